@@ -11,7 +11,7 @@ __all__ = ["BENCHMARKS"]
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "raycast": (
         "engine.raycast:raycast",
-        "Cast the same rays with every tracer: M rays/s, ratios to Open3D and to the octree, and the error in voxels.",
+        "Cast the same rays with every tracer: M rays/s, the ratio to Open3D, and the error in voxels.",
     ),
     "env": ("engine.env:env", "Fly random actions: decisions per second, CPU time, tracer share and memory."),
     "device": (

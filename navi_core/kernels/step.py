@@ -91,7 +91,7 @@ class Rewards(ctypes.Structure):
 class Scenes(ctypes.Structure):
     """`navi::Scenes` of csrc/steps.h."""
 
-    _fields_ = [*_fields(_POINTER, "hierarchies octrees surface_row octree_row"), *_fields(_WHOLE, "count")]
+    _fields_ = [*_fields(_POINTER, "hierarchies"), *_fields(_WHOLE, "count")]
 
 
 class Outlook(ctypes.Structure):

@@ -68,8 +68,8 @@ class RayHits:
 class Field:
     """Geometry of a list of scenes, ready to be asked in batches.
 
-    Scenes with triangles answer exactly; version 1 scenes answer to within a voxel, through their
-    octree. Both kinds may live in one field.
+    Scenes answer exactly for their triangles; those of a version 1 file are made of its distances and lie within a
+    voxel of the surface. Both kinds may live in one field.
 
     A field takes and returns tensors of its device. On CUDA nothing waits for the device, so values
     are not looked at: a row whose scene does not exist, or that holds a number that is not finite,
@@ -121,7 +121,6 @@ class Field:
         self._tracer = build_tracer(self.packed, tracer, threads, self.device)
         self.number = op.register_field(self)
         """Number by which the operators `navi::…` find this field."""
-        self._has_surface = bool((self.packed.surface_row >= 0).any())
         # The first call starts the kernels' thread pool, which resets the number of torch's threads where both
         # share an OpenMP runtime; sums would then round differently from one run to the next.
         torch_threads = torch.get_num_threads()
@@ -202,8 +201,7 @@ class Field:
             if not isinstance(yaw, torch.Tensor) or yaw.shape != (len(origins),) or not yaw.is_floating_point():
                 raise SceneError(f"yaw is {described(yaw)}, expected a tensor of floats ({len(origins)},)")
             turns = torch.stack(cos_sin(yaw), dim=1)
-            plain = self.packed.octree is None and not torch.compiler.is_compiling()
-            if not (plain and isinstance(self._tracer, NativeTracer)):
+            if torch.compiler.is_compiling() or not isinstance(self._tracer, NativeTracer):
                 directions, turns = _turned(directions, turns), None
         if torch.compiler.is_compiling():
             if out is None:
@@ -215,7 +213,6 @@ class Field:
         scene = self.rows(scene_index, len(origin))
         ray = self._directions(directions, len(origin))
         hits = self._outputs((len(origin), ray.shape[1]), out)
-        # Every row belongs to one of the two kinds of scenes, so every entry is written.
         if isinstance(self._tracer, CudaTracer):
             self._tracer.cast(origin, ray, scene, reach, elevations, hits.depth, hits.semantic, hits.valid)
             return hits
@@ -223,13 +220,11 @@ class Field:
             raise SceneError("origins or directions hold NaN or infinite numbers; no ray can be walked from there")
         rows = scene.numpy()
         into = hits.depth.numpy(), hits.semantic.numpy(), hits.valid.numpy()
-        if isinstance(self._tracer, NativeTracer) and turns is not None:
-            surfaces = self.packed.surface_row[rows]
-            self._tracer.cast_surface(origin.numpy(), ray.numpy(), surfaces, reach, *into, turns.numpy())
-        elif self._has_surface:
-            self._tracer.cast_surface(origin.numpy(), ray.numpy(), self.packed.surface_row[rows], reach, *into)
-        if self.packed.octree is not None:
-            self._tracer.cast_octree(origin.numpy(), ray.numpy(), self.packed.octree_row[rows], reach, *into)
+        if isinstance(self._tracer, NativeTracer):
+            turn = None if turns is None else turns.numpy()
+            self._tracer.cast(origin.numpy(), ray.numpy(), rows, reach, *into, turn)
+        else:
+            self._tracer.cast(origin.numpy(), ray.numpy(), rows, reach, *into)
         return hits
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
@@ -240,7 +235,7 @@ class Field:
             scene_index: (B,) scene of each point.
 
         Returns:
-            (B,) float32 [m]: exact for scenes with triangles, within a voxel for version 1.
+            (B,) float32 [m], exact for the triangles.
         """
         if torch.compiler.is_compiling():
             return op.distance(points, scene_index, self.number)

@@ -41,8 +41,7 @@ def main(library: str, rounds: int, scenes: list[str]) -> None:
         # The field refuses numbers that are not finite; the kernels must end all the same.
         for lanes in tracer.LANES:
             kernels = tracer.NativeTracer(packed, 2, lanes)
-            kernels.cast_surface(origins, directions, packed.surface_row[scene], reach, *into)
-            kernels.cast_octree(origins, directions, packed.octree_row[scene], reach, *into)
+            kernels.cast(origins, directions, scene, reach, *into)
         kernels.distance(origins, scene, depth[:, 0].copy())
         kernels.within(origins, scene, 0.5, np.zeros(rows, np.bool_))
         scene += rng.integers(-1, 2, rows).astype(np.int32)  # on a device, rows may name scenes that are not there

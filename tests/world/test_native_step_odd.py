@@ -20,7 +20,7 @@ FEW = {"grid": (3, 3, 3), "probe": (16, 6)}
 
 @pytest.fixture(scope="module")
 def scenes(box_scene, tmp_path_factory) -> list:
-    """A house of two storeys, a closed box, and an octree."""
+    """A house of two storeys, and a closed box from files of both versions."""
     house = boxes_scene("house", ((0, 0, 0), (8, 5, 4)), ((-0.1, 2.4, -0.1), (6, 2.6, 4.1)))
     path = tmp_path_factory.mktemp("v1") / "box.gmdag"
     box_scene.save(path, version=1)

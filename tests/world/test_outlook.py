@@ -22,7 +22,7 @@ CONFIG = EnvConfig(azimuth_bins=64, elevation_bins=16, stagger=False)
 
 @pytest.fixture(scope="module")
 def scenes(apartments, box_scene, tmp_path_factory) -> list:
-    """Among them a version 1 scene, whose rays go through its octree."""
+    """Among them a version 1 scene."""
     path = Path(tmp_path_factory.mktemp("v1")) / "box.gmdag"
     box_scene.save(path, version=1)
     return [*apartments, load_gmdag(path)]

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -41,14 +39,14 @@ from navi_core.kernels.rays.brute import cast_brute, cast_brute_triangle
 from navi_core.kernels.rays.tile import TIE
 from navi_core.kernels.rays.tracer import LANES, NativeTracer, NumbaTracer, Tracer
 from navi_core.record.compiled_scenes import load_scenes
-from navi_core.scenes import Scene, load_gmdag
+from navi_core.scenes import Scene
 from navi_core.world import Field, spherical_directions
 
 __all__ = ["TRACERS", "RaycastCase", "RaycastRow", "free_poses", "raycast_cases", "run_raycast"]
 
-TRACERS = ("native", "native:8", "native:4", "octree", "numba", "octree:numba", "open3d")
-"""Tracers by default: C++ as wide as the CPU allows, with AVX2, and as on any CPU; the descent of the scene's
-version 1 octree, sample by sample, in C++; the numba twins of both; Open3D (Embree) where it is installed."""
+TRACERS = ("native", "native:8", "native:4", "numba", "open3d")
+"""Tracers by default: C++ as wide as the CPU allows, with AVX2, and as on any CPU; the numba twin; Open3D
+(Embree) where it is installed."""
 _BRUTE_TESTS = 2e8
 
 Cast = Callable[[], tuple[np.ndarray, np.ndarray | None]]
@@ -83,13 +81,11 @@ class RaycastRow(Row):
         mrays_per_second: Million rays a second of wall time, median over the repeats.
         mrays_per_cpu_second: The same per second of process CPU time, median over the repeats.
         times_open3d: CPU speed over that of Open3D in this run; None where it takes no part.
-        times_octree: CPU speed over that of the octree descent in the same language; None for Open3D.
         samples_per_ray: Nodes opened and leaves tested by a tile of 16 rays, per ray; None where nobody counts.
         memory: Bytes of the arrays that the tracer reads; None for Open3D, which does not say.
         error_p99: 99th percentile of the depth error against every triangle [voxel].
         disagreement: Share of rays that hit in one and miss in the other.
-        semantic_agreement: Share of hits with the name of the exact caster; None for Open3D and the octree, which
-            keep no names.
+        semantic_agreement: Share of hits with the name of the exact caster; None for Open3D, which keeps no names.
         exact_rays: Rays that were compared.
         rays: Rays of a repeat.
     """
@@ -103,7 +99,6 @@ class RaycastRow(Row):
     mrays_per_second: float
     mrays_per_cpu_second: float
     times_open3d: float | None
-    times_octree: float | None
     samples_per_ray: float | None
     memory: int | None
     error_p99: float
@@ -136,13 +131,13 @@ def raycast_cases(
         raise ConfigError(f"tracer {name!r} needs {need}")
     names = [name for name in dict.fromkeys(tracers) if name not in missing]
     for scene in scenes:
-        if scene.triangles is None:
+        if scene.version == 1:
             raise SceneError(f"scene {scene.name!r} is of version 1; compile it from its mesh to measure it")
     return [RaycastCase(scene, name, count) for scene in scenes for count in drones for name in names]
 
 
 def _is_native(name: str) -> bool:
-    return name.startswith("native") or name == "octree"
+    return name.startswith("native")
 
 
 def run_raycast(
@@ -172,7 +167,6 @@ def run_raycast(
     for group in grouped(cases, lambda case: (id(case.scene), case.drones)):
         scene = group[0].scene
         field = Field([scene], tracer="numba", threads=threads)
-        old = _version_1(scene, field, threads) if any("octree" in case.tracer for case in group) else None
         origins = free_poses(field, group[0].drones, seed)
         rays = len(origins) * len(directions)
         casts: dict[str, Cast] = {}
@@ -181,9 +175,8 @@ def run_raycast(
             if name == "open3d":
                 casts[name] = _open3d(scene, origins, directions, threads, max_distance)
                 continue
-            owner = old if old is not None and "octree" in name else field
-            tracers[name] = _tracer(owner, name, threads)
-            casts[name] = _cast(tracers[name], "octree" in name, origins, directions, max_distance)
+            tracers[name] = _tracer(field, name, threads)
+            casts[name] = _cast(tracers[name], origins, directions, max_distance)
         answers = {name: [None if x is None else x.copy() for x in cast()] for name, cast in casts.items()}
         # The answers were the warm-up.
         times = take_turns(casts, repeats, warmup=0)
@@ -197,38 +190,28 @@ def run_raycast(
             assert depth is not None
             error, disagreement = _error(depth.reshape(-1)[chosen], truth, max_distance, scene.voxel_size)
             agreement = None
-            if label is not None and "octree" not in name:
+            if label is not None:
                 met = (label.reshape(-1)[chosen] > 0) & (names > 0)
                 agreement = float((label.reshape(-1)[chosen] == names)[met].mean()) if met.any() else float("nan")
-            twin = "octree" if _is_native(name) else "octree:numba"
-            arrays = old.packed.octree if old is not None and "octree" in name else field.packed.hierarchy
-            samples = tracer.work.sum() / rays if isinstance(tracer, NumbaTracer) and "octree" not in name else None
+            samples = tracer.work.sum() / rays if isinstance(tracer, NumbaTracer) else None
             yield RaycastRow(
                 scene=scene.name,
                 resolution=scene.resolution,
                 tracer=name,
                 drones=len(origins),
                 threads=threads,
-                lanes=tracer.lanes if isinstance(tracer, NativeTracer) and "octree" not in name else 0,
+                lanes=tracer.lanes if isinstance(tracer, NativeTracer) else 0,
                 mrays_per_second=rays / median(times[name], WALL) / 1e6,
                 mrays_per_cpu_second=rays / cpu / 1e6,
                 times_open3d=taken["open3d"] / cpu if "open3d" in taken else None,
-                times_octree=taken[twin] / cpu if twin in taken and name != "open3d" else None,
                 samples_per_ray=None if samples is None else float(samples),
-                memory=sum(a.nbytes for a in arrays or ()) if tracer is not None else None,
+                memory=sum(a.nbytes for a in field.packed.hierarchy) if tracer is not None else None,
                 error_p99=error,
                 disagreement=disagreement,
                 semantic_agreement=agreement,
                 exact_rays=len(chosen),
                 rays=rays,
             )
-
-
-def _version_1(scene: Scene, field: Field, threads: int) -> Field:
-    """Return the scene as the octree of its version 1 file."""
-    with tempfile.TemporaryDirectory() as folder:
-        old = load_gmdag(scene.save(Path(folder) / f"{scene.name}.gmdag", version=1))
-    return Field([old], tracer="numba", threads=threads, vocabulary=field.vocabulary)
 
 
 def free_poses(field: Field, count: int, seed: int) -> torch.Tensor:
@@ -253,16 +236,15 @@ def _tracer(field: Field, name: str, threads: int) -> Tracer:
     return NativeTracer(field.packed, threads, int(name.partition(":")[2] or 0))
 
 
-def _cast(tracer: Tracer, octree: bool, origins: torch.Tensor, directions: torch.Tensor, max_distance: float) -> Cast:
+def _cast(tracer: Tracer, origins: torch.Tensor, directions: torch.Tensor, max_distance: float) -> Cast:
     ray = np.ascontiguousarray(directions.numpy())[None]
     shape = (len(origins), ray.shape[1])
     depth, label, valid = np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(shape, np.bool_)
     scene = np.zeros(len(origins), np.int32)
     start = np.ascontiguousarray(origins.numpy())
-    call = tracer.cast_octree if octree else tracer.cast_surface
 
     def cast() -> tuple[np.ndarray, np.ndarray]:
-        call(start, ray, scene, max_distance, depth, label, valid)
+        tracer.cast(start, ray, scene, max_distance, depth, label, valid)
         return depth, label
 
     return cast
@@ -325,7 +307,7 @@ def raycast(
     resolution: Resolutions = None,
     tracer: Annotated[
         list[str] | None,
-        Option(help="native, native:16, native:8, native:4, octree, numba, octree:numba or open3d; may be repeated."),
+        Option(help="native, native:16, native:8, native:4, numba or open3d; may be repeated."),
     ] = None,
     size: Sizes = None,
     drones: Drones = None,
@@ -361,7 +343,6 @@ def raycast(
         "drones": figure("drones"),
         "M rays/CPU-s": figure("mrays_per_cpu_second", ".2f"),
         "× Open3D": figure("times_open3d", ".2f"),
-        "× octree": figure("times_octree", ".1f"),
         "samples": figure("samples_per_ray", ".2f"),
         "MB": figure("memory", ".1f", 1e-6),
         "p99 [voxel]": figure("error_p99", ".1e"),

@@ -83,18 +83,5 @@ int run_of(const Layout& layout, int64_t rays) {
     return layout.high % 4 == 0 ? 4 : layout.high % 2 == 0 ? 2 : 1;
 }
 
-// Normalise the depths of the rays [first, end) of a panorama.
-template <class L>
-void normalise_rays(const Channels& to, int64_t first, int64_t end, float range, float scale) {
-    constexpr int W = L::width;
-    for (int64_t r = first; r < end; r += W) {
-        const int64_t count = least(end - r, static_cast<int64_t>(W));
-        float lanes[W] = {};
-        for (int64_t l = 0; l < count; ++l) lanes[l] = to.metres[r + l];
-        L::store(lanes, normalised<L>(L::load(lanes), range, scale));
-        for (int64_t l = 0; l < count; ++l) to.depth[r + l] = lanes[l];
-    }
-}
-
 }  // namespace
 }  // namespace navi

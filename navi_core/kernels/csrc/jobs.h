@@ -6,22 +6,15 @@
 #pragma once
 
 #include "closest.h"
-#include "octree.h"
 #include "trace.h"
 #include "views.h"
 
 namespace navi {
 
-// Which of the two kinds each scene of a field is.
-struct Scenes {
-    const int32_t* surface_row;  // (S) row among the surface trees, -1: none
-    const int32_t* octree_row;   // (S) row among the octrees, -1: none
-    int64_t count;
-};
-
 // Rays, and the order in which threads take them: neighbouring threads should look in neighbouring directions.
 struct Cast {
     Rays rays;
+    int64_t scenes;   // S
     int32_t columns;  // elevations of a panorama whose rays lie azimuth by azimuth; 0: the order is as it comes
     int32_t wide;     // azimuths of a tile, a divisor of the azimuths
     int32_t high;     // elevations of a tile, a divisor of `columns`
@@ -29,6 +22,7 @@ struct Cast {
 
 // Points whose clearance is asked.
 struct Points {
+    int64_t scenes;        // S
     const float* points;   // (Q, 3) [m]
     const int32_t* scene;  // (Q)
     int64_t count;
@@ -63,58 +57,41 @@ NAVI_INLINE void write_miss(const Rays& rays, int64_t row, int64_t ray) {
     rays.valid[at] = 0;
 }
 
-// What to do with a row: walk `tree`, say that it meets nothing, or leave it to the kernel of the other kind.
-struct Task {
-    int tree;   // -1: none
-    bool miss;
-};
-
-NAVI_INLINE Task task_of(const Scenes& scenes, const int32_t* tree_of_scene, const Rays& rays, int64_t row) {
-    const int scene = rays.scene[row];
-    if (scene < 0 || scene >= scenes.count) return Task{-1, true};
-    const int tree = read(tree_of_scene + scene);
-    return tree >= 0 && !finite3(rays.origins + 3 * row) ? Task{-1, true} : Task{tree, false};
+// The scene of a row, -1 where its rays meet nothing.
+NAVI_INLINE int scene_of(const Cast& cast, int64_t row) {
+    const int scene = cast.rays.scene[row];
+    return scene >= 0 && scene < cast.scenes && finite3(cast.rays.origins + 3 * row) ? scene : -1;
 }
 
-// Job `place` of a row: through the surface tree that `shared` views, where the task is to walk one.
-NAVI_INLINE void cast_surface_job(const Task& task, const Row& shared, const Cast& cast, int64_t row, int place) {
+// Job `place` of a row, through the surface tree that `shared` views where the row has a scene.
+NAVI_INLINE void cast_job(int scene, const Row& shared, const Cast& cast, int64_t row, int place) {
     const Rays& rays = cast.rays;
-    if (place >= rays.rays || (task.tree < 0 && !task.miss)) return;
+    if (place >= rays.rays) return;
     const int64_t ray = ray_at(cast, place);
-    if (task.miss || !finite3(direction_of(rays, row, ray)))
+    if (scene < 0 || !finite3(direction_of(rays, row, ray)))
         write_miss(rays, row, ray);
     else
         cast_surface_one<float>(shared, rays, row, ray);
 }
 
-NAVI_INLINE void cast_octree_job(const Octrees& all, const Task& task, const Cast& cast, int64_t row, int place) {
-    const Rays& rays = cast.rays;
-    if (place >= rays.rays || (task.tree < 0 && !task.miss)) return;
-    const int64_t ray = ray_at(cast, place);
-    if (task.miss || !finite3(direction_of(rays, row, ray)))
-        write_miss(rays, row, ray);
-    else
-        cast_octree_one(all, rays, task.tree, row, ray);
-}
-
 // Clearance of point `i`: infinite where there is no scene, or the point is none.
-NAVI_INLINE void distance_job(const Hierarchies& all, const Scenes& scenes, const Points& ask, int64_t i) {
+NAVI_INLINE void distance_job(const Hierarchies& all, const Points& ask, int64_t i) {
     if (i >= ask.count) return;
     const float* p = ask.points + 3 * i;
     const int scene = ask.scene[i];
     const double at[3] = {p[0], p[1], p[2]};
     constexpr double far = 1e300;  // beyond float: written as an infinity
-    const bool known = scene >= 0 && scene < scenes.count && finite3(p);
+    const bool known = scene >= 0 && scene < ask.scenes && finite3(p);
     const double squared = known ? nearest_squared(box_tree(all, scene), at, far, false) : far;
     ask.distance[i] = squared < far ? static_cast<float>(square_root(squared)) : static_cast<float>(far);
 }
 
-NAVI_INLINE void within_job(const Hierarchies& all, const Scenes& scenes, const Points& ask, int64_t i) {
+NAVI_INLINE void within_job(const Hierarchies& all, const Points& ask, int64_t i) {
     if (i >= ask.count) return;
     const float* p = ask.points + 3 * i;
     const int scene = ask.scene[i];
     const double at[3] = {p[0], p[1], p[2]}, limit = ask.radius * ask.radius;
-    const bool known = scene >= 0 && scene < scenes.count && finite3(p);
+    const bool known = scene >= 0 && scene < ask.scenes && finite3(p);
     ask.within[i] = known && nearest_squared(box_tree(all, scene), at, limit, true) < limit;
 }
 

@@ -5,7 +5,6 @@
 #include "channels.h"
 #include "dynamics.h"
 #include "floor.h"
-#include "octree.h"
 #include "panorama.h"
 #include "rewards.h"
 #include "steps.h"
@@ -42,28 +41,12 @@ void look(const Scenes& scenes, const Sensor& sensor, const Layout& plain, const
     const float range = static_cast<float>(sensor.range), scale = static_cast<float>(sensor.scale);
     float turn[2];
     cos_sin(from.yaw, turn);
-    const int tree = scenes.surface_row[from.scene];
-    if (tree >= 0) {
-        Layout layout = plain;
-        layout.turn = turn;
-        const BoxTree boxes = box_tree(*scenes.hierarchies, tree);
-        each_tile<L, B>(boxes, from.position, sensor.directions, rays, range, layout, first, end,
-                        ChannelSink<L, B>{to, boxes.semantic, range, scale, run_of(layout, rays), layout.wide * layout.elevations});
-        return;
-    }
-    const int32_t octree = scenes.octree_row[from.scene];
-    const int64_t begin = first * L::width, last = least(end * L::width, rays);
-    for (int64_t r = begin; r < last; ++r) {
-        const float* aim = sensor.directions + 3 * r;
-        const float turned[3] = {aim[0] * turn[0] + aim[2] * turn[1], aim[1], aim[2] * turn[0] - aim[0] * turn[1]};
-        int32_t label;
-        uint8_t valid;
-        const Rays one{from.position, turned, &octree, 1, 1, 1, sensor.range, to.metres + r, &label, &valid};
-        cast_octree_one(*scenes.octrees, one, octree, 0, 0);
-        to.semantic[r] = static_cast<float>(label);
-        to.valid[r] = static_cast<float>(valid);
-    }
-    normalise_rays<L>(to, begin, last, range, scale);
+    Layout layout = plain;
+    layout.turn = turn;
+    const BoxTree boxes = box_tree(*scenes.hierarchies, static_cast<int>(from.scene));
+    each_tile<L, B>(
+        boxes, from.position, sensor.directions, rays, range, layout, first, end,
+        ChannelSink<L, B>{to, boxes.semantic, range, scale, run_of(layout, rays), layout.wide * layout.elevations});
 }
 
 // Where the row's episode of that number begins.

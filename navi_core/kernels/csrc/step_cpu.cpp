@@ -38,7 +38,7 @@ int64_t navi_struct_bytes(int number) {
 }
 
 // Fly one decision in every row. Returns how many episodes ended, or -1 - the first row whose action is no number;
-// then nothing has moved. `most`: threads at most; `lanes` as in navi_cast_surface.
+// then nothing has moved. `most`: threads at most; `lanes` as in navi_cast.
 int64_t navi_step(const navi::Step* step, int most, int lanes) {
     const navi::Step& s = *step;
     const int64_t fault = navi::first_fault(s.action, s.rows);

@@ -14,9 +14,6 @@ constexpr int kBody = 15;  // numbers of a drone's life, see world/spawning/pool
 // The scenes of a field.
 struct Scenes {
     const Hierarchies* hierarchies;
-    const Octrees* octrees;      // null where no scene has one
-    const int32_t* surface_row;  // (S) row among the surface trees, -1: none
-    const int32_t* octree_row;   // (S) row among the octrees, -1: none
     int64_t count;               // S
 };
 

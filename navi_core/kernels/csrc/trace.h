@@ -6,7 +6,6 @@
 #pragma once
 
 #include "closest.h"
-#include "octree.h"
 #include "views.h"
 
 namespace navi {

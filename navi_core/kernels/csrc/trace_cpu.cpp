@@ -2,7 +2,6 @@
 #include <cstdint>
 
 #include "closest.h"
-#include "octree.h"
 #include "schedule.h"
 
 namespace navi {
@@ -38,7 +37,7 @@ int navi_lanes() {
 
 // `turns`: (B, 2) cosine and sine of the yaw by which each row's directions are turned; null: as they are.
 // `lanes`: 0 for the widest path, or 4, 8, 16; a path that the CPU lacks gives way to the widest it has.
-void navi_cast_surface(const navi::Hierarchies* all, const navi::Rays* rays, const float* turns, int most_threads,
+void navi_cast(const navi::Hierarchies* all, const navi::Rays* rays, const float* turns, int most_threads,
                        int lanes) {
     const int width = navi::width_of(lanes);
     if (rays->rows == 0 || rays->rays == 0) return;
@@ -62,16 +61,6 @@ void navi_cast_surface(const navi::Hierarchies* all, const navi::Rays* rays, con
         if (begin >= layout.count) return;
         navi::cast_tiles(navi::box_tree(*all, rays->scene[row]), *rays, layout, row, begin,
                          navi::least(end, layout.count), width);
-    });
-}
-
-void navi_cast_octree(const navi::Octrees* octrees, const navi::Rays* rays, int threads) {
-    const int64_t block = 64, blocks = (rays->rays + block - 1) / block;
-    navi::share_out(rays->rows * blocks, threads, 4, [=](int64_t job) {
-        const int64_t row = job / blocks, first = job % blocks * block;
-        if (rays->scene[row] < 0) return;
-        const int64_t end = navi::least(first + block, rays->rays);
-        for (int64_t r = first; r < end; ++r) navi::cast_octree_one(*octrees, *rays, rays->scene[row], row, r);
     });
 }
 

@@ -10,33 +10,25 @@ constexpr int kThreads = 128;  // threads of a block at most; kernels/rays/cuda.
 extern "C" {
 
 // What a row's rays share lies in shared memory: registers are what limits the rays in flight.
-__global__ void __launch_bounds__(kThreads, NAVI_BLOCKS)
-    navi_cast_surface(navi::Surface all, navi::Scenes scenes, navi::Cast cast) {
+__global__ void __launch_bounds__(kThreads, NAVI_BLOCKS) navi_cast(navi::Surface all, navi::Cast cast) {
     __shared__ navi::Row shared;
-    __shared__ navi::Task task;
+    __shared__ int scene;
     const unsigned blocks = (static_cast<unsigned>(cast.rays.rays) + blockDim.x - 1) / blockDim.x;
     const unsigned row = blockIdx.x / blocks, first = blockIdx.x % blocks * blockDim.x;
     if (threadIdx.x == 0) {
-        task = navi::task_of(scenes, scenes.surface_row, cast.rays, row);
-        if (task.tree >= 0) shared = navi::row_of(navi::scene_view(all, task.tree), cast.rays, row);
+        scene = navi::scene_of(cast, row);
+        if (scene >= 0) shared = navi::row_of(navi::scene_view(all, scene), cast.rays, row);
     }
     __syncthreads();
-    navi::cast_surface_job(task, shared, cast, row, static_cast<int>(first + threadIdx.x));
+    navi::cast_job(scene, shared, cast, row, static_cast<int>(first + threadIdx.x));
 }
 
-__global__ void __launch_bounds__(kThreads) navi_cast_octree(navi::Octrees all, navi::Scenes scenes, navi::Cast cast) {
-    const unsigned blocks = (static_cast<unsigned>(cast.rays.rays) + blockDim.x - 1) / blockDim.x;
-    const unsigned row = blockIdx.x / blocks, first = blockIdx.x % blocks * blockDim.x;
-    const navi::Task task = navi::task_of(scenes, scenes.octree_row, cast.rays, row);
-    navi::cast_octree_job(all, task, cast, row, static_cast<int>(first + threadIdx.x));
+__global__ void __launch_bounds__(kThreads) navi_distance(navi::Hierarchies all, navi::Points ask) {
+    navi::distance_job(all, ask, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
 }
 
-__global__ void __launch_bounds__(kThreads) navi_distance(navi::Hierarchies all, navi::Scenes scenes, navi::Points ask) {
-    navi::distance_job(all, scenes, ask, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
-}
-
-__global__ void __launch_bounds__(kThreads) navi_within(navi::Hierarchies all, navi::Scenes scenes, navi::Points ask) {
-    navi::within_job(all, scenes, ask, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
+__global__ void __launch_bounds__(kThreads) navi_within(navi::Hierarchies all, navi::Points ask) {
+    navi::within_job(all, ask, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
 }
 
 }  // extern "C"

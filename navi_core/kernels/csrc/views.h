@@ -48,16 +48,6 @@ struct Surface {
     const int32_t* cells;     // (S, 2) coarse cells per edge, resolution
 };
 
-// Version 1 octrees of all scenes.
-struct Octrees {
-    const uint64_t* nodes;
-    const int64_t* bases;       // (S) first word
-    const double* frame;        // (S, 4)
-    const int32_t* resolution;  // (S)
-    const int32_t* remap;       // corpus-wide id by scene-local id
-    const int64_t* remap_base;  // (S + 1)
-};
-
 constexpr int kWide = 8;         // children of a node, triangles of a group
 constexpr int kTreeStack = 192;  // boxes that wait in a walk; the build keeps to it
 constexpr int32_t kNobody = -2147483647 - 1;

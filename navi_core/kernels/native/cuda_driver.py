@@ -13,7 +13,7 @@ from navi_core.kernels.native.cuda_build import CudaUnavailableError, build_cubi
 
 __all__ = ["CudaKernels", "KernelResources"]
 
-KERNELS = ("cast_surface", "cast_octree", "distance", "within")
+KERNELS = ("cast", "distance", "within")
 """Names of the kernels, `navi_` before each in the source."""
 _SHARED, _LOCAL, _REGISTERS, _VERSION = 1, 3, 4, 6  # CUfunction_attribute
 

@@ -146,8 +146,7 @@ def cpu_flags() -> str:
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, integer, size, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
     signatures = {
-        "navi_cast_surface": [pointer, pointer, pointer, integer, integer],
-        "navi_cast_octree": [pointer, pointer, integer],
+        "navi_cast": [pointer, pointer, pointer, integer, integer],
         "navi_distance": [pointer, pointer, pointer, size, pointer, integer],
         "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],
         "navi_fly": [pointer, pointer, pointer, integer],
@@ -155,7 +154,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_remember": [*[pointer] * 3, integer],
         "navi_outlook": [*[pointer] * 6, integer, integer],
         "navi_explore": [*[pointer] * 6, ctypes.c_int64],
-        **{f"navi_jobs_{job}": [pointer] * 3 for job in ("cast_surface", "cast_octree", "distance", "within")},
+        **{f"navi_jobs_{job}": [pointer] * 2 for job in ("cast", "distance", "within")},
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)

@@ -58,19 +58,19 @@ def _pointers(*names: str) -> list[tuple[str, Any]]:
 _Surface = _structure(
     "Surface", *_pointers("words", "records", "items", "planes", "semantic", "bases", "frame", "cells")
 )
-_Octrees = _structure("Octrees", *_pointers("nodes", "bases", "frame", "resolution", "remap", "remap_base"))
 _Hierarchies = _structure("Hierarchies", *_pointers("planes", "child", "corners", "ids", "semantic", "bases", "limits"))
-_Scenes = _structure("Scenes", *_pointers("surface_row", "octree_row"), ("count", ctypes.c_int64))
 _Cast = _structure(
     "Cast",
     *_pointers("origins", "directions", "scene"),
     *((name, ctypes.c_int64) for name in ("rows", "rays", "shared")),
     ("max_distance", ctypes.c_double),
     *_pointers("depth", "label", "valid"),
+    ("scenes", ctypes.c_int64),
     *((name, ctypes.c_int32) for name in ("columns", "wide", "high")),
 )
 _Points = _structure(
-    "Points", *_pointers("points", "scene"), ("count", ctypes.c_int64), ("radius", ctypes.c_double),
+    "Points", ("scenes", ctypes.c_int64), *_pointers("points", "scene"),
+    ("count", ctypes.c_int64), ("radius", ctypes.c_double),
     *_pointers("distance", "within"),
 )  # fmt: skip
 
@@ -114,23 +114,16 @@ class CudaTracer:
     def __init__(self, packed: PackedField, device: torch.device, flags: Sequence[str] = ()) -> None:
         self.device = device
         self._tensors: list[torch.Tensor] = []
-        self._surface = self._octrees = None
-        if packed.surface is not None:
-            grid, cubes, records, items, planes, semantic, bases = packed.surface
-            words = cell_words(grid, cubes, records, bases, packed.cells)
-            self._surface = _Surface(
-                *self._upload(
-                    (words, records, items, planes, semantic, bases, packed.frame, packed.cells),
-                    (np.uint64, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32),
-                )
+        grid, cubes, records, items, planes, semantic, bases = packed.surface
+        words = cell_words(grid, cubes, records, bases, packed.cells)
+        self._surface = _Surface(
+            *self._upload(
+                (words, records, items, planes, semantic, bases, packed.frame, packed.cells),
+                (np.uint64, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32),
             )
-        if packed.octree is not None:
-            self._octrees = _Octrees(
-                *self._upload(packed.octree, (np.uint64, np.int64, np.float64, np.int32, np.int32, np.int64))
-            )
+        )
         self._hierarchies = _Hierarchies(*self._upload(packed.hierarchy, HIERARCHY_TYPES))
-        rows = self._upload((packed.surface_row, packed.octree_row), (np.int32, np.int32))
-        self._scenes = _Scenes(*rows, len(packed.surface_row))
+        self._scenes = len(packed.frame)
         self.tiles: Sequence[tuple[int, int]] = TILES
         """Shapes of tiles to choose from."""
         self._on_cuda = device.type == "cuda"
@@ -182,25 +175,28 @@ class CudaTracer:
             raise SceneError(f"{rows} rows of {rays} rays are too many for one cast; split the rows")
         cast = _Cast(
             origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), rows, rays, int(len(directions) == 1),
-            max_distance, depth.data_ptr(), label.data_ptr(), valid.data_ptr(), *tile_of(rays, elevations, self.tiles),
+            max_distance, depth.data_ptr(), label.data_ptr(), valid.data_ptr(), self._scenes,
+            *tile_of(rays, elevations, self.tiles),
         )  # fmt: skip
-        # Every row belongs to one of the two kinds of scenes, or to none: then each kernel says that it misses.
-        if self._surface is not None:
-            self._launch("cast_surface", blocks, threads, self._surface, self._scenes, cast)
-        if self._octrees is not None:
-            self._launch("cast_octree", blocks, threads, self._octrees, self._scenes, cast)
+        self._launch("cast", blocks, threads, self._surface, cast)
 
     def distance(self, points: torch.Tensor, scene: torch.Tensor, out: torch.Tensor) -> None:
         """Write the (Q,) float32 distance of each of the (Q, 3) points to the surface of its scene [m]."""
-        self._ask("distance", _Points(points.data_ptr(), scene.data_ptr(), len(points), 0.0, out.data_ptr(), None))
+        self._ask(
+            "distance",
+            _Points(self._scenes, points.data_ptr(), scene.data_ptr(), len(points), 0.0, out.data_ptr(), None),
+        )
 
     def within(self, points: torch.Tensor, scene: torch.Tensor, radius: float, out: torch.Tensor) -> None:
         """Write (Q,) bool: is the surface nearer than `radius` [m]?"""
-        self._ask("within", _Points(points.data_ptr(), scene.data_ptr(), len(points), radius, None, out.data_ptr()))
+        self._ask(
+            "within",
+            _Points(self._scenes, points.data_ptr(), scene.data_ptr(), len(points), radius, None, out.data_ptr()),
+        )
 
     def _ask(self, name: str, points: Any) -> None:
         if points.count:
-            self._launch(name, -(-points.count // THREADS), THREADS, self._hierarchies, self._scenes, points)
+            self._launch(name, -(-points.count // THREADS), THREADS, self._hierarchies, points)
 
     def _launch(self, name: str, blocks: int, threads: int, *parameters: ctypes.Structure) -> None:
         stream = torch.cuda.current_stream(self.device).cuda_stream if self._on_cuda else 0

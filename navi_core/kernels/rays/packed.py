@@ -33,42 +33,32 @@ class PackedField:
         frame: (S, 4) float64 minimum corner and voxel size of each scene [m].
         cells: (S, 2) int32 coarse cells per edge and resolution.
         surface: Makes what `surface` holds.
-        octree: What `octree` holds.
         hierarchy: What `hierarchy` holds.
-        surface_row: (S,) int32 row of each scene among the surface trees, -1: none.
-        octree_row: (S,) int32 row of each scene among the octrees, -1: none.
     """
 
     def __init__(
         self,
         frame: npt.NDArray[np.float64],
         cells: Int32,
-        surface: Callable[[], Arrays | None],
-        octree: Arrays | None,
+        surface: Callable[[], Arrays],
         hierarchy: Arrays,
-        surface_row: Int32,
-        octree_row: Int32,
     ) -> None:
         self.frame = frame
         self.cells = cells
-        self.surface_row = surface_row
-        self.octree_row = octree_row
-        self.octree = octree
-        """nodes, bases, frame, resolution, remap, remap_base as `cast_octree` takes them, or None."""
         self.hierarchy = hierarchy
         """planes, child, corners, ids, semantic, bases, limits: csrc/views.h `Hierarchies`."""
         self._pack_surface = surface
 
     @cached_property
-    def surface(self) -> Arrays | None:
-        """Of the CUDA kernels: grid, cubes, records, items, planes, semantic, bases of the surface trees, or None."""
+    def surface(self) -> Arrays:
+        """Of the CUDA kernels: grid, cubes, records, items, planes, semantic, bases of the surface trees."""
         return self._pack_surface()
 
     @property
     def nbytes(self) -> int:
         """Size of the arrays made so far [bytes]."""
-        made = [self.hierarchy, self.octree, self.__dict__.get("surface"), (self.frame, self.cells)]
-        return sum(array.nbytes for arrays in made if arrays is not None for array in arrays)
+        made = [self.hierarchy, self.__dict__.get("surface", ()), (self.frame, self.cells)]
+        return sum(array.nbytes for arrays in made for array in arrays)
 
 
 def cell_words(
@@ -94,8 +84,6 @@ def cell_words(
     for s in range(len(bases)):
         count = int(cells[s, 0]) ** 3
         first = int(bases[s, 0])
-        if count == 1:  # a version 1 scene has no cells here
-            continue
         cell = slice(first, first + count)
         octants = cubes[8 * first : 8 * (first + count)].reshape(8, count).astype(np.uint64)
         for octant in range(8):

@@ -22,7 +22,6 @@ from navi_core.errors import ConfigError
 from navi_core.kernels.bvh.clearance import scene_distance, scene_within
 from navi_core.kernels.native.library import NativeUnavailableError, load_library
 from navi_core.kernels.rays.cuda import CudaTracer
-from navi_core.kernels.rays.octree_walk import cast_octree
 from navi_core.kernels.rays.packed import HIERARCHY_TYPES, PackedField
 from navi_core.kernels.rays.tile import cast_tiles, tile_layout
 from navi_core.kernels.step import (
@@ -51,8 +50,7 @@ Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
 
 # Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
-_SURFACE: Callable[..., npt.NDArray[np.int64]] = cast_tiles
-_OCTREE: Callable[..., None] = cast_octree
+_CAST: Callable[..., npt.NDArray[np.int64]] = cast_tiles
 _DISTANCE: Callable[..., None] = scene_distance
 _WITHIN: Callable[..., None] = scene_within
 
@@ -65,17 +63,11 @@ class Tracer(Protocol):
 
     name: str
 
-    def cast_surface(
+    def cast(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
         depth: Float32, label: Int32, valid: Bool,
     ) -> None:  # fmt: skip
-        """Cast rays through the surface trees; a row of scene −1 is left alone."""
-
-    def cast_octree(
-        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-        depth: Float32, label: Int32, valid: Bool,
-    ) -> None:  # fmt: skip
-        """Cast rays through the version 1 octrees; a row of scene −1 is left alone."""
+        """Cast rays; a row of scene −1 is left alone."""
 
     def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
         """Write the distance of each point to the surface [m]."""
@@ -130,36 +122,28 @@ class NumbaTracer:
     name = "numba"
 
     def __init__(self, packed: PackedField) -> None:
-        self._packed = packed
+        self._hierarchy = packed.hierarchy
         planes, child, corners, ids, *rest = packed.hierarchy
         self._flat = (planes.reshape(-1), child.reshape(-1), corners.reshape(-1), ids.reshape(-1), *rest)
         self.work = np.zeros(2, np.int64)
-        """(2,) nodes opened and leaves tested by the tiles of the last call of `cast_surface`."""
+        """(2,) nodes opened and leaves tested by the tiles of the last call of `cast`."""
 
-    def cast_surface(
+    def cast(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
         depth: Float32, label: Int32, valid: Bool,
     ) -> None:  # fmt: skip
         """See `Tracer`."""
         layout = tile_layout(directions[0])
-        self.work = _SURFACE(*self._flat, *layout, origins, directions, scene, max_distance, depth, label, valid)
-
-    def cast_octree(
-        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-        depth: Float32, label: Int32, valid: Bool,
-    ) -> None:  # fmt: skip
-        """See `Tracer`."""
-        assert self._packed.octree is not None
-        _OCTREE(*self._packed.octree, origins, directions, scene, max_distance, depth, label, valid)
+        self.work = _CAST(*self._flat, *layout, origins, directions, scene, max_distance, depth, label, valid)
 
     def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
         """See `Tracer`."""
-        planes, child, corners, ids, _, bases, _ = self._packed.hierarchy
+        planes, child, corners, ids, _, bases, _ = self._hierarchy
         _DISTANCE(planes, child, corners, ids, bases, points, scene, out)
 
     def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
         """See `Tracer`."""
-        planes, child, corners, ids, _, bases, _ = self._packed.hierarchy
+        planes, child, corners, ids, _, bases, _ = self._hierarchy
         _WITHIN(planes, child, corners, ids, bases, points, scene, radius, out)
 
 
@@ -193,11 +177,6 @@ class NativeTracer:
         self._threads = threads
         self._lanes = lanes
         self._arrays: list[npt.NDArray[Any]] = []
-        self._octree = None
-        if packed.octree is not None:
-            self._octree = self._pointers(
-                packed.octree, (np.uint64, np.int64, np.float64, np.int32, np.int32, np.int64)
-            )
         self._hierarchy = self._pointers(packed.hierarchy, HIERARCHY_TYPES)
         self._packed = packed
         check_layout(self._library)
@@ -208,7 +187,7 @@ class NativeTracer:
         widest = int(self._library.navi_lanes())
         return min(self._lanes or widest, widest)
 
-    def cast_surface(
+    def cast(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
         depth: Float32, label: Int32, valid: Bool, turns: Float32 | None = None,
     ) -> None:  # fmt: skip
@@ -216,15 +195,7 @@ class NativeTracer:
         rays = _rays(origins, directions, scene, max_distance, depth, label, valid)
         turn = None if turns is None else turns.ctypes.data
         threads = self._thread_count()
-        self._library.navi_cast_surface(self._hierarchy, ctypes.byref(rays), turn, threads, self._lanes)
-
-    def cast_octree(
-        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-        depth: Float32, label: Int32, valid: Bool,
-    ) -> None:  # fmt: skip
-        """See `Tracer`."""
-        rays = _rays(origins, directions, scene, max_distance, depth, label, valid)
-        self._library.navi_cast_octree(self._octree, ctypes.byref(rays), self._thread_count())
+        self._library.navi_cast(self._hierarchy, ctypes.byref(rays), turn, threads, self._lanes)
 
     def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
         """See `Tracer`."""
@@ -260,14 +231,7 @@ class NativeTracer:
 
     def scenes(self) -> Scenes:
         """Return this tracer's scenes as the C++ kernels know them; valid as long as the tracer."""
-        surface, octree = self._packed.surface_row, self._packed.octree_row
-        return Scenes(
-            hierarchies=ctypes.addressof(self._hierarchy),
-            octrees=None if self._octree is None else ctypes.addressof(self._octree),
-            surface_row=surface.ctypes.data,
-            octree_row=octree.ctypes.data,
-            count=len(surface),
-        )
+        return Scenes(hierarchies=ctypes.addressof(self._hierarchy), count=len(self._packed.frame))
 
     def remember(self, outlook: Outlook, drones: Drones, observed: Observed) -> None:
         """Count where drones are as visited, and what they see as seen."""

@@ -19,9 +19,13 @@ __all__ = [
     "leaf_semantic",
     "leaf_words",
     "low_index",
+    "morton",
+    "positions",
+    "ranks",
 ]
 
 Words = npt.NDArray[np.uint64]
+Int64 = npt.NDArray[np.int64]
 
 LEAF_BIT = np.uint64(1 << 63)
 POPCOUNT = np.array([bin(mask).count("1") for mask in range(256)], dtype=np.int64)
@@ -62,3 +66,39 @@ def leaf_words(distance: npt.NDArray[np.float16], semantic: npt.NDArray[np.integ
 def inner_words(mask: npt.NDArray[np.integer], table: npt.NDArray[np.integer]) -> Words:
     """Pack inner words from child masks 1–255 and indices of their child tables."""
     return (np.asarray(mask).astype(np.uint64) << np.uint64(55)) | np.asarray(table).astype(np.uint64)
+
+
+def ranks(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return 0…c−1 for each count c, concatenated."""
+    total = int(counts.sum())
+    return np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def morton(voxels: Int64) -> Int64:
+    """Interleave the bits of (N, 3) indices below 2¹¹: octant x | y<<1 | z<<2 in every group of three."""
+    key = np.zeros(len(voxels), dtype=np.int64)
+    for axis in range(3):
+        key |= _spread(voxels[:, axis]) << axis
+    return key
+
+
+def _spread(value: Int64) -> Int64:
+    value = (value | value << 32) & 0x1F00000000FFFF
+    value = (value | value << 16) & 0x1F0000FF0000FF
+    value = (value | value << 8) & 0x100F00F00F00F00F
+    value = (value | value << 4) & 0x10C30C30C30C30C3
+    return (value | value << 2) & 0x1249249249249249
+
+
+def positions(keys: Int64) -> Int64:
+    """Return the (N, 3) cell indices of Morton keys."""
+    return np.stack([_gather(keys >> axis) for axis in range(3)], axis=1)
+
+
+def _gather(value: Int64) -> Int64:
+    value = value & 0x1249249249249249
+    value = (value | value >> 2) & 0x10C30C30C30C30C3
+    value = (value | value >> 4) & 0x100F00F00F00F00F
+    value = (value | value >> 8) & 0x1F0000FF0000FF
+    value = (value | value >> 16) & 0x1F00000000FFFF
+    return (value | value >> 32) & 0x1FFFFF

@@ -22,8 +22,7 @@ from navi_core.errors import SceneError
 from navi_core.kernels import SurfaceTree
 from navi_core.kernels.octree.dag import unfold
 from navi_core.scenes.decimation import Decimation
-from navi_core.scenes.gmdag.dag import Dag
-from navi_core.scenes.gmdag.octree import is_leaf, leaf_semantic
+from navi_core.scenes.gmdag.dag import Dag, build_dag
 
 __all__ = ["MAGIC", "Scene", "register_writer", "write_atomically"]
 
@@ -38,7 +37,7 @@ _STALE_SECONDS = 3600.0
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A scene ready to be flown: exact triangles (version 2) or an octree of distances (version 1)."""
+    """A scene ready to be flown: triangles, exact (version 2) or made of an octree of distances (version 1)."""
 
     name: str
     """Scene name, usually the source file's stem."""
@@ -59,11 +58,11 @@ class Scene:
     verdict: str | None
     """Spawn verdict PASS, MARGINAL or FAIL; None while nobody asked."""
     version: int
-    """1 or 2: which of the contents below is there."""
+    """1 or 2: the file format."""
     triangles: npt.NDArray[np.float32] | None = None
-    """Version 2: corner positions [m], shape (F, 3, 3)."""
+    """Corner positions [m], shape (F, 3, 3)."""
     triangle_semantic: npt.NDArray[np.int32] | None = None
-    """Version 2: semantic id per triangle, shape (F,)."""
+    """Semantic id per triangle, shape (F,)."""
     dag: Dag | None = None
     """Version 2: the octree whose leaves list triangles."""
     compiler_version: int = 0
@@ -75,16 +74,15 @@ class Scene:
 
     @cached_property
     def tree(self) -> SurfaceTree | None:
-        """Version 2: the cells and lists that rays are cast through, unfolded from `dag` when first asked for."""
-        if self.dag is None:
+        """The cells and lists that CUDA casts rays through, unfolded when first asked for; None without triangles."""
+        if self.triangles is None:
             return None
-        return unfold(self.dag.children, self.dag.bounds, self.dag.items, self.resolution)
+        dag = self.dag or build_dag((self.triangles - self.bounds[0]) / self.voxel_size, self.resolution)
+        return unfold(dag.children, dag.bounds, dag.items, self.resolution)
 
     @property
     def has_surface(self) -> bool:
         """True where a ray can hit something; a version 1 file may hold nothing but empty space."""
-        if self.nodes is not None:
-            return bool((is_leaf(self.nodes) & (leaf_semantic(self.nodes) > 0)).any())
         return self.triangles is not None and len(self.triangles) > 0
 
     def with_verdict(self, verdict: str | None) -> Scene:
@@ -96,7 +94,7 @@ class Scene:
 
         Args:
             path: Target file; its folder is made where missing.
-            version: File format. A version 1 scene cannot become version 2: its triangles are gone.
+            version: File format. A version 1 scene cannot become version 2: its triangles are not the exact ones.
 
         Raises:
             SceneError: The version is unknown, or the scene lacks what that version holds.
@@ -124,7 +122,8 @@ class Scene:
         digest.update(np.asarray(self.bounds, dtype="<f8").tobytes())
         for key in sorted(self.semantic_names):
             digest.update(f"{key}\0{self.semantic_names[key]}\0".encode())
-        for array, dtype in ((self.triangles, "<f4"), (self.triangle_semantic, "<i4"), (self.nodes, "<u8")):
+        made = ((self.triangles, "<f4"), (self.triangle_semantic, "<i4"))
+        for array, dtype in made if self.nodes is None else ((self.nodes, "<u8"),):
             if array is not None:
                 digest.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
         return digest.hexdigest()

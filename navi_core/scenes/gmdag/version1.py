@@ -28,8 +28,10 @@ from navi_core.scenes.gmdag.octree import (
     leaf_distance,
     leaf_semantic,
     low_index,
+    ranks,
 )
 from navi_core.scenes.gmdag.scene import MAGIC, Scene, register_writer, write_atomically
+from navi_core.scenes.gmdag.version1_surface import surface_triangles
 from navi_core.scenes.semantics import UNKNOWN, UNKNOWN_NAME
 
 __all__ = ["HEADER", "MAX_UNFOLDED", "encode_v1", "read_v1", "sample_nodes", "write_v1"]
@@ -134,6 +136,7 @@ def read_v1(data: bytes, path: Path | str | None = None) -> Scene:
             f"{where}{replaced} near-surface leaves have a non-finite distance; read as 0", UserWarning, stacklevel=2
         )
     lower = np.array([x, y, z], dtype=np.float64)
+    triangles, triangle_semantic = surface_triangles(nodes, resolution, lower, voxel_size)
     bounds = np.stack([lower, lower + resolution * voxel_size])
     ids = np.unique(np.concatenate([leaf_semantic(nodes[i[is_leaf(nodes[i])]]) for i in levels]))
     names = {int(i): UNKNOWN_NAME if i == UNKNOWN else f"semantic_{i}" for i in ids if i > 0}
@@ -148,6 +151,8 @@ def read_v1(data: bytes, path: Path | str | None = None) -> Scene:
         compile_hash="",
         verdict=None,
         version=1,
+        triangles=triangles,
+        triangle_semantic=triangle_semantic,
         nodes=nodes,
     )
 
@@ -181,7 +186,7 @@ def _check_words(nodes: Words, resolution: int, path: Path | str | None) -> list
                 f"{table[k]}, there are {len(nodes)}",
                 inner[k],
             )
-        slots = np.repeat(table, POPCOUNT[mask]) + _ranks(POPCOUNT[mask])
+        slots = np.repeat(table, POPCOUNT[mask]) + ranks(POPCOUNT[mask])
         children = low_index(nodes[slots])
         outside = children >= len(nodes)
         if outside.any():
@@ -211,18 +216,12 @@ def _unfolded(nodes: Words, levels: list[npt.NDArray[np.int64]]) -> int:
         inner = ~is_leaf(nodes[index])
         mask, table = child_mask(nodes[index[inner]]), low_index(nodes[index[inner]])
         count = POPCOUNT[mask]
-        children = low_index(nodes[np.repeat(table, count) + _ranks(count)])
+        children = low_index(nodes[np.repeat(table, count) + ranks(count)])
         # At most eight children a node and twelve levels: 2³³ fit a float64, and so an int64, exactly.
         weight = np.repeat(paths[inner], count).astype(np.float64)
         paths = np.bincount(np.searchsorted(below, children), weight, minlength=len(below)).astype(np.int64)
         total += int(paths.sum())
     return total
-
-
-def _ranks(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return 0…c−1 for each count c, concatenated."""
-    total = int(counts.sum())
-    return np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _find_cycle(nodes: Words) -> int | None:

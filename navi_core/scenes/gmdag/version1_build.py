@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from navi_core.kernels import TriangleBVH, surface_voxels
 from navi_core.scenes.gmdag.dedup import unique_rows
-from navi_core.scenes.gmdag.octree import POPCOUNT, Words, inner_words, leaf_words
+from navi_core.scenes.gmdag.octree import POPCOUNT, Words, inner_words, leaf_words, morton, positions
 
 __all__ = ["build_v1_nodes"]
 
@@ -39,7 +39,7 @@ def build_v1_nodes(
     """
     bvh = TriangleBVH(triangles)
     keys = _finest_keys(surface_voxels(triangles, lower, voxel_size, resolution), resolution)
-    distance, nearest = bvh.closest(lower + _positions(keys) * voxel_size)
+    distance, nearest = bvh.closest(lower + positions(keys) * voxel_size)
     words = leaf_words(distance.astype(np.float16), triangle_semantic[nearest])
 
     # Node ids: leaves and inner nodes share one numbering; each is stored once.
@@ -68,11 +68,11 @@ def build_v1_nodes(
 
 def _finest_keys(voxels: npt.NDArray[np.int32], resolution: int) -> Int64:
     """Return the sorted Morton keys of the surface voxels and of those that share their corners."""
-    found = _sorted_unique(_morton(voxels.astype(np.int64)))
+    found = _sorted_unique(morton(voxels.astype(np.int64)))
     grown = [found]
     for offset in _OCTANTS[1:]:
         moved = voxels + offset.astype(np.int32)
-        grown.append(_morton(moved[(moved < resolution).all(axis=1)].astype(np.int64)))
+        grown.append(morton(moved[(moved < resolution).all(axis=1)].astype(np.int64)))
     return _sorted_unique(np.concatenate(grown))
 
 
@@ -101,7 +101,7 @@ def _add_empty_leaves(
     split = 1 if edge < 8 else 2
     part = edge * voxel_size / split
     bound = np.full(len(row), np.inf)
-    corner = lower + _positions((parents[row] << 3) | octant) * (edge * voxel_size)
+    corner = lower + positions((parents[row] << 3) | octant) * (edge * voxel_size)
     for offset in _OCTANTS[: split**3]:
         distance, _ = bvh.closest(corner + (offset + 0.5) * part)
         bound = np.minimum(bound, distance)
@@ -131,33 +131,3 @@ def _lay_out(inner_children: list[Int64], leaves: Words) -> Words:
     count = POPCOUNT[mask]
     table = inner + len(leaves) + np.cumsum(count) - count
     return np.concatenate([inner_words(mask, table), leaves, target[present].astype(np.uint64)])
-
-
-def _morton(voxels: Int64) -> Int64:
-    """Interleave the bits of (N, 3) indices below 2¹¹: octant x | y<<1 | z<<2 in every group of three."""
-    key = np.zeros(len(voxels), dtype=np.int64)
-    for axis in range(3):
-        key |= _spread(voxels[:, axis]) << axis
-    return key
-
-
-def _spread(value: Int64) -> Int64:
-    value = (value | value << 32) & 0x1F00000000FFFF
-    value = (value | value << 16) & 0x1F0000FF0000FF
-    value = (value | value << 8) & 0x100F00F00F00F00F
-    value = (value | value << 4) & 0x10C30C30C30C30C3
-    return (value | value << 2) & 0x1249249249249249
-
-
-def _positions(keys: Int64) -> Int64:
-    """Return the (N, 3) cell indices of Morton keys."""
-    return np.stack([_gather(keys >> axis) for axis in range(3)], axis=1)
-
-
-def _gather(value: Int64) -> Int64:
-    value = value & 0x1249249249249249
-    value = (value | value >> 2) & 0x10C30C30C30C30C3
-    value = (value | value >> 4) & 0x100F00F00F00F00F
-    value = (value | value >> 8) & 0x1F0000FF0000FF
-    value = (value | value >> 16) & 0x1F00000000FFFF
-    return (value | value >> 32) & 0x1FFFFF

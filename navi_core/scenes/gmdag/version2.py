@@ -76,7 +76,7 @@ def write_v2(scene: Scene, path: Path) -> None:
     """
     if scene.triangles is None or scene.triangle_semantic is None or scene.dag is None:
         raise SceneError(
-            f"{scene.name}: a version 1 scene holds no triangles; save it with version=1, "
+            f"{scene.name}: a version 1 scene holds no exact triangles; save it with version=1, "
             "or compile the mesh it came from"
         )
     corners = np.ascontiguousarray(scene.triangles, "<f4").reshape(-1, 3)

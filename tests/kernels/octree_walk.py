@@ -1,9 +1,9 @@
-"""Descent of version 1 octrees: ray casting per voxel and leaf look-up, as other tools' files need it.
+"""Walk of rays through version 1 octrees, voxel by voxel: the oracle of the triangles that the loader makes of them.
 
 A finest leaf holds the unsigned distance at its voxel's minimum corner; a voxel's other corners are its neighbours'.
-Where all eight are known, `meet_voxel` tells whether and where a ray meets the surface. Where some are not and no
-neighbour tells that the file keeps all corners of surface voxels, a voxel is a hit if its own corner is at most half a
-voxel from the surface: corners of successive voxels are a voxel apart, so one of the two around a crossing is.
+Where all eight are known, `meet_voxel` finds the hit: on the plane that fits them, else in the middle of the gap
+between the balls that they leave empty. Where some are not known and no neighbour keeps all corners of its voxel, a
+voxel is a hit if its own corner is at most half a voxel from the surface.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.kernels.rays.voxel_surface import FP16_SLACK, meet_voxel
+from navi_core.kernels.octree.voxel_surface import FP16_SLACK, fit_plane
+from navi_core.scenes import Scene
+from navi_core.scenes.gmdag.version1_surface import HIT_DISTANCE
 
-__all__ = ["HIT_DISTANCE", "cast_octree", "surface_corners"]
+__all__ = ["CROSSING_SLACK", "meet_voxel", "walk_rays"]
 
-HIT_DISTANCE = 0.5005
-"""A corner at most this far from the surface makes its voxel a hit [voxel]; the excess covers fp16 rounding."""
+CROSSING_SLACK = 0.005
+"""A plane this much farther than it fits the corners counts as met at a voxel's face [voxel]: neighbours' fits meet."""
 
 UNKNOWN, CLEAR = -1, -2
 
@@ -27,6 +29,60 @@ UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _first_gap(
+    corners: Float64, px: float, py: float, pz: float, dx: float, dy: float, dz: float, length: float
+) -> tuple[float, float]:
+    """Return the first part of the ray's [0, length] outside all balls [voxel]; it ends before it starts if none is."""
+    start = 0.0
+    moved = True
+    while moved and start < length:
+        moved = False
+        end = length
+        for c in range(8):
+            radius = corners[c] - FP16_SLACK
+            wx, wy, wz = (c & 1) - px, ((c >> 1) & 1) - py, (c >> 2) - pz
+            foot = wx * dx + wy * dy + wz * dz
+            half = radius * radius - (wx * wx + wy * wy + wz * wz - foot * foot)
+            if radius <= 0.0 or half <= 0.0:
+                continue
+            half = math.sqrt(half)
+            if foot + half <= start:
+                continue
+            if foot - half <= start:
+                start = foot + half
+                moved = True
+            else:
+                end = min(end, foot - half)
+    return (start, end) if start < length else (length, -1.0)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def meet_voxel(
+    corners: Float64, px: float, py: float, pz: float, dx: float, dy: float, dz: float, length: float
+) -> float:
+    """Return where a ray meets the surface in a voxel, negative where it does not.
+
+    Args:
+        corners: (8,) unsigned distances [voxel] at corner x + 2y + 4z.
+        px, py, pz: The ray's first point in the voxel, from its minimum corner [voxel].
+        dx, dy, dz: Unit direction.
+        length: Way through the voxel [voxel].
+    """
+    nx, ny, nz, k, residual = fit_plane(corners)
+    if residual < np.inf:
+        height = nx * px + ny * py + nz * pz - k
+        slope = nx * dx + ny * dy + nz * dz
+        other = height + slope * length
+        slack = residual + CROSSING_SLACK
+        if (height > slack and other > slack) or (height < -slack and other < -slack):
+            return -1.0
+        at = -height / slope if slope != 0.0 else 0.0
+        return min(max(at, 0.0), length)
+    start, end = _first_gap(corners, px, py, pz, dx, dy, dz, length)
+    return 0.5 * (start + end) if start <= end else -1.0
 
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
@@ -300,43 +356,15 @@ def cast_octree(
                 valid[b, r] = False
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _collect(nodes: UInt64, resolution: int, voxel: float, out: npt.NDArray[np.int32]) -> int:
-    """Write the hit voxels in depth-first order; return how many there are."""
-    stack = np.zeros((8 * 16, 5), np.int64)
-    stack[0, 1] = resolution
-    top, n = 1, 0
-    while top > 0:
-        top -= 1
-        index, size = stack[top, 0], stack[top, 1]
-        x, y, z = stack[top, 2], stack[top, 3], stack[top, 4]
-        word = nodes[index]
-        if word >> np.uint64(63):
-            if size == 1 and _half_to_float(np.int64(word & np.uint64(0xFFFF))) <= HIT_DISTANCE * voxel:
-                if n < out.shape[0]:
-                    out[n, 0], out[n, 1], out[n, 2] = x, y, z
-                n += 1
-            continue
-        mask = np.int64((word >> np.uint64(55)) & np.uint64(255))
-        child = np.int64(word & np.uint64(0xFFFFFFFF))
-        half = size >> 1
-        for bit in range(8):
-            if (mask >> bit) & 1:
-                stack[top, 0] = np.int64(nodes[child] & np.uint64(0xFFFFFFFF))
-                stack[top, 1] = half
-                stack[top, 2] = x + (half if bit & 1 else 0)
-                stack[top, 3] = y + (half if bit & 2 else 0)
-                stack[top, 4] = z + (half if bit & 4 else 0)
-                top += 1
-                child += 1
-    return n
-
-
-def surface_corners(nodes: UInt64, resolution: int, voxel: float) -> npt.NDArray[np.int32]:
-    """Return (N, 3) minimum corners of the voxels that count as surface, in voxels."""
-    out = np.zeros((1024, 3), np.int32)
-    count = _collect(nodes, resolution, voxel, out)
-    if count > len(out):
-        out = np.zeros((count, 3), np.int32)
-        _collect(nodes, resolution, voxel, out)
-    return out[:count]
+def walk_rays(scene: Scene, origins: Float32, directions: Float32, max_distance: float) -> tuple[np.ndarray, ...]:
+    """Return depth [m], semantic id and hit, each (B, R), of the rays (R, 3) from the origins (B, 3) in an octree."""
+    shape = len(origins), len(directions)
+    out = np.zeros(shape, np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
+    ids = np.arange(65536, dtype=np.int32)
+    frame = np.array([[*scene.bounds[0], scene.voxel_size]])
+    resolution, row = np.array([scene.resolution], np.int32), np.zeros(len(origins), np.int32)
+    cast_octree(
+        scene.nodes, np.zeros(1, np.int64), frame, resolution, ids, np.array([0, len(ids)]),
+        origins, directions[None], row, max_distance, *out,
+    )  # fmt: skip
+    return out

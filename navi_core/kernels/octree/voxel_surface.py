@@ -1,0 +1,315 @@
+"""Triangles of the surface inside voxels whose corner distances are known, as version 1 octrees store them.
+
+A corner's unsigned distance d excludes any surface nearer than d and places some surface at d. Eight distances that fit
+one plane are taken for that plane, cut by the voxel. Squared distances need no sign for the fit: those to a plane are
+(n·u − k)², of which sums and differences over the corners give n and k. Where no plane fits (edges, thin sheets, rods),
+the surface lies outside all eight empty balls. The triangles then follow the borders between the corners' Voronoi
+regions, weighted by the distances: the middle of that gap.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["fit_plane", "fit_planes", "gap_faces", "plane_areas", "plane_triangles"]
+
+FP16_SLACK = 0.002
+"""Balls are taken smaller by this much [voxel]: fp16 rounds distances below two voxels by at most half of it."""
+PLANE_TOLERANCE = 0.02
+"""Corner distances that differ from a plane's by more [voxel], or a normal that is longer or shorter, fit none."""
+AMBIGUOUS = 0.004
+"""Axes that fit this much alike are not told apart: across the middle of a voxel, all corners are at half a voxel."""
+FLAT_NORMAL = 0.01
+"""A normal whose square lacks more than this is cut by the surface on all four edges of an axis; fp16 lacks less."""
+OVERLAP = 0.02
+"""Growth of a plane's piece beyond its voxel [voxel], so that no ray passes between two that differ a little."""
+PARTS = 3
+"""Cells along an edge of a voxel in which the gap between the balls is sampled."""
+MARGIN = 0.03
+"""Faces of the gap may lie this deep in a ball [voxel]: the gap at a face's centre is not the widest of the face."""
+
+Float64 = npt.NDArray[np.float64]
+Float32 = npt.NDArray[np.float32]
+
+
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def _edge_start(edge: int, stride: int) -> int:
+    """Return the lower corner of one of the four edges along the axis with that stride (1, 2 or 4)."""
+    return (edge & (stride - 1)) | ((edge & ~(stride - 1)) << 1)
+
+
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def _with_sign(value: float, sign: float) -> float:
+    return -value if sign < 0.0 else value
+
+
+@numba.njit(cache=True, error_model="numpy")
+def fit_plane(corners: Float64) -> tuple[float, float, float, float, float]:
+    """Return (nx, ny, nz, k, residual) of the plane n·u = k in the unit voxel; the residual is infinite without one."""
+    steep_x = steep_y = steep_z = 0.0
+    rise_x = rise_y = rise_z = 0.0
+    for e in range(4):
+        a, b, c = _edge_start(e, 1), _edge_start(e, 2), _edge_start(e, 4)
+        sx, sy, sz = corners[a + 1] - corners[a], corners[b + 2] - corners[b], corners[c + 4] - corners[c]
+        steep_x, steep_y, steep_z = max(steep_x, abs(sx)), max(steep_y, abs(sy)), max(steep_z, abs(sz))
+        rise_x += 0.25 * sx * (corners[a + 1] + corners[a])
+        rise_y += 0.25 * sy * (corners[b + 2] + corners[b])
+        rise_z += 0.25 * sz * (corners[c + 4] + corners[c])
+    # An edge on one side of the plane rises by the normal's component; one that crosses it by less. Only along one
+    # axis can all four edges cross: there the two distances add up to the component instead.
+    lack = 1.0 - (steep_x * steep_x + steep_y * steep_y + steep_z * steep_z)
+    if lack > FLAT_NORMAL:
+        best = second = np.inf
+        axis = 0
+        whole = 0.0
+        for a in range(3):
+            steep = steep_x if a == 0 else (steep_y if a == 1 else steep_z)
+            component = math.sqrt(steep * steep + lack)
+            off = 0.0
+            for e in range(4):
+                c = _edge_start(e, 1 << a)
+                off = max(off, abs(corners[c] + corners[c + (1 << a)] - component))
+            if off < best:
+                best, second, axis, whole = off, best, a, component
+            else:
+                second = min(second, off)
+        if second < best + AMBIGUOUS:
+            return 0.0, 0.0, 0.0, 0.0, np.inf
+        if axis == 0:
+            steep_x = whole
+        elif axis == 1:
+            steep_y = whole
+        else:
+            steep_z = whole
+    # Mixed differences of squares are 2·n_a·n_b: they give the signs against the largest component.
+    cross_xy = cross_xz = cross_yz = 0.0
+    for c in range(8):
+        square = corners[c] * corners[c]
+        sx, sy, sz = 2.0 * (c & 1) - 1.0, 2.0 * ((c >> 1) & 1) - 1.0, 2.0 * (c >> 2) - 1.0
+        cross_xy += sx * sy * square
+        cross_xz += sx * sz * square
+        cross_yz += sy * sz * square
+    if steep_x >= steep_y and steep_x >= steep_z:
+        nx, ny, nz = steep_x, _with_sign(steep_y, cross_xy), _with_sign(steep_z, cross_xz)
+        main, rise = nx, rise_x
+    elif steep_y >= steep_z:
+        nx, ny, nz = _with_sign(steep_x, cross_xy), steep_y, _with_sign(steep_z, cross_yz)
+        main, rise = ny, rise_y
+    else:
+        nx, ny, nz = _with_sign(steep_x, cross_xz), _with_sign(steep_y, cross_yz), steep_z
+        main, rise = nz, rise_z
+    if main <= 0.0:
+        return 0.0, 0.0, 0.0, 0.0, np.inf
+    k = 0.5 * (nx + ny + nz - rise / main)
+    # With the sides known, the plane is a linear fit to signed distances; that in turn knows the sides better.
+    for _ in range(2):
+        fx = fy = fz = mean = 0.0
+        for c in range(8):
+            x, y, z = c & 1, (c >> 1) & 1, c >> 2
+            signed = _with_sign(corners[c], nx * x + ny * y + nz * z - k)
+            fx += 0.25 * signed if x else -0.25 * signed
+            fy += 0.25 * signed if y else -0.25 * signed
+            fz += 0.25 * signed if z else -0.25 * signed
+            mean += 0.125 * signed
+        nx, ny, nz = fx, fy, fz
+        k = 0.5 * (nx + ny + nz) - mean
+    residual = abs(math.sqrt(nx * nx + ny * ny + nz * nz) - 1.0)
+    for c in range(8):
+        signed = nx * (c & 1) + ny * ((c >> 1) & 1) + nz * (c >> 2) - k
+        residual = max(residual, abs(abs(signed) - corners[c]))
+    return nx, ny, nz, k, residual if residual <= PLANE_TOLERANCE else np.inf
+
+
+@numba.njit(cache=True, parallel=True, error_model="numpy")
+def fit_planes(corners: Float32, planes: Float64) -> None:
+    """Fit a plane to the corner distances (N, 8) [voxel] of each voxel.
+
+    Args:
+        corners: (N, 8) unsigned distances [voxel] at corner x + 2y + 4z.
+        planes: (N, 4) out, n and k of n·u = k in the voxel; NaN where no plane fits.
+    """
+    for i in numba.prange(len(corners)):
+        nx, ny, nz, k, residual = fit_plane(corners[i].astype(np.float64))
+        size = math.sqrt(nx * nx + ny * ny + nz * nz)
+        fits = residual < np.inf
+        planes[i, 0] = nx / size if fits else np.nan
+        planes[i, 1] = ny / size if fits else np.nan
+        planes[i, 2] = nz / size if fits else np.nan
+        planes[i, 3] = k / size if fits else np.nan
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _cut(plane: Float64, edge: float, overlap: float, polygon: Float64, spare: Float64) -> int:
+    """Write the polygon that a cube [0, edge]³, grown by `overlap`, cuts out of a plane; return its number of corners.
+
+    Args:
+        plane: (4,) unit normal n and k of n·u = k.
+        edge: Edge of the cube [voxel].
+        overlap: Growth of the cube on each side [voxel].
+        polygon: (12, 3) out, corners in order around the polygon [voxel].
+        spare: (12, 3) work space.
+    """
+    nx, ny, nz, k = plane
+    middle = 0.5 * edge
+    height = k - (nx + ny + nz) * middle
+    # The normal crossed with the axis of its least component is never short.
+    ax, ay, az = abs(nx), abs(ny), abs(nz)
+    if ax <= ay and ax <= az:
+        ux, uy, uz = 0.0, -nz, ny
+    elif ay <= az:
+        ux, uy, uz = nz, 0.0, -nx
+    else:
+        ux, uy, uz = -ny, nx, 0.0
+    size = 2.0 * (edge + overlap) / math.sqrt(ux * ux + uy * uy + uz * uz)
+    ux, uy, uz = ux * size, uy * size, uz * size
+    vx, vy, vz = ny * uz - nz * uy, nz * ux - nx * uz, nx * uy - ny * ux
+    for c in range(4):
+        s = -1.0 if c == 0 or c == 3 else 1.0
+        t = -1.0 if c < 2 else 1.0
+        polygon[c, 0] = middle + height * nx + s * ux + t * vx
+        polygon[c, 1] = middle + height * ny + s * uy + t * vy
+        polygon[c, 2] = middle + height * nz + s * uz + t * vz
+    count = 4
+    for side in range(6):
+        axis, sign = side >> 1, 1.0 if side & 1 else -1.0
+        bound = (edge + overlap) if side & 1 else overlap
+        kept = 0
+        for c in range(count):
+            d = (c + 1) % count
+            here, there = bound - sign * polygon[c, axis], bound - sign * polygon[d, axis]
+            if here >= 0.0:
+                spare[kept] = polygon[c]
+                kept += 1
+            if (here >= 0.0) != (there >= 0.0):
+                share = here / (here - there)
+                for a in range(3):
+                    spare[kept, a] = polygon[c, a] + share * (polygon[d, a] - polygon[c, a])
+                kept += 1
+        count = kept
+        polygon[:count] = spare[:count]
+        if count < 3:
+            return 0
+    return count
+
+
+@numba.njit(cache=True, parallel=True, error_model="numpy")
+def plane_areas(planes: Float64, edge: float, area: Float64) -> None:
+    """Write the (N,) area [voxel²] of each plane (N, 4) inside the cube [0, edge]³."""
+    for i in numba.prange(len(planes)):
+        polygon, spare = np.empty((12, 3)), np.empty((12, 3))
+        count = _cut(planes[i], edge, 0.0, polygon, spare)
+        total = 0.0
+        for c in range(1, count - 1):
+            x, y = polygon[c] - polygon[0], polygon[c + 1] - polygon[0]
+            total += planes[i, 0] * (x[1] * y[2] - x[2] * y[1])
+            total += planes[i, 1] * (x[2] * y[0] - x[0] * y[2])
+            total += planes[i, 2] * (x[0] * y[1] - x[1] * y[0])
+        area[i] = 0.5 * abs(total)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def plane_triangles(planes: Float64, edge: int, triangles: Float32, owner: npt.NDArray[np.int64]) -> int:
+    """Write the triangles of planes in their cubes, each a little larger than its cube; return how many there are.
+
+    Args:
+        planes: (N, 4) unit normal and k in each cube [voxel].
+        edge: Edge of the cubes [voxel].
+        triangles: (T, 3, 3) out, corners from the cube's minimum corner [voxel]; as many as fit.
+        owner: (T,) out, cube of each triangle.
+    """
+    polygon, spare = np.empty((12, 3)), np.empty((12, 3))
+    n = 0
+    for i in range(len(planes)):
+        count = _cut(planes[i], float(edge), OVERLAP, polygon, spare)
+        for c in range(1, count - 1):
+            if n < len(triangles):
+                triangles[n, 0], triangles[n, 1], triangles[n, 2] = polygon[0], polygon[c], polygon[c + 1]
+                owner[n] = i
+            n += 1
+    return n
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _nearest_ball(corners: Float32, x: float, y: float, z: float) -> tuple[float, int]:
+    """Return the height of a point over the nearest empty ball [voxel], and that ball's corner."""
+    best, label = np.inf, 0
+    for c in range(8):
+        wx, wy, wz = x - (c & 1), y - ((c >> 1) & 1), z - (c >> 2)
+        height = math.sqrt(wx * wx + wy * wy + wz * wz) - (corners[c] - FP16_SLACK)
+        if height < best:
+            best, label = height, c
+    return best, label
+
+
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def _at(labels: npt.NDArray[np.int64], axis: int, i: int, p: int, q: int) -> int:
+    """Return the label of cell i along an axis and (p, q) along the two that follow it."""
+    return labels[i, p, q] if axis == 0 else (labels[q, i, p] if axis == 1 else labels[p, q, i])
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _is_border(corners: Float32, labels: npt.NDArray[np.int64], axis: int, face: int, p: int, q: int) -> bool:
+    """Check whether a face between two cells of a voxel lies in the gap and on a border between two balls' regions."""
+    label = _at(labels, axis, min(face, PARTS - 1), p, q)
+    if 0 < face < PARTS:
+        border = _at(labels, axis, face - 1, p, q) != label
+    else:
+        # The neighbour across this side does not know the corners that are not on it.
+        border = ((label >> axis) & 1) != (1 if face else 0)
+    if not border:
+        return False
+    x, u, v = face / PARTS, (p + 0.5) / PARTS, (q + 0.5) / PARTS
+    if axis == 1:
+        x, u, v = v, x, u
+    elif axis == 2:
+        x, u, v = u, v, x
+    return _nearest_ball(corners, x, u, v)[0] >= -MARGIN
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _write_rectangle(triangles: Float32, axis: int, face: int, p: int, begin: int, end: int) -> None:
+    """Write the two triangles of the cells' faces (p, begin…end) across an axis [voxel]."""
+    one, two = (axis + 1) % 3, (axis + 2) % 3
+    for c in range(3):
+        for t in range(2):
+            corner = 0 if c == 0 else c + t  # 0, 1, 2 and 0, 2, 3 around the rectangle
+            triangles[t, c, axis] = face / PARTS
+            triangles[t, c, one] = (p + (1 if corner == 1 or corner == 2 else 0)) / PARTS
+            triangles[t, c, two] = (end if corner > 1 else begin) / PARTS
+
+
+@numba.njit(cache=True, error_model="numpy")
+def gap_faces(corners: Float32, _edge: int, triangles: Float32, owner: npt.NDArray[np.int64]) -> int:
+    """Write the triangles in the gaps of voxels that no plane fits; return how many there are.
+
+    Args:
+        corners: (N, 8) unsigned distances [voxel].
+        triangles: (T, 3, 3) out, corners from the voxel's minimum corner [voxel]; as many as fit.
+        owner: (T,) out, voxel of each triangle.
+    """
+    labels = np.empty((PARTS, PARTS, PARTS), np.int64)
+    n = 0
+    for i in range(len(corners)):
+        for x in range(PARTS):
+            for y in range(PARTS):
+                for z in range(PARTS):
+                    _, label = _nearest_ball(corners[i], (x + 0.5) / PARTS, (y + 0.5) / PARTS, (z + 0.5) / PARTS)
+                    labels[x, y, z] = label
+        for axis in range(3):
+            for face in range(PARTS + 1):
+                for p in range(PARTS):
+                    begin = -1  # of the run of faces that becomes one rectangle
+                    for q in range(PARTS + 1):
+                        if q < PARTS and _is_border(corners[i], labels, axis, face, p, q):
+                            begin = q if begin < 0 else begin
+                        elif begin >= 0:
+                            if n + 1 < len(triangles):
+                                _write_rectangle(triangles[n : n + 2], axis, face, p, begin, q)
+                                owner[n], owner[n + 1] = i, i
+                            n += 2
+                            begin = -1
+    return n
