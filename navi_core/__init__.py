@@ -1,9 +1,14 @@
 """Navi: scenes in, a measured navigation policy out. This package is the training engine."""
 
+from importlib.metadata import PackageNotFoundError, version
+
 from navi_core.machine import limit_threads
 from navi_core.machine.numba_cache import keep_compiled_code
 
-__version__ = "0.1.0"
+try:
+    __version__ = version("navi")
+except PackageNotFoundError:  # a checkout on the path that is not installed
+    __version__ = "0+unknown"
 
 limit_threads()
 keep_compiled_code()
