@@ -178,7 +178,7 @@ class WireError(NaviError, ValueError):
     """Frames from a peer break the format of the wire, or a message cannot be sent over it.
 
     Attributes:
-        code: What the peer is told: `malformed` or `version`.
+        code: Error code of the answer: `malformed` or `version`.
     """
 
     exit_code = 10

@@ -20,7 +20,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch, *tables: Parts[Any]) -> Iterator[
     monkeypatch.setattr(plugin_loader, "_LOADED", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     for parts in tables:
-        monkeypatch.setattr(parts.names, "_own", [])
+        monkeypatch.setattr(parts.names, "_custom", [])
         monkeypatch.setattr(parts, "_builders", dict(parts._builders))
         monkeypatch.setattr(parts, "_sources", {})
     before = set(sys.modules)

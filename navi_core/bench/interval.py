@@ -1,4 +1,4 @@
-"""How often intervals cover the truth, in simulated worlds of known mean."""
+"""Coverage of confidence intervals, in simulated worlds of known mean."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class StartsRow(Row):
     covered: float
     """Share of worlds whose interval holds the true mean."""
     above: float
-    """Share that lies wholly above it, where "better" would be said falsely."""
+    """Share that lies wholly above it: false "better" verdicts."""
     width: float
     """Median width of the interval."""
     bootstrap_covered: float

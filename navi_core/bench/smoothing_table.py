@@ -1,4 +1,4 @@
-"""Does drift smoothing help, and does stopping early save anything? Variants compared on the same seeds.
+"""Comparison table of drift smoothing and early stopping on the same seeds.
 
 No controller ends a run: it is asked afterwards, evaluation by evaluation, and what its stop would have saved and cost
 is read from the same run, which is therefore its own counterfactual.

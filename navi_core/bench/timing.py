@@ -1,4 +1,4 @@
-"""How benchmarks measure: calls take turns, each is judged by its median process CPU time.
+"""Interleaved timing: calls take turns, each is judged by its median process CPU time.
 
 On a shared machine seconds mean little and ratios within one run mean much: interleaved calls meet
 the same neighbours.

@@ -35,7 +35,7 @@ def baselines(
     compares a policy with the kept results.
     """
     from navi_core.bench.evaluation import neighbours
-    from navi_core.cli.evaluate import eval_config, find_subject, print_results, say
+    from navi_core.cli.evaluate import eval_config, find_subject, print_results, print_sentences
     from navi_core.config import BASELINES, config_hash
     from navi_core.evaluate import evaluate_in_pieces, record_comparison, record_evaluation
     from navi_core.record import navi_home
@@ -61,5 +61,5 @@ def baselines(
         print_json({"folder": str(folder), "summaries": [r.summary for r in results], "comparisons": comparisons})
         return
     print_results(sorted(results, key=lambda result: float(result.summary["c_vis_auc"])))
-    say(verdicts)
+    print_sentences(verdicts)
     typer.echo(f"kept in {folder}")

@@ -1,4 +1,4 @@
-"""`navi compare`: say in a sentence who is better."""
+"""`navi compare`: a paired comparison of subjects as one sentence."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from navi_core.cli.evaluate import (
     find_subject,
     fly_subject,
     print_results,
+    print_sentences,
     run_name,
-    say,
 )
 from navi_core.terminal.table import print_json
 
@@ -72,10 +72,10 @@ def compare(
     no_record: NoRecord = False,
     as_json: Json = False,
 ) -> None:
-    """Say whether A is better than B on the same starts.
+    """Compare A with B on the same starts.
 
     Of two subjects by the paired interval over scenes and starts. Of several checkpoints a side, one per training
-    seed, by the two-way interval over seeds and scenes; "better" is said from five seeds on.
+    seed, by the two-way interval over seeds and scenes; "better" needs five seeds.
     """
     from navi_core.evaluate import EvalResult, compare_seeds, record_comparison, record_evaluation
     from navi_core.evaluate import compare as compare_results
@@ -115,7 +115,7 @@ def compare(
         print_json({"comparisons": [verdict.to_row() for verdict in verdicts]})
     else:
         print_results(everybody)
-        say(verdicts)
+        print_sentences(verdicts)
         if len(everybody) == 2 and any(result.summary.get("weights_hash") for result in everybody):
             typer.echo(
                 f"This is about these checkpoints; about training, compare one per seed: navi compare A… {_BETWEEN} B…"
@@ -126,7 +126,7 @@ def two_sides(subjects: list[str]) -> tuple[list[str], list[str]]:
     """Return the two sides of a comparison: what stands before and after `vs`, or two subjects alone.
 
     Raises:
-        ConfigError: The sides cannot be told apart, or one is empty.
+        ConfigError: The two sides are ambiguous, or one is empty.
     """
     from navi_core.errors import ConfigError
 

@@ -140,7 +140,7 @@ def ingest(
 ) -> None:
     """Check recordings file by file and make a dataset of the good ones; exit code 1 if a file is refused.
 
-    Given again it takes in what is new; a file that is part of the dataset already is told and is no fault.
+    A second call takes in new files; a file that is already part of the dataset is reported and is no error.
     """
     from navi_core.demos import ingest as ingest_files
     from navi_core.demos import read_index

@@ -1,4 +1,4 @@
-"""`navi doctor`: what a folder holds, what is missing, and what to do next; without a folder, the machine."""
+"""`navi doctor`: check of a folder of scans or meshes, or of the machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def doctor(
     deep: Annotated[bool, typer.Option("--deep", help="Read every file whole, however large.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Tell what a folder of scans or meshes holds, what is missing, and what to do; exit code 3 where it is broken."""
+    """Check a folder of scans or meshes: contents, missing parts, next step; exit code 3 where it is broken."""
     if folder is None:
         rows = check_machine()
         print_json({"machine": rows}) if as_json else _print_machine(rows)

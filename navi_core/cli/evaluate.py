@@ -42,10 +42,10 @@ __all__ = [
     "find_subject",
     "fly_subject",
     "print_results",
+    "print_sentences",
     "promote",
     "register",
     "run_name",
-    "say",
 ]
 
 HELD_OUT = ("apartment:100-111",)
@@ -73,9 +73,7 @@ Seed = Annotated[int, typer.Option(help="Seed of the starts and of sampled actio
 Sampled = Annotated[bool, typer.Option("--sampled", help="Sample actions instead of flying the mean.")]
 Recovers = Annotated[
     bool | None,
-    typer.Option(
-        "--recovery/--no-recovery", help="Free policies that are stuck; by default those whose settings say so."
-    ),
+    typer.Option("--recovery/--no-recovery", help="Free policies that are stuck; by default as the policy's settings."),
 ]
 Noisy = Annotated[bool, typer.Option("--noisy", help="Fly with the noisy sensor; what counts is still the truth.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
@@ -191,16 +189,16 @@ def promote(
                 record_evaluation(result)
             record_decision(decided, flown[-1][0])
         except RecordError as error:
-            tell(replace(decided, promoted=False, reason=f"Refused: {error}"), flown)
+            show(replace(decided, promoted=False, reason=f"Refused: {error}"), flown)
             raise
 
-    def tell(decided: Decision, flown: list[tuple[EvalResult, EvalResult]]) -> None:
+    def show(decided: Decision, flown: list[tuple[EvalResult, EvalResult]]) -> None:
         if as_json:
             print_json(decided.to_row())
         else:
             for pair in flown:
                 print_results(list(pair))
-            say([decided.coverage, decided.collisions])
+            print_sentences([decided.coverage, decided.collisions])
             typer.echo(decided.reason)
 
     decision, flights = promote_version(
@@ -213,7 +211,7 @@ def promote(
     )
     if decision.promoted:
         record_registry(registry)
-    tell(decision, flights)
+    show(decision, flights)
     if not decision.promoted:
         raise typer.Exit(1)
 
@@ -303,7 +301,7 @@ def _newest_checkpoint(run: Path) -> Path:
     from navi_core.learn.run.checkpoints import checkpoints_in
 
     folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
-    # A clone's outcome is its best epoch, as `navi bc` says.
+    # A clone's outcome is its best epoch, as in `navi bc`.
     found = [folder / "best.pt"] if (folder / "best.pt").is_file() else checkpoints_in(folder)
     if not found:
         raise EvaluationError(
@@ -325,7 +323,7 @@ def fly_subject(
 
 
 def print_results(results: list[EvalResult]) -> None:
-    """Print one row per evaluation, all of one protocol, and on standard error what such a row does not tell."""
+    """Print one row per evaluation, all of one protocol, and warnings on standard error."""
     summary = results[0].summary
     for result in results:
         seen = int(result.summary.get("scenes_trained_on") or 0)
@@ -376,7 +374,7 @@ def _goal_figures(row: Mapping[str, Any]) -> tuple[str, ...]:
     return f"{100 * row['success']:.1f}", *spl, f"{left:.2f}", f"{collisions:.2f}", f"{path:.1f}"
 
 
-def say(comparisons: Sequence[Comparison | SeedComparison]) -> None:
-    """Print what comparisons say."""
+def print_sentences(comparisons: Sequence[Comparison | SeedComparison]) -> None:
+    """Print the sentence of each comparison."""
     for comparison in comparisons:
         typer.echo(comparison.sentence)

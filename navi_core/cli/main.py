@@ -1,4 +1,4 @@
-"""The `navi` command: command groups found lazily, errors told without a traceback.
+"""The `navi` command: command groups found lazily, errors without a traceback.
 
 A group is a module with `register(app)`. The engine's groups are listed here; other packages add
 theirs through the entry point group `navi.commands`.

@@ -1,4 +1,4 @@
-"""`navi models`: what the registry holds, where a version comes from, and taking an alias back."""
+"""`navi models`: the registry's versions, their lineage, and moving an alias back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lineage(
     models: Folder = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a version was trained from, back to the first."""
+    """Show the lineage of a version, back to the first."""
     entries = _registry(models).lineage(name)
     if as_json:
         print_json([entry.as_dict() for entry in entries])

@@ -1,4 +1,4 @@
-"""What the commands with a page in the browser have in common."""
+"""Options and serving of commands with a page in the browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Browser = Annotated[bool, typer.Option("--browser", help="Also open the page in 
 
 
 def open_page(show: Show, host: str, port: int, browser: bool) -> None:
-    """Serve a page until interrupted, and say where.
+    """Serve a page until interrupted, and print its address.
 
     Raises:
         ServiceError: The port is taken, or there is no such address.

@@ -52,11 +52,11 @@ def record(
     typer.echo(f"recording {', '.join(endpoints)} into {out} (Ctrl-C ends it)", err=True)
     with progress_bar("recording") as bar, StopFlag() as stop:
 
-        def tell(done: Recorded) -> None:
+        def show(done: Recorded) -> None:
             label = f"{done.messages.total():,} messages, {done.seconds:.0f} s"
             bar(label, done.seconds, seconds or max(done.seconds, 1e-9))
 
-        done = record_session(endpoints, out, drone=drone, seconds=seconds, stop=stop, progress=tell)
+        done = record_session(endpoints, out, drone=drone, seconds=seconds, stop=stop, progress=show)
     facts: dict[str, Any] = {
         "file": str(out),
         "messages": done.messages.total(),

@@ -1,4 +1,4 @@
-"""`navi runs`: what the runs take on the disk, and taking some away."""
+"""`navi runs`: disk use of training runs, and their removal."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def remove(
     names = list(dict.fromkeys(names))
     found = [find_run_folder(_root(runs), name) for name in names]
     if not yes:
-        told = ", ".join(f"{run.name} ({run.size / 1e6:,.1f} MB{', in use' if run.in_use else ''})" for run in found)
-        typer.confirm(f"Remove {told}?", abort=True)
+        listed = ", ".join(f"{run.name} ({run.size / 1e6:,.1f} MB{', in use' if run.in_use else ''})" for run in found)
+        typer.confirm(f"Remove {listed}?", abort=True)
     for name in names:
         typer.echo(f"{name}: {remove_run_folder(_root(runs), name) / 1e6:,.1f} MB removed")
 

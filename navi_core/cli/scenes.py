@@ -86,7 +86,7 @@ def compile(
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Compile meshes into .gmdag files, several at once; what is unchanged is reused, what fails is told at the end."""
+    """Compile meshes into .gmdag files, several at once; unchanged ones are reused, failures are listed at the end."""
     options = {"up_axis": up_axis, "unit_scale": unit_scale, "semantics": semantics, "decimate": decimate}
     config = _compile_config(resolution, **options)
     usual = {"resolution": 512, "up_axis": "y", "unit_scale": 1.0, "semantics": "auto", "decimate": None}
@@ -261,7 +261,7 @@ def _compile_all(
                 failed=failed,
             )
         except SceneError:
-            # Where none succeeded, each has been told apart below.
+            # Where none succeeded, each failure is listed below.
             if len(faults) < len(sources):
                 raise
     for text in warnings:

@@ -113,7 +113,8 @@ def serve(
     goal: Annotated[
         str | None,
         typer.Option(
-            help="Where all drones fly [m], of a policy for goals; by default as the environment says.", metavar="X,Y,Z"
+            help="Where all drones fly [m], of a policy for goals; by default as in the environment.",
+            metavar="X,Y,Z",
         ),
     ] = None,
     recovery: Annotated[
@@ -233,7 +234,7 @@ def _place(text: str) -> tuple[float, ...]:
 
 
 def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:
-    """Say where the server listens, serve until a signal, say what was done."""
+    """Print where the server listens, serve until a signal, print its end."""
     from navi_core.learn.run.signals import StopFlag
     from navi_core.service.garbage import settle
 

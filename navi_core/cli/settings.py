@@ -1,4 +1,4 @@
-"""`navi settings`: what can be set, as it stands, where it comes from, what is allowed and what it means."""
+"""`navi settings`: every setting with value, source, allowed values and meaning."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _matching(every: Sequence[Setting], what: str) -> list[Setting]:
 
 
 def _source(setting: Setting, sources: Sources) -> str:
-    """Say what gave a setting its value; nothing where it is the default."""
+    """Return the source of a setting's value; empty for the default."""
     for name, values in reversed(sources):
         below: Any = values
         for part in setting.name.split("."):
@@ -141,8 +141,8 @@ def _row(setting: Setting, sources: Sources) -> dict[str, Any]:
 def _print_settings(shown: Sequence[Setting], sources: Sources, title: str) -> None:
     rows = []
     for each in shown:
-        said = f"\n({_source(each, sources)}; default {each.default_text})" if each.changed else ""
-        rows.append((each.name, each.text + said, each.allowed, each.meaning))
+        origin = f"\n({_source(each, sources)}; default {each.default_text})" if each.changed else ""
+        rows.append((each.name, each.text + origin, each.allowed, each.meaning))
     print_table(title, ("name", "value", "allowed", "meaning"), rows)
 
 
@@ -158,5 +158,5 @@ def _print_sections(every: Sequence[Setting], config: Config, title: str) -> Non
         moved = sum(each.changed for each in inside)
         count = f"{len(inside)} settings" + (f", {moved} changed" if moved else "")
         rows.append((f"{name}.…", count, " ".join((field.description or "").split())))
-    told = "`navi settings NAME` lists a section; another word is searched for in names and meanings"
-    print_table(title, ("name", "value", "meaning"), rows, caption=told)
+    hint = "`navi settings NAME` lists a section; another word is searched for in names and meanings"
+    print_table(title, ("name", "value", "meaning"), rows, caption=hint)

@@ -53,7 +53,7 @@ class Schedule(Config):
             total_steps: The run's length; used where `steps` is not given.
 
         Raises:
-            ConfigError: Neither `steps` nor `total_steps` says when the schedule ends.
+            ConfigError: The schedule has no end: neither `steps` nor `total_steps` is given.
         """
         if self.end is None:
             earlier, low = 0, start
@@ -115,14 +115,14 @@ class RolloutConfig(Config):
         )
 
 
-Scheduled = Literal["learning_rate", "entropy_coefficient", "clip", "std_limit"]
+ScheduledPPO = Literal["learning_rate", "entropy_coefficient", "clip", "std_limit"]
 """Settings of PPO that may move during a run."""
 
 
 class PPOConfig(RolloutConfig):
     """Proximal policy optimisation (Schulman et al. 2017) on sequences."""
 
-    schedules: dict[Scheduled, Schedule] = {}
+    schedules: dict[ScheduledPPO, Schedule] = {}
     """How learning_rate, entropy_coefficient, clip and std_limit move; one that is not named stays."""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount per decision."""
@@ -203,14 +203,14 @@ class SegmentsConfig(RolloutConfig):
         return self.horizon if self.horizon is not None else self.rollout
 
 
-Scheduled = Literal["learning_rate", "ent_coef", "max_grad_norm", "ref_kl_coef", "gamma"]
+ScheduledGRPO = Literal["learning_rate", "ent_coef", "max_grad_norm", "ref_kl_coef", "gamma"]
 """Settings of GRPO that may move during a run."""
 
 
 class GRPOConfig(SegmentsConfig):
     """Group-relative policy optimisation (Shao et al. 2024) on segments of flight."""
 
-    schedules: dict[Scheduled, Schedule] = {}
+    schedules: dict[ScheduledGRPO, Schedule] = {}
     """How learning_rate, ent_coef, max_grad_norm, ref_kl_coef and gamma move; one that is not named stays."""
     group_size: int = Field(4, ge=2, le=2**20)
     """Segments K of a group; one that cannot be filled is dropped and counted."""
@@ -242,14 +242,14 @@ class GRPOConfig(SegmentsConfig):
         return math.ceil(self.group_size / (self.rollout // self.segment_steps))
 
 
-Scheduled = Literal["learning_rate", "max_grad_norm", "beta"]
+ScheduledDPO = Literal["learning_rate", "max_grad_norm", "beta"]
 """Settings of DPO that may move during a run."""
 
 
 class DPOConfig(SegmentsConfig):
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of segments of flight."""
 
-    schedules: dict[Scheduled, Schedule] = {}
+    schedules: dict[ScheduledDPO, Schedule] = {}
     """How learning_rate, max_grad_norm and beta move; one that is not named stays."""
     beta: float = Field(0.1, gt=0, le=1)
     """β, how strongly the policy is held to the reference."""
@@ -266,6 +266,6 @@ class DPOConfig(SegmentsConfig):
     minibatch: int = Field(16, ge=1, le=2**20)
     """Pairs per gradient step."""
     microbatch: None = None
-    """Of ppo and grpo alone: a gradient step is taken on its pairs at once; dpo.minibatch says how many."""
+    """Of ppo and grpo alone: a gradient step is taken on its pairs at once; dpo.minibatch is their number."""
     ref_sync_every_updates: int = Field(1, ge=0, le=2**30)
     """Updates after which the reference takes the policy's weights; 0 keeps those that the run began with."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from navi_core.config.registry import load_plugins
 from navi_core.errors import ConfigError
 
-__all__ = ["Config", "Count", "config_hash", "parse_config", "told"]
+__all__ = ["Config", "Count", "config_hash", "format_error", "parse_config"]
 
 _SECTION = "a section of settings, {name: value}"
 _KINDS = {
@@ -46,8 +46,8 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozens
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 120
 
 
-def told(error: ValidationError) -> str:
-    """Return every fault of a report: the setting's place, its value, what is expected.
+def format_error(error: ValidationError) -> str:
+    """Return every fault of a report: setting, value, expected value.
 
     Of a setting that may be of several kinds all are named, once.
     """
@@ -112,8 +112,8 @@ class Config(BaseModel):
 def parse_config(cls: type[C], data: dict[str, Any], *, context: dict[str, Any] | None = None) -> C:
     """Build `cls` from plain data, turning pydantic's report into one `ConfigError`.
 
-    This is the door for settings from outside, so a user's own networks are loaded here (see `plugins`): before the
-    first configuration of every process, whatever started it.
+    All settings from outside pass through here, so user-defined networks are loaded here (see
+    `load_plugins`), before the first configuration of every process.
 
     Args:
         cls: A configuration class.
@@ -127,7 +127,7 @@ def parse_config(cls: type[C], data: dict[str, Any], *, context: dict[str, Any] 
     try:
         return cls.model_validate(data, context=context)
     except ValidationError as error:
-        raise ConfigError(told(error)) from None
+        raise ConfigError(format_error(error)) from None
 
 
 def config_hash(config: Config) -> str:

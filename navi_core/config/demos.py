@@ -31,7 +31,7 @@ class ExpertConfig(Config):
     `navi demos expert --pupil`. None flies the teacher's own answers."""
     teacher_share: float = Field(0.5, ge=0, le=1)
     """Share of the decisions that the teacher flies beside a pupil, drawn for `noise_hold` of them at a time (β of
-    DAgger). With 0, a pupil that is stuck stays so, and most of what is recorded is one observation."""
+    DAgger). With 0, a pupil that is stuck stays so, and most recordings are one observation."""
     azimuth_bins: int = Field(64, ge=8, le=4096)
     """Azimuth bins of the observations."""
     elevation_bins: int = Field(16, ge=4, le=2048)

@@ -1,4 +1,4 @@
-"""What every learner of the fast path is told of its task."""
+"""Task settings that every fast learner shares."""
 
 from __future__ import annotations
 

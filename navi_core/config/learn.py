@@ -54,9 +54,9 @@ class TrainConfig(Config):
 
     algorithm: LearnerName = "ppo"
     """Learner."""
-    # Left out where it says nothing: the configurations without one keep their hashes, which name their runs.
+    # Left out where it is empty: the configurations without one keep their hashes, which name their runs.
     learner_options: dict[str, bool | int | float | str] = Field(default={}, exclude_if=lambda options: not options)
-    """Options of a learner of one's own, for example decay: 0.9. Its rollouts and steps are those of section ppo."""
+    """Options of a user-defined learner, for example decay: 0.9. Its rollouts and steps are those of section ppo."""
     task: str | None = None
     """A reference task to learn instead of flight; None flies the corpus."""
     task_options: TaskOptions = {}
@@ -116,7 +116,7 @@ class TrainConfig(Config):
 
     @property
     def rule(self) -> Any:
-        """The section of the learner that `algorithm` names; for a user's own that of ppo, whose rollouts it learns."""
+        """Section of the learner that `algorithm` names; of a user-defined one that of ppo."""
         return getattr(self, self.algorithm if self.algorithm in LEARNER_NAMES.built_in else "ppo")
 
     @property
@@ -132,7 +132,7 @@ class TrainConfig(Config):
             return data
         sections = [data.get(name, {}) for name in ("env", "policy")]
         if not all(isinstance(section, dict | Config) for section in sections):
-            return data  # no section at all: its own check says so
+            return data  # no section at all: its own check reports it
         given = dict(zip(("env", "policy"), map(_given, sections)))
         for here, there in (("env", "policy"), ("policy", "env")):
             missing = {k: v for k, v in given[here].items() if k in _BINS and k not in given[there]}
@@ -164,7 +164,7 @@ class TrainConfig(Config):
     def _whose_options(self) -> Self:
         if self.learner_options and self.algorithm in LEARNER_NAMES.built_in:
             raise ConfigError(
-                f"learner_options are those of a learner of your own; {self.algorithm} is set by its section: "
+                f"learner_options are for a user-defined learner; {self.algorithm} is set by its section: "
                 f"{self.algorithm}.{next(iter(self.learner_options))}"
             )
         return self
@@ -183,7 +183,7 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _goal_of_the_task(self) -> Self:
-        """Give point-goal flight a policy that is told the goal, and refuse one to every other task."""
+        """Give point-goal flight a policy with goal inputs, and refuse one to every other task."""
         wanted = self.task is None and self.env.task == "point_goal"
         if wanted and self.algorithm in LEARNER_NAMES.built_in and self.algorithm != "ppo":
             raise ConfigError(f"env.task point_goal is learned by ppo, not by {self.algorithm}")

@@ -1,32 +1,32 @@
-"""What older code wrote of a training's settings, in today's words: with the meaning that the training had."""
+"""Migration of training settings that older versions wrote, with the meaning that they had."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["given_of_today", "settings_of_today"]
+__all__ = ["upgrade_settings", "upgrade_train_config"]
 
 
-def settings_of_today(told: dict[str, Any]) -> dict[str, Any]:
-    """Return a training's settings as today's classes take them; what today's code wrote comes back as it is.
+def upgrade_train_config(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a training's settings as today's classes take them; current settings stay unchanged.
 
-    A setting that is missing gets today's default. That is what older code did, except where it stands here.
+    A missing setting gets today's default. Exceptions are listed here.
 
     Args:
-        told: The `TrainConfig` of a checkpoint, as plain data.
+        raw: The `TrainConfig` of a checkpoint, as plain data.
     """
-    today = given_of_today(told)
-    if isinstance(told.get("ppo"), dict):
+    today = upgrade_settings(raw)
+    if isinstance(raw.get("ppo"), dict):
         today["ppo"] = {"normalise_returns": False, **today["ppo"]}
-    adaptation = told.get("adaptation")
-    if isinstance(adaptation, dict) and adaptation.get("enabled") and told.get("algorithm") != "dqn":
+    adaptation = raw.get("adaptation")
+    if isinstance(adaptation, dict) and adaptation.get("enabled") and raw.get("algorithm") != "dqn":
         # It was taken from every learner, and moved settings of dqn alone.
         today["adaptation"] = adaptation | {"enabled": False}
     return today
 
 
-def given_of_today(given: dict[str, Any]) -> dict[str, Any]:
-    """Return some settings of a training, as a person gave them to older code, in today's words.
+def upgrade_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return some settings of a training, written for older code, as today's classes take them.
 
     Args:
         given: Some of the `TrainConfig`, as plain data.

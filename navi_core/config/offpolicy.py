@@ -23,7 +23,7 @@ class DQNConfig(RolloutConfig):
     bptt: int = Field(16, ge=1, le=2**20)
     """Decisions of a training sequence, where the policy has a temporal core; must divide rollout."""
     microbatch: None = None
-    """Of ppo and grpo alone: a gradient step is taken on its minibatch at once; replay.batch_size says how large."""
+    """Of ppo and grpo alone: a gradient step is taken on its minibatch at once; replay.batch_size is its size."""
     schedules: dict[Literal["learning_rate"], Schedule] = {}
     """How learning_rate moves; if it is not named it stays."""
     gamma: float = Field(0.99, ge=0, le=1)
@@ -197,7 +197,7 @@ class EarlyStopConfig(Config):
     """When a run has learned what it will learn."""
 
     enabled: bool = False
-    """Whether the run ends when the controller says so; false only reports."""
+    """Whether the controller ends the run; false only reports."""
     eval_interval: Count = 5000
     """Decisions between two evaluations of the controller."""
     patience: int = Field(10, ge=1, le=10_000)

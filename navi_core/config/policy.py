@@ -14,15 +14,15 @@ from navi_core.errors import ConfigError
 __all__ = ["AHEAD", "MOVED", "PLACE_INPUTS", "RINGS", "SECTORS", "PolicyConfig", "ShaperConfig"]
 
 SECTORS = 16
-"""Directions that are told apart; the first is ahead, the next to its right."""
+"""Direction sectors; the first is ahead, the next to its right."""
 RINGS = (1.6, 3.2, 6.4, 12.8)
 """Outer radii of the rings in which unseen floor is counted [m]."""
 AHEAD = (3, 7)
-"""Cells along the way to the frontier whose bearings are told."""
+"""Cells along the way to the frontier whose bearings are inputs."""
 MOVED = 3
-"""Numbers that tell how the drone moved since it looked last."""
+"""Inputs for the drone's motion since its last look."""
 PLACE_INPUTS = SECTORS * (2 + len(RINGS)) + 2 * len(AHEAD) + 2 + MOVED
-"""Numbers that a place memory tells: see `kernels.place_compass.read`."""
+"""Inputs of the occupancy memory, see `kernels.place_compass.read`."""
 
 
 _MOST_AUTO_PATCHES = 192
@@ -57,7 +57,7 @@ class PolicyConfig(Config):
     aux: Literal["no_reward", "full", "off"] = "no_reward"
     """Auxiliary input from the previous step (shaped reward, loop similarity, intrinsic reward)."""
     place_memory: bool = False
-    """Tell the policy in which directions there is floor that it has not seen, from a map of its own flight; behind the
+    """Inputs for the directions of unseen floor, from an occupancy map of the flight; behind the
     auxiliary input of the previous step."""
     recovery: bool = False
     """Flights by the typical action that do not come from the spot are disturbed until they are free, in evaluation and
@@ -82,7 +82,7 @@ class PolicyConfig(Config):
     stop_value_gradient: bool = False
     """Keep the critic's gradient out of the trunk."""
     privileged_critic: bool = False
-    """In training the critic is told how much floor is left to see, or of the way to the goal, and how long the episode
+    """In training the critic sees how much floor is left, or the way to the goal, and how long the episode
     is (asymmetric actor-critic, Pinto et al. 2018); the actor is not. Reference tasks have neither and ignore it."""
 
     @property

@@ -58,7 +58,7 @@ _LOADING: list[str] = []
 
 
 def load_plugins() -> None:
-    """Import the modules that add networks of a user's own, those alone that this process has not imported yet.
+    """Import the modules that add user-defined networks, once in every process.
 
     A module is looked for as `import` does it, and last of all in the current directory, where the console script
     does not look.
@@ -104,7 +104,7 @@ def _load(where: str, name: str, load: Callable[[], object]) -> None:
     _LOADING.append(name)
     try:
         load()
-    except (Exception, SystemExit) as error:  # a module of somebody's own may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ConfigError(f"{where} cannot be imported: {_reason(name, error)}") from error
     finally:
         _LOADING.pop()
@@ -118,8 +118,8 @@ def _reason(name: str, error: BaseException) -> str:
             f"there is no module {error.name}; it is looked for in PYTHONPATH, among installed packages and in "
             f"the current directory, {Path.cwd()}"
         )
-    told = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-    return _place(error) + told
+    text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+    return _place(error) + text
 
 
 def _place(error: BaseException) -> str:
@@ -141,16 +141,16 @@ class PartNames:
 
     def __init__(self, kind: str, built_in: tuple[str, ...]) -> None:
         self.kind, self.built_in = kind, built_in
-        self._own: list[str] = []
+        self._custom: list[str] = []
 
     def add(self, name: str) -> None:
-        """Allow a name of a user's own."""
-        if name not in self.built_in and name not in self._own:
-            self._own.append(name)
+        """Allow a user-defined name."""
+        if name not in self.built_in and name not in self._custom:
+            self._custom.append(name)
 
     def all(self) -> tuple[str, ...]:
         """Return the names that are allowed in this process."""
-        return (*self.built_in, *self._own)
+        return (*self.built_in, *self._custom)
 
     def checked(self, name: str) -> str:
         """Return an allowed name as it is.
@@ -167,7 +167,7 @@ class PartNames:
         near = difflib.get_close_matches(name, self.all(), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"no {self.kind} {shown}; {hint}allowed: {', '.join(self.all())}; one of your own is allowed where "
+            f"no {self.kind} {shown}; {hint}allowed: {', '.join(self.all())}; a user-defined one is allowed where "
             f"{PLUGINS_VARIABLE} names the module that registers it, {PLUGINS_VARIABLE}=my_lab.networks"
             + (f"; loaded: {loaded}" if loaded else "")
         )
@@ -176,7 +176,7 @@ class PartNames:
         return core_schema.with_info_after_validator_function(self._in_context, handler(source))
 
     def _in_context(self, name: str, info: ValidationInfo) -> str:
-        """Return an allowed name; any, where the context says that this kind of part is past use."""
+        """Return an allowed name; any, where the context marks this kind of part as retired."""
         return name if info.context and self.kind in info.context.get("past", ()) else self.checked(name)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

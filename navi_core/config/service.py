@@ -42,7 +42,7 @@ class WireConfig(Config):
     queue_length: int = Field(50, ge=1, le=10_000)
     """Messages that wait for one slow reader; later ones are dropped for it alone."""
     heartbeat_seconds: float = Field(1.0, gt=0, le=60)
-    """An idle server repeats its last observation and says that it lives this often [s]."""
+    """An idle server repeats its last observation as a heartbeat this often [s]."""
     peer_timeout_seconds: float = Field(5.0, gt=0, le=600)
     """A peer that is silent for so long counts as gone; requests are sent again [s]."""
     observation_hz: float = Field(10.0, gt=0, le=1000)
@@ -133,7 +133,7 @@ class ActorConfig(Config):
     groups: int = Field(1, ge=1, le=16)
     """Parts that the drones are asked for in turn, so that acting and flying overlap on several cores."""
     recovery: bool | None = None
-    """Disturb drones that are stuck, where actions are not drawn; None: as the policy's settings say."""
+    """Disturb drones that are stuck, where actions are not drawn; None: as the policy's settings."""
     sample: bool = False
     """Draw actions instead of flying the most typical ones; continuous training needs it."""
     follow: str | None = "champion"
@@ -147,7 +147,7 @@ class ActorConfig(Config):
     threads: int = Field(1, ge=1, le=64)
     """Threads of one decision."""
     goal: tuple[_Metres, _Metres, _Metres] | None = None
-    """x, y, z [m] where all drones of a policy for goals fly; None: each flies where its environment says."""
+    """x, y, z [m] where all drones of a policy for goals fly; None: each flies to the goal of its environment."""
     gate: GateConfig | None = None
     """The gate; None sends every motion."""
     wire: WireConfig = WireConfig()
@@ -169,19 +169,19 @@ _BOUNDS: tuple[tuple[tuple[str, ...], str, Callable[[float], bool], dict[str, fl
     (_NOT_BELOW_ZERO, "not be below 0", lambda value: value >= 0, {"minimum": 0}),
     (_SHARES, "be from 0 to 1", lambda value: 0 <= value <= 1, {"minimum": 0, "maximum": 1}),
 )
-"""Settings, their bound in words, whether a value keeps it, and how a JSON schema tells it."""
+"""Settings, their bound in words, its check, and its JSON schema."""
 
 
-def _tell_bounds(schema: dict[str, Any]) -> None:
-    for names, _, _, told in _BOUNDS:
+def _add_bounds(schema: dict[str, Any]) -> None:
+    for names, _, _, bounds in _BOUNDS:
         for name in names:
-            schema["properties"][name] |= told
+            schema["properties"][name] |= bounds
 
 
 class ContinuousTrainingConfig(Config):
     """Experience buffer, background trainer, rewards, admission of versions; every error is named at once."""
 
-    model_config = ConfigDict(json_schema_extra=_tell_bounds)
+    model_config = ConfigDict(json_schema_extra=_add_bounds)
 
     enabled: bool = True
     """Train at all; without it experiences are not even collected."""
@@ -284,7 +284,7 @@ class ExplorerConfig(Config):
     elevation_bins: int = Field(16, ge=4, le=2048)
     """Elevation bins of the observations."""
     sharp_bins: tuple[int, int] = (256, 48)
-    """Azimuth and elevation bins of the picture for the person where it is not the drone's own."""
+    """Azimuth and elevation bins of the picture for the person where it differs from the drone's."""
     max_distance: float = Field(100.0, gt=0, le=1e5)
     """Range of the sensor, M [m]."""
     max_decisions: int = Field(6000, ge=2, le=100_000)

@@ -1,4 +1,4 @@
-"""Every setting of a configuration: its name, its value, what is allowed, what it means."""
+"""Settings of a configuration: name, value, allowed values and meaning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Setting:
     Attributes:
         name: Its place, `ppo.clip`.
         value: Plain data, as a configuration file has it.
-        default: What it is where nothing else is said.
+        default: Its default.
         allowed: In words.
         meaning: What it is for.
     """
@@ -93,7 +93,7 @@ def settings_of(config: Config) -> list[Setting]:
 
 
 def _allowed(node: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
-    """Say in words what a node of a JSON schema takes."""
+    """Describe the values that a node of a JSON schema takes."""
     if "$ref" in node:
         return _allowed(kinds[node["$ref"].rpartition("/")[2]], kinds)
     if "anyOf" in node:

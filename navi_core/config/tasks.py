@@ -36,14 +36,14 @@ class Spaces:
         return self.shape or (self.observation,)
 
 
-_TOLD = {"name": "task", "num_envs": "actors (rows of a fast learner)", "seed": "seed", "first_row": "seed"}
-"""What a run tells its task, and the setting that says it."""
+_SET_BY_RUN = {"name": "task", "num_envs": "actors (rows of a fast learner)", "seed": "seed", "first_row": "seed"}
+"""Options that a run sets itself, and the setting of each."""
 
 
 def _own(options: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
     for name in options:
-        if name in _TOLD:
-            raise ConfigError(f"task_options.{name} is no option of a task; set {_TOLD[name]} instead")
+        if name in _SET_BY_RUN:
+            raise ConfigError(f"task_options.{name} is no option of a task; set {_SET_BY_RUN[name]} instead")
     return options
 
 

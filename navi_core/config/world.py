@@ -47,7 +47,7 @@ The order is part of a discrete policy's meaning: new primitives go to the end."
 
 
 GOAL_TERMS = ("goal_progress", "goal_success")
-"""What a goal pays, told beside the reward terms and with its weight in it."""
+"""Reward terms of goals, reported beside the others with their weight included."""
 
 
 class GoalConfig(Config):
@@ -86,7 +86,7 @@ REWARD_TERMS: tuple[str, ...] = (
 )
 """Names of the environment's reward terms: the nine of the specification, then `view_gain`."""
 REWARD_NAMES = PartNames("reward term", REWARD_TERMS)
-"""Those that weights may name: a user's own are registered (`navi_core.world.register_reward`)."""
+"""Terms that weights may name; user-defined ones are registered (`navi_core.world.register_reward`)."""
 
 
 FLOOR_CLEARANCE_MARGIN = 0.05
@@ -136,9 +136,9 @@ class RewardConfig(Config):
 
     preset: Literal["explore", "navi9", "point_goal"] = "explore"
     """`explore`: view_gain and collision; `navi9`: the nine terms of the source system at weight 1; `point_goal`:
-    collision, beside what the goal pays."""
+    collision, beside the goal's reward."""
     weights: dict[str, Annotated[float, Field(ge=-1e6, le=1e6)]] = Field(default_factory=dict)
-    """Weights by term name, overriding the preset's; a registered term of one's own pays with the weight given here."""
+    """Weights by term name, overriding the preset's; a registered user-defined term has the weight given here."""
     view_radius: float = Field(3.2, gt=0)
     """Radius within which floor counts as seen [m]."""
     view_cell: float = Field(0.2, ge=0.01, le=10)

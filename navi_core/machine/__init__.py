@@ -1,4 +1,4 @@
-"""What the machine lets this process have: a container's or a job's share is less than the whole."""
+"""Resources of this process: cores, memory and threads within its container's limits."""
 
 from __future__ import annotations
 

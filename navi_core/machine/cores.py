@@ -1,4 +1,4 @@
-"""How many cores this process may use.
+"""Number of cores that this process may use.
 
 A container with `--cpus=2` on a machine of 64 cores may run on each of them, but is stopped for the rest of every tenth
 of a second once its threads together have used up their share: 64 threads are slower there than two.
@@ -53,7 +53,7 @@ def _affinity() -> int:
 
 
 def _quota(version: int, group: Path) -> float | None:
-    """Return the processor seconds per second of a group; None where it has no limit or does not tell."""
+    """Return the processor seconds per second of a group; None where it has no limit or does not report it."""
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         if version == 2:
             share, period = (group / "cpu.max").read_text().split()

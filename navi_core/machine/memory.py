@@ -1,4 +1,4 @@
-"""How much memory this process may take."""
+"""Memory limit of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILES = {
 
 
 def whole_memory() -> int | None:
-    """Return the machine's memory, or that of the smallest group around this process [B]; None where nobody tells.
+    """Return the machine's memory, or that of the smallest group around this process [B]; None where unknown.
 
     Not what is left of it: files that were read count as taken, and are given back when needed.
     """
@@ -44,7 +44,7 @@ def group_limits() -> list[tuple[int, int]]:
 
 
 def _kept(stat: Path, cache: str) -> int:
-    """Return what a group keeps of files [B]; nothing where it does not tell, as in a sandbox."""
+    """Return what a group keeps of files [B]; nothing where it does not report it, as in a sandbox."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         return int(dict(line.split() for line in stat.read_text().splitlines())[cache])
     return 0

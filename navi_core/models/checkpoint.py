@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig, parse_config
-from navi_core.config.migrations import settings_of_today
+from navi_core.config.migrations import upgrade_train_config
 from navi_core.config.registry import CORE_NAMES, ENCODER_NAMES, LEARNER_NAMES
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import CheckpointError, CheckpointVersionError, ConfigError
@@ -106,7 +106,7 @@ class Checkpoint:
         try:
             # A policy flies without its learner and its rewards, which may be custom and not installed here.
             past = {"past": [LEARNER_NAMES.kind, REWARD_NAMES.kind]}
-            return parse_config(TrainConfig, settings_of_today(self.config), context=past)
+            return parse_config(TrainConfig, upgrade_train_config(self.config), context=past)
         except ConfigError as error:
             raise CheckpointError(
                 f"the checkpoint's configuration is not valid: {error}. Run {self.run_id} wrote it on "

@@ -104,7 +104,7 @@ def setting_sources(
     """
     chosen = [] if preset is None else [(f"preset {preset}", preset_values(preset))]
     task = [("task", dict(defaults or {}))]
-    # A preset of one's own, a study's best settings, was meant as it stands.
+    # A user-defined preset, a study's best settings, was meant as it stands.
     sources = chosen + task if preset is None or preset in preset_names() else task + chosen
     if file is not None:
         sources.append((str(file), read_config_file(file)))
@@ -235,7 +235,7 @@ def _value(text: str) -> Any:
     try:
         return read_yaml(text)
     except ConfigError:
-        return text  # the field's own check says what it should have been
+        return text  # the field's own check reports what is expected
 
 
 def parse_sections(assign: Iterable[str] | None, allowed: Sequence[str], example: str) -> dict[str, Any]:

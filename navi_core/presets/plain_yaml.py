@@ -1,7 +1,7 @@
 """YAML for settings: plain values, every key once, and no aliases, which a small file can multiply without end.
 
-Words and numbers mean what YAML 1.2 says (core schema, section 10.3.2). The library's own rules are those of 1.1, by
-which `off` is a truth, `010` is eight, `1:30` is ninety and a date is a day.
+Words and numbers have their YAML 1.2 meaning (core schema, section 10.3.2). The library follows YAML 1.1, in which
+`off` is a truth, `010` is eight, `1:30` is ninety and a date is a day.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def forget(monkeypatch):
     """Be as a process without the module."""
     monkeypatch.delenv("NAVI_PLUGINS")
     for names, parts in ((LEARNER_NAMES, LEARNERS), (PILOT_NAMES, PILOTS)):
-        names._own.clear()
+        names._custom.clear()
         for name in parts._sources:
             del parts._builders[name]
         parts._sources.clear()

@@ -64,7 +64,7 @@ def forget_what_is_loaded(monkeypatch):
     monkeypatch.setattr(plugin_loader, "_LOADED", {})
     sys.modules.pop("my_networks", None)
     for names, parts in ((ENCODER_NAMES, ENCODERS), (CORE_NAMES, CORES)):
-        names._own.clear()
+        names._custom.clear()
         for name in parts._sources:
             del parts._builders[name]
         parts._sources.clear()

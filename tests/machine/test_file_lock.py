@@ -7,7 +7,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from navi_pipeline.lib.stale_runs import runs_in_use
+from navi_pipeline.lib.training.stale_runs import runs_in_use
 
 from navi_core.config import TrainConfig
 from navi_core.errors import RecordError

@@ -7,7 +7,7 @@ import torch
 
 from navi_core.config import parse_config
 from navi_core.config.learn import TrainConfig
-from navi_core.config.migrations import settings_of_today
+from navi_core.config.migrations import upgrade_train_config
 from navi_core.errors import CheckpointError, CheckpointVersionError
 from navi_core.learn.run.checkpoints import last_good_checkpoint
 from navi_core.models import load_checkpoint
@@ -30,7 +30,7 @@ def _settings(config, **changes):
 
 def test_what_todays_code_wrote_is_read_as_it_stands(config):
     told = config.model_dump(mode="json")
-    assert settings_of_today(told) == told
+    assert upgrade_train_config(told) == told
 
 
 def test_a_training_before_return_normalisation_had_none(make_checkpoint, config):
@@ -53,7 +53,7 @@ def test_an_adaptation_that_moved_nothing_is_none(make_checkpoint, config):
     path = _written(make_checkpoint(), config=_settings(config, adaptation__enabled=True))
     assert load_checkpoint(path).train_config() == config
     dqn = parse_config(TrainConfig, {"algorithm": "dqn", "adaptation": {"enabled": True}}).model_dump(mode="json")
-    assert settings_of_today(dqn)["adaptation"]["enabled"]
+    assert upgrade_train_config(dqn)["adaptation"]["enabled"]
 
 
 def test_a_microbatch_that_no_learner_looked_at_is_none(make_checkpoint, config):

@@ -128,7 +128,7 @@ def test_who_decides_the_same_in_the_same_place_gets_on_behind_the_gate(apartmen
         paths[slower] = travelled(result)
         assert result.summary["collisions_per_minute"] == 0.0
         # Three starts fill a block of four: the fourth row is nobody's.
-        assert [len(column) for column in gated.told(result)] == [60, 60, 60]
+        assert [len(column) for column in gated.outcomes(result)] == [60, 60, 60]
     assert paths[SHARES] > 0.6 * free > 1.5 * paths[()]
 
 

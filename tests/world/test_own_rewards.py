@@ -147,7 +147,7 @@ def test_the_guides_term_is_learned_recorded_and_flown_without_its_module(box_sc
     paid = told["view_gain"] + told["collision"] - 0.1 * told["haste"] + config.shaper.existential_tax
     assert 0 < told["haste"] < 1 and told["reward_mean"] == pytest.approx(paid, abs=1e-5)
     monkeypatch.delenv("NAVI_PLUGINS")
-    REWARD_NAMES._own.clear()
+    REWARD_NAMES._custom.clear()
     del REWARDS._builders["haste"]
     evaluate(result.checkpoint, [box_scene], EvalConfig(starts=1, max_steps=5))
     kept = load_checkpoint(result.checkpoint).train_config().env

@@ -47,7 +47,7 @@ class CompileCase:
 
 @dataclass(frozen=True)
 class CompileRow:
-    """What was measured for one case, in a process of its own."""
+    """Measurement of one case, in a process of its own."""
 
     scene: str
     """The scene."""
@@ -118,7 +118,7 @@ def run_compile(cases: Sequence[CompileCase], *, threads: int = 2, version_1: bo
         version_1: Also write version 1.
 
     Raises:
-        SceneError: A compilation failed; its own message is told.
+        SceneError: A compilation failed; the message is that of the compiler.
     """
     # Machine code that numba has not cached yet would be counted as compilation of the scene.
     for decimate in {case.decimate for case in cases}:
@@ -211,7 +211,7 @@ def _peak_mb() -> float:
     import resource
 
     status = Path("/proc/self/status")
-    if status.is_file():  # `getrusage` would tell the parent's peak, which a new program inherits on Linux
+    if status.is_file():  # `getrusage` would return the parent's peak, which a new program inherits on Linux
         return next(int(line.split()[1]) for line in status.open() if line.startswith("VmHWM:")) * 1024 / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -96,7 +96,7 @@ def run_device(
 
 
 def _guarded(name: str, part: Callable[[], Iterator[DeviceRow]]) -> Iterator[DeviceRow]:
-    """Yield the rows of a part, and one that says how it failed."""
+    """Yield the rows of a part, and one with its error if it fails."""
     try:
         yield from part()
     except Exception as error:  # whatever it is: time on a device is short, and the other parts are wanted
@@ -127,8 +127,8 @@ def _machine(setting: _Setting) -> Iterator[DeviceRow]:
     yield DeviceRow("field built, kernels compiled or loaded", time.perf_counter() - started, "s")
     yield DeviceRow(f"{field.num_scenes} scenes on the device", _tracer(field).nbytes / 1e6, "MB")
     for name, kernel in _tracer(field).resources.items():
-        said = f"{kernel.registers} registers, {kernel.local_bytes} B local, {kernel.shared_bytes} B shared"
-        yield DeviceRow(f"kernel {name}", f"{said}, sm_{kernel.architecture}")
+        memory = f"{kernel.registers} registers, {kernel.local_bytes} B local, {kernel.shared_bytes} B shared"
+        yield DeviceRow(f"kernel {name}", f"{memory}, sm_{kernel.architecture}")
 
 
 def _correctness(setting: _Setting) -> Iterator[DeviceRow]:
@@ -271,7 +271,7 @@ def _training(setting: _Setting) -> Iterator[DeviceRow]:
 
 
 def _plain_training(setting: _Setting) -> Iterator[DeviceRow]:
-    """PPO as written and in single precision, which the CPU's table has told already."""
+    """PPO as written and in single precision, which is already in the CPU's table."""
     if setting.device.type == "cuda":
         count = min(setting.drones)
         yield from training_rows(partial(_field, setting), setting.config, count, setting.device, plain=True)

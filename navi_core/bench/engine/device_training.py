@@ -112,7 +112,7 @@ def training_rows(
 ) -> Iterator[DeviceRow]:
     """Train and measure: decisions a second, memory, stages, and the gap to the device's limits.
 
-    In the update before the measured ones the kernels are compiled and the graphs recorded; it is told apart.
+    In the update before the measured ones kernels are compiled and graphs recorded; its time is a separate row.
 
     Args:
         field: Returns the scenes on the device.

@@ -1,6 +1,6 @@
 """Decisions a second of the environment, how much of its time is not the tracer's, and whether it keeps its memory.
 
-A step of the C++ kernels writes the observation while it traces, so the two cannot be told apart within it. Its
+A step of the C++ kernels writes the observation while it traces, so the two cannot be separated within it. Its
 overhead is therefore 1 - c / s: s is the time of a step, c that of a plain `Field.cast_rays` of the very same rays,
 which writes depth, semantic and valid; each step is followed by its cast. What the step writes beyond
 that counts as overhead.
@@ -61,7 +61,7 @@ class EnvCase:
 
 @dataclass(frozen=True)
 class EnvRow(Row):
-    """What was measured for one case.
+    """Measurement of one case.
 
     Attributes:
         azimuth_bins: Az.
@@ -188,7 +188,7 @@ def run_soak(
 
 
 def resident_bytes() -> int:
-    """Return this process's resident memory [bytes]; its peak where the system does not tell the present one."""
+    """Return this process's resident memory [bytes]; its peak where the system does not report the present one."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:

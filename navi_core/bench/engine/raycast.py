@@ -69,7 +69,7 @@ class RaycastCase:
 
 @dataclass(frozen=True)
 class RaycastRow(Row):
-    """What was measured for one case.
+    """Measurement of one case.
 
     Attributes:
         scene: Name of the scene.
@@ -82,7 +82,7 @@ class RaycastRow(Row):
         mrays_per_cpu_second: The same per second of process CPU time, median over the repeats.
         times_open3d: CPU speed over that of Open3D in this run; None where it takes no part.
         samples_per_ray: Nodes opened and leaves tested by a tile of 16 rays, per ray; None where nobody counts.
-        memory: Bytes of the arrays that the tracer reads; None for Open3D, which does not say.
+        memory: Bytes of the arrays that the tracer reads; None for Open3D, which does not report it.
         error_p99: 99th percentile of the depth error against every triangle [voxel].
         disagreement: Share of rays that hit in one and miss in the other.
         semantic_agreement: Share of hits with the name of the exact caster; None for Open3D, which keeps no names.

@@ -131,7 +131,7 @@ def run_apex_bench(
         seen: list[Progress] = []
         places: list[Any] = []
 
-        def tell(at: Progress, seed: int = seed, seen: list[Progress] = seen, places: list[Any] = places) -> None:
+        def observe(at: Progress, seed: int = seed, seen: list[Progress] = seen, places: list[Any] = places) -> None:
             seen.append(at)
             if kill and not in_process:
                 _murder(at, places[0])
@@ -143,7 +143,7 @@ def run_apex_bench(
             root = Path(folder)
             with RunDirectory.open(root / "runs", asset="bench", partition=f"apex-{seed}", config=config) as run:
                 log = run.metric_log(root / "outbox")
-                result = launch_apex(config, run, in_process=in_process, progress=tell, log=log, made=places.append)
+                result = launch_apex(config, run, in_process=in_process, progress=observe, log=log, made=places.append)
         later = [at.metrics for at in seen[len(seen) // 2 :]] or [result.metrics]
         hundreds = [(at.steps, at.metrics["return_100"]) for at in seen if "return_100" in at.metrics]
         target = DQN_TARGETS["cart_pole"]

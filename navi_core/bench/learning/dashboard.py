@@ -1,7 +1,7 @@
-"""What a dashboard costs the training that it watches: the same updates with and without an open page, in turns.
+"""Dashboard overhead: CPU time of the same training updates with and without an open page, in turns.
 
 One policy learns on; every pair is one update without and one with, in alternating order. The dashboard and its page
-are another process, as they are in use: its work is told apart from the training's.
+are another process, as in use: its CPU time is counted apart from the training's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class DashboardBenchmark:
-    """What was measured.
+    """Measurement.
 
     Attributes:
         steps: Decisions of one update, summed over rows.
@@ -165,20 +165,20 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 class _Page:
-    """The dashboard's process, told over its standard input to open or close a page."""
+    """The dashboard's process; its standard input opens and closes a page."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def show(self, on: bool) -> None:
         """Open or close the page."""
-        self._say("open" if on else "close")
+        self._request("open" if on else "close")
 
     def cpu_seconds(self) -> float:
         """Return the processor time of the dashboard so far [s]."""
-        return float(self._say("time"))
+        return float(self._request("time"))
 
-    def _say(self, word: str) -> str:
+    def _request(self, word: str) -> str:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()

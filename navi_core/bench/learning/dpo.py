@@ -1,6 +1,6 @@
-"""Does preferring good flights make a policy see more? DPO on pairs of two pilots, flown before and after.
+"""DPO benchmark: coverage of a policy before and after it learns preferences between two pilots.
 
-The policy that a run begins with has new weights: what it knows afterwards it has from the preferences alone.
+The policy that a run begins with has new weights, so preferences alone explain its gain.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def run_dpo(
         ConfigError: A pilot or a setting is unknown, or the winner hardly ever earns more.
         NonFiniteError: NaN appeared.
     """
-    tell = progress if progress is not None else lambda line: None
+    report_line = progress if progress is not None else lambda line: None
     field = Field(scenes, device="cpu")
     course = build_course(unseen, protocol, vocabulary=dict(field.vocabulary))
     with tempfile.TemporaryDirectory() as folder:
@@ -131,13 +131,13 @@ def run_dpo(
             field, dpo_config(0, updates, None, changes).env, count, winner=winner, loser=loser, steps=steps
         )
         write_pairs(file, pairs)
-        tell(f"{count} pairs; {winner} earned more at {float(pairs.metadata['won']):.1%} of the starts")
+        report_line(f"{count} pairs; {winner} earned more at {float(pairs.metadata['won']):.1%} of the starts")
         base = evaluate(loser, course)
         for seed in seeds:
             config = dpo_config(seed, updates, file, changes)
 
             def learned(now: Progress, seed: int = seed) -> None:
-                tell(f"seed {seed}, update {now.updates}: {now.line()}")
+                report_line(f"seed {seed}, update {now.updates}: {now.line()}")
 
             before = evaluate(build_policy(config.policy, seed=seed), course, name="before")
             start = time.process_time()
@@ -146,7 +146,7 @@ def run_dpo(
                 seconds = time.process_time() - start
                 after = evaluate(done.checkpoint, course, name="after")
             moved, over = compare(after, before), compare(after, base)
-            tell(f"seed {seed}: {moved.sentence}; {over.sentence}")
+            report_line(f"seed {seed}: {moved.sentence}; {over.sentence}")
             yield DPORow(
                 seed, count, done.updates, done.metrics["held_out_accuracy"], moved.mean_b, moved.mean_a,
                 moved.mean_difference, moved.low, moved.high, over.mean_difference, over.low, over.high, seconds,

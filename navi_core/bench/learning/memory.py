@@ -1,4 +1,4 @@
-"""Does the memory work? Reference tasks that cannot be solved without one, through the run's own parts.
+"""Recurrent memory benchmark: reference tasks that cannot be solved without memory.
 
 Three ways to handle the recurrent state are compared. `carried` is Navi's: stored at the start of
 every training sequence, reset where an episode begins. `memoryless` forgets at every decision.
@@ -159,15 +159,15 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
 def memory_cases(names: Sequence[str] = (), cores: Sequence[str] = ()) -> list[MemoryCase]:
     """Return the runs of the named groups, all of them by default, with the named cores alone if any are.
 
-    A core of one's own runs what the GRU does.
+    A user-defined core runs the cases of the GRU.
 
     Raises:
         ConfigError: There is no core of that name.
     """
     chosen = [case for name in (names or MEMORY_CASES) for case in MEMORY_CASES[name]]
-    own = [core for core in cores if CORE_NAMES.checked(core) not in CORE_NAMES.built_in]
-    told = [case for case in chosen if not cores or case.core in cores]
-    return told + [replace(case, core=core) for core in own for case in chosen if case.core == "gru"]
+    custom = [core for core in cores if CORE_NAMES.checked(core) not in CORE_NAMES.built_in]
+    built_in = [case for case in chosen if not cores or case.core in cores]
+    return built_in + [replace(case, core=core) for core in custom for case in chosen if case.core == "gru"]
 
 
 def run_memory(
@@ -326,7 +326,9 @@ def memory(
     group: Annotated[
         list[str] | None, Option(flag="--group", help="Group of runs; may be repeated. By default all.")
     ] = None,
-    core: Annotated[list[str] | None, Option(flag="--core", help="mamba2, gru or your own; may be repeated.")] = None,
+    core: Annotated[
+        list[str] | None, Option(flag="--core", help="mamba2, gru or user-defined; may be repeated.")
+    ] = None,
     seeds: Annotated[int, Option(min=1, help="Seeds of every run.")] = 1,
     first_seed: Annotated[int, Option(min=0, help="The first of them; the others follow it.")] = 0,
     steps: Annotated[int | None, Option(min=1, help="Decisions at most; by default those of the group.")] = None,

@@ -1,4 +1,4 @@
-"""How fast a whole training run is: decisions per second of processor time, and where that time goes."""
+"""Training throughput: decisions per CPU-second of a whole run, and the time of each stage."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def measure_train(
 
 
 _WORDS = ("allocate memory", "out of memory", "bad_alloc", "Cannot allocate")
-"""How torch, C++ and the system say that memory ran out; torch raises a plain RuntimeError on the CPU."""
+"""Texts of out-of-memory errors of torch, C++ and the system; torch raises a plain RuntimeError on the CPU."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from navi_core.policy.cores import Mamba2Block
 __all__ = ["CORE_NAMES", "CoreCase", "CoreRow", "core_cases", "from_fused", "fused_available", "run_core", "to_fused"]
 
 CORE_NAMES = ("torch-gru", *KNOWN_CORES.built_in, "mamba-ssm")
-"""What is measured by default; the first is the peer of the others. Those of one's own are measured by name."""
+"""Measured by default; the first is the peer. User-defined cores are measured by name."""
 
 WIDTH = 128
 _RESET_SHARE = 0.02
@@ -45,7 +45,7 @@ class CoreCase:
 
 @dataclass(frozen=True)
 class CoreRow(Row):
-    """What was measured for one case.
+    """Measurement of one case.
 
     Attributes:
         core: The core.
@@ -218,7 +218,7 @@ def from_fused(fused: nn.Module, block: Mamba2Block) -> Mamba2Block:
 def core(
     name: Annotated[
         list[str] | None,
-        Option(flag="--core", help="gru, mamba2, mambapy, mamba-ssm (CUDA only) or one of your own; may be repeated."),
+        Option(flag="--core", help="gru, mamba2, mambapy, mamba-ssm (CUDA only) or user-defined; may be repeated."),
     ] = None,
     shape: Annotated[list[str] | None, Option(help="Rows x steps; may be repeated.")] = None,
     layers: Annotated[int, Option(min=1, max=4, help="Layers of each core.")] = 1,

@@ -50,7 +50,7 @@ class EncoderCase:
 
 @dataclass(frozen=True)
 class EncoderRow(Row):
-    """What was measured for one case.
+    """Measurement of one case.
 
     Attributes:
         encoder: The variant.
@@ -201,7 +201,7 @@ def encoder(
         list[str] | None,
         Option(
             flag="--encoder",
-            help="materialised, rayvit, rayvit+area, spherical_cnn, spherical_cnn+separable, ring_cnn or your own; "
+            help="materialised, rayvit, rayvit+area, spherical_cnn, spherical_cnn+separable, ring_cnn or user-defined; "
             "may be repeated, the first is the peer.",
         ),
     ] = None,

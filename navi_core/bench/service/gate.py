@@ -23,7 +23,7 @@ __all__ = ["GateRow", "run_gate"]
 
 @dataclass(frozen=True)
 class GateRow(Row):
-    """What was measured.
+    """Measurement.
 
     Attributes:
         sessions: Drones judged in one batch.

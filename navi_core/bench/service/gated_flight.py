@@ -33,7 +33,7 @@ class GatedFlightRow(Row):
     """One way to fly a policy, over all episodes; shares are of their decisions."""
 
     flown: str
-    """Without the gate; behind it, hovering where it says WAIT; behind it, slower where that passes."""
+    """Without the gate; behind it, hovering at WAIT; behind it, slower where that passes."""
     episodes: int
     metric: str
     """What `score` is: `c_vis_auc`, or `spl` of a policy that flies to goals."""
@@ -47,7 +47,7 @@ class GatedFlightRow(Row):
     """Upper bound."""
     collisions_per_minute: float
     wait: float
-    """Share that hovered because the gate said WAIT."""
+    """Share that hovered because of the gate's WAIT."""
     slower: float
     """Share that was flown slower than the policy wanted."""
     stands: float
@@ -102,8 +102,8 @@ class GatedFlyer:
         self.blocks[-1].append(torch.where(proposal.flown.send, how, _WAITS))
         return proposal.command
 
-    def told(self, result: EvalResult) -> list[Tensor]:
-        """Return what became of the decisions (T,) of each episode of a result: rows that fill a block are none."""
+    def outcomes(self, result: EvalResult) -> list[Tensor]:
+        """Return the outcome of the decisions (T,) of each episode of a result, without rows that fill a block."""
         columns = [column for block in self.blocks for column in torch.stack(block).unbind(dim=1)]
         return [column[: row["steps"]] for column, row in zip(columns, result.episodes)]
 
@@ -131,7 +131,7 @@ def run_gated_flight(
     """
     config = EvalConfig(starts=starts, max_steps=steps, task=env.task)
     metric = "spl" if env.task == "point_goal" else "c_vis_auc"
-    # The gate foresees the drone that is flown.
+    # The gate simulates the dynamics of the evaluated drone.
     seen = env.model_copy(update={"dynamics": config.dynamics})
     course = build_course(scenes, config, vocabulary=vocabulary)
     free: EvalResult | None = None
@@ -147,8 +147,8 @@ def run_gated_flight(
         )
         free = free or result
         gap = compare(result, free, metric)
-        told = [torch.full((1,), _SENT)] if gated is None else gated.told(result)
-        every = torch.cat(told)
+        outcomes = [torch.full((1,), _SENT)] if gated is None else gated.outcomes(result)
+        every = torch.cat(outcomes)
         rows.append(
             GatedFlightRow(
                 flown=how,
@@ -162,7 +162,7 @@ def run_gated_flight(
                 wait=float((every == _WAITS).float().mean()),
                 slower=float((every == _SLOWER).float().mean()),
                 stands=float((every >= _STANDS).float().mean()),
-                longest=max(_longest(column >= _STANDS) for column in told) * config.dynamics.decision_seconds,
+                longest=max(_longest(column >= _STANDS) for column in outcomes) * config.dynamics.decision_seconds,
             )
         )
     return rows

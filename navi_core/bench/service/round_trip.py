@@ -66,7 +66,7 @@ class ServiceCase:
 
 @dataclass(frozen=True)
 class ServiceRow(Row):
-    """What was measured.
+    """Measurement.
 
     Attributes:
         sessions: Drones.
@@ -235,7 +235,7 @@ class _Stage:
         self._inference = actor.metrics.recent("inference_ms")
 
     def row(self, first: ServiceRow | None = None) -> ServiceRow:
-        """Return what was measured."""
+        """Return the measurements so far."""
         trips = np.array(self._trips) * 1e3
         rate, cpu = self._decisions / self._wall, 1e3 * self._cpu / self._decisions
         lock = None if self._learning is None else self._learning.buffer.lock
@@ -285,7 +285,7 @@ def serve_environment(
     threads: int,
     vocabulary: Mapping[str, int] | None = None,
 ) -> None:
-    """Serve an environment until the other end says stop."""
+    """Serve an environment until the other end sends stop."""
     import torch
 
     torch.set_num_threads(threads)
@@ -308,8 +308,8 @@ def serve_environment(
 def service(
     scene: Annotated[str, Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
     size: Size = "256x48",
-    encoder_backend: Annotated[str, Option(help="rayvit, spherical_cnn, ring_cnn or your own.")] = "rayvit",
-    temporal_core: Annotated[str, Option(help="mamba2, gru, mambapy or one of your own.")] = "mamba2",
+    encoder_backend: Annotated[str, Option(help="rayvit, spherical_cnn, ring_cnn or user-defined.")] = "rayvit",
+    temporal_core: Annotated[str, Option(help="mamba2, gru, mambapy or user-defined.")] = "mamba2",
     runtime: Annotated[str, Option(help="onnx or eager.")] = "onnx",
     device: Annotated[str, Option(help="cpu, or cuda with the runtime eager.")] = "cpu",
     sessions: Annotated[list[int] | None, Option(help="Drones; may be repeated, the first is the peer.")] = None,

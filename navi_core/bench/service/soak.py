@@ -45,12 +45,12 @@ _LOOKS = 200
 
 @dataclass(frozen=True)
 class SoakRow(Row):
-    """What was measured.
+    """Measurement.
 
     Attributes:
         decisions: Flown.
         gated: Whether they passed the gate.
-        wait: Share that hovered because the gate said WAIT.
+        wait: Share that hovered because of the gate's WAIT.
         slower: Share that was flown slower than it was drawn.
         seconds: Wall time [s].
         updates: Versions made.
@@ -64,7 +64,7 @@ class SoakRow(Row):
         lock_work_ms: Most processor time of a holder [ms].
         lock_long: Holders, of which there are two a decision, who spent more than 1 ms.
         idle_work_ms: Most processor time of an empty loop [ms]: one follows every holder, in the actor's thread, of
-            their mean work, and tells what the machine charges for interrupts and others on its cores.
+            their mean work; it measures interrupts and other processes on the same cores.
         idle_long: Empty loops of more than 1 ms.
         buffer_mb: Memory of the buffer at the end [MB].
         recorded_bytes: Of a recorded experience on the disk; NaN where none was.
@@ -182,7 +182,7 @@ def run_soak(
 
 
 class _Idle:
-    """Empty loops in the place of a lock's holders: what the clock tells of them is not the holders' doing.
+    """Empty loops that take a lock holder's time: control measurement of the machine's interrupts.
 
     Attributes:
         longest: Most processor time of one [s].
@@ -273,11 +273,11 @@ def _recorded_bytes(outbox: Path) -> float:
 
 def _consistent(learning: FlightLearning) -> bool:
     """Tell whether versions, updates and the buffer's counts agree."""
-    trainer, counts, told = learning.trainer, learning.buffer.get_stats(), learning.status()
+    trainer, counts, status = learning.trainer, learning.buffer.get_stats(), learning.status()
     kept = counts["completed_count"] + counts["pending_count"] + counts["total_evicted"] + counts["total_refused"]
     kept += counts["total_unlearned"]
     return (
-        trainer.model_version == trainer.metrics.total_steps == told["training"]["model_version"]
+        trainer.model_version == trainer.metrics.total_steps == status["training"]["model_version"]
         and trainer.serving.version <= trainer.model_version
         and trainer.metrics.total_samples <= counts["total_sampled"]
         # A decision whose answer was lost is pending no more when the drone's next one comes.
@@ -338,11 +338,11 @@ def soak(
     )  # fmt: skip
     columns: dict[str, Column] = {
         "decisions": figure("decisions"),
-        "WAIT, slower": lambda told: f"{told['wait']:.1%}, {told['slower']:.1%}" if told["gated"] else "no gate",
+        "WAIT, slower": lambda row: f"{row['wait']:.1%}, {row['slower']:.1%}" if row["gated"] else "no gate",
         "seconds": figure("seconds", ".0f"),
         "versions": figure("updates"),
         "errors": figure("errors"),
-        "counts consistent": lambda told: "yes" if told["consistent"] else "no",
+        "counts consistent": lambda row: "yes" if row["consistent"] else "no",
         "memory [MB]": figure("memory_mb", ".0f"),
         "grown in the second half [MB]": figure("growth_mb", ".1f"),
         "trainer's share of a core": figure("trainer_share", ".1%"),
@@ -362,7 +362,7 @@ def soak(
     return report(f"soak, {served.name} in {scene}", [row.as_dict()], columns)
 
 
-def _gain(told: Mapping[str, Any]) -> str:
-    """Return what learning gained; a dash where too few episodes ended to say."""
-    gain, error = told["gain"], told["gain_error"]
+def _gain(row: Mapping[str, Any]) -> str:
+    """Return the gain of learning; a dash where too few episodes ended."""
+    gain, error = row["gain"], row["gain_error"]
     return f"{gain:+.4f} ± {error:.4f}" if gain == gain and error == error else "–"

@@ -107,7 +107,7 @@ def learner(
     if in_process and (address is not None or processes is not None):
         raise ConfigError("--in-process takes neither --address nor --processes; leave them out")
     _as_many_as(resolved.distributed.learners)
-    # Ray says on standard output when a process died; that belongs to the result.
+    # Ray reports a dead process on standard output, which belongs to the result.
     with log_on_stderr(), redirect_stdout(sys.stderr):
         record = run_apex(
             resolved,
@@ -140,7 +140,7 @@ def actor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fly for a run of `navi learner` until it is over; the run says what is flown, and with which weights."""
+    """Fly for a run of `navi learner` until it ends; the run sets the environment and the weights."""
     from navi_core.scale.ray_cluster import fly_for_run
 
     with log_on_stderr():
@@ -175,7 +175,7 @@ def run_apex(
         init: Weights of a new run, as `navi_core.cli.training.versions.initial_weights` takes them.
         register: Enter the result into the registry; what learned a task is not entered.
         address: Of a running Ray; None starts one.
-        processes: Actors to start on Ray; None as many as the configuration says.
+        processes: Actors to start on Ray; None: as many as configured.
         in_process: Without Ray.
 
     Returns:

@@ -59,8 +59,10 @@ Steps = Annotated[
     ),
 ]
 Rows = Annotated[int | None, typer.Option(help="Environment rows.")]
-EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn, ring_cnn or your own (NAVI_PLUGINS).")]
-TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy, none or your own (NAVI_PLUGINS).")]
+EncoderBackend = Annotated[
+    str | None, typer.Option(help="rayvit, spherical_cnn, ring_cnn or user-defined (NAVI_PLUGINS).")
+]
+TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy, none or user-defined (NAVI_PLUGINS).")]
 SceneFiles = Annotated[
     list[str] | None,
     typer.Option(
@@ -71,7 +73,7 @@ Task = Annotated[
     str | None,
     typer.Option(
         help="point_goal: fly to goals, with policy.place_memory, policy.recovery and less noise "
-        "(policy.log_std_init) unless --set or a file says otherwise; or a reference task without scenes: cart_pole, …"
+        "(policy.log_std_init) unless --set or a file changes it; or a reference task without scenes: cart_pole, …"
     ),
 ]
 Noisy = Annotated[bool, typer.Option("--noisy", help="Train with the noisy sensor of the evaluation protocol.")]

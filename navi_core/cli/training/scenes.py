@@ -1,4 +1,4 @@
-"""What a training flies in: the corpus, compiled or reused, without what cannot be flown in."""
+"""Scenes of a training: the corpus, compiled or reused, without scenes that cannot be flown."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
     log = logging.getLogger("navi.train")
     sources, folder = discover(config.corpus), navi_home() / "scenes"
     meshes = [source for source in sources if not source.compiled]
-    told: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
 
     def note(report: CompileReport) -> None:
-        told[report.row.name] = "unchanged" if report.skipped else f"{report.seconds:.1f} s"
+        outcomes[report.row.name] = "unchanged" if report.skipped else f"{report.seconds:.1f} s"
 
     unread: list[str] = []
 
@@ -62,7 +62,7 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
             with progress_bar("compiling") as progress:
                 compile_corpus(meshes, folder, config.compile, progress, done=note, jobs=jobs, failed=fault)
         except SceneError:
-            # Where no mesh could be compiled there may be compiled scenes; else it is told below.
+            # Where no mesh could be compiled there may be compiled scenes; else an error follows below.
             if len(unread) < len(meshes):
                 raise
     scenes, rejected = [], []
@@ -74,11 +74,11 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
         except NaviError as error:
             fault(source, error)
             continue
-        verdict, reason = compiled.scene.verdict, "so the file says"
+        verdict, reason = compiled.scene.verdict, "from the file"
         if verdict is None:
             judged = scene_verdict(Field([compiled.scene], device="cpu"), 0, config.env.spawn)
             verdict, reason = judged.verdict, judged.reason
-        log.info("scene %s: %s, %s", source.name, told.get(source.name, "as it is"), verdict)
+        log.info("scene %s: %s, %s", source.name, outcomes.get(source.name, "as it is"), verdict)
         if verdict == "FAIL":
             log.warning("scene %s is left out, verdict FAIL: %s", source.name, reason)
             rejected.append(source.name)

@@ -72,7 +72,7 @@ _LEARNERS = {
 
 
 class _Learners(TyperGroup):
-    """The learners' commands; a user's own are looked for where no other has the name, and where all are listed."""
+    """The learners' commands; user-defined ones are looked up where no other has the name, and in listings."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of a learner.
@@ -87,8 +87,8 @@ class _Learners(TyperGroup):
             from navi_core.errors import ConfigError
 
             raise ConfigError(
-                f"no learner {cmd_name!r} to train by; allowed: {', '.join(self.commands)}; one of your own is allowed "
-                f"where {PLUGINS_VARIABLE} names the module that registers it"
+                f"no learner {cmd_name!r} to train by; allowed: {', '.join(self.commands)}; a user-defined one is "
+                f"allowed where {PLUGINS_VARIABLE} names the module that registers it"
             )
         return super().get_command(ctx, cmd_name)
 
@@ -104,7 +104,7 @@ class _Learners(TyperGroup):
         for name in LEARNER_NAMES.all():
             if name not in LEARNER_NAMES.built_in and name not in self.commands:
                 one = typer.Typer(add_completion=False)
-                one.command(name)(learner_command(name, f"Train by {name}, a learner of your own (learner_options)"))
+                one.command(name)(learner_command(name, f"Train by {name}, a user-defined learner (learner_options)"))
                 self.add_command(typer.main.get_command(one), name)
 
 

@@ -1,4 +1,4 @@
-"""Which version a training begins with, and which it becomes."""
+"""Registered versions: initial weights of a training and registration of its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["enter_version", "fitting_latest", "initial_weights", "parent_version
 
 
 def fitting_latest(config: TrainConfig) -> str:
-    """Return the version that `latest` names now, if a run's network can begin with it, or none; says so where not.
+    """Return the version of `latest` if a run's network can start from it, else none with a warning.
 
     Who names no start gets the latest where it fits; one that is named and does not fit is an error. It is the version,
     for the alias may move before the weights are read: another training may end meanwhile.

@@ -36,7 +36,7 @@ def watchable(
         name: The run's name.
         algorithm: Its learner.
         publish: `auto`, `off`, or an endpoint.
-        progress: What is told of each update besides the viewers.
+        progress: Called with each update, besides the viewers.
         captured: Decisions are replayed as one CUDA graph; then the numbers are shown and no drone.
 
     Raises:
@@ -49,8 +49,8 @@ def watchable(
 
     with TrainingBroadcast(name, algorithm, ANY_PORT if publish == AUTO else publish) as broadcast:
 
-        def tell(update: Progress) -> None:
+        def report_update(update: Progress) -> None:
             progress(update)
             broadcast.progress(update)
 
-        yield (None if captured else broadcast.watch), tell
+        yield (None if captured else broadcast.watch), report_update

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.config import TrainConfig, config_hash, parse_config
-from navi_core.config.migrations import settings_of_today
+from navi_core.config.migrations import upgrade_train_config
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.nightly.initial_weights import ASSET
@@ -57,7 +57,7 @@ def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Take the run up again, let it go on by a few steps, end it, and look where it began and ended."""
     trained = night.data("training")
     kept = trained.get("settings")
-    settings = night_settings(night) if kept is None else parse_config(TrainConfig, settings_of_today(kept))
+    settings = night_settings(night) if kept is None else parse_config(TrainConfig, upgrade_train_config(kept))
     gates, data = [], {name: value for name, value in trained.items() if name != "settings"}
     if trained["run_id"] != _run_id(night, settings):
         # A trainer would begin another run. What was trained is whole, and the rest of the night is about that.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import config_hash, parse_config
 from navi_core.config.base import Config
-from navi_core.config.migrations import given_of_today, settings_of_today
+from navi_core.config.migrations import upgrade_settings, upgrade_train_config
 from navi_core.config.registry import LEARNER_NAMES
 from navi_core.errors import ConfigError, RecordError
 from navi_core.machine.file_lock import is_locked, wait_for_lock
@@ -62,7 +62,7 @@ def read_study(name: str) -> StudyConfig:
         raise RecordError(f"no study {name!r}; known: {known}; `navi study run` begins one")
     document = read_document(study_folder(name) / "study.json", made_by="the study")
     if isinstance(document.get("settings"), dict):
-        document["settings"] = given_of_today(document["settings"])
+        document["settings"] = upgrade_settings(document["settings"])
     # A study is listed also where nobody has registered its learner.
     return parse_config(StudyConfig, document, context={"past": [LEARNER_NAMES.kind]})
 
@@ -112,7 +112,7 @@ class TrialQueue:
                 if differing:
                     return differing
                 write_document(file, now.model_dump(mode="json"))
-            return list(_differences(settings_of_today(read_document(file, made_by="the study")), now))
+            return list(_differences(upgrade_train_config(read_document(file, made_by="the study")), now))
 
     def _differing_from_trials(self) -> list[str]:
         """Return what differs from what a trial was trained with: older Navi kept no settings of the whole study."""
@@ -120,7 +120,7 @@ class TrialQueue:
             run = navi_home() / "runs" / str(trial.user_attrs.get("run_id"))
             with suppress(OSError, ValueError, KeyError):
                 then = json.loads((run / "config.json").read_text("utf-8"))["config"]
-                return list(_differences(settings_of_today(then), trial_config(self.config, trial.params)))
+                return list(_differences(upgrade_train_config(then), trial_config(self.config, trial.params)))
         return []
 
     def require_same_settings(self) -> None:

@@ -128,7 +128,7 @@ def test_a_change_of_ones_own_code_is_another_cell(monkeypatch):
     from navi_core.world import register_reward
     from navi_core.world.custom_rewards import REWARDS
 
-    monkeypatch.setattr(REWARD_NAMES, "_own", [])
+    monkeypatch.setattr(REWARD_NAMES, "_custom", [])
     monkeypatch.setattr(REWARDS, "_builders", dict(REWARDS._builders))
     monkeypatch.setattr(REWARDS, "_sources", {})
     register_reward("haste", lambda config: lambda batch, action: batch.info["speed"])

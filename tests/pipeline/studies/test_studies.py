@@ -520,7 +520,7 @@ def test_a_study_with_a_setting_that_is_none_any_more_is_shown_and_gone_on_with(
 
 
 def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):
-    monkeypatch.setattr(LEARNER_NAMES, "_own", ["hesitant"])
+    monkeypatch.setattr(LEARNER_NAMES, "_custom", ["hesitant"])
     share = {"learner_options.share": {"kind": "float", "low": 0.1, "high": 1.0}}
     config = small_study(learner="hesitant", space=share, trials=1)
     with TrialQueue(config) as queue:
@@ -528,7 +528,7 @@ def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):
         assert 0.1 <= trial_row(queue, queue.trials()[0])["config"]["learner_options"]["share"] <= 1.0
     with pytest.raises(ConfigError, match="what is to vary of hesitant, a learner of your own"):
         TrialQueue(small_study("other", learner="hesitant", space={}))
-    monkeypatch.setattr(LEARNER_NAMES, "_own", [])
+    monkeypatch.setattr(LEARNER_NAMES, "_custom", [])
     assert read_study("small").learner == "hesitant"
     with pytest.raises(ConfigError, match="no learner 'hesitant'; allowed: ppo"):
         TrialQueue(read_study("small"))
