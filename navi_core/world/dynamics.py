@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.config import DynamicsConfig
-from navi_core.kernels.step import Drone, Flights, described_by
+from navi_core.kernels.structs import Drone, Flights, data_pointer
 from navi_core.world.field import Field
 from navi_core.world.heading import cos_sin
 
@@ -138,7 +138,7 @@ class Dynamics:
         """Return what the C++ kernels know of the drone; valid as long as these dynamics."""
         c = self.config
         return Drone(
-            limits=described_by(self._limits, torch.float32),
+            limits=data_pointer(self._limits, torch.float32),
             limiter_distance=c.limiter_distance,
             limiter_floor=c.limiter_floor,
             smoothing=c.smoothing,
@@ -159,13 +159,13 @@ class Dynamics:
     ) -> Motion:
         position, yaw, velocity = (_owned(x) for x in (position, yaw, velocity))
         motion = Motion(position, yaw, velocity, torch.empty_like(yaw, dtype=torch.bool), torch.empty_like(yaw))
-        real = {"action": _plain(action), "front": _plain(min_front), "position": position, "yaw": yaw}
+        real = {"action": _plain(action), "front_distance": _plain(min_front), "position": position, "yaw": yaw}
         real |= {"velocity": velocity, "attempted": motion.attempted_speed}
         rows = self.field.rows(scene_index, len(yaw))
         flights = Flights(
-            **{name: described_by(x, torch.float32) for name, x in real.items()},
-            scene=described_by(rows, torch.int32),
-            collided=described_by(motion.collided, torch.bool),
+            **{name: data_pointer(x, torch.float32) for name, x in real.items()},
+            scene=data_pointer(rows, torch.int32),
+            collided=data_pointer(motion.collided, torch.bool),
             rows=len(yaw),
         )
         assert self._tracer is not None and self._drone is not None

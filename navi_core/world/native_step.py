@@ -12,7 +12,7 @@ import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
 from navi_core.kernels.rays.tracer import NativeTracer
-from navi_core.kernels.step import Step, described_by
+from navi_core.kernels.structs import Step, data_pointer
 from navi_core.world.arguments import bad_action
 from navi_core.world.counter_random import Purpose, stream_key
 from navi_core.world.dynamics import Dynamics
@@ -109,18 +109,18 @@ class NativeStep:
         step = self._step = Step(scenes=tracer.scenes(), rows=len(rows))
         step.drone, step.sensor = dynamics.for_kernels(), reader.for_kernels(directions)
         step.floors, step.rewards = view.for_kernels(), rewards.for_kernels()
-        step.row_keys = described_by(rows, torch.int64)
+        step.row_keys = data_pointer(rows, torch.int64)
         step.episodes_per_scene, step.max_steps = config.episodes_per_scene, config.max_steps
         step.void_starvation, step.void_grace = config.void_starvation, config.void_grace
-        step.pool_count = described_by(pools.count, torch.int64)
+        step.pool_count = data_pointer(pools.count, torch.int64)
         step.pool_size = pools.body.shape[1]
-        step.pool_body = described_by(pools.body, torch.float32)
-        step.pool_floor = described_by(pools.floor, torch.uint8)
-        step.body = described_by(body, torch.float32)
+        step.pool_body = data_pointer(pools.body, torch.float32)
+        step.pool_floor = data_pointer(pools.floor, torch.uint8)
+        step.body = data_pointer(body, torch.float32)
         for name, counter in counters.items():
-            setattr(step, name, described_by(counter, torch.int64))
-        step.seen = described_by(view.seen, torch.bool)
-        step.attempted = described_by(self._attempted, torch.float32)
+            setattr(step, name, data_pointer(counter, torch.int64))
+        step.seen = data_pointer(view.seen, torch.bool)
+        step.attempted = data_pointer(self._attempted, torch.float32)
 
     def fly(self, action: torch.Tensor, seed: int) -> Flown:
         """Fly one decision in every row.
@@ -137,7 +137,7 @@ class NativeStep:
         written = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in self._outputs}
         written["obs"] = self._reader.room(len(action))
         step.spawn_key = stream_key(seed, Purpose.SPAWN) % 2**64
-        step.action = described_by(action, torch.float32)
+        step.action = data_pointer(action, torch.float32)
         for name, tensor in written.items():
             setattr(step, name, tensor.data_ptr())
         ended = self._tracer.step(step)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.config import REWARD_TERMS, RewardConfig
-from navi_core.kernels.step import Rewards, described_by
+from navi_core.kernels.structs import Rewards, data_pointer
 from navi_core.world.field import Field, RayHits
 
 __all__ = ["Perception", "RewardTerms", "ahead_sector", "band_end", "structure_fractions", "structure_of"]
@@ -192,12 +192,12 @@ class RewardTerms:
     def for_kernels(self) -> Rewards:
         """Return what the C++ kernels know of the rewards; valid as long as these terms."""
         return Rewards(
-            weights=described_by(self._weights, torch.float32),
-            low=described_by(self._low, torch.float32),
-            edge=described_by(self._edge, torch.float32),
-            shape=described_by(self._shape, torch.int64),
-            band=described_by(self._band, torch.float32),
-            visits=described_by(self.visits, torch.int64),
+            weights=data_pointer(self._weights, torch.float32),
+            low=data_pointer(self._low, torch.float32),
+            edge=data_pointer(self._edge, torch.float32),
+            shape=data_pointer(self._shape, torch.int64),
+            band=data_pointer(self._band, torch.float32),
+            visits=data_pointer(self.visits, torch.int64),
             cells=self.visits.shape[1],
             max_speed=self._max_speed,
         )

@@ -10,7 +10,7 @@ static Index blockIdx, threadIdx, blockDim;
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __syncthreads()  // thread 0, which writes what is shared, comes first
-#include "trace_cuda.cu"
+#include "cuda/trace_cuda.cu"
 
 static char context, module;
 static const char* kNames[] = {"navi_cast", "navi_distance", "navi_within"};

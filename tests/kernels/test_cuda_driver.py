@@ -78,7 +78,7 @@ def test_resources_are_read_of_every_kernel(driver) -> None:
 def test_what_the_driver_refuses_is_told(driver, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = CudaKernels(torch.device("cuda", 0))
     with pytest.raises(RuntimeError, match=r"cuLaunchKernel: invalid \(CUDA error 1\)"):
-        kernels.launch("within", 0, 128, [cuda._Points()] * 2, 7777)
+        kernels.launch("within", 0, 128, [cuda.Points()] * 2, 7777)
     assert driver.fake_pushed() == 0
     monkeypatch.setattr(cuda_driver, "build_cubin", lambda architecture, flags: b"of another kind")
     with pytest.raises(RuntimeError, match="cuModuleLoadData: device kernel image is invalid"):

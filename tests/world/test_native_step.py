@@ -11,7 +11,7 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.kernels.rays.tracer import NativeTracer
-from navi_core.kernels.step import described_by
+from navi_core.kernels.structs import data_pointer
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv, StepBatch
 from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS
@@ -150,6 +150,6 @@ def test_the_floor_is_marked_on_grid_lines_and_along_axes(field: Field) -> None:
 
 def test_what_the_kernels_could_not_read_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"contiguous torch\.float32"):
-        described_by(torch.zeros(4, 2).T, torch.float32)
+        data_pointer(torch.zeros(4, 2).T, torch.float32)
     with pytest.raises(ConfigError, match=r"not torch\.int64"):
-        described_by(torch.zeros(4, dtype=torch.int64), torch.float32)
+        data_pointer(torch.zeros(4, dtype=torch.int64), torch.float32)

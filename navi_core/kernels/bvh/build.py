@@ -20,7 +20,7 @@ WIDTH = 8
 GROUP = 8
 """Triangles of a leaf at most: one group, stored together."""
 STACK = 192
-"""Boxes that a walk keeps at most, enough for 26 halvings by count; `kTreeStack` of csrc/views.h."""
+"""Boxes that a walk keeps at most, enough for 26 halvings by count; `kTreeStack` of csrc/rays/views.h."""
 NOBODY = -(2**31)
 """In place of a triangle behind the last of a group, and of a child that is not there."""
 _BINS = 16

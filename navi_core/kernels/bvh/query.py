@@ -1,4 +1,4 @@
-"""Exact distance to a triangle set through its wide hierarchy: numba, the twin of csrc/closest.h."""
+"""Exact distance to a triangle set through its wide hierarchy: numba, the twin of csrc/rays/closest.h."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key
 
 __all__ = ["CudaUnavailableError", "build_cubin", "find_nvcc", "find_nvrtc", "nvcc_cubin", "nvrtc_cubin"]
 
-SOURCE = SOURCES / "trace_cuda.cu"
+SOURCE = SOURCES / "cuda" / "trace_cuda.cu"
 """The translation unit of the kernels."""
-# No fused arithmetic: the CPU runs the same jobs to the same bits (csrc/jobs.h).
+# No fused arithmetic: the CPU runs the same jobs to the same bits (csrc/cuda/jobs.h).
 _FLAGS = ("--std=c++17", "--fmad=false")
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
             "install one with: pip install nvidia-cuda-nvrtc"
         )
     maker = f"nvrtc {nvrtc.version}" if nvrtc else run_compiler([str(nvcc), "--version"], CudaUnavailableError)
-    key = build_key([SOURCE, *SOURCES.glob("*.h")], maker, architecture, *_all_flags(flags))
+    key = build_key([SOURCE, *SOURCES.glob("*/*.h")], maker, architecture, *_all_flags(flags))
 
     def build(target: Path) -> None:
         try:
@@ -109,7 +109,15 @@ def nvcc_cubin(nvcc: str, architecture: str, target: Path, flags: Sequence[str] 
     Raises:
         CudaUnavailableError: nvcc fails; carries the end of what it said.
     """
-    command = [nvcc, "-cubin", f"--gpu-architecture={architecture}", *_all_flags(flags), "-Xptxas", "-v"]
+    command = [
+        nvcc,
+        "-cubin",
+        f"-I{SOURCES}",
+        f"--gpu-architecture={architecture}",
+        *_all_flags(flags),
+        "-Xptxas",
+        "-v",
+    ]
     return run_compiler([*command, "-o", str(target), str(SOURCE)], CudaUnavailableError)
 
 

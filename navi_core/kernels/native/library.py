@@ -18,6 +18,7 @@ from pathlib import Path
 
 from navi_core.errors import ConfigError
 from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key, built, run_compiler
+from navi_core.kernels.structs import layout_check
 
 __all__ = ["LIBRARY", "NativeUnavailableError", "compile_library", "cpu_flags", "find_compiler", "load_library"]
 
@@ -25,12 +26,12 @@ LIBRARY = "libnavi_kernels.so"
 """File name of the built library."""
 _FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-math-errno")
 _UNITS = {
-    "trace_cpu.cpp": (),
-    "step_cpu.cpp": (),
-    "jobs_cpu.cpp": (),
-    "tile_portable.cpp": (),
-    "tile_avx2.cpp": ("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
-    "tile_avx512.cpp": (
+    "rays/trace_cpu.cpp": (),
+    "step/step_cpu.cpp": (),
+    "cuda/jobs_cpu.cpp": (),
+    "lanes/tile_portable.cpp": (),
+    "lanes/tile_avx2.cpp": ("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
+    "lanes/tile_avx512.cpp": (
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
         *("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
     ),
@@ -60,7 +61,13 @@ def find_compiler() -> list[str] | None:
 
 
 def compile_library(
-    compiler: Sequence[str], target: Path, extra: Sequence[str] = (), *, wide: bool = True, openmp: bool = True
+    compiler: Sequence[str],
+    target: Path,
+    extra: Sequence[str] = (),
+    *,
+    wide: bool = True,
+    openmp: bool = True,
+    sources: Path = SOURCES,
 ) -> None:
     """Compile and link the kernels.
 
@@ -70,18 +77,24 @@ def compile_library(
         extra: Further flags for compiling and linking.
         wide: Include the AVX2 and AVX-512 paths (x86-64 only).
         openmp: Use OpenMP; without it every call runs on one thread.
+        sources: Folder of the sources.
 
     Raises:
-        NativeUnavailableError: The compiler fails; carries the end of what it said.
+        NativeUnavailableError: The compiler fails, or a struct differs from `structs`; carries the end of its output.
     """
     parallel = ["-fopenmp"] if openmp else []
     objects = []
+    include = f"-I{sources}"
+    check = target.with_name("layout_check.cpp")
+    check.write_text(layout_check())
+    run_compiler([*compiler, "-std=c++17", "-fsyntax-only", include, str(check)], NativeUnavailableError)
+    check.unlink()
     for unit, machine in _UNITS.items():
         if machine and not wide:
             continue
         output = target.with_name(f"{Path(unit).stem}.o")
-        flags = [*_FLAGS, *parallel, *(["-DNAVI_X86"] if wide else []), *machine, *extra]
-        run_compiler([*compiler, *flags, "-c", str(SOURCES / unit), "-o", str(output)], NativeUnavailableError)
+        flags = [*_FLAGS, include, *parallel, *(["-DNAVI_X86"] if wide else []), *machine, *extra]
+        run_compiler([*compiler, *flags, "-c", str(sources / unit), "-o", str(output)], NativeUnavailableError)
         objects.append(output)
     linked = [*parallel, *extra, *map(str, objects)]
     run_compiler([*compiler, "-shared", *linked, "-o", str(target)], NativeUnavailableError)
@@ -131,7 +144,7 @@ def _build(compiler: Sequence[str], target: Path) -> None:
 
 def _key(compiler: Sequence[str]) -> str:
     version = run_compiler([*compiler, "--version"], NativeUnavailableError)
-    return build_key(SOURCES.iterdir(), *compiler, version, *_FLAGS, repr(_UNITS), platform.machine(), cpu_flags())
+    return build_key(SOURCES.glob("*/*"), *compiler, version, *_FLAGS, repr(_UNITS), platform.machine(), cpu_flags())
 
 
 def cpu_flags() -> str:
@@ -150,9 +163,9 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_distance": [pointer, pointer, pointer, size, pointer, integer],
         "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],
         "navi_fly": [pointer, pointer, pointer, integer],
-        "navi_foresee": [*[pointer] * 4, integer],
+        "navi_fly_ahead": [*[pointer] * 4, integer],
         "navi_remember": [*[pointer] * 3, integer],
-        "navi_outlook": [*[pointer] * 6, integer, integer],
+        "navi_lookahead_terms": [*[pointer] * 6, integer, integer],
         "navi_explore": [*[pointer] * 6, ctypes.c_int64],
         **{f"navi_jobs_{job}": [pointer] * 2 for job in ("cast", "distance", "within")},
     }
@@ -160,6 +173,5 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.navi_lanes.argtypes, library.navi_lanes.restype = [], integer
-    library.navi_struct_bytes.argtypes, library.navi_struct_bytes.restype = [integer], size
     library.navi_step.argtypes, library.navi_step.restype = [pointer, integer, integer], size
     return library

@@ -1,7 +1,7 @@
 """The CUDA kernels as a tracer over torch tensors: asynchronous, allocation-free, fit for a CUDA graph.
 
 The tracer also works on CPU tensors, where it runs the very jobs of the CUDA kernels in plain loops
-(csrc/jobs.h): slow, but to the same bits, so that everything above it can be checked without a GPU.
+(csrc/cuda/jobs.h): slow, but to the same bits, so that everything above it can be checked without a GPU.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels.native.cuda_driver import CudaKernels, KernelResources
 from navi_core.kernels.native.library import load_library
 from navi_core.kernels.rays.packed import HIERARCHY_TYPES, PackedField, cell_words
+from navi_core.kernels.structs import Cast, Hierarchies, Points, Rays, Surface
 
 __all__ = ["CudaTracer", "cuda_device"]
 
 THREADS = 128
-"""Threads of a block; csrc/trace_cuda.cu is built for no more."""
+"""Threads of a block; csrc/cuda/trace_cuda.cu is built for no more."""
 _WARP = 32
 TILES = ((8, 4), (4, 8), (16, 2), (2, 16))
 """Azimuths and elevations that a warp takes; the first that divides a panorama, the squarest in angle."""
@@ -44,35 +45,6 @@ def cuda_device(device: torch.device) -> torch.device:
     if index > last:
         raise ConfigError(f"device {str(device)!r} does not exist; allowed: cuda:0..cuda:{last}")
     return torch.device("cuda", index)
-
-
-def _structure(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
-
-
-def _pointers(*names: str) -> list[tuple[str, Any]]:
-    return [(name, ctypes.c_void_p) for name in names]
-
-
-# The structs of csrc/views.h and csrc/jobs.h.
-_Surface = _structure(
-    "Surface", *_pointers("words", "records", "items", "planes", "semantic", "bases", "frame", "cells")
-)
-_Hierarchies = _structure("Hierarchies", *_pointers("planes", "child", "corners", "ids", "semantic", "bases", "limits"))
-_Cast = _structure(
-    "Cast",
-    *_pointers("origins", "directions", "scene"),
-    *((name, ctypes.c_int64) for name in ("rows", "rays", "shared")),
-    ("max_distance", ctypes.c_double),
-    *_pointers("depth", "label", "valid"),
-    ("scenes", ctypes.c_int64),
-    *((name, ctypes.c_int32) for name in ("columns", "wide", "high")),
-)
-_Points = _structure(
-    "Points", ("scenes", ctypes.c_int64), *_pointers("points", "scene"),
-    ("count", ctypes.c_int64), ("radius", ctypes.c_double),
-    *_pointers("distance", "within"),
-)  # fmt: skip
 
 
 class _Kernels(Protocol):
@@ -116,13 +88,13 @@ class CudaTracer:
         self._tensors: list[torch.Tensor] = []
         grid, cubes, records, items, planes, semantic, bases = packed.surface
         words = cell_words(grid, cubes, records, bases, packed.cells)
-        self._surface = _Surface(
+        self._surface = Surface(
             *self._upload(
                 (words, records, items, planes, semantic, bases, packed.frame, packed.cells),
                 (np.uint64, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32),
             )
         )
-        self._hierarchies = _Hierarchies(*self._upload(packed.hierarchy, HIERARCHY_TYPES))
+        self._hierarchies = Hierarchies(*self._upload(packed.hierarchy, HIERARCHY_TYPES))
         self._scenes = len(packed.frame)
         self.tiles: Sequence[tuple[int, int]] = TILES
         """Shapes of tiles to choose from."""
@@ -173,25 +145,26 @@ class CudaTracer:
         blocks = rows * -(-rays // threads)
         if blocks > _MOST_BLOCKS or rays > _MOST_BLOCKS - THREADS:
             raise SceneError(f"{rows} rows of {rays} rays are too many for one cast; split the rows")
-        cast = _Cast(
-            origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), rows, rays, int(len(directions) == 1),
-            max_distance, depth.data_ptr(), label.data_ptr(), valid.data_ptr(), self._scenes,
-            *tile_of(rays, elevations, self.tiles),
+        shared = int(len(directions) == 1)
+        ask = Rays(
+            origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), rows, rays, shared, max_distance,
+            depth.data_ptr(), label.data_ptr(), valid.data_ptr(),
         )  # fmt: skip
+        cast = Cast(ask, self._scenes, *tile_of(rays, elevations, self.tiles))
         self._launch("cast", blocks, threads, self._surface, cast)
 
     def distance(self, points: torch.Tensor, scene: torch.Tensor, out: torch.Tensor) -> None:
         """Write the (Q,) float32 distance of each of the (Q, 3) points to the surface of its scene [m]."""
         self._ask(
             "distance",
-            _Points(self._scenes, points.data_ptr(), scene.data_ptr(), len(points), 0.0, out.data_ptr(), None),
+            Points(self._scenes, points.data_ptr(), scene.data_ptr(), len(points), 0.0, out.data_ptr(), None),
         )
 
     def within(self, points: torch.Tensor, scene: torch.Tensor, radius: float, out: torch.Tensor) -> None:
         """Write (Q,) bool: is the surface nearer than `radius` [m]?"""
         self._ask(
             "within",
-            _Points(self._scenes, points.data_ptr(), scene.data_ptr(), len(points), radius, None, out.data_ptr()),
+            Points(self._scenes, points.data_ptr(), scene.data_ptr(), len(points), radius, None, out.data_ptr()),
         )
 
     def _ask(self, name: str, points: Any) -> None:

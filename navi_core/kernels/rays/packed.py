@@ -46,7 +46,7 @@ class PackedField:
         self.frame = frame
         self.cells = cells
         self.hierarchy = hierarchy
-        """planes, child, corners, ids, semantic, bases, limits: csrc/views.h `Hierarchies`."""
+        """planes, child, corners, ids, semantic, bases, limits: csrc/rays/views.h `Hierarchies`."""
         self._pack_surface = surface
 
     @cached_property
@@ -64,7 +64,7 @@ class PackedField:
 def cell_words(
     grid: Int32, cubes: UInt8, records: Int32, bases: npt.NDArray[np.int64], cells: Int32
 ) -> npt.NDArray[np.uint64]:
-    """Return one word for each coarse cell, so that a step reads memory once; layout in csrc/views.h.
+    """Return one word for each coarse cell, so that a step reads memory once; layout in csrc/rays/views.h.
 
     Args:
         grid: Coarse grids of all scenes.

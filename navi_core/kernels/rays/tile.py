@@ -1,6 +1,6 @@
-"""Tiles of rays through the wide hierarchy, numba: the twin of csrc/tile.h, number for number.
+"""Tiles of rays through the wide hierarchy, numba: the twin of csrc/rays/tile.h, number for number.
 
-Float32 throughout, in the order of csrc/tile.h's portable path, so that both give the same bits. The inner
+Float32 throughout, in the order of csrc/rays/tile.h's portable path, so that both give the same bits. The inner
 loops run over flat arrays with constant offsets: that is what the compiler turns into vector instructions.
 """
 

@@ -1,4 +1,4 @@
-"""A leaf of the wide hierarchy against the rays of a tile, numba: the second half of csrc/tile.h's twin."""
+"""A leaf of the wide hierarchy against the rays of a tile, numba: the second half of csrc/rays/tile.h's twin."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _meet(
     tie: np.float32,
     reach: np.float32,
 ) -> None:
-    """Ray `lane` meets triangle `who` at t; ties as in csrc/tile.h. `flags` (tied, chained) hold a bit for each ray."""
+    """Ray `lane` meets triangle `who` at t; ties as in csrc/rays/tile.h. `flags` (tied, chained): a bit a ray."""
     best = state[BEST + lane]
     bit = 1 << lane
     if np.float32(t + tie) < best:

@@ -24,18 +24,18 @@ from navi_core.kernels.native.library import NativeUnavailableError, load_librar
 from navi_core.kernels.rays.cuda import CudaTracer
 from navi_core.kernels.rays.packed import HIERARCHY_TYPES, PackedField
 from navi_core.kernels.rays.tile import cast_tiles, tile_layout
-from navi_core.kernels.step import (
+from navi_core.kernels.structs import (
     Drone,
     Drones,
     Flights,
-    Horizon,
+    Lookahead,
+    LookaheadFlight,
     Observed,
-    Outlook,
+    Rays,
     Rewards,
     Scenes,
     Step,
-    check_layout,
-    described_by,
+    data_pointer,
 )
 
 __all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
@@ -147,17 +147,6 @@ class NumbaTracer:
         _WITHIN(planes, child, corners, ids, bases, points, scene, radius, out)
 
 
-class _Rays(ctypes.Structure):
-    """`navi::Rays` of csrc/views.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("origins", "directions", "scene")),
-        *((name, ctypes.c_int64) for name in ("rows", "rays", "shared")),
-        ("max_distance", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in ("depth", "label", "valid")),
-    ]
-
-
 class NativeTracer:
     """The C++ kernels.
 
@@ -179,7 +168,6 @@ class NativeTracer:
         self._arrays: list[npt.NDArray[Any]] = []
         self._hierarchy = self._pointers(packed.hierarchy, HIERARCHY_TYPES)
         self._packed = packed
-        check_layout(self._library)
 
     @property
     def lanes(self) -> int:
@@ -214,18 +202,18 @@ class NativeTracer:
         """Fly one decision in every row of `flights`."""
         self._library.navi_fly(self._hierarchy, ctypes.byref(drone), ctypes.byref(flights), self._thread_count())
 
-    def foresee(self, drone: Drone, flights: Flights, horizon: Horizon) -> None:
-        """Fly every row of `flights` to the end of its horizon."""
-        parts = (ctypes.byref(part) for part in (drone, flights, horizon))
-        self._library.navi_foresee(self._hierarchy, *parts, self._thread_count())
+    def fly_ahead(self, drone: Drone, flights: Flights, held: LookaheadFlight) -> None:
+        """Fly the held action of every row of `flights` to its end."""
+        parts = (ctypes.byref(part) for part in (drone, flights, held))
+        self._library.navi_fly_ahead(self._hierarchy, *parts, self._thread_count())
 
     def explore(
         self, rewards: Rewards, position: torch.Tensor, yaw: torch.Tensor, scene: torch.Tensor, stamp: torch.Tensor
     ) -> torch.Tensor:
         """Count the visits of B rows of a table, and return their (B,) exploration terms without clearance."""
         terms = torch.empty(len(yaw))
-        reals = (described_by(part, torch.float32) for part in (position, yaw))
-        wholes = (described_by(part, torch.int64) for part in (scene, stamp))
+        reals = (data_pointer(part, torch.float32) for part in (position, yaw))
+        wholes = (data_pointer(part, torch.int64) for part in (scene, stamp))
         self._library.navi_explore(ctypes.byref(rewards), *reals, *wholes, terms.data_ptr(), len(yaw))
         return terms
 
@@ -233,17 +221,24 @@ class NativeTracer:
         """Return this tracer's scenes as the C++ kernels know them; valid as long as the tracer."""
         return Scenes(hierarchies=ctypes.addressof(self._hierarchy), count=len(self._packed.frame))
 
-    def remember(self, outlook: Outlook, drones: Drones, observed: Observed) -> None:
+    def remember(self, lookahead: Lookahead, drones: Drones, observed: Observed) -> None:
         """Count where drones are as visited, and what they see as seen."""
-        parts = (ctypes.byref(part) for part in (outlook, drones, observed))
+        parts = (ctypes.byref(part) for part in (lookahead, drones, observed))
         self._library.navi_remember(*parts, self._thread_count())
 
-    def outlook(
-        self, outlook: Outlook, drone: Drone, flights: Flights, horizon: Horizon, drones: Drones, terms: torch.Tensor
+    def lookahead_terms(
+        self,
+        lookahead: Lookahead,
+        drone: Drone,
+        flights: Flights,
+        held: LookaheadFlight,
+        drones: Drones,
+        terms: torch.Tensor,
     ) -> None:
-        """Fly every row of `flights` to the end of its horizon, and write the (B, 10) terms that this would bring."""
-        parts = (ctypes.byref(part) for part in (outlook, drone, flights, horizon, drones))
-        self._library.navi_outlook(*parts, described_by(terms, torch.float32), self._thread_count(), self._lanes)
+        """Fly the held action of every row of `flights` to its end, and write the (B, 10) reward terms of that."""
+        parts = (ctypes.byref(part) for part in (lookahead, drone, flights, held, drones))
+        out = data_pointer(terms, torch.float32)
+        self._library.navi_lookahead_terms(*parts, out, self._thread_count(), self._lanes)
 
     def step(self, step: Step) -> int:
         """Fly one decision of an environment.
@@ -268,9 +263,9 @@ class NativeTracer:
 def _rays(
     origins: Float32, directions: Float32, scene: Int32, max_distance: float,
     depth: Float32, label: Int32, valid: Bool,
-) -> _Rays:  # fmt: skip
+) -> Rays:  # fmt: skip
     rows, rays = depth.shape
-    return _Rays(
+    return Rays(
         origins.ctypes.data, directions.ctypes.data, scene.ctypes.data, rows, rays, int(len(directions) == 1),
         max_distance, depth.ctypes.data, label.ctypes.data, valid.ctypes.data,
     )  # fmt: skip

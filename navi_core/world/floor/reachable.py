@@ -19,7 +19,7 @@ import torch
 
 from navi_core.errors import SceneError
 from navi_core.kernels.floor import label_components, mark_fan
-from navi_core.kernels.step import Floors, described_by
+from navi_core.kernels.structs import Floors, data_pointer
 from navi_core.world.field import Field
 from navi_core.world.floor.rooms import rooms_on_open_ground
 from navi_core.world.floor.storeys import find_storeys
@@ -143,7 +143,7 @@ class FloorMap:
 class FloorView:
     """Which reachable floor cells each row has seen in its episode; a look marks the floor of the drone's own storey.
 
-    On the CPU a kernel walks the rays (`csrc/floor.h` within a step of the environment, its numba twin here);
+    On the CPU a kernel walks the rays (`csrc/step/floor.h` within a step of the environment, its numba twin here);
     elsewhere the same is a tensor program of fixed shapes. All mark the same cells to the bit.
 
     Args:
@@ -249,11 +249,11 @@ class FloorView:
     def for_kernels(self) -> Floors:
         """Return what the C++ kernels know of the floors; valid as long as this view."""
         return Floors(
-            fan=described_by(self._fan, torch.float32),
-            origin=described_by(self._origin, torch.float64),
-            shape=described_by(self._shape, torch.int64),
-            levels=described_by(self._levels, torch.float64),
-            reachable=described_by(self._reachable, torch.bool),
+            fan=data_pointer(self._fan, torch.float32),
+            origin=data_pointer(self._origin, torch.float64),
+            shape=data_pointer(self._shape, torch.int64),
+            levels=data_pointer(self._levels, torch.float64),
+            reachable=data_pointer(self._reachable, torch.bool),
             rays=len(self._fan),
             cells=self.seen.shape[1],
             storeys=self._levels.shape[1],

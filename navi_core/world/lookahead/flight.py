@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
-from navi_core.kernels.step import Drone, Flights, Horizon, described_by
+from navi_core.kernels.structs import Drone, Flights, LookaheadFlight, data_pointer
 from navi_core.world.dynamics import Dynamics, limiter_bins, linear_speed
 from navi_core.world.field import Field
 from navi_core.world.sensor.spherical import denormalise_depth
@@ -93,7 +93,7 @@ class KernelFlight:
 
     drone: Drone
     flights: Flights
-    horizon: Horizon
+    horizon: LookaheadFlight
     scene: Tensor
     foreseen: Foreseen
     kept: tuple[Tensor, ...]
@@ -155,7 +155,7 @@ class HorizonFlight:
         if self._tracer is None:
             return self._fly_tensors(start, action)
         flight = self.for_kernels(start, action)
-        self._tracer.foresee(flight.drone, flight.flights, flight.horizon)
+        self._tracer.fly_ahead(flight.drone, flight.flights, flight.horizon)
         return flight.foreseen
 
     def for_kernels(self, start: Start, action: Tensor) -> KernelFlight:
@@ -175,16 +175,16 @@ class HorizonFlight:
         side, low, high = self._bins[azimuths, elevations]
         real = {"action": action, "position": p, "yaw": y, "velocity": v, "attempted": attempted}
         flights = Flights(
-            **{name: described_by(part, torch.float32) for name, part in real.items()},
-            scene=described_by(surface, torch.int32), collided=described_by(collided, torch.bool), rows=rows,
+            **{name: data_pointer(part, torch.float32) for name, part in real.items()},
+            scene=data_pointer(surface, torch.int32), collided=data_pointer(collided, torch.bool), rows=rows,
         )  # fmt: skip
-        horizon = Horizon(
-            obs=described_by(obs, torch.float32), place=described_by(place, torch.int64),
+        horizon = LookaheadFlight(
+            obs=data_pointer(obs, torch.float32), obs_index=data_pointer(place, torch.int64),
             azimuths=azimuths, elevations=elevations,
             side=side, low=low, high=high, log_range=math.log1p(self._max_distance),
-            legs=described_by(self._legs, torch.int64), count=len(self._legs),
-            path=described_by(path, torch.float32), soon=described_by(soon, torch.float32),
-            clearance=described_by(clearance, torch.float32),
+            legs=data_pointer(self._legs, torch.int64), count=len(self._legs),
+            path=data_pointer(path, torch.float32), soon=data_pointer(soon, torch.float32),
+            clearance=data_pointer(clearance, torch.float32),
         )  # fmt: skip
         foreseen = Foreseen(p, y, soon, collided, attempted, path, clearance)
         kept = (v, action, obs, place, surface, self._legs)

@@ -3,7 +3,7 @@
 What the reward reads of a panorama is taken from the observation now, at a few of its bins, and from a panorama of as
 many bins that is cast at the end of the horizon.
 
-On the CPU one call of C++ does it all, row by row (`csrc/outlook.h`); the same is a tensor program here.
+On the CPU one call of C++ does it all, row by row (`csrc/step/lookahead.h`); the same is a tensor program here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import REWARD_TERMS, DynamicsConfig, EnvConfig
-from navi_core.kernels.step import Drones, Observed, Outlook, described_by
+from navi_core.kernels.structs import Drones, Lookahead, Observed, data_pointer
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.lookahead.flight import Foreseen, HorizonFlight, Start
@@ -120,7 +120,7 @@ class FlightOutlook:
         obs = start.seen.detach().to(torch.float32).contiguous()
         position, yaw = (part.detach().to(torch.float32).contiguous() for part in (start.position, start.yaw))
         rows, bins = rows.contiguous(), _samples(*obs.shape[2:])
-        observed = Observed(obs=described_by(obs, torch.float32), azimuths=obs.shape[2], elevations=obs.shape[3])
+        observed = Observed(obs=data_pointer(obs, torch.float32), azimuths=obs.shape[2], elevations=obs.shape[3])
         drones = _drones(rows, scene, position, yaw)
         return self._tracer.remember(self._for_kernels(past, bins), drones, observed)
 
@@ -143,23 +143,23 @@ class FlightOutlook:
         foreseen, rows, terms = flight.foreseen, rows.contiguous(), torch.empty(len(rows), len(REWARD_TERMS))
         drones = _drones(rows, flight.scene, foreseen.position, foreseen.yaw)
         outlook = self._for_kernels(past, _samples(*start.obs.shape[2:]))
-        self._tracer.outlook(outlook, flight.drone, flight.flights, flight.horizon, drones, terms)
+        self._tracer.lookahead_terms(outlook, flight.drone, flight.flights, flight.horizon, drones, terms)
         return foreseen, terms
 
     def foresee(self, start: Start, action: Tensor) -> Foreseen:
         """Fly to the end of the horizon, and nothing else; arguments as `fly`."""
         return self._horizon.fly(start, action)
 
-    def _for_kernels(self, past: Past, bins: tuple[Tensor, Tensor]) -> Outlook:
+    def _for_kernels(self, past: Past, bins: tuple[Tensor, Tensor]) -> Lookahead:
         assert self._tracer is not None
         rewards = self._rewards.for_kernels()
-        rewards.visits = described_by(past.visits, torch.int64)
-        azimuths, elevations = (described_by(part, torch.int64) for part in bins)
-        return Outlook(
+        rewards.visits = data_pointer(past.visits, torch.int64)
+        azimuths, elevations = (data_pointer(part, torch.int64) for part in bins)
+        return Lookahead(
             scenes=self._tracer.scenes(), sensor=self._eyes, floors=self._view.for_kernels(), rewards=rewards,
-            seen=described_by(past.seen, torch.bool), shares=described_by(past.shares, torch.float32),
+            seen=data_pointer(past.seen, torch.bool), fractions=data_pointer(past.shares, torch.float32),
             azimuths=azimuths, elevations=elevations, near=self._near, start=self._start,
-            band=described_by(self._band, torch.float32), log_range=self._log_range, decision=self._decision,
+            band=data_pointer(self._band, torch.float32), log_range=self._log_range, decision=self._decision,
         )  # fmt: skip
 
     def _remember_tensors(self, past: Past, rows: Tensor, start: Start) -> None:
@@ -216,8 +216,8 @@ class FlightOutlook:
 def _drones(rows: Tensor, scene: Tensor, position: Tensor, yaw: Tensor) -> Drones:
     """Return what the C++ kernels know of B drones; valid as long as the tensors."""
     return Drones(
-        rows=described_by(rows, torch.int64), scene=described_by(scene, torch.int64),
-        position=described_by(position, torch.float32), yaw=described_by(yaw, torch.float32), count=len(rows),
+        rows=data_pointer(rows, torch.int64), scene=data_pointer(scene, torch.int64),
+        position=data_pointer(position, torch.float32), yaw=data_pointer(yaw, torch.float32), count=len(rows),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What one panorama says: the observation, and everything that rewards and the speed limiter read from it.
 
 On the CPU one kernel touches every hit once: the C++ tracer itself within a step of the environment
-(`csrc/panorama.h`), its numba twin here (`kernels/rays/panorama.py`), with the same bits. Elsewhere the same is a
+(`csrc/step/panorama.h`), its numba twin here (`kernels/rays/panorama.py`), with the same bits. Elsewhere the same is a
 tensor program of fixed shapes; its counts agree to the bit, normalised depths to 2e-7 · (1 + 1 / ln(1 + M)).
 """
 
@@ -14,7 +14,7 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.kernels.rays.panorama import read_hits
-from navi_core.kernels.step import Sensor, described_by
+from navi_core.kernels.structs import Sensor, data_pointer
 from navi_core.world.dynamics import limiter_bins, nearest_ahead
 from navi_core.world.field import RayHits
 from navi_core.world.rewards import ahead_sector, structure_fractions
@@ -100,10 +100,10 @@ class PanoramaReader:
         side, low, high = self._limiter
         first, last = self._horizon
         return Sensor(
-            directions=described_by(directions, torch.float32),
+            directions=data_pointer(directions, torch.float32),
             azimuths=c.azimuth_bins,
             elevations=c.elevation_bins,
-            range=c.max_distance,
+            max_distance=c.max_distance,
             scale=1.0 / math.log1p(c.max_distance),
             limiter_side=side,
             limiter_low=low,

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "closest.h"
-#include "views.h"
+#include "rays/closest.h"
+#include "rays/views.h"
 
 namespace navi {
 
@@ -26,7 +26,7 @@ struct Drone {
 // Rows of a flight.
 struct Flights {
     const float* action;   // (B, 4)
-    const float* front;    // (B) nearest hit ahead [m]
+    const float* front_distance;    // (B) nearest hit ahead [m]
     const int32_t* scene;  // (B)
     float* position;       // (B, 3) [m], updated
     float* yaw;            // (B) [rad], updated
@@ -47,11 +47,11 @@ NAVI_INLINE void cos_sin(float yaw, float out[2]) {
 
 // Fly one decision. A substep that comes too near to a surface is taken back and stops the drone. `clear`: on a way of
 // this length nothing can be too near, whichever way it leads [m].
-NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* action, float front, float* position,
+NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* action, float front_distance, float* position,
                      float& yaw, float* velocity, uint8_t& collided, float& attempted, double clear = 0.0) {
     const float dt = static_cast<float>(drone.substep), kept = static_cast<float>(drone.keep);
     const float share = static_cast<float>(drone.smoothing), floor = static_cast<float>(drone.limiter_floor);
-    const float limit = least(greatest(front / static_cast<float>(drone.limiter_distance), floor), 1.0f);
+    const float limit = least(greatest(front_distance / static_cast<float>(drone.limiter_distance), floor), 1.0f);
     const double reach = drone.radius * drone.radius;
     float push[4];
     for (int axis = 0; axis < 4; ++axis) {

@@ -5,9 +5,9 @@
 // does not exist, or with a number that is not finite, meets nothing.
 #pragma once
 
-#include "closest.h"
-#include "trace.h"
-#include "views.h"
+#include "rays/closest.h"
+#include "cuda/trace.h"
+#include "rays/views.h"
 
 namespace navi {
 

@@ -1,5 +1,5 @@
 // The jobs of the CUDA kernels in plain loops: the twin that checks them where there is no device.
-#include "jobs.h"
+#include "cuda/jobs.h"
 
 extern "C" {
 

@@ -1,7 +1,7 @@
 // Compiled with AVX2 and FMA; called only where the CPU has both.
-#include "lanes_avx2.h"
-#include "tile.h"
-#include "step.h"
+#include "lanes/avx2.h"
+#include "rays/tile.h"
+#include "step/step.h"
 
 namespace navi {
 

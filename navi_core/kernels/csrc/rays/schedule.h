@@ -7,7 +7,7 @@
 #include <omp.h>
 #endif
 
-#include "tiles.h"
+#include "rays/tiles.h"
 
 namespace navi {
 

@@ -5,7 +5,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "tiles.h"
+#include "rays/tiles.h"
 
 namespace navi {
 namespace {

@@ -2,7 +2,7 @@
 // for number. Include after tile.h.
 #pragma once
 
-#include "panorama.h"
+#include "step/panorama.h"
 
 namespace navi {
 namespace {
@@ -23,14 +23,14 @@ typename L::F logarithm(typename L::F y) {
     return L::add(L::mul(exponent, L::fill(0.6931471805599453f)), L::sub(f, bend));
 }
 
-// Depths of `range` R, normalised: ln(1 + depth) * scale.
+// Depths up to `max_distance`, normalised: ln(1 + depth) * scale.
 template <class L>
-typename L::F normalised(typename L::F depth, float range, float scale) {
+typename L::F normalised(typename L::F depth, float max_distance, float scale) {
     const auto one = L::fill(1.0f);
-    const auto metres = L::greatest(depth, L::fill(0.0f));
-    const auto value = L::mul(logarithm<L>(L::add(one, metres)), L::fill(scale));
+    const auto positive = L::greatest(depth, L::fill(0.0f));
+    const auto value = L::mul(logarithm<L>(L::add(one, positive)), L::fill(scale));
     // Rounding must not lift a surface above what stands for none.
-    return L::pick(L::both(L::less(metres, L::fill(range)), L::less(value, one)), value, one);
+    return L::pick(L::both(L::less(positive, L::fill(max_distance)), L::less(value, one)), value, one);
 }
 
 // Writes a panorama's channels, tile by tile.
@@ -39,24 +39,24 @@ struct ChannelSink {
     static constexpr int W = L::width;
     const Channels& to;
     const int32_t* semantic;
-    float range, scale;
+    float max_distance, scale;
     int run;  // so many neighbouring lanes always lie in a row in memory
     int64_t next;  // rays from a tile to the one beside it
 
     void operator()(const int64_t* ray, const Tile<L, B>& tile) const {
         // Observations are too large to stay in a cache from one step to the next.
         for (int l = 0; l < W; l += run) {
-            __builtin_prefetch(to.depth + ray[l] + next, 1);
+            __builtin_prefetch(to.normalised + ray[l] + next, 1);
             __builtin_prefetch(to.semantic + ray[l] + next, 1);
             __builtin_prefetch(to.valid + ray[l] + next, 1);
         }
         const auto time = L::load(tile.time);
         const auto hit = L::less(time, L::fill(kFar));  // met nothing: still the time it began with
-        const auto zero = L::fill(0.0f), metres = L::pick(hit, time, L::fill(range));
+        const auto zero = L::fill(0.0f), depth = L::pick(hit, time, L::fill(max_distance));
         int names[W];
         for (int l = 0; l < W; ++l) names[l] = semantic[greatest(tile.triangle[l], 0)];
-        put(to.metres, ray, metres);
-        put(to.depth, ray, normalised<L>(metres, range, scale));
+        put(to.depth, ray, depth);
+        put(to.normalised, ray, normalised<L>(depth, max_distance, scale));
         put(to.semantic, ray, L::pick(hit, L::number(names), zero));
         put(to.valid, ray, L::pick(hit, L::fill(1.0f), zero));
     }

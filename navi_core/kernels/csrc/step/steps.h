@@ -1,11 +1,11 @@
-// One decision of the environment, as the CPU takes it; kernels/step.py has the same fields in the same order.
+// One decision of the environment, as the CPU takes it; kernels/structs.py reads the structs.
 #pragma once
 
-#include "dynamics.h"
-#include "floor.h"
-#include "panorama.h"
-#include "rewards.h"
-#include "tiles.h"
+#include "step/dynamics.h"
+#include "step/floor.h"
+#include "step/panorama.h"
+#include "step/rewards.h"
+#include "rays/tiles.h"
 
 namespace navi {
 
@@ -17,7 +17,7 @@ struct Scenes {
     int64_t count;               // S
 };
 
-// Every field has eight bytes. What is not marked as updated or written is read.
+// What is not marked as updated or written is read.
 struct Step {
     Scenes scenes;
     int64_t rows;                // B
@@ -59,15 +59,15 @@ struct Step {
     int64_t* next_scene;         // (B) where the episode after the step is, if it is a new one
     int64_t* slot;               // (B) its entry of that scene's pool
     uint8_t* truncated;          // (B)
-    uint8_t* lost;               // (B) in the void
+    uint8_t* void_;              // (B) in the void
     uint8_t* collided;           // (B)
 };
 
 // Where a row's panorama goes.
-NAVI_INLINE Channels channels(const Step& s, int64_t row, float* metres) {
+NAVI_INLINE Channels channels(const Step& s, int64_t row, float* depth) {
     const int64_t rays = rays_of(s.sensor);
     float* obs = s.obs + 3 * row * rays;
-    return Channels{obs, obs + rays, obs + 2 * rays, metres};
+    return Channels{obs, obs + rays, obs + 2 * rays, depth};
 }
 
 // From where a panorama is taken.
@@ -77,11 +77,11 @@ struct Stand {
     float yaw;              // [rad]
 };
 
-// The stages of a row, for one kind of CPU. `metres`: room for the depths of the row's rays and its floor rays' reach.
+// The stages of a row, for one kind of CPU. `depth`: room for the depths of the row's rays and its floor rays' reach.
 struct StepPath {
     void (*begin)(const Step&, int64_t row);
     void (*look)(const Scenes&, const Sensor&, const Layout&, const Stand&, const Channels&, int64_t first, int64_t end);
-    void (*finish)(const Step&, int64_t row, float* metres);
+    void (*finish)(const Step&, int64_t row, float* depth);
 };
 
 extern const StepPath kStepAvx512, kStepAvx2, kStepPortable;

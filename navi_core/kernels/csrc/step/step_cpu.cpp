@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "outlook.h"
-#include "schedule.h"
-#include "steps.h"
+#include "step/lookahead.h"
+#include "rays/schedule.h"
+#include "step/steps.h"
 
 namespace navi {
 
@@ -29,14 +29,6 @@ static int64_t first_fault(const float* action, int64_t rows) {
 
 extern "C" {
 
-// Sizes of the structs that this library takes, in the order of kernels/step.py.
-int64_t navi_struct_bytes(int number) {
-    const int64_t bytes[] = {sizeof(navi::Step),  sizeof(navi::Outlook), sizeof(navi::Drone),
-                             sizeof(navi::Flights), sizeof(navi::Horizon), sizeof(navi::Drones),
-                             sizeof(navi::Observed), sizeof(navi::Rewards)};
-    return bytes[number];
-}
-
 // Fly one decision in every row. Returns how many episodes ended, or -1 - the first row whose action is no number;
 // then nothing has moved. `most`: threads at most; `lanes` as in navi_cast.
 int64_t navi_step(const navi::Step* step, int most, int lanes) {
@@ -49,23 +41,23 @@ int64_t navi_step(const navi::Step* step, int most, int lanes) {
     const int threads = navi::threads_for(s.rows * rays, most);
     const navi::Layout layout = navi::layout_of(rays, s.sensor.elevations, width);
     const size_t room = static_cast<size_t>(rays + s.sensor.azimuths);
-    const auto look = [&](int64_t row, int64_t first, int64_t end, float* metres) {
+    const auto look = [&](int64_t row, int64_t first, int64_t end, float* depth) {
         const navi::Stand from{s.scene[row], s.position + 3 * row, s.yaw[row]};
-        path.look(s.scenes, s.sensor, layout, from, navi::channels(s, row, metres), first, end);
+        path.look(s.scenes, s.sensor, layout, from, navi::channels(s, row, depth), first, end);
     };
     if (navi::rows_suffice(s.rows, threads)) {
         // What a row has seen is still at hand when it is read.
         navi::share_out(s.rows, threads, 1, [&](int64_t row) {
-            static thread_local std::vector<float> metres;
-            if (metres.size() < room) metres.resize(room);
+            static thread_local std::vector<float> depth;
+            if (depth.size() < room) depth.resize(room);
             path.begin(s, row);
-            look(row, 0, layout.count, metres.data());
-            path.finish(s, row, metres.data());
+            look(row, 0, layout.count, depth.data());
+            path.finish(s, row, depth.data());
         });
     } else {
         const int64_t blocks = (layout.count + navi::kBlock - 1) / navi::kBlock;
-        std::vector<float> metres(room * static_cast<size_t>(s.rows));
-        const auto of = [&](int64_t row) { return metres.data() + room * static_cast<size_t>(row); };
+        std::vector<float> depth(room * static_cast<size_t>(s.rows));
+        const auto of = [&](int64_t row) { return depth.data() + room * static_cast<size_t>(row); };
         navi::share_out(s.rows, threads, 1, [&](int64_t row) { path.begin(s, row); });
         navi::share_out(s.rows * blocks, threads, 1, [&](int64_t job) {
             const int64_t first = job % blocks * navi::kBlock;
@@ -83,43 +75,43 @@ int64_t navi_step(const navi::Step* step, int most, int lanes) {
 void navi_fly(const navi::Hierarchies* all, const navi::Drone* drone, const navi::Flights* flights, int threads) {
     const navi::Flights& f = *flights;
     navi::share_out(f.rows, threads, 4, [&](int64_t row) {
-        navi::fly(*drone, navi::box_tree(*all, f.scene[row]), f.action + 4 * row, f.front[row], f.position + 3 * row,
+        navi::fly(*drone, navi::box_tree(*all, f.scene[row]), f.action + 4 * row, f.front_distance[row], f.position + 3 * row,
                   f.yaw[row], f.velocity + 4 * row, f.collided[row], f.attempted[row]);
     });
 }
 
 // Fly every row to the end of its horizon.
-void navi_foresee(const navi::Hierarchies* all, const navi::Drone* drone, const navi::Flights* flights,
-                  const navi::Horizon* horizon, int threads) {
+void navi_fly_ahead(const navi::Hierarchies* all, const navi::Drone* drone, const navi::Flights* flights,
+                  const navi::LookaheadFlight* held, int threads) {
     const navi::Flights& f = *flights;
-    const size_t room = static_cast<size_t>(horizon->azimuths);
+    const size_t room = static_cast<size_t>(held->azimuths);
     navi::share_out(f.rows, threads, 4, [&](int64_t row) {
         static thread_local std::vector<float> nearest;
         if (nearest.size() < room) nearest.resize(room);
-        navi::foresee(*horizon, *drone, navi::box_tree(*all, f.scene[row]), f, row, nearest.data());
+        navi::fly_ahead(*held, *drone, navi::box_tree(*all, f.scene[row]), f, row, nearest.data());
     });
 }
 
 // Count where drones are as visited, and what they see as seen.
-void navi_remember(const navi::Outlook* outlook, const navi::Drones* drones, const navi::Observed* observed,
+void navi_remember(const navi::Lookahead* lookahead, const navi::Drones* drones, const navi::Observed* observed,
                    int threads) {
-    const size_t room = static_cast<size_t>(outlook->sensor.azimuths);
+    const size_t room = static_cast<size_t>(lookahead->sensor.azimuths);
     navi::share_out(drones->count, threads, 4, [&](int64_t row) {
         static thread_local std::vector<float> reach;
         if (reach.size() < room) reach.resize(room);
-        navi::remember(*outlook, *drones, *observed, row, reach.data());
+        navi::remember(*lookahead, *drones, *observed, row, reach.data());
     });
 }
 
 // Fly every row to the end of its horizon, and write what that would bring. `terms`: (B, 10); `lanes` as above.
-void navi_outlook(const navi::Outlook* outlook, const navi::Drone* body, const navi::Flights* flights,
-                  const navi::Horizon* horizon, const navi::Drones* drones, float* terms, int threads, int lanes) {
+void navi_lookahead_terms(const navi::Lookahead* lookahead, const navi::Drone* body, const navi::Flights* flights,
+                  const navi::LookaheadFlight* held, const navi::Drones* drones, float* terms, int threads, int lanes) {
     const int width = navi::width_of(lanes);
-    const navi::Sensor& sensor = outlook->sensor;
+    const navi::Sensor& sensor = lookahead->sensor;
     const navi::Layout layout = navi::layout_of(navi::rays_of(sensor), sensor.elevations, width);
     navi::share_out(drones->count, threads, 4, [&](int64_t row) {
         static thread_local navi::Scratch room;
-        navi::outlook(*outlook, navi::path_of(width), layout, *body, *flights, *horizon, *drones, row, room,
+        navi::lookahead_terms(*lookahead, navi::path_of(width), layout, *body, *flights, *held, *drones, row, room,
                       terms + navi::kTerms * row);
     });
 }

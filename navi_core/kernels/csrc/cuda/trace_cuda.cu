@@ -1,6 +1,6 @@
 // The kernels for CUDA, for NVRTC and nvcc alike: a thread for each job of jobs.h. Blocks lie in one dimension, so
 // many to a row of rays. Launched through the driver; the structs are passed by value and hold device memory.
-#include "jobs.h"
+#include "cuda/jobs.h"
 
 constexpr int kThreads = 128;  // threads of a block at most; kernels/rays/cuda.py launches no more
 #if !defined(NAVI_BLOCKS)

@@ -2,18 +2,18 @@
 // the next one begins. world/environment.py has the same as tensor operations. Include after tile.h.
 #pragma once
 
-#include "channels.h"
-#include "dynamics.h"
-#include "floor.h"
-#include "panorama.h"
-#include "rewards.h"
-#include "steps.h"
+#include "step/channels.h"
+#include "step/dynamics.h"
+#include "step/floor.h"
+#include "step/panorama.h"
+#include "step/rewards.h"
+#include "step/steps.h"
 
 namespace navi {
 namespace {
 
 // Columns of a row's body.
-constexpr int kPosition = 0, kYaw = 3, kVelocity = 4, kFront = 8, kClearance = 9, kSeen = 10, kReturn = 14;
+constexpr int kPosition = 0, kYaw = 3, kVelocity = 4, kFrontDistance = 8, kClearance = 9, kSeen = 10, kReturn = 14;
 
 uint64_t spread(uint64_t word, uint64_t part) {
     constexpr uint64_t golden = 0x9E3779B97F4A7C15u, mix1 = 0xBF58476D1CE4E5B9u, mix2 = 0x94D049BB133111EBu;
@@ -29,7 +29,7 @@ void step_begin(const Step& s, int64_t row) {
     float* position = s.position + 3 * row;
     for (int a = 0; a < 3; ++a) position[a] = body[kPosition + a];
     s.yaw[row] = body[kYaw];
-    fly(s.drone, tree, s.action + 4 * row, body[kFront], position, s.yaw[row], body + kVelocity, s.collided[row],
+    fly(s.drone, tree, s.action + 4 * row, body[kFrontDistance], position, s.yaw[row], body + kVelocity, s.collided[row],
         s.attempted[row]);
 }
 
@@ -38,15 +38,15 @@ template <class L, class B>
 void look(const Scenes& scenes, const Sensor& sensor, const Layout& plain, const Stand& from, const Channels& to,
           int64_t first, int64_t end) {
     const int64_t rays = rays_of(sensor);
-    const float range = static_cast<float>(sensor.range), scale = static_cast<float>(sensor.scale);
+    const float max_distance = static_cast<float>(sensor.max_distance), scale = static_cast<float>(sensor.scale);
     float turn[2];
     cos_sin(from.yaw, turn);
     Layout layout = plain;
     layout.turn = turn;
     const BoxTree boxes = box_tree(*scenes.hierarchies, static_cast<int>(from.scene));
     each_tile<L, B>(
-        boxes, from.position, sensor.directions, rays, range, layout, first, end,
-        ChannelSink<L, B>{to, boxes.semantic, range, scale, run_of(layout, rays), layout.wide * layout.elevations});
+        boxes, from.position, sensor.directions, rays, max_distance, layout, first, end,
+        ChannelSink<L, B>{to, boxes.semantic, max_distance, scale, run_of(layout, rays), layout.wide * layout.elevations});
 }
 
 // Where the row's episode of that number begins.
@@ -58,15 +58,15 @@ void draw_spawn(const Step& s, int64_t row, int64_t episode) {
     s.slot[row] = static_cast<int64_t>(static_cast<double>(word >> 11) * 0x1p-53 * static_cast<double>(s.pool_count[scene]));
 }
 
-void step_finish(const Step& s, int64_t row, float* metres) {
-    const Channels seen = channels(s, row, metres);
+void step_finish(const Step& s, int64_t row, float* depth) {
+    const Channels seen = channels(s, row, depth);
     const int64_t scene = s.scene[row];
     float* body = s.body + kBody * row;
     const float* position = s.position + 3 * row;
-    float shares[4], turn[2];
-    shares_of(s.sensor, seen, s.rewards.band[scene], shares);
-    const float front = front_of(s.sensor, seen);
-    float* reach = metres + rays_of(s.sensor);
+    float fractions[4], turn[2];
+    fractions_of(s.sensor, seen, s.rewards.band[scene], fractions);
+    const float front_distance = front_distance_of(s.sensor, seen);
+    float* reach = depth + rays_of(s.sensor);
     reach_of(s.sensor, seen, reach);
     cos_sin(s.yaw[row], turn);
     uint8_t* floor = s.seen + row * s.floors.cells;
@@ -76,16 +76,16 @@ void step_finish(const Step& s, int64_t row, float* metres) {
         nearest_squared(box_tree(*s.scenes.hierarchies, static_cast<int>(scene)), at, __builtin_huge_val(), false)));
     const float way[3] = {position[0] - body[kPosition], position[1] - body[kPosition + 1], position[2] - body[kPosition + 2]};
     const float area = static_cast<float>(s.floors.cell * s.floors.cell);
-    const Outcome outcome{position, shares, body + kSeen, speed_of(way), s.yaw[row], clearance, body[kClearance],
+    const Outcome outcome{position, fractions, body + kSeen, speed_of(way), s.yaw[row], clearance, body[kClearance],
                           s.attempted[row], static_cast<float>(marked) * area, s.collided[row] != 0};
     const float reward =
         reward_terms(s.rewards, row, scene, outcome, s.episode[row] + 1, s.terms + row, s.rows);
     const float total = body[kReturn] + reward;
     const int64_t age = s.age[row] + 1, length = s.length[row] + 1;
-    const bool lost = shares[0] >= static_cast<float>(s.void_starvation) && length > s.void_grace;
-    const bool ends = lost || age >= s.max_steps;
+    const bool is_void = fractions[0] >= static_cast<float>(s.void_starvation) && length > s.void_grace;
+    const bool ends = is_void || age >= s.max_steps;
     s.reward[row] = reward;
-    s.lost[row] = lost;
+    s.void_[row] = is_void;
     s.truncated[row] = ends;
     s.speed[row] = speed_of(body + kVelocity);
     s.scene_index[row] = scene;
@@ -103,9 +103,9 @@ void step_finish(const Step& s, int64_t row, float* metres) {
     }
     for (int a = 0; a < 3; ++a) body[kPosition + a] = position[a];
     body[kYaw] = s.yaw[row];
-    body[kFront] = front;
+    body[kFrontDistance] = front_distance;
     body[kClearance] = clearance;
-    for (int i = 0; i < 4; ++i) body[kSeen + i] = shares[i];
+    for (int i = 0; i < 4; ++i) body[kSeen + i] = fractions[i];
     body[kReturn] = total;
     s.age[row] = age;
     s.length[row] = length;

@@ -16,8 +16,8 @@
 // each kind of CPU has its own copy. Never compiled with fused or reassociated arithmetic but for the explicit ones.
 #pragma once
 
-#include "tiles.h"
-#include "views.h"
+#include "rays/tiles.h"
+#include "rays/views.h"
 
 namespace navi {
 namespace {
@@ -335,10 +335,10 @@ class Tile {
 
 // Cast tiles [first, end) of the rays that leave `origin`; `sink` takes the numbers of a tile's rays, and the tile.
 template <class L, class B, class Sink>
-void each_tile(const BoxTree& tree, const float* origin, const float* directions, int64_t rays, float range,
+void each_tile(const BoxTree& tree, const float* origin, const float* directions, int64_t rays, float max_distance,
                const Layout& layout, int64_t first, int64_t end, const Sink& sink) {
     constexpr int W = L::width;
-    Tile<L, B> tile(tree, origin, least(range, static_cast<float>(kHuge)));
+    Tile<L, B> tile(tree, origin, least(max_distance, static_cast<float>(kHuge)));
     const int64_t columns = layout.elevations ? rays / layout.elevations : 0;
     const int64_t bands = layout.elevations ? (layout.elevations + layout.high - 1) / layout.high : 0;
     for (int64_t number = first; number < end; ++number) {
@@ -369,12 +369,12 @@ template <class L, class B>
 void cast_tiles(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first, int64_t end) {
     const float* directions = rays.directions + (rays.shared ? 0 : 3 * row * rays.rays);
     const int64_t start = row * rays.rays;
-    const float range = static_cast<float>(rays.max_distance);
-    each_tile<L, B>(tree, rays.origins + 3 * row, directions, rays.rays, range, layout, first, end,
+    const float max_distance = static_cast<float>(rays.max_distance);
+    each_tile<L, B>(tree, rays.origins + 3 * row, directions, rays.rays, max_distance, layout, first, end,
                     [&](const int64_t* ray, const Tile<L, B>& tile) {
                         for (int l = 0; l < L::width; ++l) {
                             const int f = tile.triangle[l];
-                            rays.depth[start + ray[l]] = f >= 0 ? tile.time[l] : range;
+                            rays.depth[start + ray[l]] = f >= 0 ? tile.time[l] : max_distance;
                             rays.label[start + ray[l]] = f >= 0 ? tree.semantic[f] : 0;
                             rays.valid[start + ray[l]] = f >= 0;
                         }

@@ -1,10 +1,10 @@
-// What a panorama says: the channels of the observation, written while a tile's hits are at hand, and everything that
-// rewards and the speed limiter read. kernels/rays/panorama.py is the twin, number for number.
+// A panorama: the channels of the observation, written while a tile's hits are at hand, and everything that rewards and
+// the speed limiter read. kernels/rays/panorama.py is the twin, number for number.
 #pragma once
 
 #include <cmath>
 
-#include "views.h"
+#include "rays/views.h"
 
 namespace navi {
 
@@ -14,7 +14,7 @@ struct Sensor {
     const float* directions;  // (Az * El, 3) unit vectors in the drone's frame, azimuth by azimuth
     int64_t azimuths;
     int64_t elevations;
-    double range;             // M [m]
+    double max_distance;      // M [m]
     double scale;             // 1 / ln(1 + M)
     int64_t limiter_side;     // azimuths on each side that the speed limiter looks at,
     int64_t limiter_low;      // its first
@@ -32,17 +32,17 @@ NAVI_INLINE int64_t rays_of(const Sensor& sensor) {
 
 // One row's panorama as it is written.
 struct Channels {
-    float* depth;     // (R) ln(1 + depth) * scale
-    float* semantic;  // (R)
-    float* valid;     // (R)
-    float* metres;    // (R) depth [m]
+    float* normalised;  // (R) ln(1 + depth) * scale
+    float* semantic;    // (R)
+    float* valid;       // (R)
+    float* depth;       // (R) [m]
 };
 
 // Count hits, those within 2 m, and those in the band, of the rays [first, last).
 NAVI_INLINE void count_hits(const Channels& seen, int64_t first, int64_t last, float far, int32_t counts[3]) {
     int32_t hits = 0, near = 0, band = 0;
     for (int64_t r = first; r < last; ++r) {
-        const float d = seen.metres[r];
+        const float d = seen.depth[r];
         const int32_t v = seen.valid[r] != 0.0f;
         hits += v;
         near += v & static_cast<int32_t>(d <= kNear);
@@ -51,26 +51,26 @@ NAVI_INLINE void count_hits(const Channels& seen, int64_t first, int64_t last, f
     counts[0] = hits, counts[1] = near, counts[2] = band;
 }
 
-// Write the shares (4) of rays that miss, that hit within 2 m, in the band, and in the band ahead.
-NAVI_INLINE void shares_of(const Sensor& sensor, const Channels& seen, float far, float* shares) {
+// Write the fractions (4) of rays that miss, that hit within 2 m, in the band, and in the band ahead.
+NAVI_INLINE void fractions_of(const Sensor& sensor, const Channels& seen, float far, float* fractions) {
     const int64_t rays = rays_of(sensor), side = sensor.ahead * sensor.elevations;
     int32_t left[3], rest[3], right[3];
     count_hits(seen, 0, side, far, left);
     count_hits(seen, side, rays - side, far, rest);
     count_hits(seen, rays - side, rays, far, right);
     const float all = static_cast<float>(rays);
-    for (int i = 0; i < 3; ++i) shares[i] = static_cast<float>(left[i] + rest[i] + right[i]) / all;
-    shares[0] = 1.0f - shares[0];
-    shares[3] = static_cast<float>(left[2] + right[2]) / static_cast<float>(2 * side);
+    for (int i = 0; i < 3; ++i) fractions[i] = static_cast<float>(left[i] + rest[i] + right[i]) / all;
+    fractions[0] = 1.0f - fractions[0];
+    fractions[3] = static_cast<float>(left[2] + right[2]) / static_cast<float>(2 * side);
 }
 
 // The nearest hit that the speed limiter sees [m], infinite where there is none.
-NAVI_INLINE float front_of(const Sensor& sensor, const Channels& seen) {
+NAVI_INLINE float front_distance_of(const Sensor& sensor, const Channels& seen) {
     float nearest = HUGE_VALF;
     for (int64_t a = 0; a < sensor.azimuths; ++a) {
         if (a >= sensor.limiter_side && a < sensor.azimuths - sensor.limiter_side) continue;
         for (int64_t r = a * sensor.elevations + sensor.limiter_low; r < a * sensor.elevations + sensor.limiter_high; ++r)
-            if (seen.valid[r] != 0.0f) nearest = least(nearest, seen.metres[r]);
+            if (seen.valid[r] != 0.0f) nearest = least(nearest, seen.depth[r]);
     }
     return nearest;
 }
@@ -79,7 +79,7 @@ NAVI_INLINE float front_of(const Sensor& sensor, const Channels& seen) {
 NAVI_INLINE void reach_of(const Sensor& sensor, const Channels& seen, float* reach) {
     const float cosine = static_cast<float>(sensor.horizon_cos), radius = static_cast<float>(sensor.view_radius);
     for (int64_t a = 0; a < sensor.azimuths; ++a) {
-        const float* depth = seen.metres + a * sensor.elevations;
+        const float* depth = seen.depth + a * sensor.elevations;
         float longest = depth[sensor.horizon_first];
         for (int64_t e = sensor.horizon_first + 1; e < sensor.horizon_last; ++e) longest = greatest(longest, depth[e]);
         reach[a] = least(longest * cosine, radius);

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "tiles.h"
+#include "rays/tiles.h"
 
 namespace navi {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #endif
 
-#include "views.h"
+#include "rays/views.h"
 
 namespace navi {
 

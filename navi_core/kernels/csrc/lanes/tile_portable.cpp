@@ -1,7 +1,7 @@
 // For any CPU.
-#include "lanes_portable.h"
-#include "tile.h"
-#include "step.h"
+#include "lanes/portable.h"
+#include "rays/tile.h"
+#include "step/step.h"
 
 namespace navi {
 

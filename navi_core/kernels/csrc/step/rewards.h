@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "views.h"
+#include "rays/views.h"
 
 namespace navi {
 
@@ -24,7 +24,7 @@ struct Rewards {
     double max_speed;       // that counts as 1 in the collision term [m/s]
 };
 
-// What a row's terms are made of. Seen: shares of the panorama that miss, are near, in the band, in the band ahead.
+// What a row's terms are made of. Seen: fractions of the panorama that miss, are near, in the band, in the band ahead.
 struct Outcome {
     const float* position;
     const float *now, *before;

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "views.h"
+#include "rays/views.h"
 
 namespace navi {
 

@@ -1,8 +1,8 @@
 // Compiled with AVX-512 and AVX2; called only where the CPU has both.
-#include "lanes_avx2.h"
-#include "lanes_avx512.h"
-#include "tile.h"
-#include "step.h"
+#include "lanes/avx2.h"
+#include "lanes/avx512.h"
+#include "rays/tile.h"
+#include "step/step.h"
 
 namespace navi {
 

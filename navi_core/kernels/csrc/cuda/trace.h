@@ -5,8 +5,8 @@
 // never moves backwards. Times of triangles are computed in double, whatever Real is.
 #pragma once
 
-#include "closest.h"
-#include "views.h"
+#include "rays/closest.h"
+#include "rays/views.h"
 
 namespace navi {
 

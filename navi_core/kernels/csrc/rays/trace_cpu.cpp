@@ -1,8 +1,8 @@
 // The CPU library: tiles of rays over OpenMP threads, as wide as the CPU allows. Called through ctypes.
 #include <cstdint>
 
-#include "closest.h"
-#include "schedule.h"
+#include "rays/closest.h"
+#include "rays/schedule.h"
 
 namespace navi {
 

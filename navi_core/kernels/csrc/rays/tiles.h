@@ -1,7 +1,7 @@
 // The tile tracers, one translation unit for each kind of CPU.
 #pragma once
 
-#include "views.h"
+#include "rays/views.h"
 
 namespace navi {
 
