@@ -83,7 +83,7 @@ def run_gate(
         field = Field(scenes, threads=threads)
         flight = _Flight(field, env_config, config, sessions, seed)
         action, life = flight.draw(), flight.env.state_dict()
-        calls = {"gate": lambda: flight.judge(action, life), "slower": lambda: flight.propose(action, life)}
+        calls = {"gate": lambda: flight.judge(action, life), "slower": lambda: flight.choose_action(action, life)}
         times = take_turns(calls, repeats, warmup=5)
         truth = _truth(_Flight(field, env_config, config, sessions, seed + 1), decisions)
         without, behind = (

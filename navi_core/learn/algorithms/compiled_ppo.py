@@ -67,9 +67,10 @@ class CompiledPPOLearner(PPOLearner):
         with timer("loss"):
             gradient, value_gradient = torch.empty_like(logits), torch.empty_like(values)
             ratios, statistics, peaks = torch.empty(len(values)), np.zeros(5), np.zeros(2)
-            decisions = (s.actions, s.log_probs, s.values, s.advantages, s.returns)
+            sampled = (s.actions, s.log_probs, s.values, s.advantages, s.returns)
+            actions, log_probs, old_values, advantages, returns = (x.reshape(-1).numpy() for x in sampled)
             ppo_gradient(
-                logits.numpy(), values.numpy(), *(x.reshape(-1).numpy() for x in decisions), now["clip"],
+                logits.numpy(), values.numpy(), actions, log_probs, old_values, advantages, returns, now["clip"],
                 now["entropy_coefficient"], ppo.value_coefficient,
                 math.inf if ppo.value_clip is None else ppo.value_clip, batch.share,
                 gradient.numpy(), value_gradient.numpy(), ratios.numpy(), statistics, peaks,

@@ -54,7 +54,7 @@ def surface_triangles(nodes: Words, resolution: int, lower: Float64, voxel_size:
     distance = leaf_distance(word).astype(np.float32) / np.float32(voxel_size)
     semantic = leaf_semantic(word)
     corners, nearest = _corner_distances(key, distance, resolution)
-    known = np.isfinite(corners).all(axis=1)
+    known: npt.NDArray[np.bool_] = np.all(np.isfinite(corners), axis=1)
     near = np.flatnonzero(known & (corners.max(axis=1, initial=0.0) < NEAR))
     planes = np.empty((len(near), 4))
     fit_planes(corners[near], planes)
@@ -120,7 +120,8 @@ def _planes(key: Int64, planes: Float64, semantic: Int32) -> tuple[Float64, Int3
         moved = planes.copy()
         moved[:, 3] += (planes[:, :3] * shift).sum(axis=1)
         moved *= np.where((moved[:, :3] * moved[first[group], :3]).sum(axis=1) < 0.0, -1.0, 1.0)[:, None]
-        mean = np.stack([np.bincount(group, moved[:, a] * area) for a in range(4)], axis=1)
+        sums = [np.bincount(group, moved[:, a] * area) for a in range(4)]
+        mean = np.stack(sums, axis=1).astype(np.float64, copy=False)
         mean /= np.linalg.norm(mean[:, :3], axis=1, keepdims=True)
         off = moved - mean[group]
         apart = np.abs(((shift[:, None] + _OCTANTS * edge) * off[:, None, :3]).sum(axis=2) - off[:, 3:]).max(axis=1)
@@ -172,4 +173,5 @@ def _emitted(
     count = emit(shapes, edge, triangles, owner)
     triangles, owner = np.empty((count, 3, 3), np.float32), np.empty(count, np.int64)
     emit(shapes, edge, triangles, owner)
-    return triangles + (positions(key[owner]) * edge)[:, None, :], semantic[owner]
+    corners: Float64 = triangles.astype(np.float64) + (positions(key[owner]) * edge)[:, None, :]
+    return corners, semantic[owner]

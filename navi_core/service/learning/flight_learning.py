@@ -69,6 +69,9 @@ class FlightLearning:
         trainer: The trainer; its thread runs from `start` to `close`.
     """
 
+    _runner: EagerRunner
+    _version: int
+
     def __init__(
         self,
         model: ServedModel,

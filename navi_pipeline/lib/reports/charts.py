@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,10 +36,10 @@ REWARD_PANELS = {
 CLONING_PANELS = {"nll": "negative log-likelihood", "validation_nll": "negative log-likelihood, held-out flights"}
 """Curves of behaviour cloning: metric → label."""
 
-Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, float | None]]
 
 
-def line_chart(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str) -> str:
+def line_chart(curves: Mapping[str, tuple[Sequence[float], Sequence[float | None]]], *, x: str, y: str) -> str:
     """Draw lines over a common pair of axes.
 
     Args:
@@ -58,7 +58,7 @@ def scatter_chart(groups: Mapping[str, Points], *, x: str, y: str) -> str:
     return _frame(groups, x, y, lines=False)
 
 
-def curve_charts(curve: Mapping[str, Sequence[float]], panels: Mapping[str, str]) -> list[str]:
+def curve_charts(curve: Mapping[str, Sequence[Any]], panels: Mapping[str, str]) -> list[str]:
     """Draw one chart for each metric that a run has.
 
     Args:
@@ -80,7 +80,7 @@ def histogram_chart(values: Mapping[str, np.ndarray], *, x: str) -> str:
     curves = {}
     for name, numbers in values.items():
         counts, edges = np.histogram(numbers, bins=41)
-        curves[name] = ((edges[:-1] + edges[1:]) / 2, counts)
+        curves[name] = (((edges[:-1] + edges[1:]) / 2).tolist(), counts.tolist())
     return line_chart(curves, x=x, y="count")
 
 
