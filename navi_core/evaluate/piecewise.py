@@ -1,6 +1,6 @@
-"""Evaluations in pieces: a few scenes at a time, kept in a file each, so that a long one may be stopped and goes on.
+"""Resumable evaluations: a few scenes at a time, each piece stored in a file.
 
-An episode depends on its start, the protocol and the weights alone, so the pieces together are the whole to the bit.
+An episode depends on its start, the protocol and the weights alone, so the joined pieces equal the whole bit for bit.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ def evaluate_in_pieces(
     *,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[EvalResult]:
-    """Fly every subject in every scene; pieces that were flown before are read.
+    """Fly every subject in every scene; stored pieces are read.
 
-    Scenes are made ready once for all subjects that have not flown in them. A piece has as many scenes as leave few
-    rows of its blocks to padding.
+    Scenes are prepared once for all subjects. The size of a piece keeps the padding of its blocks small.
 
     Args:
         subjects: As `evaluate` takes them.
-        loaders: Name of each scene, and what loads it.
+        loaders: Name and loader of each scene.
         config: The protocol.
-        folder: Where the pieces are kept, a folder for each subject, named by their first scene.
-        progress: Called as progress(what, pieces done, pieces in all).
+        folder: Folder of the pieces: a subfolder per subject, a file named by the first scene of each piece.
+        progress: Called as progress(label, pieces done, pieces in all).
 
     Returns:
         One result per subject, without paths.
@@ -68,9 +67,9 @@ def evaluate_in_pieces(
         label = group[0][0] if len(group) == 1 else f"{group[0][0]}+{len(group) - 1}"
         for subject, one, kept in zip(subjects, resolved, pieces, strict=True):
             file = folder / one.flyer.name / f"{label}.json"
-            piece = _known(file, config, scenes, one)
+            piece = _stored(file, config, scenes, one)
             if piece is None:
-                # A policy reads semantic ids as its training numbered them.
+                # Semantic ids must be those of the policy's training.
                 words = None if one.vocabulary is None else tuple(sorted(one.vocabulary.items()))
                 if words not in courses:
                     courses[words] = build_course(scenes, config, vocabulary=one.vocabulary)
@@ -84,10 +83,10 @@ def evaluate_in_pieces(
 
 
 def join_results(parts: Sequence[EvalResult]) -> EvalResult:
-    """Return the evaluation that several are parts of: one subject, one protocol, different scenes.
+    """Join evaluations of one subject and protocol on different scenes.
 
     Raises:
-        EvaluationError: No part, or parts of different subjects or protocols, or of the same scene.
+        EvaluationError: There is no part, or subjects, protocols or weights differ, or a scene occurs twice.
     """
     if not parts:
         raise EvaluationError("there is nothing to join")
@@ -97,7 +96,7 @@ def join_results(parts: Sequence[EvalResult]) -> EvalResult:
     if any(part.subject != first.subject or part.config != first.config for part in parts) or len(weights) > 1:
         raise EvaluationError("the parts are of different subjects or protocols; evaluate all scenes alike")
     if len(set(scenes)) < len(scenes):
-        raise EvaluationError("a scene stands in two of the parts; join each once")
+        raise EvaluationError("a scene occurs in two parts; join each scene once")
     episodes = [row for part in parts for row in part.episodes]
     made = summarise(first.subject, first.config, episodes, {})
     identity = {name: value for name, value in first.summary.items() if name not in made and name not in _OF_EPISODES}
@@ -119,7 +118,7 @@ def join_results(parts: Sequence[EvalResult]) -> EvalResult:
 
 
 def _piece_size(config: EvalConfig, scenes: int) -> int:
-    """Return the least number of scenes of which at most a tenth of the rows are padding, or else the best."""
+    """Return the smallest number of scenes with at most 10 % padding rows, or else the best one."""
 
     def padding(size: int) -> float:
         rows = size * config.starts
@@ -129,8 +128,8 @@ def _piece_size(config: EvalConfig, scenes: int) -> int:
     return next((size for size in sizes if padding(size) <= _MOST_PADDING), min(sizes, key=padding))
 
 
-def _known(file: Path, config: EvalConfig, scenes: Sequence[Scene], subject: Subject) -> EvalResult | None:
-    """Return what was flown before by the same protocol, weights, code and scenes; None otherwise."""
+def _stored(file: Path, config: EvalConfig, scenes: Sequence[Scene], subject: Subject) -> EvalResult | None:
+    """Return the stored piece of the same protocol, weights, code and scenes, or None."""
     if not file.is_file():
         return None
     piece = EvalResult.load(file)

@@ -1,8 +1,8 @@
-"""Promotion: the champion changes only when the challenger is shown to be better, and no more dangerous.
+"""Promotion: the champion changes only for a challenger that is shown to be better and collides no more.
 
-Challenger and champion fly the same frozen starts of validation scenes. The first champion, who has nobody to beat,
-must beat the random pilot. Who wins there flies once more, from starts that nobody was chosen by: of many challengers
-on the same starts some win by chance. Whatever is decided becomes one row of the table `promotions`, refusals included.
+Challenger and champion fly the same frozen starts of validation scenes. A first champion must beat the random pilot. A
+challenger that wins flies once more from other starts, because of many challengers on the same starts some win by
+chance. Every decision becomes one row of the table `promotions`, refusals included.
 """
 
 from __future__ import annotations
@@ -37,41 +37,38 @@ __all__ = [
 ]
 
 COLLISION_TOLERANCE = 1.0
-"""Mean rise of collisions per minute that is taken for chance while its interval includes 0."""
+"""Mean rise of collisions per minute that is tolerated while its interval includes 0."""
 
 METRIC = "c_vis_auc"
-"""What the challenger must be better in."""
+"""Metric in which the challenger must be better."""
 
 SAFETY = "collisions_per_minute"
-"""What it must not be worse in."""
+"""Metric in which the challenger must not be worse."""
 
 _FEWEST_SCENES = 2
 _LISTED = 5
-"""Scenes that a refusal names."""
-_SEEN = (
-    "{version}, or a version that it descends from, was trained on {seen} of these scenes; promote on scenes that it "
-    "never saw"
-)
+"""Scenes listed in a refusal."""
+_SEEN = "{version}, or an ancestor of it, was trained on {seen} of these scenes; promote on scenes that are new to it"
 _CONFIRMING = 1_000_000
-"""Where the seeds of confirming flights begin: nobody chooses a version by flights of these."""
+"""First seed of confirming flights, which no version is selected by."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a version becomes the champion, and why."""
+    """Promotion decision with its reason."""
 
     version: str
     """The challenger."""
     alias: str
-    """The alias it asked for."""
+    """The requested alias."""
     promoted: bool
-    """Whether it got it."""
+    """Whether the alias moves to it."""
     reason: str
     """The verdict in words."""
     previous_version: str | None
-    """Who held the alias before; None for a first champion."""
+    """Version that held the alias; None for a first champion."""
     opponent: str
-    """Who it was compared with: the champion, or the random pilot."""
+    """Opponent: the champion or the random pilot."""
     coverage: Comparison
     """Challenger against opponent in coverage."""
     collisions: Comparison
@@ -79,10 +76,10 @@ class Decision:
     evaluation_id: str
     """The challenger's evaluation."""
     decided_at: str
-    """When, ISO 8601 in UTC."""
+    """Time of the decision, ISO 8601 in UTC."""
 
     def to_row(self) -> dict[str, Any]:
-        """Return the row for the table `promotions`; differences are shares of 1, as everywhere in the warehouse."""
+        """Return the row of the table `promotions`; differences are fractions of 1, as everywhere in the warehouse."""
         return {
             "alias": self.alias,
             "version": self.version,
@@ -93,16 +90,16 @@ class Decision:
             "evaluation_id": self.evaluation_id,
             "opponent": self.opponent,
             "mean_difference": self.coverage.mean_difference / 100.0,
-            "low": _known(self.coverage.low / 100.0),
-            "high": _known(self.coverage.high / 100.0),
+            "low": _none_if_nan(self.coverage.low / 100.0),
+            "high": _none_if_nan(self.coverage.high / 100.0),
             "collisions_difference": self.collisions.mean_difference,
-            "collisions_low": _known(self.collisions.low),
-            "collisions_high": _known(self.collisions.high),
+            "collisions_low": _none_if_nan(self.collisions.low),
+            "collisions_high": _none_if_nan(self.collisions.high),
         }
 
 
-def _known(bound: float) -> float | None:
-    """Return a bound, None where one pair has none."""
+def _none_if_nan(bound: float) -> float | None:
+    """Return a bound, None for NaN."""
     return None if bound != bound else bound
 
 
@@ -116,30 +113,30 @@ def decide(
     tolerance: float = COLLISION_TOLERANCE,
     seen: int = 0,
 ) -> Decision:
-    """Decide a promotion from two evaluations on the same starts, of scenes that the challenger was not trained on.
+    """Decide a promotion from two evaluations on the same starts.
 
-    Better: the paired interval of `c_vis_auc` over scenes and starts lies above 0. Not worse in collisions: the
-    paired interval of the collisions per minute does not lie above 0, and their mean rises by no more than
-    `tolerance`.
+    The challenger must be better: the paired interval of `c_vis_auc` lies above 0. It must not collide more: the paired
+    interval of the collisions per minute does not lie above 0, and their mean rises by at most `tolerance`. It must not
+    have been trained on any of the scenes.
 
     Args:
         version: The challenger's version.
         challenger: Its evaluation.
         opponent: The champion's evaluation, or the random pilot's where there is no champion.
         previous_version: The champion's version; None where there is none.
-        alias: The alias asked for.
-        tolerance: Rise of collisions per minute taken for chance.
-        seen: Scenes that it is known to have been trained on besides what its evaluation says, see `scenes_seen`.
+        alias: The requested alias.
+        tolerance: Tolerated mean rise of collisions per minute.
+        seen: Number of these scenes in its training, see `scenes_seen`; the evaluation's own count applies as well.
 
     Raises:
-        EvaluationError: The two did not fly the same starts, or no champion is given and the opponent is not random.
+        EvaluationError: The starts differ, or there is no champion and the opponent is not the random pilot.
     """
     if previous_version is None and opponent.summary.get("subject") != "random":
         raise EvaluationError("a first champion is judged against the pilot 'random'; evaluate that on the same scenes")
     coverage = compare(challenger, opponent, METRIC)
     collisions = compare(challenger, opponent, SAFETY)
-    # A wide interval must not let more through, nor a champion that knew the scenes: the bounds themselves are asked,
-    # of few scenes the bootstrap's, which is the narrower one.
+    # The bounds themselves decide, so that neither a wide interval nor a champion trained on the scenes lets more
+    # through; with few scenes also the bootstrap's bound, which is narrower.
     likely = bootstrap_interval(paired_differences(challenger, opponent, SAFETY)).low
     rises = max(likely, collisions.low) > 0 or collisions.mean_difference > tolerance
     seen = max(seen, int(challenger.summary.get("scenes_trained_on") or 0))
@@ -147,7 +144,7 @@ def decide(
     if seen:
         reason = f"Refused, {version} was trained on {seen} of these scenes"
     elif alone:
-        reason = f"Refused, {coverage.scenes} scene says nothing of others; let it fly in {_FEWEST_SCENES} or more"
+        reason = f"Refused, {coverage.scenes} scene is too few; evaluate it on {_FEWEST_SCENES} or more"
     elif not coverage.better:
         reason = f"Refused, not shown to be better: {coverage.sentence}"
     elif rises:
@@ -169,15 +166,14 @@ def decide(
 
 
 def _clean_flights(flown: EvalResult) -> str:
-    """Return a sentence on the flights that hit something: a mean of rare events says little about the next one."""
+    """Return a sentence on the flights with collisions, with the upper bound where there are none."""
     flights, hit = len(flown.episodes), sum(not row["collision_free"] for row in flown.episodes)
-    if hit:
-        return f"{hit} of its {flights} flights hit something."
-    return f"None of its {flights} flights hit anything; up to {100 * (1 - 0.05 ** (1 / flights)):.0f} % might (95 %)."
+    bound = "" if hit else f" (95 % upper bound: {100 * (1 - 0.05 ** (1 / flights)):.0f} %)"
+    return f"{hit} of {flights} flights collided{bound}."
 
 
 def confirming(config: EvalConfig, version: str) -> EvalConfig:
-    """Return the protocol of the flight that has to confirm a win: other starts of the same scenes, each version's own.
+    """Return the protocol of the confirming flight: other starts of the same scenes, different for each version.
 
     Args:
         config: The protocol of the first flight.
@@ -188,13 +184,13 @@ def confirming(config: EvalConfig, version: str) -> EvalConfig:
 
 
 def confirmed(first: Decision, again: Decision) -> Decision:
-    """Return what is decided of a challenger that won its first flight: what the second one says, told with both.
+    """Return the decision after a confirming flight, with a reason that names both leads.
 
-    The lead that is told is the second's; the first one's was chosen for being large.
+    The second lead counts, because the first one was selected for being large.
     """
-    before = f"{first.coverage.mean_difference:+.2f} on the first ones"
+    before = f"{first.coverage.mean_difference:+.2f} on the first starts"
     if again.promoted:
-        return replace(again, reason=f"{again.reason} These are other starts than it won on before ({before}).")
+        return replace(again, reason=f"{again.reason} Confirmed on other starts ({before}).")
     return replace(again, reason=f"Refused, its lead ({before}) is not confirmed on other starts. {again.reason}")
 
 
@@ -207,21 +203,21 @@ def decide_and_confirm(
     alias: str = "champion",
     seen: int = 0,
 ) -> tuple[Decision, list[tuple[EvalResult, EvalResult]]]:
-    """Decide a promotion (`decide`), and of a challenger that wins once more, from other starts.
+    """Decide a promotion; a challenger that wins flies once more from other starts.
 
     Args:
         version: The challenger's version.
         first: Evaluations of challenger and opponent.
-        fly_again: Returns both by another protocol; called of a challenger that wins.
+        fly_again: Returns both evaluations under another protocol; called for a challenger that wins.
         previous_version: The champion's version; None where there is none.
-        alias: The alias asked for.
-        seen: Scenes that it is known to have been trained on, see `scenes_seen`.
+        alias: The requested alias.
+        seen: Number of these scenes in its training, see `scenes_seen`.
 
     Returns:
-        The decision, and the pairs of evaluations that it rests on.
+        The decision and its pairs of evaluations.
 
     Raises:
-        EvaluationError: As `decide`.
+        EvaluationError: See `decide`.
     """
     decision = decide(version, *first, previous_version=previous_version, alias=alias, seen=seen)
     if not decision.promoted:
@@ -232,37 +228,36 @@ def decide_and_confirm(
 
 
 def scenes_seen(registry: Registry, version: str, flown: EvalResult) -> int:
-    """Return how many scenes of an evaluation a version was trained on, or one that it descends from.
+    """Return how many scenes of an evaluation a version or one of its ancestors was trained on.
 
-    A checkpoint knows those of the weights that it began with since 2026-11-22; older ones know their own alone.
+    Old checkpoints hold only their own scenes, so the whole lineage is read.
     """
-    known = _learned(registry.lineage(version)[1:])
+    known = _training_scenes(registry.lineage(version)[1:])
     before = {str(row["scene"]) for row in flown.episodes if row["scene_hash"] in known}
     return max(int(flown.summary.get("scenes_trained_on") or 0), len(before))
 
 
-def _learned(entries: Iterable[ModelVersion]) -> set[str]:
+def _training_scenes(entries: Iterable[ModelVersion]) -> set[str]:
     """Return the content and source hashes of the scenes that versions were trained on."""
     known: set[str] = set()
     for entry in entries:
         try:
             known |= trained_on(load_checkpoint(entry.path))
         except CheckpointError:
-            continue  # an ancestor whose file is gone, or that this Navi cannot read
+            continue  # the ancestor's file is gone or unreadable
     return known
 
 
 def _require_unseen(version: str, registry: Registry, scenes: Sequence[Scene]) -> None:
-    """Refuse scenes on which no flight, of an hour perhaps, could win."""
-    known = _learned(registry.lineage(version))
+    """Refuse scenes on which the challenger cannot win, before any flight."""
+    known = _training_scenes(registry.lineage(version))
     seen = [scene.name for scene in scenes if scene.content_hash() in known or scene.source_hash in known]
     if seen:
-        told = f"{len(seen)} ({', '.join(seen[:_LISTED])}{', …' if len(seen) > _LISTED else ''})"
-        raise EvaluationError(_SEEN.format(version=version, seen=told))
+        listed = f"{len(seen)} ({', '.join(seen[:_LISTED])}{', …' if len(seen) > _LISTED else ''})"
+        raise EvaluationError(_SEEN.format(version=version, seen=listed))
     if len(scenes) < _FEWEST_SCENES:
         raise EvaluationError(
-            f"a promotion needs {_FEWEST_SCENES} scenes or more, {len(scenes)} says nothing of others; name more with "
-            "--scene"
+            f"a promotion needs {_FEWEST_SCENES} scenes or more and has {len(scenes)}; name more with --scene"
         )
 
 
@@ -277,7 +272,7 @@ def promote(
     opponent: EvalResult | None = None,
     record: Callable[[Decision, list[tuple[EvalResult, EvalResult]]], None] | None = None,
 ) -> tuple[Decision, list[tuple[EvalResult, EvalResult]]]:
-    """Let a version challenge the holder of an alias, and move the alias if it wins and wins again on other starts.
+    """Let a version challenge the holder of an alias; move the alias if it wins twice, on different starts.
 
     Args:
         version: The challenger, "v003" or an alias such as "latest".
@@ -287,16 +282,15 @@ def promote(
         alias: The alias at stake.
         challenger: Its evaluation on these scenes, if it has been flown already.
         opponent: The evaluation of the alias's holder, or of the random pilot, if it has been flown already.
-        record: Given what is returned before the alias moves, since a version that holds it cannot be decided again;
-            and once more, refused, where another version got the alias meanwhile.
+        record: Called with the result before the alias moves, since a version that holds it cannot be decided again;
+            called once more with a refusal where another version took the alias meanwhile.
 
     Returns:
-        The decision, and the evaluations of challenger and opponent: of the first flight and, if it was won, of the
-        one that had to confirm it.
+        The decision, and the evaluations of challenger and opponent: first flight and, if won, the confirming one.
 
     Raises:
-        RegistryError: No such version, not a valid alias, or another version got the alias during the flights.
-        EvaluationError: The challenger holds the alias already, was trained on one of the scenes, there is but one
+        RegistryError: The version or alias is invalid, or another version took the alias during the flights.
+        EvaluationError: The challenger holds the alias already or was trained on one of the scenes, there is only one
             scene, or the two cannot be compared.
     """
     contender = registry.resolve(version)
@@ -304,21 +298,21 @@ def promote(
     holder = next((entry for entry in registry.list() if alias in entry.aliases), None)
     if holder is not None and holder.version == contender.version:
         raise EvaluationError(f"{contender.version} is the {alias} already")
-    rival = holder if holder is not None else "random"
-    places = scenes.field.scenes if isinstance(scenes, Course) else scenes
+    defender = holder if holder is not None else "random"
+    flown = scenes.field.scenes if isinstance(scenes, Course) else scenes
     if challenger is None:
-        _require_unseen(contender.version, registry, places)
+        _require_unseen(contender.version, registry, flown)
         challenger = evaluate(contender, scenes, config)
     elif seen := scenes_seen(registry, contender.version, challenger):
         raise EvaluationError(_SEEN.format(version=contender.version, seen=seen))
 
     def fly_again(others: EvalConfig) -> tuple[EvalResult, EvalResult]:
-        again = evaluate(contender, places, others), evaluate(rival, places, others)
+        again = evaluate(contender, flown, others), evaluate(defender, flown, others)
         for result in again:
             result.summary["confirms"] = True
         return again
 
-    first = challenger, opponent or evaluate(rival, scenes, config)
+    first = challenger, opponent or evaluate(defender, scenes, config)
     previous = holder.version if holder is not None else None
     decision, flights = decide_and_confirm(contender.version, first, fly_again, previous_version=previous, alias=alias)
     if record is not None:

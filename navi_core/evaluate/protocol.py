@@ -1,4 +1,4 @@
-"""The evaluation: a subject flies frozen starts without learning, and every episode becomes a row.
+"""Evaluation protocol: a subject flies frozen starts without learning; every episode becomes a row.
 
 course = build_course(scenes, config)
 ours = evaluate("checkpoint.pt", course)
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["episode_row", "evaluate"]
 
 _SHORTEST_PATH = 1.0
-"""Paths count as at least this long where something is divided by them [m]: a stuck drone is no infinity."""
+"""Shortest path in a denominator [m], so that a stuck drone gives no infinity."""
 
 
 def evaluate(
@@ -49,25 +49,25 @@ def evaluate(
     vocabulary: Mapping[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> EvalResult:
-    """Fly a subject over the frozen starts of scenes, and measure what it saw, hit and travelled.
+    """Fly a subject from the frozen starts of scenes; measure coverage, collisions and path length.
 
-    Nothing is learned: the weights are hashed before and after. An episode depends on its start, the protocol and
-    the weights alone, not on the other scenes and starts. Small blocks fly fastest, and always the same, on one
-    thread; the callers' settings are restored.
+    The weights are hashed before and after to prove that nothing was learned. An episode depends on its start, the
+    protocol and the weights alone. Flights run on one thread, which is fastest for small blocks and reproducible; the
+    caller's thread settings are restored.
 
     Args:
-        subject: Name of a pilot, path of a checkpoint, a policy, a version of the model registry, or a subject that is
-            ready, made by `resolve_subject` for the same protocol.
-        scenes: Scenes, or a course that `build_course` made of them (cheaper for several subjects).
-        config: The protocol; with a course it is the course's own and may be left out.
+        subject: Name of a pilot, path of a checkpoint, a policy, a registered version, or a subject prepared by
+            `resolve_subject` for the same protocol.
+        scenes: Scenes, or a course from `build_course` (cheaper for several subjects).
+        config: The protocol; a course has its own.
         name: Name of the subject in the results; by default its own.
-        vocabulary: Semantic ids by name; by default those that the checkpoint was trained with, or else those that
-            the scenes' own names give. A course has its own.
+        vocabulary: Semantic id by name; by default that of the checkpoint, else built from the scenes. A course has its
+            own.
         progress: Called as progress(decisions done, decisions in all).
 
     Raises:
-        EvaluationError: An unknown subject, another decision rate than the policy's, no scene, or a policy that
-            answers with NaN or Inf.
+        EvaluationError: The subject is unknown, the decision rate differs, there is no scene, or the policy returns
+            NaN or Inf.
         CheckpointError: The checkpoint cannot be loaded.
     """
     if isinstance(scenes, Course):
@@ -116,9 +116,9 @@ def evaluate(
 def episode_row(
     course: Course, start: Start, flight: Flight, coverage: Coverage, max_distance: float
 ) -> dict[str, Any]:
-    """Return the row of one episode: where from, and every metric by name.
+    """Return the row of one episode: start and every metric by name.
 
-    One collision event is a decision with at least one reverted substep.
+    A collision is a decision with at least one reverted substep.
     """
     config = course.config
     steps = len(flight.collided)
@@ -178,7 +178,7 @@ def _cover(course: Course, start: Start, flight: Flight) -> Coverage:
 
 
 def _require_vocabulary(name: str, trained: Mapping[str, int], course: Course) -> None:
-    """Refuse a course whose semantic ids mean something else than in the policy's training."""
+    """Refuse a course whose semantic ids differ from those of the policy's training."""
     for surface in sorted({surface for scene in course.field.scenes for surface in scene.semantic_names.values()}):
         here, there = course.field.vocabulary.get(surface, 1), trained.get(surface, 1)
         if here != there:
@@ -190,7 +190,7 @@ def _require_vocabulary(name: str, trained: Mapping[str, int], course: Course) -
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep torch and the ray kernels on one thread: blocks are small, and waiting for a second costs more."""
+    """Run torch and the ray kernels on one thread, which is fastest for small blocks."""
     torch_threads, kernel_threads = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(1)
     numba.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Evaluations and decisions go to the outbox, from where they reach the warehouse."""
+"""Warehouse rows of evaluations, comparisons and promotion decisions, written to the outbox."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["record_comparison", "record_decision", "record_evaluation"]
 
 
 def record_evaluation(result: EvalResult, *, outbox: Path | None = None) -> int:
-    """Write one row of `evaluations` and one of `episodes` per episode; they are durable when this returns.
+    """Write one row of `evaluations` and one of `episodes` per episode; durable on return.
 
     Args:
-        result: What to record.
+        result: The evaluation.
         outbox: Segment folder; by default the outbox of `$NAVI_HOME`.
 
     Returns:
@@ -46,16 +46,16 @@ def record_comparison(
     *,
     outbox: Path | None = None,
 ) -> str:
-    """Write one row of `comparisons`; it is durable when this returns.
+    """Write one row of `comparisons`; durable on return.
 
     Args:
-        verdict: What was found; of seeds also the profiles and the matrices of seeds × scenes are kept.
-        a: The results it rests on, of the first side: one per training seed.
-        b: Of the second.
+        verdict: The comparison; over seeds also its profiles and matrices of seeds × scenes are stored.
+        a: Results of the first side, one per training seed.
+        b: Results of the second side.
         outbox: Segment folder; by default the outbox of `$NAVI_HOME`.
 
     Returns:
-        The comparison's id, a hash of the evaluations: comparing them again is the same comparison.
+        The comparison's id, a hash of the evaluations.
 
     Raises:
         RecordError: The row could not be written.
@@ -85,11 +85,11 @@ def record_comparison(
 
 
 def record_decision(decision: Decision, challenger: EvalResult, *, outbox: Path | None = None) -> None:
-    """Write one row of `promotions`; it is durable when this returns.
+    """Write one row of `promotions`; durable on return.
 
     Args:
-        decision: What was decided.
-        challenger: The evaluation it rests on.
+        decision: The decision.
+        challenger: The challenger's evaluation.
         outbox: Segment folder; by default the outbox of `$NAVI_HOME`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What an evaluation gives: one row per episode, a summary, and the paths flown."""
+"""Evaluation result: one row per episode, a summary, and the flown paths."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ AVERAGED = (
     "clearance_p5",
     "seen_per_metre",
 )
-"""Metrics whose mean over scenes stands in the summary."""
+"""Metrics averaged over scenes in the summary."""
 
 
-_SHARES = frozenset({"c_vis_auc", "c_vis", "c_visit"})
-"""Warehouse columns that hold shares of 1."""
+_FRACTIONS = frozenset({"c_vis_auc", "c_vis", "c_visit"})
+"""Warehouse columns that hold fractions of 1."""
 
 _PERCENTAGE = re.compile(r"(c_vis|c_visit|c_surf)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
 """Names whose values are percentages."""
@@ -54,15 +54,15 @@ _CURVE_VALUE = re.compile(r"(c_vis|c_visit)_at_\d+|c_surf_(auc|final|m2|at_\d+)|
 """Further metrics that the summary averages where every episode has them."""
 
 _STEPS_TO = re.compile(r"(c_vis|c_visit|c_surf)_steps_to_\d+")
-"""Metrics whose median stands in the summary."""
+"""Metrics whose median is in the summary."""
 
 _IDENTITY = ("scene", "start", "scene_hash", "start_x", "start_y", "start_z", "start_yaw", "max_steps", "decision_hz",
              "view_radius", "floor_cell")  # fmt: skip
-"""What every episode's row must hold to be paired with another's."""
+"""Columns that every episode needs for pairing."""
 _SUMMARY = ("scenes", "starts", "max_steps", "c_vis_auc")
 """Numbers every summary holds."""
 _BOUNDS = ("c_vis_auc_low", "c_vis_auc_high")
-"""Numbers it holds, or None where one flight has no interval."""
+"""Interval bounds, None for a single flight."""
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,23 @@ class EvalResult:
     """
 
     subject: str
-    """Name of what flew: a pilot, a model version, or a checkpoint's file name."""
+    """Name of the subject: a pilot, a model version, or a checkpoint's file name."""
     config: EvalConfig
     """The protocol it flew by."""
     episodes: list[dict[str, Any]]
-    """One plain row per episode: who, where from, and every metric by name."""
+    """One plain row per episode: subject, start, and every metric by name."""
     summary: dict[str, Any]
-    """One plain row of the whole: means over scenes, IQM, intervals, identity."""
+    """Summary row: means over scenes, IQM, intervals, identity."""
     trajectories: list[np.ndarray] = field(default_factory=list, repr=False)
     """Start and position after each decision, float32 (T+1, 3) each [m]."""
     seen: list[np.ndarray] = field(default_factory=list, repr=False)
     """Floor cells of each storey seen in the end, bool (S, nx, nz) each."""
     yaws: list[np.ndarray] = field(default_factory=list, repr=False)
-    """Where the drone faced at each position, float32 (T+1,) each [rad]."""
+    """Yaw at each position, float32 (T+1,) each [rad]."""
 
     @property
     def evaluation_id(self) -> str:
-        """Hash of subject, weights, scenes and protocol: flying the same again is the same evaluation."""
+        """Hash of subject, weights, scenes and protocol; a repeated flight has the same id."""
         return str(self.summary["evaluation_id"])
 
     @property
@@ -101,7 +101,7 @@ class EvalResult:
         """Return a metric's values by scene, in the order of the starts.
 
         Raises:
-            EvaluationError: No such metric, or an episode has no value of it.
+            EvaluationError: The metric is unknown, or an episode has no value of it.
         """
         values: dict[str, list[float]] = {}
         for row in self.episodes:
@@ -123,8 +123,8 @@ class EvalResult:
     def to_rows(self) -> dict[str, list[dict[str, Any]]]:
         """Return the rows for the warehouse: one of `evaluations`, one per episode of `episodes`.
 
-        The warehouse keeps coverage as a share of 1 and names units: `c_vis_auc`, `c_vis` and `c_visit` are shares
-        there, `path_length_m`, `reachable_m2`; every other percentage carries the suffix `_percent`.
+        The warehouse stores `c_vis_auc`, `c_vis` and `c_visit` as fractions of 1 and puts units into names
+        (`path_length_m`, `reachable_m2`); every other percentage has the suffix `_percent`.
         """
         renamed = {
             "c_vis_final": "c_vis",
@@ -137,7 +137,7 @@ class EvalResult:
             row: dict[str, Any] = {}
             for key, value in source.items():
                 name = renamed.get(key, key)
-                if name in _SHARES:
+                if name in _FRACTIONS:
                     row[name] = None if value is None else value / 100.0
                 elif _PERCENTAGE.fullmatch(key):
                     row[f"{name}_percent"] = value
@@ -152,7 +152,7 @@ class EvalResult:
         }
 
     def save(self, path: Path | str) -> Path:
-        """Write rows and summary as JSON, whole or not at all; the paths flown stay in memory.
+        """Write rows and summary as JSON, atomically; paths are not stored.
 
         Raises:
             EvaluationError: The file cannot be written.
@@ -166,8 +166,8 @@ class EvalResult:
             "episodes": self.episodes,
         }
         if os.path.exists(path) and not os.path.isfile(path):
-            # The rename below would put a file in the place of a device.
-            raise EvaluationError(f"cannot write {path}: it is there and no regular file")
+            # The rename below would replace a device by a file.
+            raise EvaluationError(f"cannot write {path}: it exists and is no regular file")
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ class EvalResult:
 
     @classmethod
     def load(cls, path: Path | str) -> EvalResult:
-        """Read what `save` wrote.
+        """Read a saved evaluation.
 
         Raises:
             EvaluationError: The file is missing or is no saved evaluation.
@@ -216,7 +216,7 @@ class EvalResult:
                 raise ValueError("it has no episodes, or one of them names no scene")
             values = result.by_scene("c_vis_auc")
             if len(values) < FEW_SCENES:
-                # Older files hold the bootstrap's interval, which is too narrow for few scenes.
+                # Older files hold the bootstrap interval, which is too narrow for few scenes.
                 result.summary.update(_bounds(interval_over_scenes(values)))
             return result
         except (EvaluationError, KeyError, TypeError, ValueError) as error:
@@ -229,7 +229,7 @@ def summarise(
     """Return the summary row of an evaluation's episodes.
 
     Args:
-        subject: Name of what flew.
+        subject: Name of the subject.
         config: The protocol.
         episodes: Rows of the episodes, not empty.
         extra: Identity of the subject (kind, weights hash, …), copied into the row.
@@ -278,9 +278,9 @@ def _bounds(interval: Interval) -> dict[str, float | None]:
 
 
 def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the median decisions to each reported share of coverage, None where half of the episodes never reach it.
+    """Return the median decisions to each reported coverage, None where half of the episodes never reach it.
 
-    A mean would be of the quick episodes alone; an episode that never gets there counts as later than any other.
+    A mean would cover fast episodes only; an episode that never reaches the value counts as the latest.
     """
     medians: dict[str, Any] = {}
     for name in (name for name in episodes[0] if _STEPS_TO.fullmatch(name)):
@@ -290,7 +290,7 @@ def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:
     return medians
 
 
-def short_hash(identity: Any) -> str:
-    """Return 16 hex digits that name plain data."""
+def short_hash(identity: object) -> str:
+    """Return a hash of plain JSON data as 16 hex digits."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -50,7 +50,7 @@ def registered(tmp_path, network=NETWORK, env=ENV, vocabulary=None):
     return policy
 
 
-def test_a_row_that_begins_anew_flies_as_one_that_begins(box_room, tmp_path):
+def test_restarted_row_flies_like_a_fresh_one(box_room, tmp_path):
     """The twin: a flyer of one row that is told the second episode alone, from its first decision on."""
     registered(tmp_path)
     env, pilot = take_off("latest", [box_room], num_envs=3, seed=1)
@@ -65,7 +65,7 @@ def test_a_row_that_begins_anew_flies_as_one_that_begins(box_room, tmp_path):
         # As if episodes ended at their own times.
         cut = ends == number + 1
         env.counters["episode"] += cut
-        pilot.took(replace(step, truncated=cut, terminated=torch.zeros_like(cut)))
+        pilot.after_step(replace(step, truncated=cut, terminated=torch.zeros_like(cut)))
         obs = step.obs
     for row, begin in ((1, 13), (2, 7)):
         twin = take_off("v001", [box_room], seed=1)[1]._flyer
@@ -78,20 +78,20 @@ def test_a_row_that_begins_anew_flies_as_one_that_begins(box_room, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["frontier", "forward-plus", "planner"])
-def test_pilots_fly_as_well_and_equal_seeds_fly_alike(name, box_room, door_room):
+def test_autopilot_flies_pilots_reproducibly(name, box_room, door_room):
     def flight():
         env, pilot = take_off(name, [box_room, door_room], num_envs=4, seed=3)
         obs = env.reset()
         for _ in range(30):
             step = env.step(pilot.act(obs))
-            pilot.took(step)
+            pilot.after_step(step)
             obs = step.obs
         return env.poses()["position"]
 
     assert torch.equal(flight(), flight())
 
 
-def test_what_does_not_fit_is_refused_with_its_name(box_room, tmp_path):
+def test_autopilot_names_the_setting_that_does_not_fit(box_room, tmp_path):
     registered(tmp_path, vocabulary={"surface": 7})
     env = NavigationEnv(Field([box_room]), 1, ENV)
     with pytest.raises(EvaluationError, match="semantic id of 'surface' is 1 in the environment, 7"):
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused_with_its_name(box_room, tmp_path):
         take_off("v009", [box_room])
 
 
-def test_a_policy_of_ones_own_and_pilots_take_the_environments_range_rows_and_seeds(box_room):
+def test_autopilot_takes_range_rows_and_seed_from_the_environment(box_room):
     """A protocol has at most 1,024 rows a block and seeds of its own."""
     short = ENV.model_copy(update={"max_distance": 20.0, "azimuth_bins": 16, "elevation_bins": 4})
     env = NavigationEnv(Field([box_room]), 1100, short)

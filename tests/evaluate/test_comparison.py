@@ -134,7 +134,7 @@ def test_a_first_champion_must_beat_random():
         decided(result("v001", HIGH), result("forward-plus", LOW), previous=None)
 
 
-def test_the_summary_tells_mean_and_median_of_collisions():
+def test_summary_holds_mean_and_median_of_collisions():
     """One stuck episode of six: the means say six and ten, the medians nothing happened."""
     stuck = result("stuck", LOW, [[36.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
     for i, row in enumerate(stuck.episodes):
@@ -154,7 +154,7 @@ def test_half_of_the_episodes_must_reach_a_share_for_a_median(steps, median):
     assert summarise("a", made.config, made.episodes, {})["c_vis_steps_to_90_median"] == median
 
 
-def test_a_few_starts_are_no_verdict():
+def test_too_few_starts_give_no_verdict():
     """One flight has an interval of no width, and all of five fall on one side by chance in 6 % of the cases."""
     for few in ([[40.0]], [[40.0, 41.0], [39.0], [40.0, 42.0]]):
         scenes = tuple("abc"[: len(few)])
@@ -165,7 +165,7 @@ def test_a_few_starts_are_no_verdict():
         assert verdict.mean_difference == 9.0 and not verdict.better and not verdict.worse
         assert (verdict.to_row()["low"] is None) == (len(few) == 1)
         assert np.isnan(verdict.low) if len(few) == 1 else verdict.low == 9.0
-        assert verdict.sentence.startswith("no verdict on a and b in c_vis_auc, 6 starts are the fewest")
+        assert verdict.sentence.startswith("no verdict on a and b in c_vis_auc, which needs 6 starts")
 
 
 @pytest.mark.parametrize(
@@ -185,30 +185,28 @@ def test_a_few_starts_are_no_verdict():
         ("start_x", "explore", 0),
     ],
 )
-def test_of_which_metrics_more_is_better(metric, task, side):
+def test_direction_of_each_metric(metric, task, side):
     assert direction(metric, task) == side
 
 
-def test_where_neither_side_is_better_there_is_no_verdict():
+def test_metric_without_direction_gives_no_verdict():
     longer, shorter = result("a", LOW, path_length=9.0), result("b", LOW, path_length=4.0)
     verdict = compare(longer, shorter, "path_length")
     assert not verdict.better and not verdict.worse and verdict.mean_difference == 5.0
-    assert verdict.sentence.startswith(
-        "no verdict on a and b in path_length, of which neither more nor less is better:"
-    )
+    assert verdict.sentence.startswith("no verdict on a and b in path_length, a metric without a better direction:")
 
 
-def test_equal_pairs_do_not_say_that_all_scenes_are_equal():
+def test_equal_pairs_report_an_upper_bound():
     said = compare(result("a", LOW), result("b", LOW), "collisions_per_minute").sentence
-    assert "all pairs are equal (in up to 63 % of such scenes they might not be) over 3 scenes" in said  # 1 − .05^(1/3)
+    assert "all pairs are equal (95 % upper bound of unequal scenes: 63 %) over 3 scenes" in said  # 1 − .05^(1/3)
 
 
-def test_who_was_trained_on_the_scenes_is_not_called_better():
+def test_side_trained_on_the_scenes_gets_no_verdict():
     known, fresh = result("known", HIGH), result("fresh", LOW)
     known.summary["scenes_trained_on"] = 2
     for verdict in (compare(known, fresh), compare(fresh, known)):
         assert not verdict.better and not verdict.worse
-        assert "in c_vis_auc, for known was trained on 2 of these scenes: " in verdict.sentence
+        assert "in c_vis_auc, because known was trained on 2 of these scenes: " in verdict.sentence
     fresh.summary["scenes_trained_on"], known.summary["scenes_trained_on"] = 2, 0
     assert compare(known, fresh).better  # although the other had the advantage
 
@@ -222,7 +220,7 @@ def test_who_was_trained_on_the_scenes_is_not_called_better():
         ({"task": "point_goal"}, "task is explore and point_goal"),
     ],
 )
-def test_flights_by_other_rules_are_no_pairs(changes, words):
+def test_different_rules_cannot_be_paired(changes, words):
     with pytest.raises(EvaluationError, match="flew by different rules") as caught:
         compare(result("a", LOW), under(changes, "b"))
     assert words in str(caught.value)
@@ -236,13 +234,13 @@ def test_flights_by_other_rules_are_no_pairs(changes, words):
         ({"recovery": True}, "recovery as trained against recovery"),
     ],
 )
-def test_what_may_be_compared_is_said(changes, words):
-    assert compare(result("a", HIGH), under(changes, "b")).sentence.endswith(f" Not flown alike: {words}.")
-    with pytest.raises(EvaluationError, match="seeds of one side and were not flown alike"):
+def test_permitted_protocol_differences_are_named(changes, words):
+    assert compare(result("a", HIGH), under(changes, "b")).sentence.endswith(f" Protocols differ: {words}.")
+    with pytest.raises(EvaluationError, match="seeds of one side, but their protocols differ"):
         seed_matrix([result("a", LOW), under(changes, "b")], "c_vis_auc")
 
 
-def test_flights_of_other_code_are_told():
+def test_different_code_versions_are_named():
     old, new = result("a", HIGH), result("b", LOW)
     assert old.summary["flight_code"] == flight_code()
     old.summary["flight_code"] = "0" * 12
@@ -259,14 +257,14 @@ def under(changes, subject):
     return dataclasses.replace(made, config=made.config.model_copy(update=changes))
 
 
-def test_yes_and_no_that_differ_alike_in_a_few_scenes_are_no_verdict():
+def test_equal_boolean_differences_in_few_scenes_give_no_verdict():
     won, lost = ([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
     verdict = compare(*(result(n, v, scenes=("a", "b")) for n, v in (("a", won), ("b", lost))))
     assert verdict.low == verdict.high > 0 and not verdict.better
-    assert "for so few scenes that all differ by the same number of flights" in verdict.sentence
+    assert "because all of so few scenes differ by the same number of flights" in verdict.sentence
 
 
-def test_safety_is_asked_of_the_narrower_interval():
+def test_collisions_are_judged_by_the_narrower_interval():
     """Three scenes that rise by 0.2 to 1.6 a minute: Student's interval holds 0, the bootstrap's does not."""
     rising = [[0.2, 0.2], [0.9, 0.9], [1.6, 1.6]]
     decision = decided(result("v002", HIGH, rising), result("v001", LOW))

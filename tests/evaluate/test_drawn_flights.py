@@ -19,7 +19,7 @@ def test_a_picture_of_each_scene_is_written(tmp_path):
     assert (tmp_path / "maps" / "apartment_9003.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_scene_that_says_it_is_called_elsewhere_is_drawn_in_the_folder(apartments, tmp_path):
+def test_map_of_a_hostile_scene_name_stays_in_the_folder(apartments, tmp_path):
     names = ("../../elsewhere", "a/b", "a_b")
     scenes = [replace(apartments[0], name=name) for name in names]
     result = SimpleNamespace(summary={"subject": "nobody"}, trajectories_of=lambda _: [])

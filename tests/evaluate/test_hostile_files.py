@@ -60,7 +60,7 @@ def test_a_device_is_not_replaced_by_a_file(saved, tmp_path):
     assert device.is_symlink()
 
 
-def test_a_place_that_cannot_be_is_told(saved, tmp_path):
+def test_invalid_output_path_is_named(saved, tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file" / "a.json", tmp_path, tmp_path / ("x" * 300)):
         with pytest.raises(EvaluationError, match="cannot write"):

@@ -35,7 +35,7 @@ def drawn(said: str):
     return text
 
 
-def test_letters_that_no_font_has_are_told_by_number(monkeypatch):
+def test_letters_without_a_font_are_drawn_as_code_points(monkeypatch):
     """Of a machine with one font."""
     from matplotlib.font_manager import fontManager
 

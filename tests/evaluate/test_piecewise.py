@@ -51,11 +51,11 @@ def test_a_piece_has_as_many_scenes_as_fill_its_blocks(starts, scenes, size):
     assert _piece_size(EvalConfig(starts=starts), scenes) == size
 
 
-def test_parts_that_are_no_parts_of_one_are_refused():
+def test_pieces_of_different_evaluations_cannot_be_joined():
     a, b = made_result("a", [[1.0]], scenes=("x",)), made_result("b", [[1.0]], scenes=("y",))
     with pytest.raises(EvaluationError, match="different subjects"):
         join_results([a, b])
-    with pytest.raises(EvaluationError, match="two of the parts"):
+    with pytest.raises(EvaluationError, match="two parts"):
         join_results([a, a])
 
 

@@ -32,7 +32,7 @@ def flown(success, *points):
     return flight, float(np.linalg.norm(np.diff(path, axis=0), axis=1).sum())
 
 
-def test_spl_is_that_of_the_hand(box_room):
+def test_spl_by_hand(box_room):
     floor = FloorMap(Field([box_room]), 0, 0.1, 0.2)
     start = Start(0, "box", 0, (1.05, 1.25, 2.05), 0.0, 1, (4.05, 1.25, 2.05))
 
@@ -108,7 +108,7 @@ def test_an_episode_does_not_depend_on_its_block(door_room):
         assert {k: v for k, v in a.items() if k not in drop} == {k: v for k, v in b.items() if k not in drop}
 
 
-def test_a_policy_is_told_its_goal_and_needs_one(course, door_room, caplog):
+def test_goal_conditioned_policy_needs_a_goal(course, door_room, caplog):
     config = PolicyConfig(azimuth_bins=16, elevation_bins=8, encoder="ring_cnn", core="none", width=16, goal=True)
     policy = build_policy(config, seed=1)
     first, other = (evaluate(policy, course, name=name) for name in "ab")
@@ -121,4 +121,4 @@ def test_a_policy_is_told_its_goal_and_needs_one(course, door_room, caplog):
         evaluate(policy, [door_room], EvalConfig(starts=1, max_steps=2))
     explorer = build_policy(config.model_copy(update={"goal": False}), seed=1)
     evaluate(explorer, course, name="e")
-    assert "e reads no goal" in caplog.text
+    assert "e has no goal input" in caplog.text

@@ -87,7 +87,7 @@ def test_champions_change_only_by_beating_their_predecessor(halls, registry, tmp
     poses = [{(row["scene"], row["start_x"], row["start_z"]) for row in flown.episodes} for flown, _ in flights]
     assert len(poses) == 2 and len(poses[0] & poses[1]) < 3
     assert [flown.summary.get("confirms", False) for pair in flights for flown in pair] == [False, False, True, True]
-    assert better.evaluation_id == flights[1][0].evaluation_id and "These are other starts" in better.reason
+    assert better.evaluation_id == flights[1][0].evaluation_id and "Confirmed on other starts" in better.reason
     assert registry.resolve("champion").version == circles
 
     with pytest.raises(EvaluationError, match="is the champion already"):
@@ -96,24 +96,24 @@ def test_champions_change_only_by_beating_their_predecessor(halls, registry, tmp
         promote("v009", registry, course)
 
 
-def test_a_win_that_other_starts_do_not_confirm_is_none(halls, tmp_path):
+def test_unconfirmed_win_is_refused(halls, tmp_path):
     course = build_course(halls, SIX)
     circles, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CIRCLE, HOVER)))
     won, lost = (decide("v002", *pair, previous_version="v001") for pair in ((circles, hovers), (hovers, hovers)))
     refused = confirmed(won, lost)
     assert won.promoted and not refused.promoted and refused.coverage == lost.coverage
     assert refused.reason.startswith(
-        f"Refused, its lead ({won.coverage.mean_difference:+.2f} on the first ones) is not"
+        f"Refused, its lead ({won.coverage.mean_difference:+.2f} on the first starts) is not"
     )
     assert confirming(SHORT, "v007").seed == 1_000_007 and confirming(SHORT, "v007").starts == SHORT.starts
 
 
-def test_one_scene_promotes_nobody(corridor, tmp_path):
+def test_promotion_needs_two_scenes(corridor, tmp_path):
     course = build_course([corridor], SHORT.model_copy(update={"starts": 8}))
     circles, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CIRCLE, HOVER)))
     refused = decide("v002", circles, hovers, previous_version="v001")
     assert refused.coverage.better and refused.coverage.sentence.endswith("over 8 starts of corridor alone.")
-    assert not refused.promoted and refused.reason.startswith("Refused, 1 scene says nothing of others")
+    assert not refused.promoted and refused.reason.startswith("Refused, 1 scene is too few")
 
 
 def test_the_command_that_promotes_records_the_move_of_the_alias(halls, tmp_path):
@@ -161,7 +161,7 @@ def test_a_promotion_is_recorded_before_the_alias_moves(halls, registry, tmp_pat
     assert [row[:2] for row in told[2:]] == [(True, won.decided_at), (False, won.decided_at)]
 
 
-def test_promotion_refuses_scenes_of_the_training_before_anybody_flies(halls, registry, tmp_path, monkeypatch):
+def test_promotion_refuses_training_scenes_before_any_flight(halls, registry, tmp_path, monkeypatch):
     course, flown = build_course(halls, SHORT), evaluate("random", halls, SHORT)
     monkeypatch.setattr("navi_core.evaluate.promotion.evaluate", lambda *_: pytest.fail("it flew"))
     known = flying(HOVER, tmp_path / "known.pt", scene_hashes={"a": halls[0].content_hash(), "b": "mesh"})
@@ -170,7 +170,7 @@ def test_promotion_refuses_scenes_of_the_training_before_anybody_flies(halls, re
         with pytest.raises(EvaluationError, match=r"trained on 1 \(hall[01]\) of these scenes; promote on scenes"):
             promote(seen, registry, scenes, SHORT)
     fresh = registry.register(flying(CIRCLE, tmp_path / "fresh.pt"))
-    with pytest.raises(EvaluationError, match="needs 2 scenes or more, 1 says nothing of others; name more"):
+    with pytest.raises(EvaluationError, match="needs 2 scenes or more and has 1; name more"):
         promote(fresh, registry, halls[:1], SHORT)
     # One that was flown elsewhere is asked for what it tells itself.
     flown.summary["scenes_trained_on"] = 3
@@ -188,13 +188,13 @@ def test_no_decision_promotes_where_the_challenger_was_trained(halls, tmp_path):
     assert not refused.promoted and refused.reason == "Refused, v002 was trained on 1 of these scenes"
 
 
-def test_what_an_ancestor_was_trained_on_is_not_promoted_on(halls, registry, tmp_path):
+def test_scenes_of_an_ancestor_are_refused(halls, registry, tmp_path):
     """A child of before checkpoints knew the scenes of what they began with."""
     old = registry.register(flying(HOVER, tmp_path / "old.pt", scene_hashes={"hall": halls[0].content_hash()}))
     child = registry.register(flying(CIRCLE, tmp_path / "child.pt"), parents=[old])
     flown = evaluate(registry.resolve(child), halls, SHORT)
     for known in (None, flown):
-        with pytest.raises(EvaluationError, match=r"v002, or a version that it descends from, was trained on 1.* of"):
+        with pytest.raises(EvaluationError, match=r"v002, or an ancestor of it, was trained on 1.* of"):
             promote(child, registry, halls, SHORT, challenger=known)
     (registry.path / "v001.pt").unlink()
     assert not promote(child, registry, halls, SHORT)[0].promoted
@@ -298,13 +298,13 @@ def test_what_a_comparison_has_flown_is_recorded_before_it_flies_on(run, tmp_pat
     assert [row["subject"] for row in rows] == ["forward-plus"]
 
 
-def test_the_command_says_that_a_scene_was_trained_on(run, corridor, tmp_path):
+def test_evaluate_warns_of_training_scenes(run, corridor, tmp_path):
     known = flying(HOVER, tmp_path / "known.pt", scene_hashes={"corridor": corridor.content_hash()})
     assert "known was trained on 1 of 1 scenes" in run("evaluate", str(known)).stderr
     assert "trained on" not in run("evaluate", "random").stderr
 
 
-def test_promote_on_the_command_line_tells_a_refusal_by_its_exit_code(run, hall, tmp_path):
+def test_promote_command_exits_with_one_on_a_refusal(run, hall, tmp_path):
     registry = Registry(tmp_path / "home" / "models")
     version = registry.register(flying(HOVER, tmp_path / "hover.pt"))
     outcome = run("promote", version, "--json", expect=1)
@@ -330,7 +330,7 @@ def test_a_name_that_cannot_be_an_alias_is_refused_before_anything_flies(corrido
             promote(version, registry, build_course([corridor], SHORT), alias=alias)
 
 
-def test_a_champion_that_knew_the_scenes_makes_nobody_safe(halls, tmp_path):
+def test_champion_trained_on_the_scenes_does_not_relax_safety(halls, tmp_path):
     """Of two the safer one is not called worse where it was trained: the gate asks the bounds."""
     course = build_course(halls, SIX)
     crashes, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CRASH, HOVER)))

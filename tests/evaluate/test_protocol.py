@@ -296,7 +296,7 @@ def test_rows_are_plain_and_survive_a_file(box_room, tmp_path):
     assert loaded.episodes == result.episodes and loaded.summary == result.summary and loaded.config == result.config
 
 
-def test_an_interval_that_older_code_kept_is_not_believed(box_room, tmp_path):
+def test_interval_of_an_old_file_is_recomputed(box_room, tmp_path):
     result = evaluate("random", [box_room], SHORT)
     told = dict(result.summary)
     result.summary.update(c_vis_auc_low=told["c_vis_auc"], c_vis_auc_high=told["c_vis_auc"])

@@ -92,7 +92,7 @@ def test_the_matrix_has_a_row_per_seed_and_a_column_per_scene():
     assert seed_matrix(side("a", 3), "c_vis_auc").tolist() == [[3.0 * i + 10.0 * j for j in range(4)] for i in range(3)]
 
 
-def test_seeds_are_paired_and_better_is_said_from_five_on():
+def test_seeds_are_paired_and_a_verdict_needs_five():
     verdict = compare_seeds(side("a", 5, 4.0), side("b", 5))
     assert verdict.better and not verdict.worse and verdict.low > 0 and verdict.seeds == 5
     assert verdict.mean_difference == pytest.approx(4.05)
@@ -114,7 +114,7 @@ def test_scenes_are_paired_by_their_names_whatever_their_order():
 def test_with_fewer_seeds_nothing_is_called_better(seeds):
     verdict = compare_seeds(side("a", seeds, 4.0), side("b", seeds))
     assert verdict.low > 0 and not verdict.better and not verdict.worse
-    assert verdict.sentence.startswith(f"no verdict on a0 and b0 in c_vis_auc, for {seeds} seeds are under 5: ")
+    assert verdict.sentence.startswith(f"no verdict on a0 and b0 in c_vis_auc, which needs 5 seeds and has {seeds}: ")
     assert "better" not in verdict.sentence and "worse" not in verdict.sentence
 
 
@@ -153,9 +153,9 @@ def test_checkpoints_of_one_run_are_no_seeds():
         compare_seeds(mine, side("b", 5))
 
 
-def test_one_checkpoint_is_not_its_way_of_training():
+def test_one_checkpoint_is_not_a_training_method():
     verdict = compare_seeds(side("a", 1, 4.0), side("b", 5))
-    assert verdict.sentence.endswith(" over 5 seeds and 4 scenes. a0 is one checkpoint, not its way of training.")
+    assert verdict.sentence.endswith(" over 5 seeds and 4 scenes. a0 is one checkpoint, not a training method.")
     pilot = made_result("pilot", [[1.0] * 2] * 4, scenes=SCENES)
     assert "one checkpoint" not in compare_seeds([pilot], side("b", 5)).sentence
 
@@ -164,7 +164,7 @@ def test_a_side_that_was_trained_on_the_scenes_is_not_called_better():
     known = side("a", 5, 8.0)
     known[3].summary["scenes_trained_on"] = 1
     verdict = compare_seeds(known, side("b", 5))
-    assert verdict.low > 0 and not verdict.better and "for a3 was trained on 1 of these scenes" in verdict.sentence
+    assert verdict.low > 0 and not verdict.better and "because a3 was trained on 1 of these scenes" in verdict.sentence
 
 
 def test_the_p_value_belongs_to_the_interval():
@@ -193,7 +193,7 @@ def test_a_verdict_that_is_withheld_keeps_its_numbers():
     )
 
 
-def test_the_command_pairs_files_of_seeds_and_says_the_verdict_in_one_sentence(tmp_path):
+def test_compare_command_pairs_seed_files(tmp_path):
     names = {
         name: [str(result.save(tmp_path / f"{result.subject}.json")) for result in side(name, 5, gain)]
         for name, gain in (("a", 4.0), ("b", 0.0))
@@ -206,7 +206,7 @@ def test_the_command_pairs_files_of_seeds_and_says_the_verdict_in_one_sentence(t
     assert last.endswith("over 5 seeds and 4 scenes.")
 
 
-def test_sides_are_told_apart_by_a_word():
+def test_compare_command_separates_sides_by_a_keyword():
     assert two_sides(["x", "y"]) == (["x"], ["y"])
     assert two_sides(["x", "y", "vs", "z"]) == (["x", "y"], ["z"])
     with pytest.raises(ConfigError, match="navi compare x forward-plus"):

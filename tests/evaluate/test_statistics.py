@@ -99,7 +99,7 @@ def test_many_scenes_have_the_bootstrap():
 
 
 @pytest.mark.parametrize(("scenes", "starts"), [(2, 3), (4, 3), (8, 3), (12, 3)])
-def test_the_interval_covers_what_it_says_with_few_scenes_too(scenes, starts):
+def test_interval_has_nominal_coverage_with_few_scenes(scenes, starts):
     """1,500 worlds tell the share to ±1.1 points."""
     for row in simulate_starts([(scenes, starts)], shapes=("normal",), worlds=1500):
         assert 0.93 <= row.covered <= 0.98, row

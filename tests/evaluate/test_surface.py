@@ -43,7 +43,7 @@ def test_what_is_behind_a_wall_is_not_seen_and_no_voxel_is_counted_twice(door_ro
     assert measure_surface(field, truth, 0, np.array([eye]), max_distance=1.0)[0] < seen[0]
 
 
-def test_what_no_way_of_the_air_leads_to_is_no_surface_to_be_seen():
+def test_enclosed_surface_does_not_count():
     """The inside of a closed chest of a metre; its outside counts."""
     scene = boxes_scene("chest", ((0, 0, 0), (5, 2.4, 4)), ((2, 0.8, 1.5), (3, 1.8, 2.5)))
     _, truth = truth_of(scene)

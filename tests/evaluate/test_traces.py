@@ -14,7 +14,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError, RecordError
 from navi_core.evaluate import evaluate
-from navi_core.evaluate.pictures.traces import episode_trace, telling_episodes
+from navi_core.evaluate.pictures.traces import episode_trace, representative_episodes
 from navi_core.evaluate.result import EvalResult
 from navi_core.world import Field
 
@@ -28,12 +28,12 @@ def result_of(values):
     ("values", "median", "worst"), [([5.0, 1.0, 3.0], 2, 1), ([5.0, 1.0, 3.0, 4.0], 2, 1), ([7.0], 0, 0)]
 )
 def test_the_median_is_the_lower_of_two_and_the_worst_saw_least(values, median, worst):
-    assert telling_episodes(result_of(values)) == {"median": median, "worst": worst}
+    assert representative_episodes(result_of(values)) == {"median": median, "worst": worst}
 
 
-def test_a_result_without_paths_says_so():
+def test_result_without_paths_is_refused():
     with pytest.raises(EvaluationError, match="keeps no paths"):
-        telling_episodes(EvalResult("s", EvalConfig(), [], {}))
+        representative_episodes(EvalResult("s", EvalConfig(), [], {}))
 
 
 def test_a_trace_shows_the_poses_flown_and_the_walls_around_them(box_room):
@@ -58,7 +58,7 @@ def test_an_evaluation_writes_its_median_and_its_worst_episode(tmp_path):
         assert (tmp_path / "rrd" / f"random-{word}.rrd").read_bytes().startswith(b"RRF2")
 
 
-def test_who_lacks_rerun_is_told_before_the_flight(tmp_path, monkeypatch):
+def test_missing_rerun_is_reported_before_the_flight(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rerun", None)
     monkeypatch.setattr("navi_core.cli.evaluate.fly_subject", lambda *_: pytest.fail("it flew"))
     done = CliRunner().invoke(build_app(), ["evaluate", "random", "--rrd", str(tmp_path)])

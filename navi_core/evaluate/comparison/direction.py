@@ -1,4 +1,4 @@
-"""Of which metrics more is better, of which less, and of which neither."""
+"""Direction of improvement of each episode metric."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _HIGHER_IS_BETTER = frozenset({"collision_free", "clearance_p5", "success", "spl
 
 
 def direction(metric: str, task: str = "explore") -> int:
-    """Return 1 where more of an episode's metric is better, −1 where less is, and 0 where neither is.
+    """Return 1 for a metric to maximise, −1 for one to minimise, 0 for one without a better direction.
 
     Args:
         metric: Name of an episode metric.
-        task: The task flown. On the way to a goal coverage is no aim: who is there sooner sees less.
+        task: The task flown; in point-goal flight coverage has no direction.
     """
     if _COVERAGE.fullmatch(metric) and task != "explore":
         return 0

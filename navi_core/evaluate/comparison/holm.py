@@ -1,4 +1,4 @@
-"""Several verdicts at once: of twenty rows without a difference one is significant by chance."""
+"""Holm correction for several verdicts at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["holm"]
 
 
 def holm(p_values: Sequence[float], *, level: float = 0.05) -> list[bool]:
-    """Return which hypotheses are rejected so that one falsely rejected among all has at most this probability.
+    """Return which hypotheses are rejected, with a family-wise error rate of at most `level`.
 
     Holm (1979): the smallest of n p-values has to be below level / n, the next one below level / (n − 1), and so on;
-    the first that is not ends it.
+    the first that is not ends the procedure.
 
     Args:
         p_values: One per hypothesis, in [0, 1].

@@ -1,4 +1,4 @@
-"""Which evaluations are pairs: the same starts, flown under the same rules."""
+"""Pairing of evaluations: same starts, same rules."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.result import EvalResult
 
-__all__ = ["mixed_code", "require_pairs", "unlike"]
+__all__ = ["mixed_code", "protocol_differences", "require_pairs"]
 
 _POSE = ("start_x", "start_y", "start_z", "start_yaw")
 _GOAL = ("goal_x", "goal_y", "goal_z")
 _RULES = ("task", "dynamics", "clearance_margin", "visit_cell")
-"""Settings of the protocol that a difference of two subjects must not come from; others are in the episodes' rows."""
+"""Protocol settings that must be equal in a pair; further ones are columns of the episodes."""
 
 _NAMED: dict[str, Callable[[EvalConfig], str]] = {
     "sensor": lambda config: "sensor clean" if config.sensor == type(config.sensor)() else "sensor noisy",
     "deterministic": lambda config: "mean actions" if config.deterministic else "sampled actions",
     "recovery": lambda config: {None: "recovery as trained", True: "recovery", False: "no recovery"}[config.recovery],
 }
-"""Settings that may be what is compared, and their values in words."""
+"""Settings that may differ in a pair, with their values in words."""
 
 
 def require_pairs(a: EvalResult, b: EvalResult) -> None:
     """Refuse results whose episodes are not pairs: same scenes, same starts, same length, same physics.
 
     Raises:
-        EvaluationError: They flew other scenes, starts or protocols.
+        EvaluationError: Scenes, starts or protocols differ.
     """
     starts = [{(row["scene"], row["start"]): row for row in result.episodes} for result in (a, b)]
     if starts[0].keys() != starts[1].keys():
@@ -39,7 +39,7 @@ def require_pairs(a: EvalResult, b: EvalResult) -> None:
     for key, row in starts[0].items():
         other = starts[1][key]
         for name in ("scene_hash", *_POSE, *_GOAL, "max_steps", "decision_hz", "view_radius", "floor_cell"):
-            # Files of before there were goals have none.
+            # Older files have no goals.
             if row.get(name) != other.get(name):
                 raise EvaluationError(
                     f"{a.subject} and {b.subject} flew different starts: {name} of scene {key[0]}, start {key[1]} "
@@ -54,23 +54,23 @@ def require_pairs(a: EvalResult, b: EvalResult) -> None:
             )
 
 
-def unlike(a: EvalResult, b: EvalResult) -> list[str]:
-    """Return what else differs between two flights of the same starts, in words; empty where nothing does.
+def protocol_differences(a: EvalResult, b: EvalResult) -> list[str]:
+    """Return the permitted protocol differences of two paired results, in words.
 
-    Such a pair may be meant (a noisy sensor against a clean one), but a verdict has to say it.
+    Such a pair may be intended (a noisy sensor against a clean one), but a verdict must mention it.
     """
-    told = []
+    differences = []
     for name, words in _NAMED.items():
         if getattr(a.config, name) != getattr(b.config, name):
             mine, theirs = words(a.config), words(b.config)
-            told.append(f"{mine} against {theirs}" if mine != theirs else f"another {name}")
-    return told
+            differences.append(f"{mine} against {theirs}" if mine != theirs else f"another {name}")
+    return differences
 
 
 def mixed_code(results: Sequence[EvalResult]) -> str:
-    """Return a sentence where results were flown by different code of Navi, as far as they tell; else nothing.
+    """Return a sentence where results were flown by different code versions; else an empty text.
 
-    One that does not tell is older than one that does; of two that do not, nothing is known.
+    Old results hold no version: they differ from newer ones, and nothing is known of two old ones.
     """
     codes = {result.summary.get("flight_code") for result in results}
     return "Flown by different versions of Navi's code." if len(codes) > 1 else ""

@@ -1,6 +1,6 @@
-"""Means over training seeds and scenes, with an interval that treats both as random.
+"""Two-way random-effects interval of a mean over training seeds and scenes.
 
-A claim about a way of training is a claim about seeds that were not trained and scenes that were not flown. The
+A claim about a training method covers seeds that were not trained and scenes that were not flown. The
 matrix y[i, j] = μ + seed_i + scene_j + error_ij has two random factors crossed with each other, so that resampling
 episodes, or scenes alone, gives intervals that are far too narrow. The interval here is that of the two-way
 random-effects analysis of variance: the variance of the mean is (MS_seed + MS_scene − MS_error) / (S·C), and a linear
@@ -23,12 +23,12 @@ from navi_core.errors import EvaluationError
 __all__ = ["MIN_SEEDS", "TwoWayInterval", "performance_profile", "two_way_interval"]
 
 MIN_SEEDS = 5
-"""Training seeds from which on "better" may be said."""
+"""Fewest training seeds of a verdict."""
 
 
 @dataclass(frozen=True)
 class TwoWayInterval:
-    """A mean over seeds and scenes and its two-way random-effects interval, in the unit of the values."""
+    """Mean over seeds and scenes with its two-way random-effects interval, in the unit of the values."""
 
     mean: float
     """Mean of the matrix."""
@@ -37,9 +37,9 @@ class TwoWayInterval:
     high: float
     """Upper bound."""
     standard_error: float
-    """Of the mean."""
+    """Standard error of the mean."""
     degrees_of_freedom: float
-    """Of Student's t, by Satterthwaite."""
+    """Degrees of freedom of Student's t, by Satterthwaite."""
     seeds: int
     """Rows S."""
     scenes: int
@@ -47,7 +47,7 @@ class TwoWayInterval:
 
     @property
     def p_value(self) -> float:
-        """Probability of a mean as far from 0, or farther, were the true one 0."""
+        """Two-sided p-value of a true mean of 0."""
         from scipy.special import stdtr
 
         if self.standard_error == 0:
@@ -66,7 +66,7 @@ def two_way_interval(matrix: npt.ArrayLike, *, confidence: float = 0.95) -> TwoW
     Raises:
         EvaluationError: Fewer than two seeds or scenes, a value that is not finite, an impossible confidence.
     """
-    # The compiled functions of this library take a while to import.
+    # Imported lazily: scipy.special takes a while.
     from scipy.special import stdtrit
 
     values = _matrix(matrix)
@@ -95,7 +95,7 @@ def two_way_interval(matrix: npt.ArrayLike, *, confidence: float = 0.95) -> TwoW
 
 
 def performance_profile(matrix: npt.ArrayLike, thresholds: Sequence[float]) -> list[float]:
-    """Return the share of the matrix above each threshold (Agarwal et al. 2021, §4.3), in [0, 1].
+    """Return the fraction of the matrix above each threshold (Agarwal et al. 2021, §4.3), in [0, 1].
 
     Args:
         matrix: Values (S, C).

@@ -1,4 +1,4 @@
-"""Comparing two ways of training: several checkpoints a side, that differ in their training seed."""
+"""Comparison of two training methods over training seeds and scenes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.comparison.pairing import require_pairs, unlike
+from navi_core.evaluate.comparison.pairing import protocol_differences, require_pairs
 from navi_core.evaluate.comparison.random_effects import MIN_SEEDS, performance_profile, two_way_interval
 from navi_core.evaluate.comparison.statistics import interquartile_mean
-from navi_core.evaluate.comparison.subjects import judged, remarks, verdict_words
+from navi_core.evaluate.comparison.subjects import remarks, verdict_of, verdict_words
 from navi_core.evaluate.result import EvalResult
 
 __all__ = ["SeedComparison", "compare_seeds", "seed_matrix"]
@@ -24,7 +24,7 @@ _PROFILE_POINTS = 21
 
 @dataclass(frozen=True)
 class SeedComparison:
-    """The paired difference a − b of one metric over seeds and scenes, and what may be said of it."""
+    """Paired difference a − b of one metric over seeds and scenes, with its interval and verdict."""
 
     metric: str
     """Metric compared."""
@@ -47,9 +47,9 @@ class SeedComparison:
     high: float
     """Upper bound of its two-way interval."""
     degrees_of_freedom: float
-    """Of that interval."""
+    """Degrees of freedom of the interval."""
     p_value: float
-    """Of no difference, by the same statistic."""
+    """p-value of no difference, by the same statistic."""
     better: bool
     """Whether a is better: the interval lies on the good side of 0, and there are at least five seeds."""
     worse: bool
@@ -61,9 +61,9 @@ class SeedComparison:
     thresholds: tuple[float, ...]
     """Thresholds of the performance profiles, in the metric's unit."""
     profile_a: tuple[float, ...]
-    """Share of seeds × scenes above each threshold, of the first."""
+    """Fraction of seeds × scenes above each threshold, first side."""
     profile_b: tuple[float, ...]
-    """The same of the second."""
+    """The same for the second side."""
     sentence: str
     """The verdict in words."""
 
@@ -72,26 +72,26 @@ class SeedComparison:
         return asdict(self)
 
     def withheld(self, why: str) -> SeedComparison:
-        """Return the comparison without its verdict, and why; its numbers stay."""
-        said = len(verdict_words(self.a, self.b, self.metric, self.better, self.worse, ""))
+        """Return the comparison without its verdict but with the reason; its numbers stay."""
+        length = len(verdict_words(self.a, self.b, self.metric, self.better, self.worse, ""))
         words = verdict_words(self.a, self.b, self.metric, False, False, why)
-        return replace(self, better=False, worse=False, sentence=words + self.sentence[said:])
+        return replace(self, better=False, worse=False, sentence=words + self.sentence[length:])
 
 
 def seed_matrix(results: Sequence[EvalResult], metric: str) -> npt.NDArray[np.float64]:
     """Return a metric's means over starts, float64 (S, C): one row per result, one column per scene.
 
     Raises:
-        EvaluationError: The results flew other starts, or the metric is missing.
+        EvaluationError: Starts differ, or the metric is missing.
     """
     if not results:
-        raise EvaluationError("no results to make a matrix of seeds × scenes of")
+        raise EvaluationError("there are no results")
     for other in results[1:]:
         require_pairs(results[0], other)
-        if told := unlike(results[0], other):
+        if differences := protocol_differences(results[0], other):
             raise EvaluationError(
-                f"{results[0].subject} and {other.subject} are seeds of one side and were not flown alike: "
-                f"{', '.join(told)}; evaluate both with the same configuration"
+                f"{results[0].subject} and {other.subject} are seeds of one side, but their protocols differ: "
+                f"{', '.join(differences)}; evaluate both with the same configuration"
             )
     order = results[0].scenes
     tables = [result.by_scene(metric) for result in results]
@@ -105,20 +105,20 @@ def compare_seeds(
     *,
     names: tuple[str, str] | None = None,
 ) -> SeedComparison:
-    """Compare two ways of training by the paired two-way interval over training seeds and scenes.
+    """Compare two training methods by the paired two-way interval over training seeds and scenes.
 
-    Seed i of one side is paired with seed i of the other. A side of one result, such as a pilot, is taken as fixed:
-    then the seeds of the other side alone are random, and of a checkpoint the sentence says so.
+    Seed i of one side is paired with seed i of the other. A side with one result, such as a pilot, counts as fixed;
+    only the seeds of the other side are random. A fixed checkpoint is named in the sentence.
 
     Args:
-        a: The side that may be better, one result per training seed.
-        b: The side it is compared with: as many, or one.
+        a: First side, one result per training seed.
+        b: Second side: as many results, or one.
         metric: Episode metric.
-        names: What the two sides are called; by default as their first subjects.
+        names: Names of the two sides; by default those of their first subjects.
 
     Raises:
-        EvaluationError: Sides of different numbers of seeds, a checkpoint named twice, two of one run, other starts,
-            one scene alone, or the metric is missing.
+        EvaluationError: The sides have different numbers of seeds, a checkpoint or run occurs twice, starts differ,
+            there is only one scene, or the metric is missing.
     """
     if min(len(a), len(b)) != 1 and len(a) != len(b):
         raise EvaluationError(
@@ -128,15 +128,15 @@ def compare_seeds(
         _require_different(side)
     matrix_a, matrix_b = seed_matrix(a, metric), seed_matrix(b, metric)
     require_pairs(a[0], b[0])
-    # The second side's columns are ordered as the first side's scenes.
+    # Columns of the second side in the order of the first side's scenes.
     matrix_b = matrix_b[:, [b[0].scenes.index(scene) for scene in a[0].scenes]]
     interval = two_way_interval(matrix_a - matrix_b)
     name_a, name_b = names or (a[0].subject, b[0].subject)
-    better, worse, why_not = judged(a, b, metric, interval.low, interval.high)
+    better, worse, why_not = verdict_of(a, b, metric, interval.low, interval.high)
     if interval.seeds < MIN_SEEDS:
-        better, worse, why_not = False, False, f"for {interval.seeds} seeds are under {MIN_SEEDS}"
+        better, worse, why_not = False, False, f"which needs {MIN_SEEDS} seeds and has {interval.seeds}"
     fixed = [side[0] for side in (a, b) if len(side) == 1 and side[0].summary.get("weights_hash") is not None]
-    told = [f"{alone.subject} is one checkpoint, not its way of training." for alone in fixed] + remarks(a, b)
+    notes = [f"{alone.subject} is one checkpoint, not a training method." for alone in fixed] + remarks(a, b)
     verdict = verdict_words(name_a, name_b, metric, better, worse, why_not)
     both = np.concatenate([matrix_a.ravel(), matrix_b.ravel()])
     thresholds = np.linspace(both.min(), both.max(), _PROFILE_POINTS).tolist()
@@ -165,14 +165,14 @@ def compare_seeds(
                 f"{verdict}: {matrix_a.mean():.2f} against {matrix_b.mean():.2f}, "
                 f"difference {interval.mean:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}] "
                 f"over {interval.seeds} seeds and {interval.scenes} scenes.",
-                *told,
+                *notes,
             ]
         ),
     )
 
 
 def _require_different(side: Sequence[EvalResult]) -> None:
-    """Refuse what is no second seed: a copy of a checkpoint, or another one of the same run."""
+    """Refuse copies of a checkpoint and several checkpoints of one run; they are no further seeds."""
     weights: dict[str, str] = {}
     runs: dict[str, str] = {}
     for result in side:

@@ -1,13 +1,12 @@
-"""Means, interquartile means and intervals that treat scenes and starts as random.
+"""Means, interquartile means and intervals over scenes and starts.
 
 Episodes of one scene resemble each other, so resampling episodes as if they were independent gives intervals that
 are far too narrow. The bootstrap here is hierarchical (Davison & Hinkley 1997, §3.8): first scenes with
 replacement, then, inside each drawn scene, its starts. Comparisons are paired: both subjects flew the same starts,
 and the statistic is taken of the differences.
 
-A bootstrap of few scenes is too narrow, however many starts each has: it draws from the scenes that it has. Of fewer
-than `FEW_SCENES` the interval is Student's, of the scenes' means. `navi bench interval --starts 3` simulates how often
-either covers the truth.
+A bootstrap over few scenes is too narrow, however many starts each has. Below `FEW_SCENES` the interval is Student's,
+over the scenes' means. `navi bench interval --starts 3` simulates the coverage of both.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CONFIDENCE = 0.95
 """Nominal coverage of an interval."""
 
 FEW_SCENES = 12
-"""Of fewer scenes the interval is Student's."""
+"""Below this number of scenes the interval is Student's."""
 
 _CHUNK = 4_000_000
 """Resampled numbers held at once, to bound memory."""
@@ -49,9 +48,9 @@ class Interval:
     mean: float
     """Mean over scenes of the scenes' means, in the unit of the values."""
     low: float
-    """Lower bound; NaN of one value."""
+    """Lower bound; NaN for one value."""
     high: float
-    """Upper bound; NaN of one value."""
+    """Upper bound; NaN for one value."""
     scenes: int
     """Scenes that the values come from; with one, the interval is about that scene alone."""
     episodes: int
@@ -59,7 +58,7 @@ class Interval:
 
 
 def mean_of_scenes(values: Mapping[str, Sequence[float]]) -> float:
-    """Return the mean over scenes of the means of their values, so that every scene counts alike."""
+    """Return the mean over scenes of the scenes' means, so that every scene has equal weight."""
     return float(np.mean([np.mean(_finite(scene, row)) for scene, row in _checked(values).items()]))
 
 
@@ -105,7 +104,7 @@ def student_interval(values: Mapping[str, Sequence[float]], *, confidence: float
     Raises:
         EvaluationError: No scene, a scene without values, a value that is not finite.
     """
-    # The compiled functions of this library take a while to import.
+    # Imported lazily: scipy.special takes a while.
     from scipy.special import stdtrit
 
     rows = [_finite(scene, row) for scene, row in sorted(_checked(values).items())]

@@ -1,10 +1,9 @@
-"""A pilot or a trained policy that flies an environment's drones, for loops of one's own (docs/guides/EXPORT.md)."""
+"""Autopilot: a pilot or trained policy for custom loops over an environment (docs/guides/EXPORT.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,34 +21,36 @@ from navi_core.world import Field, NavigationEnv, StepBatch
 
 __all__ = ["Autopilot", "take_off"]
 
+_Subject = str | Path | Pilot | NavigationPolicy | ModelVersion
+
 
 class Autopilot:
-    """Answers observations of an environment with actions.
+    """Maps observations of an environment to actions.
 
-    What a policy needs besides observations is kept and made here: its recurrent state, its auxiliary input, its map,
-    the goals it is told, the recovery it was trained to be flown with. Episodes of the rows end when they do.
+    It holds what a policy needs besides observations: recurrent state, auxiliary input, occupancy map, goals, recovery.
+    Rows restart when their episode ends.
 
     Args:
-        subject: A pilot's name, a version or alias of the registry of `$NAVI_HOME`, a checkpoint's path, a pilot, or a
-            policy of your own.
-        env: Whose drones are flown; sensor, decision rate and semantic ids must be those of the training.
-        deterministic: The most typical action; else drawn ones, functions of the seed.
-        seed: Of what is drawn.
-        recovery: Disturb drones that are stuck; None as the policy was trained to be flown.
+        subject: A pilot's name, a version or alias in the registry of `$NAVI_HOME`, a checkpoint's path, a pilot, or a
+            policy.
+        env: Environment; sensor, decision rate and semantic ids must match the training.
+        deterministic: Mean actions; else sampled ones.
+        seed: Seed of sampled actions.
+        recovery: Recovery of stuck drones; None takes the policy's setting.
 
     Attributes:
         name: Name of the subject.
 
     Raises:
-        EvaluationError: Nothing of that name, or it does not fit the environment; says in what.
-        ConfigError: A scripted pilot and a seed below 0.
+        EvaluationError: The name is unknown, or the subject does not fit the environment.
+        ConfigError: A scripted pilot with a negative seed.
         CheckpointError: The checkpoint cannot be loaded.
         RegistryError: Its file is missing.
     """
 
     def __init__(
         self,
-        subject: str | Path | Pilot | NavigationPolicy | ModelVersion,
+        subject: _Subject,
         env: NavigationEnv,
         *,
         deterministic: bool = True,
@@ -63,7 +64,7 @@ class Autopilot:
         )  # fmt: skip
         # An environment has more rows and seeds than a protocol.
         protocol = protocol.model_copy(update={"block": env.num_envs, "seed": seed})
-        subject = _named(subject)
+        subject = _resolve_name(subject)
         if isinstance(subject, str) and subject in PILOTS:
             subject = build_pilot(subject, seed=seed, dynamics=c.dynamics, max_distance=c.max_distance)
         if isinstance(subject, NavigationPolicy):
@@ -77,19 +78,19 @@ class Autopilot:
         self.begin()
 
     def begin(self) -> None:
-        """Forget everything; needed after `env.reset`, and done when this is made."""
+        """Start new episodes in all rows; call it after `env.reset`."""
         self._flyer.begin(self._keys(), self._env.field)
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return the (B, 4) actions in [−1, 1] for observations (B, 3, Az, El) as the environment gave them last."""
+        """Return actions (B, 4) in [−1, 1] for the environment's latest observations (B, 3, Az, El)."""
         now = self._env.poses()
         goals = self._env.goals
         goal = None if goals is None else goals.of(now["scene_index"]).to(torch.float32)
         return self._flyer.act(obs, Pose(now["position"], now["yaw"], now["scene_index"], goal))
 
-    def took(self, step: StepBatch) -> None:
-        """Take note of a step: rows whose episode ended begin anew. Call it after every step."""
+    def after_step(self, step: StepBatch) -> None:
+        """Restart the rows whose episode ended; call it after every step."""
         ended = (step.truncated | step.terminated).cpu()
         if bool(ended.any()):
             self._flyer.restart(ended, self._keys())
@@ -108,34 +109,34 @@ def take_off(
     deterministic: bool = True,
     recovery: bool | None = None,
 ) -> tuple[NavigationEnv, Autopilot]:
-    """Return an environment as a policy was trained in, with your scenes, and the autopilot that flies it there.
+    """Return an environment with the policy's training settings in other scenes, and its autopilot.
 
     Args:
-        subject: A version or alias of the registry of `$NAVI_HOME`, or a checkpoint's path; a pilot's name flies the
+        subject: A version or alias in the registry of `$NAVI_HOME`, or a checkpoint's path; a pilot's name takes the
             default environment.
-        scenes: Where to fly.
-        num_envs: Drones.
-        seed: Of spawns, goals and what is drawn.
-        deterministic: As of `Autopilot`.
-        recovery: As of `Autopilot`.
+        scenes: Scenes to fly in.
+        num_envs: Number of drones.
+        seed: Seed of spawns, goals and sampled actions.
+        deterministic: See `Autopilot`.
+        recovery: See `Autopilot`.
 
     Raises:
-        EvaluationError: Nothing of that name.
-        SceneError: A scene without a viable spawn.
+        EvaluationError: The name is unknown.
+        SceneError: A scene has no viable spawn.
     """
-    found = _named(subject)
+    found = _resolve_name(subject)
     config, vocabulary = EnvConfig(), None
     if not (isinstance(found, str) and found in PILOTS):
         checkpoint = load_checkpoint(found.path if isinstance(found, ModelVersion) else Path(str(found)))
-        # Ages that differ are for learning: the first episodes would end at once.
+        # Staggered ages are for training: the first episodes would end at once.
         config = checkpoint.train_config().env.model_copy(update={"stagger": False})
         vocabulary = checkpoint.corpus_summary.get("semantic_vocabulary") or None
     env = NavigationEnv(Field(scenes, vocabulary=vocabulary), num_envs, config, seed)
     return env, Autopilot(found, env, deterministic=deterministic, seed=seed, recovery=recovery)
 
 
-def _named(subject: Any) -> Any:
-    """Return the version that a name means; whatever is no name, or a pilot's or a file's, as it is."""
+def _resolve_name(subject: _Subject) -> _Subject:
+    """Return the version of a registered name; everything else unchanged."""
     if not isinstance(subject, str):
         return subject
     registry = Registry(navi_home() / "models")
@@ -146,13 +147,13 @@ def _named(subject: Any) -> Any:
         if subject in known:
             raise
         raise EvaluationError(
-            f"{subject!r} is no pilot ({', '.join(PILOTS)}), no checkpoint file and no version or alias in "
+            f"{subject!r} is no pilot ({', '.join(PILOTS)}), checkpoint file, version or alias in "
             f"{registry.path} ({', '.join(sorted(known)) or 'it is empty'})"
         ) from None
 
 
 def _require_fit(found: Subject, env: NavigationEnv) -> None:
-    """Refuse an environment whose observations mean something else than in the training."""
+    """Refuse an environment whose observations differ from those of the training."""
     flyer, c = found.flyer, env.config
     for name in ("azimuth_bins", "elevation_bins", "max_distance"):
         wanted, here = getattr(flyer, name), getattr(c, name)

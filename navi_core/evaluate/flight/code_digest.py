@@ -1,4 +1,4 @@
-"""Which code flew: a flight that was kept is one of today's only while nothing that flies has changed."""
+"""Digest of the code that determines a flight; stored flights are reused only while it is unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["flight_code"]
 
 _ROOMS = ("kernels", "mapping", "world", "scenes", "policy", "pilots", "evaluate/flight", "evaluate/metrics")
 _FILES = ("evaluate/protocol.py",)
-"""Code that determines an episode; settings are told by the protocol and the checkpoint, whoever reads them."""
+"""Code that determines an episode; settings are part of the protocol and the checkpoint."""
 _SOURCES = frozenset({".py", ".h", ".cpp", ".cu"})
 
 

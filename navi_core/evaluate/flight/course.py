@@ -1,4 +1,4 @@
-"""The course that subjects are compared on: scenes, their true floor, and frozen starts."""
+"""Evaluation course: scenes, their reachable floor, and frozen starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Course", "Start", "build_course", "frozen_starts"]
 
 _CANDIDATES = 16
-"""Candidates per start; the one farthest from the starts before it is taken (Mitchell 1991)."""
+"""Candidates per start; the one farthest from the earlier starts is chosen (Mitchell 1991)."""
 
 _EYE_HEIGHT = 1.0
 """Height of the starts above the lowest reachable voxel [m]; low rooms start at half height."""
@@ -42,18 +42,18 @@ class Start:
     index: int
     """Number of the start within its scene."""
     position: tuple[float, float, float]
-    """Where the drone begins [m]."""
+    """Start position [m]."""
     yaw: float
-    """Where it faces [rad], in [0, 2π)."""
+    """Start yaw [rad], in [0, 2π)."""
     key: int
-    """What the episode's random draws hang on: a hash of scene and number."""
+    """Random key of the episode: a hash of scene and number."""
     goal: tuple[float, float, float] | None = None
-    """Where a point-goal episode is to end [m]; None where the task is to explore."""
+    """Goal position of a point-goal episode [m]; None for exploration."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """Scenes made ready once, to be flown by any number of subjects."""
+    """Scenes prepared once for any number of subjects."""
 
     field: Field
     """Geometry of all scenes."""
@@ -62,16 +62,16 @@ class Course:
     scene_hashes: tuple[str, ...]
     """Content hash of each scene."""
     truths: tuple[FloorTruth, ...]
-    """What of each scene can be covered."""
+    """Floor that counts for coverage in each scene."""
     surfaces: tuple[SurfaceTruth, ...]
-    """What surface of each scene can be seen; empty where the protocol does not measure it."""
+    """Visible surface of each scene; empty where the protocol does not measure it."""
     starts: tuple[Start, ...]
     """Frozen starts, ordered by scene and number."""
     config: EvalConfig
     """The protocol that the starts were made for."""
 
     def seen(self, trained_on: Collection[str]) -> list[str]:
-        """Return the names of the scenes that are among the content or source hashes of a training."""
+        """Return the names of scenes whose content or source hash is in `trained_on`."""
         pairs = zip(self.field.scenes, self.scene_hashes, strict=True)
         return [scene.name for scene, content in pairs if content in trained_on or scene.source_hash in trained_on]
 
@@ -79,14 +79,13 @@ class Course:
 def build_course(
     scenes: Sequence[Scene], config: EvalConfig, *, vocabulary: Mapping[str, int] | None = None, threads: int = 0
 ) -> Course:
-    """Make scenes ready to be flown.
+    """Prepare scenes for evaluation.
 
     Args:
         scenes: Scenes of different names.
         config: The protocol.
-        vocabulary: Corpus-wide semantic ids by name, as the policy to be flown was trained with; None makes them of
-            these scenes.
-        threads: Threads of the ray kernels; 0 keeps their setting.
+        vocabulary: Semantic id by name of the policy's training; None builds it from these scenes.
+        threads: Threads of the ray kernels; 0 keeps the current setting.
 
     Raises:
         EvaluationError: No scene, two scenes of one name, or a scene without reachable floor.
@@ -98,8 +97,8 @@ def build_course(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise EvaluationError(
-            f"two scenes are named {twice[0]!r}; results are told apart by the scenes' names: leave one out, or rename "
-            "its mesh and compile it again with: navi scenes compile MESH"
+            f"two scenes are named {twice[0]!r}; results are identified by scene name. Leave one out, or rename its "
+            "mesh and compile it again with: navi scenes compile MESH"
         )
     field = Field(scenes, threads=threads, vocabulary=vocabulary)
     clearance = config.dynamics.radius + config.clearance_margin
@@ -118,14 +117,14 @@ def build_course(
 
 
 def frozen_starts(floor: FloorMap, scene: Scene, scene_index: int, *, count: int, seed: int) -> list[Start]:
-    """Choose starts that are reachable, apart from each other, and the same on every day.
+    """Choose reachable starts that lie apart from each other.
 
     They depend on the scene and the seed alone; a longer list begins with the shorter one.
 
     Args:
         floor: Reachable floor of the scene.
         scene: The scene.
-        scene_index: Its place in the field.
+        scene_index: Index of the scene in the field.
         count: Number of starts.
         seed: Seed of the protocol.
     """
@@ -139,9 +138,9 @@ def frozen_starts(floor: FloorMap, scene: Scene, scene_index: int, *, count: int
     for index in range(count):
         draws = uniform(seed, Purpose.START, key.expand(_CANDIDATES + 1), index, torch.arange(_CANDIDATES + 1))
         picks = cells[(draws[:_CANDIDATES].numpy() * len(cells)).astype(np.int64)]
-        place = floor.origin + (picks + 0.5) * floor.cell
-        apart = np.array([min((float(np.hypot(*(p - c))) for c in chosen), default=0.0) for p in place])
-        best = place[int(apart.argmax())]
+        points = floor.origin + (picks + 0.5) * floor.cell
+        apart = np.array([min((float(np.hypot(*(p - c))) for c in chosen), default=0.0) for p in points])
+        best = points[int(apart.argmax())]
         chosen.append(best)
         starts.append(
             Start(
@@ -157,23 +156,23 @@ def frozen_starts(floor: FloorMap, scene: Scene, scene_index: int, *, count: int
 
 
 def with_goal(start: Start, floor: FloorMap, config: EvalConfig) -> Start:
-    """Return a start with a frozen goal: reachable, at the starts' height, and not nearer than the least distance.
+    """Return a start with a frozen goal: reachable, at the starts' height, at least the minimum distance away.
 
-    It is the first of 16 drawn places that lies far enough, or the farthest where none does.
+    The goal is the first of 16 drawn positions that lies far enough, or the farthest where none does.
 
     Args:
-        start: Where from.
+        start: The start.
         floor: Reachable floor of its scene.
-        config: Seed and least distance.
+        config: Seed and minimum distance.
     """
     layer = _start_layer(floor)
     cells = np.argwhere(floor.free[:, layer, :])
     draws = uniform(config.seed, Purpose.GOAL, torch.tensor([start.key]).expand(_CANDIDATES), 0,
                     torch.arange(_CANDIDATES)).numpy()  # fmt: skip
-    place = floor.origin + (cells[(draws * len(cells)).astype(np.int64)] + 0.5) * floor.cell
-    away = np.hypot(*(place - np.array([start.position[0], start.position[2]])).T)
+    points = floor.origin + (cells[(draws * len(cells)).astype(np.int64)] + 0.5) * floor.cell
+    away = np.hypot(*(points - np.array([start.position[0], start.position[2]])).T)
     far = np.flatnonzero(away >= config.goal.min_distance)
-    chosen = place[int(far[0]) if len(far) else int(away.argmax())]
+    chosen = points[int(far[0]) if len(far) else int(away.argmax())]
     return replace(start, goal=(float(chosen[0]), start.position[1], float(chosen[1])))
 
 
@@ -182,7 +181,7 @@ def _lowest_layer(floor: FloorMap) -> int:
 
 
 def _floor_layer(floor: FloorMap) -> int:
-    """Return the layer at which most columns begin: a pit, or the shaft of a lift, is no floor to stand on."""
+    """Return the layer at which most columns begin, so that pits and lift shafts are ignored."""
     return int(np.bincount(floor.free.argmax(axis=1)[floor.free.any(axis=1)]).argmax())
 
 

@@ -1,4 +1,4 @@
-"""The two kinds of flyer: a scripted pilot, and a policy that acts without learning."""
+"""Flyers: adapters of scripted pilots and of policies in evaluation mode."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
 
 _LOG = logging.getLogger("navi.evaluate")
 QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
-"""Neither curiosity nor loop memory: the auxiliary inputs are zero."""
+"""Shaper without curiosity and loop memory; the auxiliary inputs are zero."""
 
 
 class PilotFlyer:
-    """Flies a scripted pilot on observations of the protocol's resolution."""
+    """Scripted pilot on observations of the protocol's resolution."""
 
     recovering: Tensor | None = None
 
@@ -47,28 +47,27 @@ class PilotFlyer:
         self._pilot.reset(rows, keys)
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Answer observations (B, 3, Az, El) with actions (B, 4); a privileged pilot is told its pose."""
+        """Return actions (B, 4) for observations (B, 3, Az, El); a privileged pilot receives its pose."""
         return self._pilot.act(obs, pose=pose if self._pilot.privileged else None)
 
 
 class PolicyFlyer:
-    """Flies a policy: recurrent state carried, nothing learned, normalisers frozen.
+    """Policy in evaluation mode: recurrent state carried, no learning, frozen normalisers.
 
-    The policy's auxiliary input (loop similarity and curiosity of the step before) is made as in training, by a
-    reward shaper in evaluation mode. The privileged reward entry is zero.
+    The auxiliary input (loop similarity and curiosity of the previous step) comes from a reward shaper in evaluation
+    mode, as in training. The privileged reward entry is zero.
 
     Args:
         policy: The network.
         config: The protocol: block size, seed, mean or sampled actions, recovery.
         name: Name of the subject.
-        shaper: What the auxiliary input was made of in training.
-        shaper_rows: Rows of the training run, which fix how many steps a row remembers.
-        shaper_state: Trained state of curiosity, as a checkpoint holds it.
+        shaper: Reward shaper of the training.
+        shaper_rows: Rows of the training run, which fix the memory per row.
+        shaper_state: Trained curiosity state of the checkpoint.
         max_distance: Range of the sensor that the policy was trained with [m].
 
     Raises:
-        EvaluationError: The policy reads the privileged reward (`aux: full`), which no evaluation has, or a goal
-            where the task has none.
+        EvaluationError: The policy reads the privileged reward (`aux: full`), or a goal that the task lacks.
     """
 
     def __init__(
@@ -84,13 +83,13 @@ class PolicyFlyer:
     ) -> None:
         if policy.config.aux == "full":
             raise EvaluationError(
-                f"{name} reads the training reward (aux: full), which flights outside training do not have; "
+                f"{name} reads the training reward (aux: full), which evaluations do not have; "
                 "train with aux no_reward or off to evaluate"
             )
         if policy.config.goal and config.task != "point_goal":
-            raise EvaluationError(f"{name} flies to goals, which the task {config.task} has not; use --task point_goal")
+            raise EvaluationError(f"{name} needs goals, which the task {config.task} lacks; use --task point_goal")
         if config.task == "point_goal" and not policy.config.goal:
-            _LOG.warning("%s reads no goal: it explores, and stops at none", name)
+            _LOG.warning("%s has no goal input: it explores and stops at no goal", name)
         self.name = name
         self.azimuth_bins = policy.config.azimuth_bins
         self.elevation_bins = policy.config.elevation_bins
@@ -112,8 +111,9 @@ class PolicyFlyer:
         self._reset = torch.ones(rows, dtype=torch.bool, device=self._device)
         self._places = None
         if self._policy.config.place_memory:
-            dynamics, reach = self._config.dynamics, self.max_distance
-            self._places = PlaceMemory(rows, self.azimuth_bins, self.elevation_bins, dynamics, reach)
+            self._places = PlaceMemory(
+                rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance
+            )
         self._recovery, self.recovering = None, None
         recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
         if recovers and self._config.deterministic:
@@ -124,17 +124,17 @@ class PolicyFlyer:
         self._shaper.eval()
 
     def restart(self, rows: Tensor, keys: Tensor) -> None:
-        """Start new episodes in some rows, (B,) bool: zero state, empty memory, in them alone; (B,) keys of all."""
-        there = rows.to(self._device)
+        """Start new episodes in some rows, (B,) bool, with zero state and empty memory; (B,) keys of all rows."""
+        rows_there = rows.to(self._device)
         self._keys = torch.where(rows, keys, self._keys)
         self._step = torch.where(rows, 0, self._step)
-        self._reset = self._reset | there
-        self._aux = torch.where(there[:, None], 0.0, self._aux)
+        self._reset = self._reset | rows_there
+        self._aux = torch.where(rows_there[:, None], 0.0, self._aux)
         if self._shaper.memory is not None:
-            self._shaper.memory.clear(there)
+            self._shaper.memory.clear(rows_there)
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Answer observations (B, 3, Az, El) with actions (B, 4)."""
+        """Return actions (B, 4) for observations (B, 3, Az, El)."""
         noise = None
         if not self._config.deterministic:
             zero = torch.zeros_like(self._step)
@@ -144,8 +144,8 @@ class PolicyFlyer:
         if self._policy.config.goal and pose.goal is not None:
             goal = relative_goal(pose.position, pose.yaw, pose.goal)
         if self._places is not None:
-            told = self._places.look(obs, pose_rows(pose.position, pose.yaw), self._reset, goal=goal)
-            aux = torch.cat([aux, told.to(self._device)], dim=1)
+            features = self._places.look(obs, pose_rows(pose.position, pose.yaw), self._reset, goal=goal)
+            aux = torch.cat([aux, features.to(self._device)], dim=1)
         if goal is not None:
             aux = torch.cat([aux, goal.to(self._device)], dim=1)
         out = self._policy.act(obs.to(self._device), aux, self._state, self._reset, noise)

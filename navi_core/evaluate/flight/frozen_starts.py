@@ -1,8 +1,8 @@
-"""Flying subjects over frozen starts, in blocks of fixed size.
+"""Evaluation flights from frozen starts, in blocks of fixed size.
 
-The sensor and the physics are the environment's own. A block always has the same number of rows, padded by copies
-of its first start, so that every tensor operation sees the same shapes: an episode's bits depend on its own start
-and on the weights, not on what else is flown.
+Sensor and physics are the environment's. A block always has the same number of rows, padded by copies of its first
+start, so every tensor operation sees the same shapes. An episode's bits therefore depend on its start and the weights
+alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Flight", "Flyer", "fly"]
 
 
 class Flyer(Protocol):
-    """What can be flown; the flight loop knows no kind of subject by name."""
+    """Interface of everything that can be flown in an evaluation."""
 
     name: str
     """Name of the subject."""
@@ -41,20 +41,20 @@ class Flyer(Protocol):
     max_distance: float
     """Range of its sensor [m]."""
     recovering: Tensor | None
-    """(B,) whose action of the last `act` came from recovery; None where it has none."""
+    """(B,) rows whose last action came from recovery; None without recovery."""
 
     def begin(self, keys: Tensor, field: Field) -> None:
         """Start new episodes in all rows.
 
         Args:
-            keys: What the rows' draws hang on, int64 (B,).
-            field: Where they fly; for privileged subjects.
+            keys: Random keys of the rows, int64 (B,).
+            field: Scenes, for privileged subjects.
         """
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Answer observations (B, 3, Az, El) with actions (B, 4).
+        """Return actions (B, 4) for observations (B, 3, Az, El).
 
-        Of `pose` a privileged subject may use all, and a policy that is told goals where its goal lies from it.
+        A privileged subject may use all of `pose`; a goal-conditioned policy only the goal relative to it.
         """
 
 
@@ -65,15 +65,15 @@ class Flight:
     positions: np.ndarray
     """The start and the position after each decision, float32 (T+1, 3) [m]."""
     yaws: np.ndarray
-    """Where the drone faced at each of them, float32 (T+1,) [rad]."""
+    """Yaw at each position, float32 (T+1,) [rad]."""
     collided: np.ndarray
     """Decisions with at least one reverted substep, bool (T,)."""
     clearance: np.ndarray
     """Distance to the nearest surface after each decision, float32 (T,) [m]."""
     success: bool = False
-    """Whether it stopped at its goal, which ended it."""
+    """Whether the episode ended by stopping at its goal."""
     recovery_steps: int = 0
-    """Decisions that were disturbed because it was stuck."""
+    """Decisions whose action came from recovery because the drone was stuck."""
 
 
 @torch.no_grad()
@@ -84,34 +84,34 @@ def fly(
     config: EvalConfig,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Flight]:
-    """Fly one episode from each start; one with a goal ends where the drone stops there.
+    """Fly one episode from each start; an episode with a goal ends once the drone stops there.
 
     Args:
         field: Geometry.
         flyer: The subject.
-        starts: Where from.
+        starts: Start poses.
         config: Length of the episodes, block size, dynamics.
         progress: Called as progress(decisions done, decisions in all).
 
     Raises:
-        EvaluationError: The subject answered with NaN or Inf.
+        EvaluationError: The subject returned NaN or Inf.
     """
     flights: list[Flight] = []
     blocks = [starts[first : first + config.block] for first in range(0, len(starts), config.block)]
     for number, block in enumerate(blocks):
-        tick = None
+        report = None
         if progress is not None:
-            tick = partial(_tick, progress, number * config.max_steps, len(blocks) * config.max_steps)
-        flights += _fly_block(field, flyer, block, config, tick)
+            report = partial(_report, progress, number * config.max_steps, len(blocks) * config.max_steps)
+        flights += _fly_block(field, flyer, block, config, report)
     return flights
 
 
-def _tick(progress: Callable[[int, int], None], before: int, total: int, decisions: int) -> None:
+def _report(progress: Callable[[int, int], None], before: int, total: int, decisions: int) -> None:
     progress(before + decisions, total)
 
 
 def _fly_block(
-    field: Field, flyer: Flyer, block: Sequence[Start], config: EvalConfig, tick: Callable[[int], None] | None
+    field: Field, flyer: Flyer, block: Sequence[Start], config: EvalConfig, report: Callable[[int], None] | None
 ) -> list[Flight]:
     rows = [*block, *[block[0]] * (config.block - len(block))]
     scene = torch.tensor([start.scene_index for start in rows])
@@ -131,22 +131,21 @@ def _fly_block(
     collided = torch.empty(config.max_steps, len(rows), dtype=torch.bool)
     recovering = torch.zeros(config.max_steps, len(rows), dtype=torch.bool)
     clearance = torch.empty(config.max_steps, len(rows))
-    # A course has goals at all of its starts or at none.
+    # Either all starts of a course have goals or none has.
     goals = [start.goal for start in rows if start.goal is not None]
     goal = torch.tensor(goals, dtype=torch.float32) if goals else None
     ended, success = torch.full((len(rows),), config.max_steps), torch.zeros(len(rows), dtype=torch.bool)
-    late = None
+    delayed = None
     for t in range(config.max_steps):
         hits = sensor.cast(position, yaw, scene)
         front = dynamics.front_distance(hits.depth, hits.valid, flyer.azimuth_bins)
-        fresh = faults.apply(sensor.observation(hits), torch.zeros_like(keys), torch.full_like(keys, t))
-        obs, late = (fresh if late is None else late, fresh) if config.sensor.delayed else (fresh, None)
+        current = faults.apply(sensor.observation(hits), torch.zeros_like(keys), torch.full_like(keys, t))
+        obs, delayed = (current if delayed is None else delayed, current) if config.sensor.delayed else (current, None)
         action = flyer.act(obs, Pose(position, yaw, scene, goal))
         if not torch.isfinite(action).all():
             row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
             raise EvaluationError(
-                f"{flyer.name} answered with NaN or Inf at decision {t} of scene {rows[row].scene}, "
-                f"start {rows[row].index}"
+                f"{flyer.name} returned NaN or Inf at decision {t} of scene {rows[row].scene}, start {rows[row].index}"
             )
         if flyer.recovering is not None:
             recovering[t] = flyer.recovering
@@ -155,8 +154,8 @@ def _fly_block(
         positions[t + 1], yaws[t + 1] = position, yaw
         collided[t] = motion.collided
         clearance[t] = field.distance(position, scene)
-        if tick is not None:
-            tick(t + 1)
+        if report is not None:
+            report(t + 1)
         if goal is not None:
             there = reached(position, linear_speed(velocity), goal, config.goal) & (ended == config.max_steps)
             ended = torch.where(there, t + 1, ended)

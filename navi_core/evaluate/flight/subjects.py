@@ -1,4 +1,4 @@
-"""What can be evaluated: a pilot by name, a checkpoint, a policy in memory, a version of the registry."""
+"""Evaluation subjects: pilots by name, checkpoints, policies in memory, registered versions."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from navi_core.policy import NavigationPolicy, custom_networks
 __all__ = ["OWN_NETWORKS", "Subject", "resolve_subject"]
 
 OWN_NETWORKS = "own_networks"
-"""Column that names networks, or a pilot, which are not Navi's, and the digits of their sources: flights by others are
-none of theirs. Absent for Navi's own, whose code `flight_code` tells."""
+"""Column with name and source digest of custom networks or a custom pilot; absent for built-in ones, which
+`flight_code` covers."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Something ready to be flown, and what its row says of it."""
+    """Subject ready to be flown, with its identity columns."""
 
     flyer: Flyer
-    """What answers observations."""
+    """Policy or pilot that maps observations to actions."""
     identity: dict[str, Any]
-    """Columns that identify it: kind, checkpoint, run, training steps."""
+    """Identity columns: kind, checkpoint, run, training steps."""
     fingerprint: Callable[[], str | None]
-    """Hash of its weights as they are now; None for what has no weights."""
+    """Hash of the current weights; None without weights."""
     vocabulary: dict[str, int] | None = None
-    """Semantic ids by name that it was trained with, where its checkpoint keeps them."""
+    """Semantic id by name of the training, where the checkpoint holds it."""
     trained_on: frozenset[str] = frozenset()
-    """Content and source hashes of the scenes it was trained on, where its checkpoint keeps them."""
+    """Content and source hashes of the training scenes, where the checkpoint holds them."""
 
 
 def named_subject(name: str, registry: Registry) -> str | Path | ModelVersion:
-    """Return what a name means: a pilot's name, a checkpoint's path, or a registered version.
+    """Resolve a name to a pilot's name, a checkpoint's path, or a registered version.
 
     Raises:
-        RegistryError: None of them has that name.
+        RegistryError: The name is none of these.
     """
     if name in PILOTS:
         return name
@@ -57,16 +57,15 @@ def resolve_subject(
     *,
     name: str | None = None,
 ) -> Subject:
-    """Make a subject ready to be flown.
+    """Prepare a subject for flight.
 
     Args:
-        subject: Name of a pilot, path of a checkpoint, a pilot, a policy, a version of the registry, or a subject that
-            is ready.
+        subject: Name of a pilot, path of a checkpoint, a pilot, a policy, a registered version, or a prepared subject.
         config: The protocol.
         name: Name in the results; by default the subject's own.
 
     Raises:
-        EvaluationError: Nothing of that name, or a policy of another decision rate.
+        EvaluationError: The name is unknown, or the policy has another decision rate.
         CheckpointError: The checkpoint cannot be loaded.
     """
     if isinstance(subject, Subject):
@@ -81,7 +80,7 @@ def resolve_subject(
         return _of_pilot(subject, config, name)
     if isinstance(subject, NavigationPolicy):
         flyer = PolicyFlyer(subject, config, name=name or "policy")
-        identity = {"subject_kind": "policy"} | _own(subject.config.encoder, subject.config.core)
+        identity = {"subject_kind": "policy"} | _custom_columns(subject.config.encoder, subject.config.core)
         return Subject(flyer, identity, lambda: weights_hash(subject.state_dict()))
     if isinstance(subject, ModelVersion):
         return _of_checkpoint(Path(subject.path), config, name or subject.version, "version")
@@ -94,15 +93,15 @@ def resolve_subject(
             )
         return _of_checkpoint(path, config, name or path.stem, "checkpoint")
     raise EvaluationError(
-        f"cannot evaluate a {type(subject).__name__}; give a pilot's name, a checkpoint, a policy, or "
-        "what is a navi_core.pilots.Pilot: a subclass of it may ask any network of yours"
+        f"cannot evaluate a {type(subject).__name__}; give a pilot's name, a checkpoint, a policy, or an instance of a "
+        "navi_core.pilots.Pilot subclass, which may call any network"
     )
 
 
-def _own(encoder: str, core: str) -> dict[str, Any]:
-    """Return the column that tells the code of networks that are not Navi's, where there are such."""
-    own = custom_networks(encoder, core)
-    return {} if own is None else {OWN_NETWORKS: own}
+def _custom_columns(encoder: str, core: str) -> dict[str, Any]:
+    """Return the column with the code digest of custom networks, where there are any."""
+    found = custom_networks(encoder, core)
+    return {} if found is None else {OWN_NETWORKS: found}
 
 
 def _of_pilot(pilot: Pilot, config: EvalConfig, name: str | None) -> Subject:
@@ -124,7 +123,7 @@ def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subj
         policy,
         config,
         name=name,
-        # A clone was trained without rewards: its auxiliary inputs were zero.
+        # A clone was trained without rewards, with zero auxiliary inputs.
         shaper=QUIET_SHAPER if checkpoint.training_source == "bc" else trained.shaper,
         shaper_rows=trained.actors,
         shaper_state=checkpoint.curiosity(),
@@ -137,7 +136,7 @@ def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subj
         "training_run_id": checkpoint.run_id,
         "training_steps": checkpoint.step_id,
         "training_source": checkpoint.training_source,
-    } | _own(checkpoint.encoder_backend, checkpoint.temporal_core)
+    } | _custom_columns(checkpoint.encoder_backend, checkpoint.temporal_core)
     vocabulary = checkpoint.corpus_summary.get("semantic_vocabulary")
     return Subject(
         flyer,

@@ -1,10 +1,10 @@
-"""Ground-truth coverage: how much of the reachable floor an episode saw, and how much it flew through.
+"""Ground-truth coverage: fraction of the reachable floor that an episode saw or flew through.
 
 C_vis counts reachable floor within the view radius and in line of sight: a fan of horizontal rays leaves every
 decision's position at the drone's height, and each ray sees the floor cells that it crosses before a surface stops
-it or the radius ends. This is the measure of the exploration literature (Chaplot et al. 2020, 3.2 m), taken from the
-true scene and not from what the sensor or a policy's map believed. C_visit counts coarse cells flown through. Both
-count the storey that the drone is on.
+it or the radius ends. This is the measure of the exploration literature (Chaplot et al. 2020, 3.2 m), computed on the
+true scene, not on a sensor or a policy's map. C_visit counts coarse cells flown through. Both count the storey that the
+drone is on.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ REPORTED_STEPS = (100, 200, 1000)
 """Decisions at which a curve's value is reported."""
 
 REPORTED_SHARES = (50, 75, 90)
-"""Shares [%] whose first reaching is reported."""
+"""Percentages whose first decision is reported."""
 
 
 @dataclass(frozen=True)
 class FloorTruth:
-    """The floor of one scene that counts: fine cells to be seen, coarse cells to be flown through."""
+    """Reachable floor of one scene: fine cells for C_vis, coarse cells for C_visit."""
 
     reachable: np.ndarray
     """Reachable floor cells of each storey, bool (S, nx, nz)."""
     levels: np.ndarray
-    """Where each storey begins, float64 (S,) [m]; the drone is on the last that begins below it."""
+    """Base height of each storey, float64 (S,) [m]; the drone is on the highest one below it."""
     cell: float
     """Edge of a fine cell [m]."""
     visitable: np.ndarray
@@ -77,7 +77,7 @@ class FloorTruth:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What one episode of T decisions covered; entry t holds what was covered after t decisions."""
+    """Coverage of one episode of T decisions; entry t is the value after t decisions."""
 
     seen: np.ndarray
     """Reachable floor area seen, float64 (T+1,) [m²]."""
@@ -100,12 +100,12 @@ class Coverage:
 def measure_coverage(
     field: Field, truth: FloorTruth, scene_index: int, positions: np.ndarray, *, view_radius: float
 ) -> Coverage:
-    """Measure what a path covered.
+    """Measure the coverage of a path.
 
     Args:
         field: Field that holds the scene.
         truth: The scene's floor.
-        scene_index: Which scene of the field.
+        scene_index: Index of the scene in the field.
         positions: The start and the position after each of T decisions, (T+1, 3) [m].
         view_radius: Distance within which floor counts as seen [m].
     """

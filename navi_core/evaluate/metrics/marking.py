@@ -1,4 +1,4 @@
-"""Marking cells: which squares of a floor grid a ray crosses, a path flies through, and when first.
+"""Grid traversal: cells of a floor grid that rays cross or paths fly through.
 
 Exact grid traversal (Amanatides & Woo 1987) in numba; a cell is crossed when the segment enters it before its end.
 Cells are named (ix, iz); cell (0, 0) has its minimum corner at the grid's origin.

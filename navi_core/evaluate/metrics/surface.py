@@ -1,13 +1,11 @@
-"""C_surf: how much of the surface that can be seen an episode has seen.
+"""C_surf: fraction of the visible surface that an episode has seen.
 
-The truth is the set of voxels that hold surface facing the air around the drone: from every air voxel close to a
-surface short rays go out along the axes, and what they hit is surface that air touches. Air is every voxel without
-surface, over a floor, connected to the drone's reachable space; it may be narrower than the drone, for seeing needs no
-passage. So the outside of a scan, which lies over nothing, is not to be seen, nor what faces the open ground around
-rooms that are the floor.
-An episode has seen a voxel when a ray of a fixed panorama hits it within the sensor's range, whatever the subject's
-own resolution is. Every hit is drawn back a little towards its origin, so that a wall on a face between two voxels
-belongs to the one on the air's side.
+The ground truth is the set of voxels whose surface faces the air around the drone: short axis-parallel rays from every
+air voxel close to a surface mark the voxels they hit. Air is every voxel without surface, above a floor, connected to
+the drone's reachable space; it may be narrower than the drone. The outside of a scan therefore does not count, nor
+surface that faces open ground around rooms.
+A voxel is seen once a ray of a fixed panorama hits it within the sensor's range, whatever the subject's resolution.
+Each hit is moved slightly towards its origin, so that a wall between two voxels belongs to the one on the air's side.
 """
 
 from __future__ import annotations
@@ -32,15 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["SURFACE_RAYS", "SurfaceTruth", "measure_surface"]
 
 SURFACE_RAYS = (128, 32)
-"""Azimuth and elevation bins of the panorama that sees surface."""
+"""Azimuth and elevation bins of the panorama."""
 
-_DRAWN_BACK = 1e-3
-"""What a hit is drawn back by [m]."""
+_HIT_OFFSET = 1e-3
+"""Shift of a hit towards its origin [m]."""
 
 
 @dataclass(frozen=True)
 class SurfaceTruth:
-    """The surface of one scene that counts."""
+    """Visible surface of one scene."""
 
     voxels: np.ndarray
     """Voxels that hold surface facing the drone's air, bool (nx, ny, nz)."""
@@ -51,12 +49,12 @@ class SurfaceTruth:
 
     @classmethod
     def of(cls, field: Field, scene_index: int, floor: FloorMap) -> SurfaceTruth:
-        """Derive the truth of a scene.
+        """Derive the visible surface of a scene.
 
         Args:
             field: Field that holds the scene.
-            scene_index: Which scene of the field.
-            floor: Its reachable space, whose grid the voxels share.
+            scene_index: Index of the scene in the field.
+            floor: Its reachable space, on the same grid.
 
         Raises:
             EvaluationError: No surface faces the reachable space.
@@ -88,12 +86,12 @@ class SurfaceTruth:
 def measure_surface(
     field: Field, truth: SurfaceTruth, scene_index: int, positions: np.ndarray, *, max_distance: float
 ) -> np.ndarray:
-    """Return how many voxels of the truth were seen after 0..T decisions, int64 (T+1,).
+    """Return the number of visible voxels seen after 0..T decisions, int64 (T+1,).
 
     Args:
         field: Field that holds the scene.
         truth: The scene's surface.
-        scene_index: Which scene of the field.
+        scene_index: Index of the scene in the field.
         positions: The start and the position after each of T decisions, (T+1, 3) [m].
         max_distance: Range of the sensor [m].
     """
@@ -109,7 +107,7 @@ def _mark_hits(
     scene_index: int,
     origins: torch.Tensor,
     directions: torch.Tensor,
-    reach: float,
+    max_distance: float,
     left: np.ndarray,
 ) -> np.ndarray:
     """Clear the voxels of `left` that rays from origins (N, 3) hit; return how many each origin cleared, (N,)."""
@@ -120,16 +118,16 @@ def _mark_hits(
     for first in range(0, len(origins), chunk):
         part = origins[first : first + chunk]
         index = torch.full((len(part),), scene_index, dtype=torch.int64, device=field.device)
-        hits = field.cast_rays(part.to(field.device), directions.to(field.device), index, reach)
+        hits = field.cast_rays(part.to(field.device), directions.to(field.device), index, max_distance)
         depth, valid = hits.depth.cpu().numpy().astype(np.float64), hits.valid.cpu().numpy() > 0
-        valid &= depth <= reach
+        valid &= depth <= max_distance
         row, column = np.nonzero(valid)
-        point = part.numpy().astype(np.float64)[row] + ray[column] * (depth[row, column] - _DRAWN_BACK)[:, None]
+        point = part.numpy().astype(np.float64)[row] + ray[column] * (depth[row, column] - _HIT_OFFSET)[:, None]
         voxel = np.floor((point - truth.low) / truth.cell).astype(np.int64)
         inside = ((voxel >= 0) & (voxel < shape)).all(axis=1)
         number = np.ravel_multi_index(tuple(voxel[inside].T), left.shape)
         new = flat[number]
-        # Of several rays into one voxel the first counts, as the decisions came.
+        # Of several rays into one voxel the first one counts.
         fresh, where = np.unique(number[new], return_index=True)
         flat[fresh] = False
         np.add.at(cleared, first + row[inside][new][where], 1)

@@ -1,4 +1,4 @@
-"""Names in pictures: in letters that the fonts of this machine have, else as code numbers, never as empty boxes."""
+"""Text of arbitrary scripts in figures: with installed fonts, else as code points, never as empty boxes."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ __all__ = ["draw_name"]
 _DEFAULT = "DejaVu Sans"
 _BOXES, _REGULAR = "Last Resort", 400
 _LONGEST = 90
-"""Characters of a name that are drawn."""
+"""Longest name drawn, in characters."""
 
 
 def draw_name(text: Text) -> None:
-    """Let a text of a figure say what it says: names are other people's, no formulas, and of every script.
+    """Draw a user-given name literally: no formulas, any script.
 
     Args:
-        text: A title, or a label of a legend, that holds such a name.
+        text: A title or legend label that holds such a name.
     """
-    said = text.get_text()
-    if len(said) > _LONGEST:
-        said = f"{said[: _LONGEST // 2]}…{said[-_LONGEST // 2 :]}"
-    said = printable(said)
-    families, lacking = _families(frozenset(said))
+    name = text.get_text()
+    if len(name) > _LONGEST:
+        name = f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
+    name = printable(name)
+    families, lacking = _families(frozenset(name))
     codes = {ord(letter): f"\\u{ord(letter):04x}" for letter in lacking}
     text.set_parse_math(False)
     text.set_fontfamily(list(families))
-    text.set_text(said.translate(codes))
+    text.set_text(name.translate(codes))
 
 
 @lru_cache(maxsize=256)
 def _families(letters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return font families that together draw the letters, and those that none of them has."""
+    """Return font families that together cover the letters, and the letters that none covers."""
     from matplotlib.font_manager import findfont, fontManager, get_font
 
     def lacks(file: str, wanted: frozenset[str]) -> frozenset[str]:
         try:
             font = get_font(file)
         except (OSError, RuntimeError):
-            # matplotlib keeps its list of fonts: one may have been removed since, or is broken.
+            # matplotlib caches its font list: a font may be gone or broken.
             return wanted
         return frozenset(letter for letter in wanted if not font.get_char_index(ord(letter)))
 
     families, lacking = [_DEFAULT], lacks(findfont(_DEFAULT), letters)
-    # The fonts of last resort have a box for every letter there is.
+    # Last-resort fonts draw a box for every letter.
     upright = {one.name: one.fname for one in fontManager.ttflist if one.style == "normal" and one.weight == _REGULAR}
     for family, file in sorted(upright.items()):
         if not lacking:

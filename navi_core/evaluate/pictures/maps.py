@@ -1,4 +1,4 @@
-"""A top-down picture of a scene with the paths flown in it."""
+"""Top-down map of a scene with flown paths."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def top_down_map(
     floor: FloorMap | None = None,
     seen: np.ndarray | None = None,
 ) -> bytes:
-    """Draw a scene from above, cut open at the height of flight; where the floor is known, each storey beside the last.
+    """Draw a scene from above, cut at flight height; with a floor map one panel per storey.
 
-    Below the cut, surfaces are coloured by their semantic name and darkened with depth; what the cut itself meets
-    (walls, tall furniture) is black.
+    Surfaces below the cut are coloured by semantic name and darkened with depth; surfaces at the cut (walls, tall
+    furniture) are black.
 
     Args:
         field: Geometry.
         scene_index: Scene.
         trajectories: Paths by name, (T, 3) each or a list of such [m]; one colour per name. A storey shows the parts
-            that were flown on it.
-        floor: Reachable floor; what lies outside that of a storey is faded.
+            flown on it.
+        floor: Reachable floor; cells outside it are faded.
         seen: Floor cells seen, bool (S, nx, nz), one layer per storey of `floor`; tinted.
 
     Returns:
@@ -86,7 +86,7 @@ def top_down_map(
         title = f"{field.scenes[scene_index].name}{which}: circle = start, square = end"
         draw_name(axes.set_title(title, fontsize=9))
         if legend and storey == 0:
-            # Told one by one: of itself a legend leaves out names that begin with an underscore.
+            # Explicit handles: matplotlib drops labels that begin with an underscore.
             lines, names = list(legend.values()), list(legend)
             for label in axes.legend(lines, names, loc="upper right", fontsize=8, framealpha=0.85).get_texts():
                 draw_name(label)
@@ -138,7 +138,7 @@ def _draw_paths(
 
 
 def _on(storey: int, path: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Return the path with the points on other storeys made no numbers, so that lines break there."""
+    """Return the path with NaN for points on other storeys, so that lines break there."""
     if len(levels) == 1:
         return path
     return np.where((storey_of(path[:, 1], levels) == storey)[:, None], path, np.nan)

@@ -1,4 +1,4 @@
-"""The median and the worst episode of an evaluation, as recordings for the Rerun viewer."""
+"""Rerun recordings of the median and the worst episode of an evaluation."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from navi_core.world.sensor.spherical import SphericalSensor
 if TYPE_CHECKING:
     from navi_core.scenes import Scene
 
-__all__ = ["episode_trace", "telling_episodes", "write_traces"]
+__all__ = ["episode_trace", "representative_episodes", "write_traces"]
 
 _BINS = (128, 24)
-"""Azimuth and elevation bins of the panoramas: what could be seen, also for subjects that see less."""
+"""Azimuth and elevation bins of the panoramas, independent of the subject's resolution."""
 _BLOCK = 64
 """Panoramas cast at once."""
 
 
-def telling_episodes(result: EvalResult, metric: str = "c_vis_auc") -> dict[str, int]:
-    """Return the places of the median (the lower of two) and of the worst episode.
+def representative_episodes(result: EvalResult, metric: str = "c_vis_auc") -> dict[str, int]:
+    """Return the indices of the median (the lower of two) and of the worst episode.
 
     Args:
-        result: Flown now; files of `navi evaluate --out` keep no paths.
-        metric: By which they are ordered; more is better.
+        result: An evaluation with paths; files of `navi evaluate --out` have none.
+        metric: Metric to rank by; more is better.
 
     Raises:
-        EvaluationError: There are no paths.
+        EvaluationError: The result holds no paths.
     """
     if not result.trajectories:
         raise EvaluationError("the result keeps no paths; fly it again: files of `navi evaluate --out` have none")
     values = [value for scene in result.by_scene(metric).values() for value in scene]
-    order = sorted(range(len(values)), key=lambda place: values[place])
+    order = sorted(range(len(values)), key=lambda index: values[index])
     return {"median": order[(len(order) - 1) // 2], "worst": order[0]}
 
 
-def episode_trace(result: EvalResult, place: int, field: Field, scene_index: int) -> EpisodeTrace:
-    """Return what could be seen from an episode's poses, with its curves.
+def episode_trace(result: EvalResult, index: int, field: Field, scene_index: int) -> EpisodeTrace:
+    """Return the panoramas along an episode, with its curves.
 
     Args:
         result: The evaluation.
-        place: Of the episode.
-        field: Its geometry.
-        scene_index: Of its scene.
+        index: Index of the episode.
+        field: Field that holds the scene.
+        scene_index: Index of the scene in the field.
     """
-    row, positions, yaws = result.episodes[place], result.trajectories[place], result.yaws[place]
+    row, positions, yaws = result.episodes[index], result.trajectories[index], result.yaws[index]
     sensor = SphericalSensor(field, *_BINS, max_distance=100.0)
     position, yaw = torch.from_numpy(positions), torch.from_numpy(yaws)
     scene = torch.full((len(position),), scene_index, dtype=torch.int64)
@@ -61,7 +61,7 @@ def episode_trace(result: EvalResult, place: int, field: Field, scene_index: int
         block = slice(first, first + _BLOCK)
         hits = sensor.cast(position[block], yaw[block], scene[block])
         parts.append((hits.depth.numpy(), hits.semantic.numpy().astype(np.uint16), hits.valid.numpy()))
-    depth, semantic, valid = (np.concatenate(arrays).reshape(-1, *_BINS) for arrays in zip(*parts))
+    depth, semantic, valid = (np.concatenate(arrays).reshape(-1, *_BINS) for arrays in zip(*parts, strict=True))
     seconds = result.config.dynamics.decision_seconds
     moved = np.linalg.norm(np.diff(positions, axis=0, prepend=positions[:1]), axis=1)
     return EpisodeTrace(
@@ -85,7 +85,7 @@ def write_traces(folder: Path, result: EvalResult, scenes: Sequence[Scene]) -> l
     """Write `<subject>-median.rrd` and `<subject>-worst.rrd`.
 
     Args:
-        folder: Where to.
+        folder: Folder of the files.
         result: The evaluation.
         scenes: The scenes it was flown in.
 
@@ -98,8 +98,8 @@ def write_traces(folder: Path, result: EvalResult, scenes: Sequence[Scene]) -> l
     """
     field, names = Field(scenes), [scene.name for scene in scenes]
     written = []
-    for word, place in telling_episodes(result).items():
+    for word, index in representative_episodes(result).items():
         path = folder / f"{result.subject.replace('/', '_')}-{word}.rrd"
-        write_rrd(path, episode_trace(result, place, field, names.index(str(result.episodes[place]["scene"]))))
+        write_rrd(path, episode_trace(result, index, field, names.index(str(result.episodes[index]["scene"]))))
         written.append(path)
     return written
