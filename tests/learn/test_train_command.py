@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.cli.training.flags import flagged_config
+from navi_core.cli.training.flags import TrainFlags
 from navi_core.cli.training.versions import fitting_latest
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
@@ -81,10 +81,10 @@ def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
     ],
 )
 def test_a_task_that_is_only_set_is_told_what_the_flag_sets_beside_it(settings, told, capsys):
-    flagged_config("ppo", "quick", None, settings, None, {}, {})
-    flagged_config("ppo", "quick", None, ["env.reward.preset=explore"], None, {"task": "point_goal"}, {})
+    TrainFlags(preset="quick", assign=settings).resolve("ppo")
+    TrainFlags(preset="quick", assign=["env.reward.preset=explore"], task="point_goal").resolve("ppo")
     warned = capsys.readouterr().err
-    assert (told in warned and "--task point_goal does both" in warned) if told else warned == ""
+    assert (told in warned and "--task point_goal sets both" in warned) if told else warned == ""
 
 
 def test_a_latest_that_does_not_fit_is_begun_without_and_one_that_is_named_is_an_error(home, caplog):

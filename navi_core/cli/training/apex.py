@@ -10,28 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.training.flags import (
-    AsJson,
-    Asset,
-    Assign,
-    ConfigFile,
-    EncoderBackend,
-    Fresh,
-    Init,
-    Noisy,
-    Partition,
-    Preset,
-    Register,
-    Rows,
-    RunRoot,
-    SceneFiles,
-    Seed,
-    Steps,
-    Task,
-    TemporalCore,
-    flagged_config,
-    partition_or_preset,
-)
+from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_flags
 from navi_core.cli.training.scenes import compiled_scenes
 from navi_core.cli.training.train import log_on_stderr, show_training, training_record
 from navi_core.cli.training.versions import enter_version, initial_weights
@@ -39,7 +18,6 @@ from navi_core.terminal.table import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
-    from navi_core.learn.parallel import Workers
 
 __all__ = ["register", "run_apex"]
 
@@ -63,23 +41,9 @@ def register(app: typer.Typer) -> None:
     app.command("actor")(actor)
 
 
+@expand_flags
 def learner(
-    preset: Preset = None,
-    config: ConfigFile = None,
-    assign: Assign = None,
-    seed: Seed = None,
-    steps: Steps = None,
-    actors: Rows = None,
-    encoder_backend: EncoderBackend = None,
-    temporal_core: TemporalCore = None,
-    scene: SceneFiles = None,
-    task: Task = None,
-    noisy: Noisy = False,
-    run_root: RunRoot = None,
-    asset: Asset = None,
-    partition: Partition = None,
-    fresh: Fresh = False,
-    init: Init = None,
+    flags: TrainFlags,
     register: Register = True,
     address: Annotated[
         str | None, typer.Option(help="A running Ray, host:port or auto; without, one starts here.")
@@ -99,11 +63,7 @@ def learner(
     """
     from navi_core.errors import ConfigError
 
-    resolved = flagged_config(
-        "dqn", preset, config, assign, scene,
-        {"seed": seed, "total_steps": steps, "actors": actors, "task": task},
-        {"encoder": encoder_backend, "core": temporal_core}, noisy,
-    )  # fmt: skip
+    resolved = flags.resolve("dqn")
     if in_process and (address is not None or processes is not None):
         raise ConfigError("--in-process takes neither --address nor --processes; leave them out")
     _as_many_as(resolved.distributed.learners)
@@ -111,11 +71,8 @@ def learner(
     with log_on_stderr(), redirect_stdout(sys.stderr):
         record = run_apex(
             resolved,
-            run_root=run_root,
-            asset=asset or "apex",
-            partition=partition_or_preset(partition, preset),
-            fresh=fresh,
-            init=None if fresh else (init or "none"),
+            **flags.place("apex"),
+            init=None if flags.fresh else (flags.init or "none"),
             register=register,
             address=address,
             processes=processes,
@@ -181,40 +138,22 @@ def run_apex(
     Returns:
         Plain data, as `navi_core.cli.training.train.run_training`.
     """
-    from navi_core.learn.parallel import joined_workers
-
-    with joined_workers() as workers:
-        return _run(
-            config, workers, run_root, asset, partition, fresh, init, register,
-            address=address, processes=processes, in_process=in_process,
-        )  # fmt: skip
-
-
-def _run(
-    config: TrainConfig,
-    workers: Workers,
-    run_root: Path | None,
-    asset: str,
-    partition: str,
-    fresh: bool,
-    init: str | None,
-    register: bool,
-    **place: Any,
-) -> dict[str, Any]:
     from contextlib import ExitStack
 
     from navi_core.learn import console_progress
+    from navi_core.learn.parallel import joined_workers
     from navi_core.models import Registry
     from navi_core.record import RunDirectory, navi_home
     from navi_core.scale import check_apex
     from navi_core.scale.launch import launch_apex
 
-    # What can be refused is refused before the run's folder is made.
-    check_apex(config, workers)
-    registry = Registry(navi_home() / "models")
-    initial = initial_weights(registry, init)
-    scenes = compiled_scenes(config, jobs=None if workers.size == 1 else 1) if config.task is None else []
     with ExitStack() as stack:
+        workers = stack.enter_context(joined_workers())
+        # What can be refused is refused before the run's folder is made.
+        check_apex(config, workers)
+        registry = Registry(navi_home() / "models")
+        initial = initial_weights(registry, init)
+        scenes = compiled_scenes(config, jobs=None if workers.size == 1 else 1) if config.task is None else []
         run = progress = None
         if workers.first:
             root = run_root if run_root is not None else navi_home() / "runs"
@@ -222,7 +161,10 @@ def _run(
                 RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
             )
             progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
-        result = launch_apex(config, run, scenes=scenes, workers=workers, initial=initial, progress=progress, **place)
+        result = launch_apex(
+            config, run, scenes=scenes, workers=workers, initial=initial, progress=progress,
+            address=address, processes=processes, in_process=in_process,
+        )  # fmt: skip
         version, latest = None, False
         if workers.first and register and config.task is None:
             version, latest = enter_version(registry, result, config.algorithm)

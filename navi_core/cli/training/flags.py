@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,24 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsJson",
-    "Asset",
     "Assign",
     "ConfigFile",
-    "EncoderBackend",
-    "Fresh",
-    "Init",
-    "Noisy",
     "Partition",
     "Preset",
     "Register",
-    "Rows",
     "RunRoot",
-    "SceneFiles",
-    "Seed",
-    "Steps",
-    "Task",
-    "TemporalCore",
-    "flagged_config",
+    "TrainFlags",
+    "expand_flags",
     "partition_or_preset",
 ]
 
@@ -50,103 +43,131 @@ Preset = Annotated[
 ]
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.")]
-Steps = Annotated[
-    int | None,
-    typer.Option(
-        help="Decisions summed over rows; without it, until stopped. Another number is another run, with as many "
-        "decisions of its own: it begins with the weights of latest."
-    ),
-]
-Rows = Annotated[int | None, typer.Option(help="Environment rows.")]
-EncoderBackend = Annotated[
-    str | None, typer.Option(help="rayvit, spherical_cnn, ring_cnn or user-defined (NAVI_PLUGINS).")
-]
-TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy, none or user-defined (NAVI_PLUGINS).")]
-SceneFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A .gmdag or mesh file to train in, a folder, or generated scenes (apartment:0-11); may be repeated."
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        help="point_goal: fly to goals, with policy.place_memory, policy.recovery and less noise "
-        "(policy.log_std_init) unless --set or a file changes it; or a reference task without scenes: cart_pole, …"
-    ),
-]
-Noisy = Annotated[bool, typer.Option("--noisy", help="Train with the noisy sensor of the evaluation protocol.")]
 RunRoot = Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")]
-Asset = Annotated[str | None, typer.Option(help="What the run is for; part of its key.")]
 Partition = Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Neither resume the run nor start from a version.")]
-Init = Annotated[
-    str | None,
-    typer.Option(
-        "--init",
-        "--from",
-        help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
-        "and none for dqn and for a run with --asset or --task.",
-    ),
-]
 Register = Annotated[bool, typer.Option(help="Enter the result into the registry of versions.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
-def flagged_config(
-    algorithm: str,
-    preset: str | None,
-    file: Path | None,
-    assign: list[str] | None,
-    scenes: list[str] | None,
-    top: dict[str, Any],
-    policy: dict[str, Any],
-    noisy: bool = False,
-) -> TrainConfig:
-    """Return the configuration that a command's flags mean.
+@dataclass(frozen=True)
+class TrainFlags:
+    """Flags of a command that trains; the annotations are its options."""
 
-    Args:
-        algorithm: Of the run.
-        preset: Name or file.
-        file: Of settings.
-        assign: Of --set.
-        scenes: Files, folders or generated scenes to train in.
-        top: Flags by the setting they give; None gives nothing.
-        policy: Likewise, of the section policy.
-        noisy: Whether the drones' sensor is the noisy one of the protocol.
+    preset: Preset = None
+    config: ConfigFile = None
+    assign: Assign = None
+    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Decisions summed over rows; without it, until stopped. Another number is another run, with as many "
+            "decisions of its own: it begins with the weights of latest."
+        ),
+    ] = None
+    actors: Annotated[int | None, typer.Option(help="Environment rows.")] = None
+    encoder_backend: Annotated[
+        str | None, typer.Option(help="rayvit, spherical_cnn, ring_cnn or user-defined (NAVI_PLUGINS).")
+    ] = None
+    temporal_core: Annotated[
+        str | None, typer.Option(help="mamba2, gru, mambapy, none or user-defined (NAVI_PLUGINS).")
+    ] = None
+    scene: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A .gmdag or mesh file to train in, a folder, or generated scenes (apartment:0-11); may be repeated."
+        ),
+    ] = None
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="point_goal: fly to goals, with policy.place_memory, policy.recovery and less noise "
+            "(policy.log_std_init) unless --set or a file changes it; or a reference task without scenes: cart_pole, …"
+        ),
+    ] = None
+    noisy: Annotated[bool, typer.Option("--noisy", help="Train with the noisy sensor of the evaluation protocol.")] = (
+        False
+    )
+    run_root: RunRoot = None
+    asset: Annotated[str | None, typer.Option(help="What the run is for; part of its key.")] = None
+    partition: Partition = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Neither resume the run nor start from a version.")] = False
+    init: Annotated[
+        str | None,
+        typer.Option(
+            "--init",
+            "--from",
+            help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
+            "and none for dqn and for a run with --asset or --task.",
+        ),
+    ] = None
 
-    Raises:
-        ConfigError: A setting is unknown or impossible.
-    """
-    from navi_core.config import NOISY_SENSOR
-    from navi_core.presets import merge, resolve_config
+    def resolve(self, algorithm: str) -> TrainConfig:
+        """Return the configuration that the flags give.
 
-    flags: dict[str, Any] = {"algorithm": algorithm} | {k: v for k, v in top.items() if v is not None}
-    defaults: dict[str, Any] = {}
-    if (flight := flags.get("task")) in _FLIGHTS:
-        del flags["task"]
-        flags["env"], defaults = {"task": flight, "reward": {"preset": flight}}, _FLIGHTS[flight]
-    if noisy:
-        flags = merge(flags, {"env": {"sensor": NOISY_SENSOR.model_dump()}})
-    network = {k: v for k, v in policy.items() if v is not None}
-    if network:
-        flags = merge(flags, {"policy": network})
-    if scenes:
-        flags["corpus"] = {"scenes": scenes}
-    config = resolve_config(preset=preset, defaults=defaults, file=file, flags=flags, assignments=assign or ())
-    wanted = config.env.task
-    if flight != wanted != "explore" and config.task is None and config.env.reward.preset != wanted:
-        typer.echo(
-            f"warning: env.task={wanted} alone keeps the reward preset {config.env.reward.preset} and sets nothing of "
-            f"what the task wants of a policy; --task {wanted} does both",
-            err=True,
+        Args:
+            algorithm: Name of the learner.
+
+        Raises:
+            ConfigError: A setting is unknown or impossible.
+        """
+        from navi_core.config import NOISY_SENSOR
+        from navi_core.presets import merge, resolve_config
+
+        given = {"seed": self.seed, "total_steps": self.steps, "actors": self.actors, "task": self.task}
+        network = _without_none({"encoder": self.encoder_backend, "core": self.temporal_core})
+        flags: dict[str, Any] = {"algorithm": algorithm} | _without_none(given)
+        defaults: dict[str, Any] = {}
+        if (flight := self.task) in _FLIGHTS:
+            del flags["task"]
+            flags["env"], defaults = {"task": flight, "reward": {"preset": flight}}, _FLIGHTS[flight]
+        if self.noisy:
+            flags = merge(flags, {"env": {"sensor": NOISY_SENSOR.model_dump()}})
+        if network:
+            flags = merge(flags, {"policy": network})
+        if self.scene:
+            flags["corpus"] = {"scenes": self.scene}
+        config = resolve_config(
+            preset=self.preset, defaults=defaults, file=self.config, flags=flags, assignments=self.assign or ()
         )
-    if scenes and config.task is not None:
-        raise ConfigError(f"--scene is for flights; the task {config.task} has no scenes. Leave it out")
-    if noisy and config.task is not None:
-        raise ConfigError(f"--noisy is for flights; the task {config.task} has no such sensor. Leave it out")
-    return config
+        wanted = config.env.task
+        if flight != wanted != "explore" and config.task is None and config.env.reward.preset != wanted:
+            typer.echo(
+                f"warning: env.task={wanted} alone keeps the reward preset {config.env.reward.preset} and the policy's "
+                f"settings; --task {wanted} sets both",
+                err=True,
+            )
+        for flag, used in (("--scene", self.scene), ("--noisy", self.noisy)):
+            if used and config.task is not None:
+                raise ConfigError(f"{flag} is for flights, and the task {config.task} is none. Leave it out")
+        return config
+
+    def place(self, asset: str) -> dict[str, Any]:
+        """Return folder and key of the run, as `run_training` takes them; `asset` is the default."""
+        return {
+            "run_root": self.run_root,
+            "asset": self.asset or asset,
+            "partition": partition_or_preset(self.partition, self.preset),
+            "fresh": self.fresh,
+        }
+
+
+def _without_none(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose first parameter, `flags: TrainFlags`, is an option for each of its fields."""
+    parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    options = [*inspect.signature(TrainFlags, eval_str=True).parameters.values(), *parameters]
+
+    def run(**given: Any) -> None:
+        flags = {field.name: given.pop(field.name) for field in fields(TrainFlags)}
+        command(TrainFlags(**flags), **given)
+
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in options}
+    run.__doc__ = command.__doc__
+    return run
 
 
 def partition_or_preset(partition: str | None, preset: str | None) -> str:

@@ -11,28 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from navi_core.cli.training.flags import (
-    AsJson,
-    Asset,
-    Assign,
-    ConfigFile,
-    EncoderBackend,
-    Fresh,
-    Init,
-    Noisy,
-    Partition,
-    Preset,
-    Register,
-    Rows,
-    RunRoot,
-    SceneFiles,
-    Seed,
-    Steps,
-    Task,
-    TemporalCore,
-    flagged_config,
-    partition_or_preset,
-)
+from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_flags
 from navi_core.cli.training.scenes import training_scenes
 from navi_core.cli.training.versions import enter_version, fitting_latest, initial_weights, reward_of
 from navi_core.cli.training.watchable import AUTO, OFF, Publish, watchable
@@ -41,7 +20,6 @@ from navi_core.terminal.table import print_facts, print_json
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.learn import TrainResult
-    from navi_core.learn.parallel import Workers
     from navi_core.scenes import Scene
 
 __all__ = [
@@ -116,46 +94,17 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
         title: What it does.
     """
 
-    def command(
-        preset: Preset = None,
-        config: ConfigFile = None,
-        assign: Assign = None,
-        seed: Seed = None,
-        steps: Steps = None,
-        actors: Rows = None,
-        encoder_backend: EncoderBackend = None,
-        temporal_core: TemporalCore = None,
-        scene: SceneFiles = None,
-        task: Task = None,
-        noisy: Noisy = False,
-        run_root: RunRoot = None,
-        asset: Asset = None,
-        partition: Partition = None,
-        fresh: Fresh = False,
-        init: Init = None,
-        publish: Publish = AUTO,
-        register: Register = True,
-        as_json: AsJson = False,
-    ) -> None:
-        resolved = with_pairs_hash(
-            flagged_config(
-                algorithm, preset, config, assign, scene,
-                {"seed": seed, "total_steps": steps, "actors": actors, "task": task},
-                {"encoder": encoder_backend, "core": temporal_core}, noisy,
-            )
-        )  # fmt: skip
+    def command(flags: TrainFlags, publish: Publish = AUTO, register: Register = True, as_json: AsJson = False) -> None:
+        resolved = with_pairs_hash(flags.resolve(algorithm))
         # Values of actions cannot be begun with another learner's network, which latest mostly is.
         flies = resolved.task is None and resolved.env.task == "explore"
-        takes_latest = asset is None and flies and algorithm != "dqn"
+        takes_latest = flags.asset is None and flies and algorithm != "dqn"
         with log_on_stderr():
-            begin = fitting_latest(resolved) if takes_latest and init is None and not fresh else "none"
+            init = flags.init or (fitting_latest(resolved) if takes_latest and not flags.fresh else "none")
             record = run_training(
                 resolved,
-                run_root=run_root,
-                asset=asset or "interactive",
-                partition=partition_or_preset(partition, preset),
-                fresh=fresh,
-                init=None if fresh else (init or begin),
+                **flags.place("interactive"),
+                init=None if flags.fresh else init,
                 publish=publish,
                 register=register,
             )
@@ -168,7 +117,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
     and training goes on until it is interrupted. Settings win in this order: defaults, preset, the task's, --config,
     NAVI_* variables, flags, --set. Started by torchrun, several processes share the rows.
     """
-    return command
+    return expand_flags(command)
 
 
 def with_pairs_hash(config: TrainConfig) -> TrainConfig:
@@ -217,48 +166,33 @@ def run_training(
     Raises:
         NaviError: As `navi_core.learn.train`, the scene corpus, the run directory and the registry do.
     """
-    from navi_core.learn.parallel import joined_workers
-
-    with joined_workers() as workers:
-        return _train(config, workers, run_root, asset, partition, fresh, init, publish, register)
-
-
-def _train(
-    config: TrainConfig,
-    workers: Workers,
-    run_root: Path | None,
-    asset: str,
-    partition: str,
-    fresh: bool,
-    init: str | None,
-    publish: str,
-    register: bool,
-) -> dict[str, Any]:
     import logging
     from contextlib import ExitStack
 
     from navi_core.learn import console_progress, train
+    from navi_core.learn.parallel import joined_workers
     from navi_core.models import Registry
     from navi_core.record import RunDirectory, navi_home
     from navi_core.tasks import reference_task
     from navi_core.world import Field
 
     log = logging.getLogger("navi.train")
-    first, rows = workers.rows(config.actors)
     registry = Registry(navi_home() / "models")
     root = run_root if run_root is not None else navi_home() / "runs"
-    # What can be refused is refused before the run's folder is made. Of several processes the first one's word counts:
-    # another version may become latest before they have all looked.
-    initial = initial_weights(registry, workers.share(init))
-    scenes: list[Scene] = []
-    if config.task is None:
-        # Several trainers on one machine share its cores already.
-        scenes = training_scenes(config, jobs=None if workers.size == 1 else 1)
-        log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
-    else:
-        options: dict[str, Any] = dict(config.task_options)
-        env = reference_task(config.task, rows, config.seed, first_row=first, **options)
     with ExitStack() as stack:
+        workers = stack.enter_context(joined_workers())
+        # What can be refused is refused before the run's folder is made. Of several processes the first one's choice
+        # counts: another version may become latest before they have all looked.
+        initial = initial_weights(registry, workers.share(init))
+        scenes: list[Scene] = []
+        if config.task is None:
+            # Several trainers on one machine share its cores already.
+            scenes = training_scenes(config, jobs=None if workers.size == 1 else 1)
+            log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
+        else:
+            first, rows = workers.rows(config.actors)
+            options: dict[str, Any] = dict(config.task_options)
+            env = reference_task(config.task, rows, config.seed, first_row=first, **options)
         run = progress = watch = None
         if workers.first:
             run = stack.enter_context(
@@ -269,14 +203,12 @@ def _train(
             watch, progress = stack.enter_context(
                 watchable(run.run_id, config.algorithm, publish, progress, captured=captured)
             )
-        world: dict[str, Any]
-        if config.task is None:
-            world = {"field": Field(scenes, device="cpu", threads=config.threads)}
-        else:
-            world = {"env": env}
+        world: dict[str, Any] = (
+            {"field": Field(scenes, device="cpu", threads=config.threads)} if config.task is None else {"env": env}
+        )
         result = train(config, run, progress=progress, initial=initial, workers=workers, watch=watch, **world)
         version, latest = None, False
-        # What was never updated is what it began with.
+        # A run without an update has the weights that it began with.
         if workers.first and register and config.task is None and result.steps > 0:
             version, latest = enter_version(registry, result, config.algorithm)
         version, latest = workers.share((version, latest))
