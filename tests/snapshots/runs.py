@@ -132,7 +132,9 @@ def metrics() -> dict[str, Any]:
     """Return the names of metrics, stages, events and columns that runs write, and the gauges of services."""
     rows = _sorted(_home()[0])
     services = "".join(file.read_text() for file in sorted((ROOT / "navi_core" / "service").rglob("*.py")))
-    names = re.findall(r"metrics\.(?:count|gauge|latency)\(\s*\"(\w+)\"", services)
+    # A name is in the call itself, or begins a row of the table of gauges.
+    names = re.findall(r"\.(?:count|gauge|latency)\(\s*\"(\w+)\"|\(\"((?:training|buffer)_\w+)\", ", services)
+    names = [call or row for call, row in names]
     return rows | {"services": sorted(set(names))}
 
 
