@@ -11,7 +11,7 @@ from navi_core.config.base import Config, Count
 from navi_core.config.registry import CORE_NAMES, CoreName, EncoderName
 from navi_core.errors import ConfigError
 
-__all__ = ["AHEAD", "MOVED", "PLACE_INPUTS", "RINGS", "SECTORS", "PolicyConfig", "ShaperConfig"]
+__all__ = ["AHEAD", "MOVED", "OCCUPANCY_INPUTS", "RINGS", "SECTORS", "PolicyConfig", "ShaperConfig"]
 
 SECTORS = 16
 """Direction sectors; the first is ahead, the next to its right."""
@@ -21,8 +21,8 @@ AHEAD = (3, 7)
 """Cells along the way to the frontier whose bearings are inputs."""
 MOVED = 3
 """Inputs for the drone's motion since its last look."""
-PLACE_INPUTS = SECTORS * (2 + len(RINGS)) + 2 * len(AHEAD) + 2 + MOVED
-"""Inputs of the occupancy memory, see `kernels.place_compass.read`."""
+OCCUPANCY_INPUTS = SECTORS * (2 + len(RINGS)) + 2 * len(AHEAD) + 2 + MOVED
+"""Inputs of the occupancy memory, see `mapping.frontier_features`."""
 
 
 _MOST_AUTO_PATCHES = 192
@@ -120,7 +120,7 @@ class PolicyConfig(Config):
     @property
     def aux_inputs(self) -> int:
         """Numbers of the auxiliary input: of the step before, of the place memory and of the goal where it has them."""
-        return 3 + PLACE_INPUTS * self.place_memory + 4 * self.goal
+        return 3 + OCCUPANCY_INPUTS * self.place_memory + 4 * self.goal
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

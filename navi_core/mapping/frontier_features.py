@@ -255,7 +255,7 @@ def read(
         sight: How far a straight flight is followed [m].
         scratch: (G, G) ways, (16, G²) queue, (16,) fill, (G, G) factors of `ways`.
         goal: (R, 2) x and z of goals [m] from the middle of the map; no numbers for rows without.
-        out: (R, PLACE_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
+        out: (R, OCCUPANCY_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
             (place, 2), the way from here, whether there is one; written, but for the last `MOVED`.
         everywhere: Measure all ways to a goal; slower, and what is told is the same.
     """

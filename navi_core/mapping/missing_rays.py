@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["fill_dropped", "nothing_there", "told_rays"]
+__all__ = ["fill_dropped", "measured_rays", "nothing_there"]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -31,7 +31,7 @@ def nothing_there(valid: npt.NDArray[Any], a: int, e: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def told_rays(valid: npt.NDArray[Any], first: int, last: int) -> npt.NDArray[np.bool_]:
+def measured_rays(valid: npt.NDArray[Any], first: int, last: int) -> npt.NDArray[np.bool_]:
     """Return (B, Az, last − first + 1) whether rays did not drop out, of observations' (B, Az, El) valid masks."""
     rows, azimuths, _ = valid.shape
     told = np.empty((rows, azimuths, last - first + 1), np.bool_)

@@ -63,7 +63,7 @@ def read_levels(
     sector, low, high = ahead
     azimuths, elevations = obs.shape[2], obs.shape[3]
     for b in range(obs.shape[0]):
-        nearest, nearest_ahead = 2.0, 2.0
+        nearest, front_distance = 2.0, 2.0
         for a in range(azimuths):
             forward = a < sector or a >= azimuths - sector
             for e in range(elevations):
@@ -71,7 +71,7 @@ def read_levels(
                     depth = obs[b, 0, a, e]
                     nearest = min(nearest, depth)
                     if forward and low <= e < high:
-                        nearest_ahead = min(nearest_ahead, depth)
+                        front_distance = min(front_distance, depth)
             longest, hit = -1.0, True
             for e in range(levels[0], levels[1] + 1):
                 valid = obs[b, 2, a, e] > 0.0
@@ -82,7 +82,7 @@ def read_levels(
             reach[b, a] = math.expm1(longest * scale) * flat if longest >= 0.0 else -1.0
             met[b, a] = hit
         fill_dropped(reach[b])
-        front[b] = math.expm1(nearest_ahead * scale) if nearest_ahead < 2.0 else math.inf
+        front[b] = math.expm1(front_distance * scale) if front_distance < 2.0 else math.inf
         clearance[b] = math.expm1(nearest * scale) if nearest < 2.0 else math.inf
 
 

@@ -20,7 +20,7 @@ from navi_core.mapping.search import visible_rows
 from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import Scan, read_scan
 from navi_core.pilots.steering import steer
-from navi_core.world.dynamics import limiter_bins, nearest_ahead
+from navi_core.world.dynamics import front_distance, limiter_bins
 
 __all__ = ["CELL", "MapPilot", "MapSettings"]
 
@@ -134,7 +134,7 @@ class MapPilot(Pilot):
         step = self._step.cpu().numpy()
         pose = self._locate(scan, step == 0)
         bins = limiter_bins(obs.shape[2], obs.shape[3], d.limiter_elevation_degrees)
-        front = nearest_ahead(torch.from_numpy(scan.depth), torch.from_numpy(scan.valid), obs.shape[2], bins).numpy()
+        front = front_distance(torch.from_numpy(scan.depth), torch.from_numpy(scan.valid), obs.shape[2], bins).numpy()
         self._limiter = np.clip(front.astype(np.float64) / d.limiter_distance, d.limiter_floor, 1.0)
         self._find_height(scan, pose, step)
         self._survey(scan, pose, self._plane, self._settled)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.mapping.missing_rays import fill_dropped, told_rays
+from navi_core.mapping.missing_rays import fill_dropped, measured_rays
 from navi_core.world.sensor.spherical import denormalise_depth, spherical_directions
 
 __all__ = ["Scan", "azimuths", "level_profile", "read_scan"]
@@ -75,7 +75,7 @@ def read_scan(obs: Tensor, max_distance: float) -> Scan:
     # Of two rays at one azimuth the longer counts, as it does for what has been seen.
     first, last = int(level[0]), int(level[-1])
     seen = valid.reshape(rows, bins, levels)
-    cut = np.where(told_rays(seen, first, last), depth.reshape(rows, bins, levels)[:, :, level], np.float32(-1.0))
+    cut = np.where(measured_rays(seen, first, last), depth.reshape(rows, bins, levels)[:, :, level], np.float32(-1.0))
     reach = cut.max(axis=2).astype(np.float64) * math.cos(float(elevation.min()))
     for row in reach:
         fill_dropped(row)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from navi_core.config.policy import PLACE_INPUTS
+from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.policy.navigation_policy import NavigationPolicy
 
 __all__ = ["count_macs", "policy_macs"]
@@ -49,7 +49,7 @@ def policy_macs(policy: NavigationPolicy) -> dict[str, int]:
         "heads": count_macs(lambda: policy.heads(features)),
     }
     if policy.places is not None:
-        counts["places"] = count_macs(partial(policy.places, torch.zeros(1, PLACE_INPUTS)))
+        counts["places"] = count_macs(partial(policy.places, torch.zeros(1, OCCUPANCY_INPUTS)))
     if policy.critic_trunk is not None:
         counts["critic_trunk"] = count_macs(partial(policy.critic_trunk.step, obs, aux, state, reset))
     return counts | {"total": sum(counts.values())}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig
-from navi_core.config.policy import PLACE_INPUTS
+from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import TemporalCore, build_core
@@ -42,12 +42,12 @@ class Trunk(nn.Module):
         self.half_encoder = False
         """Whether the encoder's products are taken in bfloat16 (autocast); what follows stays float32."""
         self.encoder = _encoder(config) if spaces is None else _task_encoder(config, spaces)
-        own = config.aux_inputs - PLACE_INPUTS * config.place_memory
+        own = config.aux_inputs - OCCUPANCY_INPUTS * config.place_memory
         self.aux = None if config.aux == "off" else nn.Linear(own, config.width)
         self.places = None
         if config.place_memory:
             self.places = nn.Sequential(
-                nn.Linear(PLACE_INPUTS, _PLACE_HIDDEN), nn.ReLU(), nn.Linear(_PLACE_HIDDEN, config.width)
+                nn.Linear(OCCUPANCY_INPUTS, _PLACE_HIDDEN), nn.ReLU(), nn.Linear(_PLACE_HIDDEN, config.width)
             )
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
 
@@ -83,14 +83,14 @@ class Trunk(nn.Module):
             return embedding
         wanted = (*embedding.shape[:-1], self.config.aux_inputs)
         if aux.shape != wanted:
-            parts = [f"{AUX_INPUTS} of the step before", *([f"{PLACE_INPUTS} of the map"] if self.places else [])]
+            parts = [f"{AUX_INPUTS} of the step before", *([f"{OCCUPANCY_INPUTS} of the map"] if self.places else [])]
             raise ConfigError(
                 f"aux shape {tuple(aux.shape)} must be {wanted}: {', '.join(parts)}{', the goal' * self.config.goal}; "
                 "navi_core.evaluate.Autopilot makes it"
             )
         step, goal = aux[..., :AUX_INPUTS], aux[..., AUX_INPUTS:]
         if self.places is not None:
-            places, goal = goal[..., :PLACE_INPUTS], goal[..., PLACE_INPUTS:]
+            places, goal = goal[..., :OCCUPANCY_INPUTS], goal[..., OCCUPANCY_INPUTS:]
             embedding = embedding + self.places(places)
         if reset is not None:
             # A new episode has no step before it; its goal and what is seen of its floor are known.

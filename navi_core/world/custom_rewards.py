@@ -1,4 +1,4 @@
-"""Reward terms of a user's own: registered by name, weighed like Navi's, computed from what a step tells."""
+"""Custom reward terms: registered by name, weighted like Navi's, computed from a `StepBatch`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.world.interface import StepBatch
 
-__all__ = ["OwnRewards", "RewardTerm", "register_reward"]
+__all__ = ["CustomRewards", "RewardTerm", "register_reward"]
 
 RewardTerm = Callable[[StepBatch, torch.Tensor], torch.Tensor]
-"""What a step, and the (B, 4) actions in [−1, 1] that were flown in it, pay: (B,) float32."""
+"""Reward (B,) float32 of a step and of the (B, 4) actions in [−1, 1] that were flown in it."""
 
 REWARDS: Parts[Callable[[EnvConfig], RewardTerm]] = Parts(REWARD_NAMES)
 """Every reward term by name; Navi's are computed by `RewardTerms` and the kernels."""
@@ -27,8 +27,8 @@ register_reward = registration(
 
     The factory is called with the `EnvConfig` and returns the term: a function of a `StepBatch`, as Navi's own terms
     leave it, and of the (B, 4) actions in [−1, 1], that returns (B,) numbers. A row's number hangs on that row of that
-    step alone, so that drones fly alike in any batch and a run goes on where it stood; what has a memory is an
-    environment of one's own. The gate's expected reward and what observers read of a step's terms know Navi's alone.
+    step alone, so that drones fly alike in any batch and a run resumes exactly. A reward with memory needs a custom
+    environment. The gate's expected reward and the viewers' terms know Navi's alone.
     """,
 )
 
@@ -41,8 +41,8 @@ for _name in REWARD_TERMS:
     register_reward(_name, _computed(_name))
 
 
-class OwnRewards:
-    """The terms of an environment that are a user's own; those of weight 0 are recorded and pay nothing.
+class CustomRewards:
+    """Custom terms of an environment; those of weight 0 are recorded and add nothing.
 
     Args:
         config: Of the environment.
@@ -63,7 +63,7 @@ class OwnRewards:
     def __bool__(self) -> bool:
         return bool(self._terms)
 
-    def pay(self, batch: StepBatch, action: torch.Tensor, returns: torch.Tensor) -> StepBatch:
+    def add_to(self, batch: StepBatch, action: torch.Tensor, returns: torch.Tensor) -> StepBatch:
         """Return the step with these terms.
 
         Args:
@@ -76,18 +76,18 @@ class OwnRewards:
             NonFiniteError: On the CPU, a term is NaN or infinite; the step has been flown.
         """
         action = action.clamp(-1.0, 1.0)
-        terms = {name: self._told(name, term(batch, action), batch) for name, (term, _) in self._terms.items()}
-        paid = torch.zeros_like(batch.reward)
+        terms = {name: self._checked(name, term(batch, action), batch) for name, (term, _) in self._terms.items()}
+        extra = torch.zeros_like(batch.reward)
         for name, value in terms.items():
-            paid = paid + self._terms[name][1] * value
-        returns += torch.where(batch.truncated | batch.terminated, 0.0, paid)
+            extra = extra + self._terms[name][1] * value
+        returns += torch.where(batch.truncated | batch.terminated, 0.0, extra)
         info = batch.info.copy()
         info["reward_terms"] = info["reward_terms"] | terms
-        info["episode_return"] = info["episode_return"] + paid
-        return replace(batch, reward=batch.reward + paid, info=info)
+        info["episode_return"] = info["episode_return"] + extra
+        return replace(batch, reward=batch.reward + extra, info=info)
 
     @staticmethod
-    def _told(name: str, value: torch.Tensor, batch: StepBatch) -> torch.Tensor:
+    def _checked(name: str, value: torch.Tensor, batch: StepBatch) -> torch.Tensor:
         if not isinstance(value, torch.Tensor) or value.shape != batch.reward.shape:
             found = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise ConfigError(f"reward term {name!r} returned {found}, expected ({len(batch.reward)},): one a drone")

@@ -12,7 +12,7 @@ from navi_core.kernels.structs import Drone, Flights, data_pointer
 from navi_core.world.field import Field
 from navi_core.world.heading import cos_sin
 
-__all__ = ["Dynamics", "Motion", "body_to_world", "limiter_bins", "linear_speed", "nearest_ahead"]
+__all__ = ["Dynamics", "Motion", "body_to_world", "front_distance", "limiter_bins", "linear_speed"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def limiter_bins(azimuth_bins: int, elevation_bins: int, band_degrees: float) ->
     return max(azimuth_bins // 8, 1), int(band[0]), int(band[-1]) + 1
 
 
-def nearest_ahead(
+def front_distance(
     depth: torch.Tensor, valid: torch.Tensor, azimuth_bins: int, bins: tuple[int, int, int]
 ) -> torch.Tensor:
     """Return (B,) the nearest valid depth within `limiter_bins` [m], infinite where nothing is seen.
@@ -110,7 +110,7 @@ class Dynamics:
         """
         elevations = depth.shape[1] // azimuth_bins
         bins = limiter_bins(azimuth_bins, elevations, self.config.limiter_elevation_degrees)
-        return nearest_ahead(depth, valid, azimuth_bins, bins)
+        return front_distance(depth, valid, azimuth_bins, bins)
 
     def step(
         self,
@@ -118,7 +118,7 @@ class Dynamics:
         yaw: torch.Tensor,
         velocity: torch.Tensor,
         action: torch.Tensor,
-        min_front: torch.Tensor,
+        front_distance: torch.Tensor,
         scene_index: torch.Tensor,
     ) -> Motion:
         """Fly one decision.
@@ -128,11 +128,11 @@ class Dynamics:
             yaw: (B,) [rad].
             velocity: (B, 4) of the substep before.
             action: (B, 4), clamped to [−1, 1] here.
-            min_front: (B,) from `front_distance`, of the observation the action answers [m].
+            front_distance: (B,) from `front_distance`, of the observation the action answers [m].
             scene_index: (B,).
         """
         step = self._step_tensors if self._tracer is None else self._step_native
-        return step(position, yaw, velocity, action, min_front, scene_index)
+        return step(position, yaw, velocity, action, front_distance, scene_index)
 
     def for_kernels(self) -> Drone:
         """Return what the C++ kernels know of the drone; valid as long as these dynamics."""
@@ -154,12 +154,12 @@ class Dynamics:
         yaw: torch.Tensor,
         velocity: torch.Tensor,
         action: torch.Tensor,
-        min_front: torch.Tensor,
+        front_distance: torch.Tensor,
         scene_index: torch.Tensor,
     ) -> Motion:
         position, yaw, velocity = (_owned(x) for x in (position, yaw, velocity))
         motion = Motion(position, yaw, velocity, torch.empty_like(yaw, dtype=torch.bool), torch.empty_like(yaw))
-        real = {"action": _plain(action), "front_distance": _plain(min_front), "position": position, "yaw": yaw}
+        real = {"action": _plain(action), "front_distance": _plain(front_distance), "position": position, "yaw": yaw}
         real |= {"velocity": velocity, "attempted": motion.attempted_speed}
         rows = self.field.rows(scene_index, len(yaw))
         flights = Flights(
@@ -178,11 +178,11 @@ class Dynamics:
         yaw: torch.Tensor,
         velocity: torch.Tensor,
         action: torch.Tensor,
-        min_front: torch.Tensor,
+        front_distance: torch.Tensor,
         scene_index: torch.Tensor,
     ) -> Motion:
         c = self.config
-        limit = (min_front / c.limiter_distance).clamp(c.limiter_floor, 1.0)
+        limit = (front_distance / c.limiter_distance).clamp(c.limiter_floor, 1.0)
         command = action.clamp(-1.0, 1.0) * self._limits
         command = torch.cat([command[:, :3] * limit[:, None], command[:, 3:]], dim=1)
         collided = torch.zeros_like(yaw, dtype=torch.bool)

@@ -13,27 +13,28 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from navi_core.config import REWARD_TERMS, EnvConfig
+from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
-from navi_core.world.arguments import finite_actions, shaped_actions, whole_number
+from navi_core.world.arguments import shaped_actions, whole_number
 from navi_core.world.counter_random import Purpose, uniform
-from navi_core.world.custom_rewards import OwnRewards
-from navi_core.world.dynamics import Dynamics, linear_speed
-from navi_core.world.field import Field, RayHits
+from navi_core.world.custom_rewards import CustomRewards
+from navi_core.world.dynamics import Dynamics
+from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.goals import Goals, relative_goal
-from navi_core.world.interface import Environment, Poses, StepBatch, StepInfo
+from navi_core.world.interface import Environment, Poses, StepBatch
 from navi_core.world.native_step import NativeStep
 from navi_core.world.rewards import RewardTerms
-from navi_core.world.sensor.faults import ShownObservations
+from navi_core.world.sensor.faults import SensorModel
 from navi_core.world.sensor.panorama import PanoramaReader
 from navi_core.world.sensor.spherical import SphericalSensor
-from navi_core.world.spawning.pool_tensors import BODY, build_pools, known_at
-from navi_core.world.spawning.start_poses import Places
+from navi_core.world.spawning.pool_tensors import BODY, build_pools, drone_state, initial_state
+from navi_core.world.spawning.start_poses import StartPoses
+from navi_core.world.tensor_step import TensorStep
 
 __all__ = ["MOST_ROWS", "NavigationEnv"]
 
@@ -51,14 +52,14 @@ class NavigationEnv(Environment):
 
     Args:
         field: Scenes; row r starts in scene r mod S and moves on after `episodes_per_scene` episodes. The
-            environment lives on the field's device.
+            environment state on the field's device.
         num_envs: Rows B.
         config: Observation, dynamics, reward, episodes.
         first_row: Number of the first row among those of the run: several processes share them out, and a
-            row's life does not depend on the process it lives in.
+            row's life does not depend on the process it state in.
         seed: Seed of spawns, ages and sensor faults. Draws are functions of (seed, purpose, row, episode, step).
         tensor_only: Run the tensor programs of other devices on the CPU too. Actions that are no numbers
-            are then not refused but flown as zero and told in `info["action_fault"]`, as on other devices.
+            are then not refused but flown as zero and flagged in `info["action_fault"]`, as on other devices.
 
     Raises:
         ConfigError: The field is none, `num_envs` is below 1 or beyond `MOST_ROWS`, or the seed is no whole number.
@@ -107,10 +108,10 @@ class NavigationEnv(Environment):
         self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)
         self.verdicts = self._pools.verdicts
         self._rows = torch.arange(first_row, first_row + num_envs, device=device)
-        self._shown = ShownObservations(c, self._pools, self._rows, seed, sparse=self._kernels)
+        self._sensor_model = SensorModel(c, self._pools, self._rows, seed, sparse=self._kernels)
         # Updated in place, never rebound: a captured program finds them where they were.
         self._body = torch.zeros(num_envs, sum(BODY.values()), device=device)
-        self._life = dict(zip(BODY, self._body.split(list(BODY.values()), dim=1)))
+        self._drone_state = drone_state(self._body)
         self.counters = {
             name: torch.zeros(num_envs, dtype=torch.int64, device=device)
             for name in ("episode", "age", "length", "scene")
@@ -119,9 +120,8 @@ class NavigationEnv(Environment):
         if c.task == "point_goal":
             spawns = self._pools.body[:, :, : BODY["position"]]
             self.goals = Goals(self.floors, spawns, self._pools.count, c.goal, self._rows, seed, device)
-        self._own_rewards = OwnRewards(c)
-        self._void_terminates = c.void_ends == "terminated"
-        self._make_room()
+        self._custom_rewards = CustomRewards(c)
+        self._describe_state()
         self._made = (num_envs, self.config, seed, first_row, tensor_only)
         # Before the first reset, which may be a user's own, too.
         self._parts = frozenset(vars(self)) - theirs | {"_parts"}
@@ -138,7 +138,7 @@ class NavigationEnv(Environment):
         whole_number("episode", episode, 0, 2**31)
         if seed is not None:
             self.seed = whole_number("seed", seed, *SEEDS)
-            self._shown.draw_by(self.seed)
+            self._sensor_model.draw_by(self.seed)
         everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self.rewards.visits.zero_()
         for counter in self.counters.values():
@@ -151,42 +151,42 @@ class NavigationEnv(Environment):
         self._body.copy_(self._pools.body[scene, slot])
         self.view.begin(everyone, scene, slot, self._pools.floor)
         if self.goals is not None:
-            self.goals.begin(everyone, scene, slot, number, self._life["position"], self.seed)
-        return self._shown.begin(self._pools.obs[scene, slot], number, self.counters["length"])
+            self.goals.begin(everyone, scene, slot, number, self._drone_state["position"], self.seed)
+        return self._sensor_model.begin(self._pools.obs[scene, slot], number, self.counters["length"])
 
-    def begin(self, rows: torch.Tensor, episode: torch.Tensor, places: Places) -> torch.Tensor:
-        """Begin episodes in some rows where one says; those after them begin where they are drawn, as ever.
+    def begin(self, rows: torch.Tensor, episode: torch.Tensor, start: StartPoses) -> torch.Tensor:
+        """Begin episodes at given start poses in some rows; the episodes after them begin where they are drawn.
 
         Args:
             rows: (N,) int64, each at most once.
             episode: (N,) int64 numbers of the episodes.
-            places: Where; a scene alone draws a spawn of it, a position alone keeps scene and yaw of the drawn spawn.
+            start: Start poses; a scene alone draws one of its spawns, a position alone keeps its scene and yaw.
 
         Returns:
             (N, 3, Az, El) observations.
 
         Raises:
-            ConfigError: A place is none, or out of reach, or the drone does not fit there; nothing has begun.
+            ConfigError: A start pose is invalid, out of reach, or too narrow for the drone; nothing has begun.
         """
-        places.check(len(rows), self.field, goals=self.goals is not None)
+        start.check(len(rows), self.field, goals=self.goals is not None)
         number = self.counters["episode"].clone()
         number[rows] = episode
         scene = self._draw_spawn(number)[0]
-        if places.scene is not None:
-            scene[rows] = places.scene
-        slot, here = self._draw_slot(number, scene), scene[rows]
-        places.check_room(here, self.field, self.floors, self.config.dynamics.radius)
+        if start.scene is not None:
+            scene[rows] = start.scene
+        slot, here = self._pools.draw_slot(self.seed, self._rows, number, scene), scene[rows]
+        start.check_room(here, self.field, self.floors, self.config.dynamics.radius)
         pool = self._pools
         body, obs, floor = (of[here, slot[rows]] for of in (pool.body, pool.obs, pool.floor))
         position, yaw = body[:, :3], body[:, 3]
-        if places.position is not None or places.yaw is not None:
-            position = position if places.position is None else places.position.to(position)
-            yaw = yaw if places.yaw is None else torch.remainder(places.yaw, 2.0 * math.pi).to(yaw)
-            body, obs, floor = known_at(
+        if start.position is not None or start.yaw is not None:
+            position = position if start.position is None else start.position.to(position)
+            yaw = yaw if start.yaw is None else torch.remainder(start.yaw, 2.0 * math.pi).to(yaw)
+            body, obs, floor = initial_state(
                 self.sensor, self.reader, self.rewards, self.view, position.contiguous(), yaw.contiguous(), here
             )
-        if self.goals is not None and places.goal is not None:
-            self.goals.choose(rows, here, places.goal, position)  # the last thing that may be refused
+        if self.goals is not None and start.goal is not None:
+            self.goals.choose(rows, here, start.goal, position)  # the last thing that may be refused
         begins = torch.zeros_like(number, dtype=torch.bool)
         begins[rows] = True
         self.rewards.visits[rows] = 0
@@ -196,12 +196,12 @@ class NavigationEnv(Environment):
             self.counters[name].copy_(torch.where(begins, value, self.counters[name]))
         for name in ("age", "length"):
             self.counters[name][rows] = 0
-        if self.goals is not None and places.goal is None:
-            if places.position is None:
-                self.goals.begin(begins, scene, slot, number, self._life["position"], self.seed)
+        if self.goals is not None and start.goal is None:
+            if start.position is None:
+                self.goals.begin(begins, scene, slot, number, self._drone_state["position"], self.seed)
             else:
                 self.goals.begin_at(rows, here, position, episode, self.seed)
-        return self._shown.begin(obs, episode, torch.zeros_like(rows), rows)
+        return self._sensor_model.begin(obs, episode, torch.zeros_like(rows), rows)
 
     def step(self, actions: torch.Tensor) -> StepBatch:
         """Fly one decision in every row.
@@ -214,113 +214,17 @@ class NavigationEnv(Environment):
             NonFiniteError: On the CPU, an action is NaN or infinite; nothing has moved.
         """
         action = shaped_actions(actions, self.num_envs, self.device)
-        batch = self._step_native(action) if self._native is not None else self._step_tensors(action)
-        if not self._own_rewards:
+        batch = self._stepper.fly(action, self.seed)
+        if not self._custom_rewards:
             return batch
-        return self._own_rewards.pay(batch, action, self._life["return"].squeeze(1))
-
-    def _step_native(self, action: torch.Tensor) -> StepBatch:
-        assert self._native is not None
-        flown = self._native.fly(action.contiguous(), self.seed)
-        episode, length = self.counters["episode"], flown.episode_length
-        obs, ended = flown.obs, flown.obs
-        if flown.ended or self._shown.spoilt:
-            obs, ended = self._shown.follow(flown.truncated, flown.next_scene, flown.slot, flown.obs, episode, length)
-        info: StepInfo = {
-            "reward_terms": dict(zip(REWARD_TERMS, flown.terms.unbind())),
-            "collision": flown.collided,
-            "void": flown.void,
-            "action_fault": torch.zeros(self.num_envs, dtype=torch.bool),
-            "position": flown.position,
-            "yaw": flown.yaw,
-            "speed": flown.speed,
-            "scene_index": flown.scene_index,
-            "episode_return": flown.episode_return,
-            "episode_length": length,
-        }
-        terminated = flown.void & self._void_terminates
-        return StepBatch(obs, flown.reward, terminated, flown.truncated & ~terminated, ended, info)
-
-    def _step_tensors(self, actions: torch.Tensor) -> StepBatch:
-        c, counters = self.config, self.counters
-        action, fault = finite_actions(actions, refuse=self._kernels)
-        body = {name: value.squeeze(1) for name, value in self._life.items()}
-        scene, episode = counters["scene"].clone(), counters["episode"]
-        place = scene.to(torch.int32)  # what the field's kernels take
-        motion = self.dynamics.step(body["position"], body["yaw"], body["velocity"], action, body["front"], place)
-        hits = self.sensor.cast(motion.position, motion.yaw, place, out=self._hits)
-        seen = self.reader.read(hits, self.rewards.band(scene))
-        clearance = self.field.distance(motion.position, place)
-        terms = self.rewards.compute(
-            position=motion.position,
-            moved=linear_speed(motion.position - body["position"]),
-            yaw=motion.yaw,
-            scene_index=scene,
-            stamp=episode + 1,
-            clearance=clearance,
-            clearance_before=body["clearance"],
-            now=seen.fractions,
-            before=body["seen"],
-            collided=motion.collided,
-            attempted_speed=motion.attempted_speed,
-            view_gain=self.view.mark(motion.position, motion.yaw, seen.reach, scene),
-        )
-        reward, speed = self.rewards.total(terms), linear_speed(motion.velocity)
-        told: dict[str, Any] = {"reward_terms": {}}
-        terminated = torch.zeros_like(motion.collided)
-        if self.goals is not None:
-            terminated, told = self.goals.follow(motion.position, motion.yaw, speed, scene)
-        for term in told["reward_terms"].values():
-            reward = reward + term
-        returns = body["return"] + reward
-        age, length = counters["age"] + 1, counters["length"] + 1
-        void = (seen.fractions[:, 0] >= c.void_starvation) & (length > c.void_grace)
-        terminated = terminated | (void & self._void_terminates)
-        truncated = (void | (age >= c.max_steps)) & ~terminated
-        ends = truncated | terminated
-        details = {
-            **told,
-            "reward_terms": dict(zip(REWARD_TERMS, terms.unbind(dim=1))) | told["reward_terms"],
-            "collision": motion.collided,
-            "void": void,
-            "action_fault": fault,
-            "position": motion.position,
-            "yaw": motion.yaw,
-            "speed": speed,
-            "scene_index": scene,
-            "episode_return": returns,
-            "episode_length": length,
-        }
-        lives = {
-            "position": motion.position,
-            "yaw": motion.yaw,
-            "velocity": motion.velocity,
-            "front": seen.front,
-            "clearance": clearance,
-            "seen": seen.fractions,
-            "return": returns,
-        }
-        flown = torch.cat([lives[name].view(-1, width) for name, width in BODY.items()], dim=1)
-        next_episode = episode + ends
-        next_scene, slot = self._draw_spawn(next_episode)
-        self.view.begin(ends, next_scene, slot, self._pools.floor)
-        obs, ended = self._shown.follow(ends, next_scene, slot, seen.obs, next_episode, length)
-        self._body.copy_(torch.where(ends[:, None], self._pools.body[next_scene, slot], flown))
-        if self.goals is not None:
-            self.goals.begin(ends, next_scene, slot, next_episode, self._life["position"], self.seed)
-        going = ~ends
-        counters["episode"].copy_(next_episode)
-        torch.mul(age, going, out=counters["age"])
-        torch.mul(length, going, out=counters["length"])
-        counters["scene"].copy_(torch.where(ends, next_scene, scene))
-        return StepBatch(obs, reward, terminated, truncated, ended, cast(StepInfo, details))
+        return self._custom_rewards.add_to(batch, action, self._drone_state["return"].squeeze(1))
 
     def relative_goals(self) -> torch.Tensor | None:
         """Return (B, 4) the goals as the drones are told them now, see `relative_goal`; None without goals."""
         if self.goals is None:
             return None
         return relative_goal(
-            self._life["position"], self._life["yaw"].squeeze(1), self.goals.of(self.counters["scene"])
+            self._drone_state["position"], self._drone_state["yaw"].squeeze(1), self.goals.of(self.counters["scene"])
         )
 
     def step_rows(self, rows: torch.Tensor, actions: torch.Tensor) -> StepBatch:
@@ -342,9 +246,9 @@ class NavigationEnv(Environment):
             return self.step(actions)
         if len(rows.unique()) != len(rows) or not bool(((rows >= 0) & (rows < self.num_envs)).all()):
             raise ConfigError(f"rows {rows.tolist()[:8]}: each of 0 to {self.num_envs - 1} at most once")
-        part = self._part(rows)
-        batch = part.step(actions)
-        after = part._state()
+        subset = self._subset(rows)
+        batch = subset.step(actions)
+        after = subset._state()
         for name, value in self._state().items():
             value[rows] = after[name]
         return batch
@@ -377,7 +281,7 @@ class NavigationEnv(Environment):
 
     def observe(self) -> torch.Tensor:
         """Return the (B, 3, Az, El) observation of the current poses, cast anew, without faults or delay."""
-        position, yaw = self._life["position"], self._life["yaw"].squeeze(1)
+        position, yaw = self._drone_state["position"], self._drone_state["yaw"].squeeze(1)
         scene = self.counters["scene"]
         return self.reader.read(self.sensor.cast(position, yaw, scene), self.rewards.band(scene)).obs
 
@@ -389,7 +293,7 @@ class NavigationEnv(Environment):
         """
         flown = self.counters["length"].to(torch.float32)
         if self.goals is not None:
-            near = self.goals.near(self._life["position"], self.counters["scene"])
+            near = self.goals.near(self._drone_state["position"], self.counters["scene"])
             return torch.stack((self.goals.way, near.to(flown.dtype), flown), dim=1)
         share = 1.0 - self.view.fraction(self.counters["scene"])
         area = self._areas[self.counters["scene"]]
@@ -398,14 +302,14 @@ class NavigationEnv(Environment):
     def poses(self) -> Poses:
         """Return where the drones are now: "position" (B, 3) [m], "yaw" (B,) [rad], "scene_index" (B,)."""
         return {
-            "position": self._life["position"].clone(),
-            "yaw": self._life["yaw"].squeeze(1).clone(),
+            "position": self._drone_state["position"].clone(),
+            "yaw": self._drone_state["yaw"].squeeze(1).clone(),
             "scene_index": self.counters["scene"].clone(),
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NavigationEnv:
         """Return an environment whose flights go on as these would; what never changes is shared."""
-        twin = self._part(torch.arange(self.num_envs, device=self.device))
+        twin = self._subset(torch.arange(self.num_envs, device=self.device))
         memo[id(self)] = twin
         twin.__dict__ |= copy.deepcopy(self._added(), memo)
         return twin
@@ -426,7 +330,7 @@ class NavigationEnv(Environment):
         self.__dict__ |= state["added"]  # a user's own reset may read it
         NavigationEnv.__init__(self, field, num_envs, config, seed, first_row=first_row, tensor_only=tensor_only)
         self.seed = state["seed"]
-        self._shown.draw_by(self.seed)
+        self._sensor_model.draw_by(self.seed)
         if self.goals is not None:
             self.goals.take_own(state["own_goals"])
         self.load_state_dict(state["flights"])
@@ -440,45 +344,41 @@ class NavigationEnv(Environment):
         """Return the tensors themselves that decide the future."""
         return {
             **self.counters,
-            **self._life,
+            **self._drone_state,
             "visits": self.rewards.visits,
             "floor": self.view.seen,
-            "late": self._shown.late,
+            "late": self._sensor_model.late,
         } | ({} if self.goals is None else {"goal": self.goals.index, "way": self.goals.way})
 
-    def _part(self, rows: torch.Tensor) -> NavigationEnv:
-        """Return an environment of some rows: the same scenes and pools, copies of their lives."""
-        part = object.__new__(type(self))
-        part.__dict__ |= self.__dict__
-        part.num_envs, part._rows = len(rows), self._rows[rows]
-        part._body = self._body[rows]
-        part._life = dict(zip(BODY, part._body.split(list(BODY.values()), dim=1)))
-        part.counters = {name: counter[rows] for name, counter in self.counters.items()}
-        part._shown = self._shown.part(rows)
-        part.rewards, part.view = copy.copy(self.rewards), copy.copy(self.view)
-        part.rewards.visits, part.view.seen = self.rewards.visits[rows], self.view.seen[rows]
-        part.goals = None if self.goals is None else self.goals.part(rows)
-        part._make_room()
-        return part
+    def _subset(self, rows: torch.Tensor) -> NavigationEnv:
+        """Return an environment of some rows: the same scenes and pools, copies of their state."""
+        subset = object.__new__(type(self))
+        subset.__dict__ |= self.__dict__
+        subset.num_envs, subset._rows = len(rows), self._rows[rows]
+        subset._body = self._body[rows]
+        subset._drone_state = drone_state(subset._body)
+        subset.counters = {name: counter[rows] for name, counter in self.counters.items()}
+        subset._sensor_model = self._sensor_model.subset(rows)
+        subset.rewards, subset.view = copy.copy(self.rewards), copy.copy(self.view)
+        subset.rewards.visits, subset.view.seen = self.rewards.visits[rows], self.view.seen[rows]
+        subset.goals = None if self.goals is None else self.goals.subset(rows)
+        subset._describe_state()
+        return subset
 
-    def _make_room(self) -> None:
-        """Describe the state to the C++ kernels where they take the steps, else make room for the hits of a cast."""
-        self._native: NativeStep | None = None
+    def _describe_state(self) -> None:
+        """Hand the state to the program that takes the steps: the C++ kernels where they can, else tensors."""
         # The C++ step knows no goals.
         if self._kernels and self.field.native is not None and self.goals is None:
-            self._native = NativeStep(
+            self._stepper: NativeStep | TensorStep = NativeStep(
                 self.field.native, self.config, self.sensor.directions, self.dynamics, self.reader, self.rewards,
-                self.view, self._pools, self._rows, self._body, self.counters,
+                self.view, self._pools, self._rows, self._body, self.counters, self._sensor_model,
             )  # fmt: skip
-        rays = 0 if self._native else len(self.sensor.directions)
-        self._hits = RayHits.empty(self.num_envs, rays, self.device)
+        else:
+            self._stepper = TensorStep(
+                self.config, self.sensor, self.dynamics, self.reader, self.rewards, self.view, self._pools,
+                self._rows, self._body, self.counters, self._sensor_model, self.goals, refuse=self._kernels,
+            )  # fmt: skip
 
     def _draw_spawn(self, episode: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scene and the pool slot of each row's episode."""
-        scene = (self._rows + episode // self.config.episodes_per_scene) % self.field.num_scenes
-        return scene, self._draw_slot(episode, scene)
-
-    def _draw_slot(self, episode: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
-        """Return the slot of each row's episode in the pool of a scene (B,)."""
-        draw = uniform(self.seed, Purpose.SPAWN, self._rows, episode)
-        return (draw * self._pools.count[scene]).to(torch.int64)
+        """Return the scene index and the pool slot of each row's episode."""
+        return self._pools.draw(self.seed, self._rows, episode, self.config.episodes_per_scene)

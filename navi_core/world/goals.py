@@ -247,7 +247,7 @@ class Goals:
             episode: (N,) int64 their numbers.
             seed: Of the draws.
         """
-        part, lengths = self.part(rows), []
+        part, lengths = self.subset(rows), []
         for goal in range(self.config.per_scene):
             part.index.fill_(goal)
             lengths.append(part._length(position, scene, torch.full_like(part.way, math.inf)))
@@ -262,7 +262,7 @@ class Goals:
         return scene * self.config.per_scene + self.index
 
     def _measure(self, rows: torch.Tensor, scene: torch.Tensor, position: torch.Tensor) -> None:
-        part = self.part(rows)
+        part = self.subset(rows)
         self.way[rows] = part._length(position, scene, part.way)
 
     def begin(
@@ -320,7 +320,7 @@ class Goals:
         """Return (B,) bool: who is near enough to the goal, at (B, 3), to stop there."""
         return _near(position, self.of(scene), self.config)
 
-    def part(self, rows: torch.Tensor) -> Goals:
+    def subset(self, rows: torch.Tensor) -> Goals:
         """Return the goals of some rows (N,): the same ways, copies of what changes."""
         part = copy.copy(self)
         part._rows, part.index, part.way = self._rows[rows], self.index[rows], self.way[rows]

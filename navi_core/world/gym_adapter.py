@@ -14,7 +14,7 @@ begin: `scene` (number or name), `position` (x, y, z) [m], `yaw` [rad], `goal` (
 so are the episodes that follow.
 
 The batch resets in the same step (`AutoresetMode.SAME_STEP`): `obs` is then the next episode's first,
-`info["final_obs"]` and `info["final_info"]` tell how the last one ended. `autoreset_mode` chooses another: NEXT_STEP,
+`info["final_obs"]` and `info["final_info"]` hold the end of the last one. `autoreset_mode` chooses another: NEXT_STEP,
 which most of gymnasium's vector wrappers ask for, or DISABLED, where `options={"reset_mask": …}` names who begins. Its
 first episodes are of different lengths, so that later ones do not end together (`config={"stagger": False}` begins
 all alike). A process for each drone needs `vector_kwargs={"context": "spawn"}`: the ray kernels' threads do not outlive
@@ -25,26 +25,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 import torch
-from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from navi_core.config import CorpusConfig, EnvConfig
-from navi_core.errors import ConfigError, NaviError
+from navi_core.errors import ConfigError
 from navi_core.scenes import Scene
 from navi_core.world.arguments import shaped_actions
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field
-from navi_core.world.gym_arguments import action_tensor, env_config, found_scenes, reset_options
-from navi_core.world.interface import StepBatch
+from navi_core.world.gym_arguments import (
+    action_tensor,
+    env_config,
+    found_scenes,
+    gym_spaces,
+    known_autoreset,
+    known_render_mode,
+    reset_options,
+    settled_seed,
+)
+from navi_core.world.gym_results import (
+    Array,
+    Info,
+    Obs,
+    begin_episodes,
+    end_pose,
+    last_observed,
+    masked_info,
+    observed,
+    plain_info,
+    pose_arrays,
+    spread,
+    step_outcome,
+    to_user,
+    where_rows,
+)
 from navi_core.world.sensor.rendering import panorama_image
-from navi_core.world.spawning.start_poses import Places
 
 __all__ = ["ENV_ID", "GOAL_ENV_ID", "ExploreEnv", "ExploreVectorEnv", "PointGoalEnv", "PointGoalVectorEnv"]
 
@@ -52,14 +74,6 @@ ENV_ID = "Navi/Explore-v0"
 """Name under which gymnasium knows the environment."""
 GOAL_ENV_ID = "Navi/PointGoal-v0"
 """Name of the one whose drones fly to goals."""
-
-Array = npt.NDArray[Any]
-Info = dict[str, Any]
-Obs = dict[str, Array]
-"""What drones see, (B, …) by name: "view", and "goal" where they have goals."""
-
-_GOAL: dict[str, tuple[str, ...]] = {"explore": (), "point_goal": ("goal",)}
-"""What a task's drones are told beside the view."""
 
 
 class ExploreVectorEnv(VectorEnv):
@@ -103,8 +117,8 @@ class ExploreVectorEnv(VectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         max_episode_steps: int | None = None,
     ) -> None:
-        self.render_mode = _known_mode(render_mode, self.metadata)
-        self.metadata = self.metadata | {"autoreset_mode": _known_autoreset(autoreset_mode)}
+        self.render_mode = known_render_mode(render_mode, self.metadata)
+        self.metadata = self.metadata | {"autoreset_mode": known_autoreset(autoreset_mode)}
         settings = env_config(config, self.task)
         if max_episode_steps is not None:
             settings = env_config(settings.model_dump() | {"max_steps": max_episode_steps}, self.task)
@@ -113,9 +127,9 @@ class ExploreVectorEnv(VectorEnv):
         # are made of these scenes, so that `reset(seed=…)` alone says what is flown.
         self.env = NavigationEnv(Field(found, threads=threads), num_envs, settings)
         """The environment itself."""
-        self.env.reset(_settled(self, seed))
+        self.env.reset(settled_seed(self, seed))
         self.num_envs = num_envs
-        self.single_observation_space, self.single_action_space = _spaces(self.env)
+        self.single_observation_space, self.single_action_space = gym_spaces(self.env)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._obs: Obs | None = None
@@ -131,7 +145,7 @@ class ExploreVectorEnv(VectorEnv):
             options: Where they begin, for all drones or for each: `scene`, `position`, `yaw`, `goal`. `reset_mask`,
                 (B,) bool, leaves all other rows as they are.
         """
-        mask, places = reset_options(options, self.env)
+        mask, start = reset_options(options, self.env)
         if mask is not None and (seed is not None or self._obs is None):
             raise ConfigError("reset_mask begins some rows anew, in the seed of a reset of all; leave out one of them")
         begins = np.ones(self.num_envs, bool) if mask is None else mask
@@ -139,16 +153,16 @@ class ExploreVectorEnv(VectorEnv):
         episode = self.env.counters["episode"] + torch.from_numpy(~self._waits)
         if mask is None:
             number = 0 if seed is not None or self._obs is None else int(episode.max())
-            view = _begun(self.env, number, seed, places)
+            view = begin_episodes(self.env, number, seed, start)
         else:
             rows = torch.from_numpy(np.flatnonzero(mask))
-            view = _spread(self.env.begin(rows, episode[rows], places), mask)
+            view = spread(self.env.begin(rows, episode[rows], start), mask)
         super().reset(seed=seed)
-        self._next = _seen(self.env, _where(begins, view, self._next.get("view")))
+        self._next = observed(self.env, where_rows(begins, view, self._next.get("view")))
         shown = self._obs or {}
-        self._obs = {name: _where(begins, x, shown.get(name)) for name, x in self._next.items()}
+        self._obs = {name: where_rows(begins, x, shown.get(name)) for name, x in self._next.items()}
         self._waits = self._waits & ~begins
-        return _told(self._obs), _masked(_pose(self.env), begins)
+        return to_user(self._obs), masked_info(pose_arrays(self.env), begins)
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Info]:  # type: ignore[override]
         """Fly one decision in every row; actions (B, 4)."""
@@ -164,30 +178,30 @@ class ExploreVectorEnv(VectorEnv):
         if not flies.any():  # in NEXT_STEP a step in which all begin
             self._obs, self._waits = self._next, np.zeros_like(flies)
             still = np.zeros((2, self.num_envs), bool)
-            return _told(self._obs), np.zeros(self.num_envs), *still, _masked(_pose(self.env), everyone)
+            return to_user(self._obs), np.zeros(self.num_envs), *still, masked_info(pose_arrays(self.env), everyone)
         if flies.all():
             batch = self.env.step(action)
         else:
             rows = torch.from_numpy(np.flatnonzero(flies))
             batch = self.env.step_rows(rows, action[rows])
-        terminated, truncated = _spread(batch.terminated, flies), _spread(batch.truncated, flies)
+        terminated, truncated = spread(batch.terminated, flies), spread(batch.truncated, flies)
         ended = terminated | truncated
-        self._next = _seen(self.env, _where(flies, _spread(batch.obs, flies), self._next["view"]))
-        outcome, pose = _spread(_outcome(batch), flies), _pose(self.env)
-        final, end = _spread(_last(batch, self.task), flies), _spread(_end(batch), flies)
+        self._next = observed(self.env, where_rows(flies, spread(batch.obs, flies), self._next["view"]))
+        outcome, pose = spread(step_outcome(batch), flies), pose_arrays(self.env)
+        final, end = spread(last_observed(batch), flies), spread(end_pose(batch), flies)
         if mode is AutoresetMode.SAME_STEP:
             self._obs = self._next
-            info = _masked(outcome, ~ended) | _masked(pose, everyone)
+            info = masked_info(outcome, ~ended) | masked_info(pose, everyone)
             if ended.any():
                 info |= {"final_obs": self._each(final, ended), "_final_obs": ended.copy()}
-                info |= {"final_info": _masked(outcome | end, ended), "_final_info": ended.copy()}
+                info |= {"final_info": masked_info(outcome | end, ended), "_final_info": ended.copy()}
         else:
-            self._obs = {name: _where(ended, final[name], x) for name, x in self._next.items()}
+            self._obs = {name: where_rows(ended, final[name], x) for name, x in self._next.items()}
             self._waits = ended
-            here = {name: _where(flies, end[name], value) for name, value in pose.items()}
-            info = _masked(outcome, flies) | _masked(here, everyone)
-        reward = _spread(batch.reward, flies).astype(np.float64)
-        return _told(self._obs), reward, terminated.copy(), truncated.copy(), info
+            here = {name: where_rows(flies, end[name], value) for name, value in pose.items()}
+            info = masked_info(outcome, flies) | masked_info(here, everyone)
+        reward = spread(batch.reward, flies).astype(np.float64)
+        return to_user(self._obs), reward, terminated.copy(), truncated.copy(), info
 
     def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
         """Return every row's panorama as (height, width, 3) uint8."""
@@ -201,7 +215,7 @@ class ExploreVectorEnv(VectorEnv):
         """Return (B,) observations of some rows, one to an object; None elsewhere."""
         each = np.full(self.num_envs, None, dtype=object)
         for row in np.flatnonzero(rows):
-            each[row] = _told({name: value[row] for name, value in obs.items()})
+            each[row] = to_user({name: value[row] for name, value in obs.items()})
         return each
 
 
@@ -223,12 +237,12 @@ class ExploreEnv(gymnasium.Env):
         for name in ("num_envs", "autoreset_mode"):
             if name in arguments:
                 raise ConfigError(f"{name} is of a batch; make it by gymnasium.make_vec")
-        self.render_mode = _known_mode(render_mode, self.metadata)
+        self.render_mode = known_render_mode(render_mode, self.metadata)
         whole = env_config(config, self.task).model_copy(update={"stagger": False})
         batch = PointGoalVectorEnv if self.task == "point_goal" else ExploreVectorEnv
-        self.env = batch(1, config=whole, seed=_settled(self, seed), **arguments).env
+        self.env = batch(1, config=whole, seed=settled_seed(self, seed), **arguments).env
         """The environment itself."""
-        self.observation_space, self.action_space = _spaces(self.env)
+        self.observation_space, self.action_space = gym_spaces(self.env)
         self._obs: Obs | None = None
         self._ended = False
 
@@ -239,25 +253,24 @@ class ExploreEnv(gymnasium.Env):
             seed: A new seed.
             options: Where it begins: `scene`, `position`, `yaw`, `goal`.
         """
-        _, places = reset_options(options, self.env, batch=False)
+        _, start = reset_options(options, self.env, batch=False)
         after = int(self.env.counters["episode"][0]) + (not self._ended)
-        view = _begun(self.env, 0 if seed is not None or self._obs is None else after, seed, places)
+        view = begin_episodes(self.env, 0 if seed is not None or self._obs is None else after, seed, start)
         super().reset(seed=seed)
-        self._obs, self._ended = {name: value[0] for name, value in _seen(self.env, view).items()}, False
-        return _told(self._obs), _plain(_pose(self.env))
+        self._obs, self._ended = {name: value[0] for name, value in observed(self.env, view).items()}, False
+        return to_user(self._obs), plain_info(pose_arrays(self.env))
 
     def step(self, action: Array) -> tuple[Any, float, bool, bool, Info]:
         """Fly one decision; action (4,)."""
         if self._obs is None or self._ended:
             raise ConfigError(f"{'the episode has ended' if self._ended else 'no episode has begun'}; call reset()")
         batch = self.env.step(action_tensor(action)[None])
-        self._obs = {"view": batch.final_obs[0].numpy()} | {
-            name: _details(batch)[name][0].numpy() for name in _GOAL[self.task]
-        }
+        seen = {"view": batch.final_obs} | ({"goal": batch.info["goal"]} if "goal" in batch.info else {})
+        self._obs = {name: value[0].numpy() for name, value in seen.items()}
         terminated, truncated = bool(batch.terminated), bool(batch.truncated)
         self._ended = terminated or truncated
-        info = _plain(_spread(_outcome(batch) | _end(batch)))
-        return _told(self._obs), float(batch.reward), terminated, truncated, info
+        info = plain_info(spread(step_outcome(batch) | end_pose(batch)))
+        return to_user(self._obs), float(batch.reward), terminated, truncated, info
 
     def render(self) -> Array | None:  # type: ignore[override]
         """Return the panorama as (height, width, 3) uint8."""
@@ -272,138 +285,6 @@ class PointGoalEnv(ExploreEnv):
     """One drone that flies to goals; arguments as `ExploreEnv`."""
 
     task = "point_goal"
-
-
-def _settled(env: gymnasium.Env | VectorEnv, seed: int | None) -> int:
-    """Return the seed, or gymnasium's own of this environment: rows of other vectors, unseeded, must not fly alike."""
-    if seed is not None:
-        return seed
-    drawn = env.np_random_seed
-    assert drawn is not None, "gymnasium draws it when it is first asked for"
-    return drawn % 2**63
-
-
-def _spaces(env: NavigationEnv) -> tuple[gymnasium.Space, Box]:
-    """Return the spaces of one drone's observation and action."""
-    c = env.config
-    high = np.ones((3, c.azimuth_bins, c.elevation_bins), np.float32)
-    high[1] = max(env.field.semantic_names)
-    view, action = Box(np.zeros_like(high), high, dtype=np.float32), Box(-1.0, 1.0, (4,), np.float32)
-    if env.goals is None:
-        return view, action
-    most = np.array([np.inf, 1.0, 1.0, np.inf], np.float32)
-    goal = Box(np.array([0.0, -1.0, -1.0, -np.inf], np.float32), most, dtype=np.float32)
-    return gymnasium.spaces.Dict({"view": view, "goal": goal}), action
-
-
-def _known_mode(mode: str | None, metadata: Mapping[str, Any]) -> str | None:
-    if mode is not None and mode not in metadata["render_modes"]:
-        raise ConfigError(f"render_mode {mode!r}; allowed: None, {', '.join(map(repr, metadata['render_modes']))}")
-    return mode
-
-
-def _known_autoreset(mode: AutoresetMode | str) -> AutoresetMode:
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        allowed = ", ".join(repr(known.value) for known in AutoresetMode)
-        raise ConfigError(f"autoreset_mode {mode!r}; allowed: {allowed}") from None
-
-
-def _begun(env: NavigationEnv, episode: int, seed: int | None, places: Places) -> Array:
-    """Begin an episode of that number in all rows and return (B, 3, Az, El); what is refused changes nothing."""
-    if places.drawn:
-        return env.reset(seed, episode=episode).numpy()
-    before, state = env.seed, env.state_dict()
-    try:
-        env.reset(seed, episode=episode)
-        return env.begin(torch.arange(env.num_envs), env.counters["episode"].clone(), places).numpy()
-    except NaviError:
-        env.reset(before)
-        env.load_state_dict(state)
-        raise
-
-
-def _seen(env: NavigationEnv, view: Array) -> Obs:
-    """Return what the drones see now, the next episode's first observation where one has ended."""
-    goals = env.relative_goals()
-    return {"view": view} if goals is None else {"view": view, "goal": goals.numpy()}
-
-
-def _last(batch: StepBatch, task: str) -> dict[str, torch.Tensor]:
-    """Return what the drones saw last, of the rows whose episode has ended; the others hold anything."""
-    return {"view": batch.ended_obs} | {name: _details(batch)[name] for name in _GOAL[task]}
-
-
-def _details(batch: StepBatch) -> Info:
-    return cast(Info, batch.info)
-
-
-def _told(obs: Obs) -> Any:
-    """Return an observation as users get it, which is theirs: the view alone, or a dictionary."""
-    mine = {name: value.copy() for name, value in obs.items()}
-    return mine if len(mine) > 1 else mine["view"]
-
-
-def _pose(env: NavigationEnv) -> Info:
-    """Return (B, …) arrays of where the drones are now."""
-    return {name: value.numpy() for name, value in cast(Info, env.poses()).items()}
-
-
-def _outcome(batch: StepBatch) -> Info:
-    """Return (N, …) of what a step brought."""
-    names = ("collision", "void", "speed", "episode_return", "episode_length", "success", "way", "reward_terms")
-    info = _details(batch)
-    return {name: info[name] for name in names if name in info}
-
-
-def _end(batch: StepBatch) -> dict[str, torch.Tensor]:
-    """Return (N, …) of where the drones were after the step, before any reset."""
-    return {name: batch.info[name] for name in ("position", "yaw", "scene_index")}
-
-
-def _spread(value: Any, rows: npt.NDArray[np.bool_] | None = None) -> Any:
-    """Return (B, …) arrays of tensors (N, …) of some rows, or of a dictionary of such; zeros in the others.
-
-    Args:
-        value: The tensors.
-        rows: (B,) bool, which rows; None where they are all there are.
-    """
-    if isinstance(value, dict):
-        return {name: _spread(one, rows) for name, one in value.items()}
-    some = value.numpy()
-    if rows is None or rows.all():
-        return some
-    spread = np.zeros((len(rows), *some.shape[1:]), some.dtype)
-    spread[rows] = some
-    return spread
-
-
-def _where(mask: npt.NDArray[np.bool_], value: Array, otherwise: Array | None) -> Array:
-    """Return a value in the rows (B,) of a mask and another one elsewhere."""
-    if otherwise is None or mask.all():
-        return value
-    return np.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, otherwise)
-
-
-def _masked(info: Info, mask: npt.NDArray[np.bool_]) -> Info:
-    """Return a vector info: every key with a mask of the rows that have it; the others hold zeros."""
-    out: Info = {}
-    for name, value in info.items():
-        if isinstance(value, dict):
-            out[name] = _masked(value, mask)
-        else:
-            out[name] = np.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, np.zeros_like(value))
-        out[f"_{name}"] = mask.copy()
-    return out
-
-
-def _plain(info: Info) -> Info:
-    """Return the first row's info; numbers as plain values."""
-    return {
-        name: _plain(value) if isinstance(value, dict) else (value[0].copy() if value.ndim > 1 else value[0].item())
-        for name, value in info.items()
-    }
 
 
 for _name, _one, _many in (

@@ -1,4 +1,4 @@
-"""What users hand to the gymnasium environments, checked by name: scenes, actions, the options of a reset."""
+"""Checks of the arguments of the gymnasium environments: scenes, actions, reset options, modes; and their spaces."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from navi_core.config import CompileConfig, CorpusConfig, EnvConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.scenes import Scene, SceneSource, compile_mesh, discover, generate_scene, generated_sources, load_gmdag
 from navi_core.world.environment import NavigationEnv
-from navi_core.world.spawning.start_poses import Places
+from navi_core.world.spawning.start_poses import StartPoses
 
-__all__ = ["action_tensor", "env_config", "found_scenes", "reset_options"]
+__all__ = [
+    "action_tensor", "env_config", "found_scenes", "gym_spaces", "known_autoreset", "known_render_mode",
+    "reset_options", "settled_seed",
+]  # fmt: skip
 
-_PLACES: dict[str, tuple[int, ...]] = {"scene": (), "position": (3,), "yaw": (), "goal": (3,)}
-"""Options of a reset that name places, and their shapes for one drone."""
+_START: dict[str, tuple[int, ...]] = {"scene": (), "position": (3,), "yaw": (), "goal": (3,)}
+"""Options of a reset that choose start poses and goals, and their shapes for one drone."""
 
 
 def found_scenes(
@@ -79,11 +85,11 @@ def env_config(config: EnvConfig | Mapping[str, Any] | None, task: str) -> EnvCo
 
 def reset_options(
     options: Mapping[str, Any] | None, env: NavigationEnv, *, batch: bool = True
-) -> tuple[npt.NDArray[np.bool_] | None, Places]:
+) -> tuple[npt.NDArray[np.bool_] | None, StartPoses]:
     """Return which rows a reset is for, None for all, and where their episodes begin.
 
     Args:
-        options: `reset_mask` (batch), and of `_PLACES`: for every row alike, or one for each.
+        options: `reset_mask` (batch), and of `_START`: for every row alike, or one for each.
         env: What is reset.
         batch: Whether it is a batch to its user, who may then leave rows out.
 
@@ -92,7 +98,7 @@ def reset_options(
     """
     if not isinstance(options, Mapping | None):
         raise ConfigError(f"options is {options!r}; allowed: None, or a dictionary")
-    allowed = [name for name in _PLACES if name != "goal" or env.goals is not None] + ["reset_mask"] * batch
+    allowed = [name for name in _START if name != "goal" or env.goals is not None] + ["reset_mask"] * batch
     given = {name: value for name, value in (options or {}).items() if value is not None}
     for name in given:
         if name not in allowed:
@@ -103,14 +109,14 @@ def reset_options(
     ):
         raise ConfigError(f"reset_mask is {str(mask)[:60]!r}; allowed: a bool array ({env.num_envs},), true somewhere")
     rows = np.ones(env.num_envs, bool) if mask is None else mask
-    return mask, Places(**{name: _placed(name, value, env, rows) for name, value in given.items()})
+    return mask, StartPoses(**{name: _placed(name, value, env, rows) for name, value in given.items()})
 
 
 def _placed(name: str, value: Any, env: NavigationEnv, rows: npt.NDArray[np.bool_]) -> torch.Tensor:
     """Return (N, …) an option of the rows that are reset, given for all of them or for each of the batch."""
     if name == "scene":
         value = np.vectorize(lambda scene: _scene_number(scene, env), otypes=[np.int64])(value)
-    shape = _PLACES[name]
+    shape = _START[name]
     try:
         found = np.asarray(value)
         if found.dtype.kind not in "fiu" or found.shape not in (shape, (env.num_envs, *shape)):
@@ -144,3 +150,41 @@ def action_tensor(actions: Any) -> torch.Tensor:
     except ValueError:  # rows of different lengths
         pass
     raise ConfigError(f"an action is no array of numbers: {str(actions)[:60]!r}; sample action_space for one")
+
+
+def settled_seed(env: gymnasium.Env | VectorEnv, seed: int | None) -> int:
+    """Return the seed, or gymnasium's own of this environment: rows of other vectors, unseeded, must not fly alike."""
+    if seed is not None:
+        return seed
+    drawn = env.np_random_seed
+    assert drawn is not None, "gymnasium draws it when it is first asked for"
+    return drawn % 2**63
+
+
+def gym_spaces(env: NavigationEnv) -> tuple[gymnasium.Space, Box]:
+    """Return the spaces of one drone's observation and action."""
+    c = env.config
+    high = np.ones((3, c.azimuth_bins, c.elevation_bins), np.float32)
+    high[1] = max(env.field.semantic_names)
+    view, action = Box(np.zeros_like(high), high, dtype=np.float32), Box(-1.0, 1.0, (4,), np.float32)
+    if env.goals is None:
+        return view, action
+    most = np.array([np.inf, 1.0, 1.0, np.inf], np.float32)
+    goal = Box(np.array([0.0, -1.0, -1.0, -np.inf], np.float32), most, dtype=np.float32)
+    return gymnasium.spaces.Dict({"view": view, "goal": goal}), action
+
+
+def known_render_mode(mode: str | None, metadata: Mapping[str, Any]) -> str | None:
+    """Return a render mode; refuse an unknown one."""
+    if mode is not None and mode not in metadata["render_modes"]:
+        raise ConfigError(f"render_mode {mode!r}; allowed: None, {', '.join(map(repr, metadata['render_modes']))}")
+    return mode
+
+
+def known_autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+    """Return an autoreset mode by its value; refuse an unknown one."""
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        allowed = ", ".join(repr(known.value) for known in AutoresetMode)
+        raise ConfigError(f"autoreset_mode {mode!r}; allowed: {allowed}") from None

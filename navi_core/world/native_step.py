@@ -6,8 +6,6 @@ observation's channels are written by the tracer itself. `NavigationEnv` has the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
@@ -17,56 +15,19 @@ from navi_core.world.arguments import bad_action
 from navi_core.world.counter_random import Purpose, stream_key
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.floor.reachable import FloorView
+from navi_core.world.interface import StepBatch, StepInfo
 from navi_core.world.rewards import RewardTerms
+from navi_core.world.sensor.faults import SensorModel
 from navi_core.world.sensor.panorama import PanoramaReader
 from navi_core.world.spawning.pool_tensors import SpawnPools
 
-__all__ = ["Flown", "NativeStep"]
+__all__ = ["NativeStep"]
 
 _WRITTEN = {
     **dict.fromkeys(("position", "yaw", "speed", "reward", "terms", "episode_return"), torch.float32),
     **dict.fromkeys(("episode_length", "scene_index", "next_scene", "slot"), torch.int64),
     **dict.fromkeys(("truncated", "void", "collided"), torch.bool),
 }
-
-
-@dataclass(frozen=True)
-class Flown:
-    """What one step wrote: new tensors, of the step itself, before any new episode.
-
-    Attributes:
-        obs: (B, 3, Az, El) float32 true observation.
-        position: (B, 3) [m].
-        yaw: (B,) [rad].
-        speed: (B,) [m/s].
-        reward: (B,) weighted.
-        terms: (10, B) in the order of `REWARD_TERMS`.
-        episode_return: (B,).
-        episode_length: (B,) int64 decisions.
-        scene_index: (B,) int64.
-        next_scene: (B,) int64 where the episode is that follows the step, if it is a new one.
-        slot: (B,) int64 its entry of that scene's pool.
-        truncated: (B,) bool.
-        void: (B,) bool.
-        collided: (B,) bool.
-        ended: How many episodes ended.
-    """
-
-    obs: torch.Tensor
-    position: torch.Tensor
-    yaw: torch.Tensor
-    speed: torch.Tensor
-    reward: torch.Tensor
-    terms: torch.Tensor
-    episode_return: torch.Tensor
-    episode_length: torch.Tensor
-    scene_index: torch.Tensor
-    next_scene: torch.Tensor
-    slot: torch.Tensor
-    truncated: torch.Tensor
-    void: torch.Tensor
-    collided: torch.Tensor
-    ended: int
 
 
 class NativeStep:
@@ -84,6 +45,7 @@ class NativeStep:
         rows: (B,) int64 numbers of the rows among those of the run.
         body: (B, 15) by `pools.BODY`, updated.
         counters: "episode", "age", "length", "scene", each (B,) int64, updated.
+        sensor_model: Faults and delay of the sensor.
     """
 
     def __init__(
@@ -99,8 +61,15 @@ class NativeStep:
         rows: torch.Tensor,
         body: torch.Tensor,
         counters: dict[str, torch.Tensor],
+        sensor_model: SensorModel,
     ) -> None:
-        self._tracer, self._reader = tracer, reader
+        self._tracer, self._reader, self._sensor_model, self._episode = (
+            tracer,
+            reader,
+            sensor_model,
+            counters["episode"],
+        )
+        self._void_terminates = config.void_ends == "terminated"
         self._attempted = torch.zeros(len(rows))
         shapes = {"position": (len(rows), 3), "terms": (len(REWARD_TERMS), len(rows))}
         self._outputs = [(name, shapes.get(name, (len(rows),)), dtype) for name, dtype in _WRITTEN.items()]
@@ -122,25 +91,43 @@ class NativeStep:
         step.seen = data_pointer(view.seen, torch.bool)
         step.attempted = data_pointer(self._attempted, torch.float32)
 
-    def fly(self, action: torch.Tensor, seed: int) -> Flown:
+    def fly(self, action: torch.Tensor, seed: int) -> StepBatch:
         """Fly one decision in every row.
 
         Args:
-            action: (B, 4) float32, contiguous.
+            action: (B, 4) float32.
             seed: Of the spawns.
 
         Raises:
             NonFiniteError: An action is NaN or infinite; nothing has moved.
         """
-        step = self._step
+        step, action = self._step, action.contiguous()
         # New ones in every step: they are the caller's.
-        written = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in self._outputs}
-        written["obs"] = self._reader.room(len(action))
+        out = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in self._outputs}
+        obs = self._reader.room(len(action))
         step.spawn_key = stream_key(seed, Purpose.SPAWN) % 2**64
         step.action = data_pointer(action, torch.float32)
-        for name, tensor in written.items():
+        for name, tensor in (*out.items(), ("obs", obs)):
             setattr(step, name, tensor.data_ptr())
         ended = self._tracer.step(step)
         if ended < 0:
             raise bad_action(action, -1 - ended)
-        return Flown(**written, ended=ended)
+        shown = last = obs
+        if ended or self._sensor_model.corrupts:
+            shown, last = self._sensor_model.follow(
+                out["truncated"], out["next_scene"], out["slot"], obs, self._episode, out["episode_length"]
+            )
+        info: StepInfo = {
+            "reward_terms": dict(zip(REWARD_TERMS, out["terms"].unbind())),
+            "collision": out["collided"],
+            "void": out["void"],
+            "action_fault": torch.zeros(len(action), dtype=torch.bool),
+            "position": out["position"],
+            "yaw": out["yaw"],
+            "speed": out["speed"],
+            "scene_index": out["scene_index"],
+            "episode_return": out["episode_return"],
+            "episode_length": out["episode_length"],
+        }
+        terminated = out["void"] & self._void_terminates
+        return StepBatch(shown, out["reward"], terminated, out["truncated"] & ~terminated, last, info)

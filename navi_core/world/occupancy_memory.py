@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig, EnvConfig
-from navi_core.config.policy import MOVED, PLACE_INPUTS
+from navi_core.config.policy import MOVED, OCCUPANCY_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.mapping.frontier_features import read
 from navi_core.mapping.occupancy_map import draw, read_levels
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.odometry import reckon
 
-__all__ = ["CELL", "LONGEST", "SIGHT", "SIZE", "VIEW_RADIUS", "PlaceMemory", "pose_rows"]
+__all__ = ["CELL", "LONGEST", "SIGHT", "SIZE", "VIEW_RADIUS", "OccupancyMemory", "pose_rows"]
 
 CELL = 0.4
 """Edge of a cell [m]."""
@@ -52,7 +52,7 @@ def pose_rows(position: Tensor, yaw: Tensor) -> Tensor:
     return torch.cat((position, yaw.view(-1, 1)), dim=1)
 
 
-class PlaceMemory:
+class OccupancyMemory:
     """Maps of B rows.
 
     Args:
@@ -92,11 +92,11 @@ class PlaceMemory:
             np.zeros(16, np.int64),
             np.zeros((SIZE, SIZE), np.uint8),
         )
-        self._told = np.zeros((rows, PLACE_INPUTS), np.float32)
+        self._told = np.zeros((rows, OCCUPANCY_INPUTS), np.float32)
         self._goal = np.full((rows, 2), np.nan)
 
     @classmethod
-    def of_env(cls, env: EnvConfig, rows: int) -> PlaceMemory:
+    def of_env(cls, env: EnvConfig, rows: int) -> OccupancyMemory:
         """Return maps for the rows of an environment."""
         return cls(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
 
@@ -112,7 +112,7 @@ class PlaceMemory:
             goal: (n, 4) where their goals lie from them, see `world.goals.relative_goal`; None without.
 
         Returns:
-            (n, PLACE_INPUTS) what they are told, see `kernels.place_compass.read`.
+            (n, OCCUPANCY_INPUTS) what they are told, see `kernels.place_compass.read`.
         """
         chosen = self._all if rows is None else rows.cpu().numpy()
         self.marks[chosen] = 0
@@ -137,7 +137,7 @@ class PlaceMemory:
             action: (B, 4) what they did; clamped to [−1, 1] here as the environment does.
 
         Returns:
-            (B, PLACE_INPUTS).
+            (B, OCCUPANCY_INPUTS).
         """
         d = self._dynamics
         command = np.clip(action.detach().cpu().numpy().astype(np.float64), -1.0, 1.0) * self._limits
@@ -162,7 +162,7 @@ class PlaceMemory:
             goal: (n, 4) where their goals lie from them; None without.
 
         Returns:
-            (n, PLACE_INPUTS).
+            (n, OCCUPANCY_INPUTS).
         """
         chosen, here = rows.cpu().numpy(), pose.cpu().numpy().astype(np.float64)
         start = self.pose[chosen]
@@ -186,13 +186,13 @@ class PlaceMemory:
             goal: (n, 4) where their goals lie from them; None without.
 
         Returns:
-            (n, PLACE_INPUTS).
+            (n, OCCUPANCY_INPUTS).
         """
         which = torch.arange(self.rows) if rows is None else rows.cpu()
         new = begins.cpu()
         if not bool(new.any()):
             return self.follow(obs, pose, which, goal)
-        told = torch.empty(len(which), PLACE_INPUTS, device=obs.device)
+        told = torch.empty(len(which), OCCUPANCY_INPUTS, device=obs.device)
         for some, tell in ((new, self.begin), (~new, self.follow)):
             if bool(some.any()):
                 there = some.to(obs.device)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from navi_core.config.policy import AHEAD, MOVED, PLACE_INPUTS, RINGS, SECTORS
+from navi_core.config.policy import AHEAD, MOVED, OCCUPANCY_INPUTS, RINGS, SECTORS
 from navi_core.mapping.frontier_features import EDGE, NOWHERE, SLIVER, UNREACHED, UNSEEN, read, ways
 from navi_core.mapping.occupancy_map import FREE, SEEN, WALL, draw, read_levels
 
@@ -273,7 +273,7 @@ def compass(marks, *poses, reach=None, goal=(np.nan, np.nan), everywhere=False):
     pose = np.array([(x, 0.0, z, yaw) for x, z, yaw in poses])
     rows = np.arange(len(pose))
     box = np.tile(np.array([0, len(marks) - 1] * 2, np.int64), (len(pose), 1))
-    out = np.full((len(pose), PLACE_INPUTS), np.nan, np.float32)
+    out = np.full((len(pose), OCCUPANCY_INPUTS), np.nan, np.float32)
     reach = np.full((len(pose), 16), 20.0) if reach is None else np.tile(reach, (len(pose), 1))
     aims = np.tile(np.array(goal), (len(pose), 1))
     maps, scratch = np.tile(marks, (len(pose), 1, 1)), scratch_of(len(marks))

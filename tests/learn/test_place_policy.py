@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from navi_core.config import DynamicsConfig, EvalConfig, PolicyConfig, TrainConfig, parse_config
-from navi_core.config.policy import PLACE_INPUTS
+from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
 from navi_core.evaluate.flight.flyers import PolicyFlyer
@@ -25,7 +25,7 @@ from tests.demos.conftest import make_demo
 from tests.learn.builders import filled, small_config, small_parts
 
 ROWS, AUX = 3, 3
-PLACES = slice(AUX, AUX + PLACE_INPUTS)
+PLACES = slice(AUX, AUX + OCCUPANCY_INPUTS)
 NET = dict(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=8, place_memory=True)
 
 
@@ -55,7 +55,7 @@ def flown(apartments):
 
 def test_acting_and_updating_are_told_the_same(flown):
     _, learner, rollout, _ = flown
-    assert rollout.aux.shape[-1] == AUX + PLACE_INPUTS and rollout.truncated.sum() >= ROWS
+    assert rollout.aux.shape[-1] == AUX + OCCUPANCY_INPUTS and rollout.truncated.sum() >= ROWS
     metrics = learner.update(rollout, index=0, steps=0).metrics
     assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
 
@@ -128,7 +128,7 @@ def test_evaluation_tells_of_the_way_to_a_goal_what_training_told(apartments):
                 flyer.act(obs[t, here], pose)
             ours, theirs = torch.cat(told)[:, AUX:], rollout.aux[first:last, row, AUX:]
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-            assert theirs.shape[1] == PLACE_INPUTS + 4 and theirs[:, :PLACE_INPUTS].any(dim=1).all()
+            assert theirs.shape[1] == OCCUPANCY_INPUTS + 4 and theirs[:, :OCCUPANCY_INPUTS].any(dim=1).all()
 
 
 def test_the_service_tells_what_training_told(flown):
@@ -177,13 +177,13 @@ def test_a_shadow_flight_tells_both_policies_of_places(flown, apartments):
 
 def test_a_trail_keeps_what_a_policy_was_told_of_places():
     trail = Trail(4, 8, None)
-    told = torch.rand(2, AUX + PLACE_INPUTS)
+    told = torch.rand(2, AUX + OCCUPANCY_INPUTS)
     for aux in told:
         trail.append(torch.rand(8), aux, 0.0)
     torch.testing.assert_close(trail.inputs(0, 2)[1], told)
     silent = Trail(4, 8, None)
     silent.append(torch.rand(8), torch.zeros_like(told[0]), 0.0)
-    assert silent.inputs(0, 1)[1].shape == (1, AUX + PLACE_INPUTS)
+    assert silent.inputs(0, 1)[1].shape == (1, AUX + OCCUPANCY_INPUTS)
 
 
 def test_a_run_goes_on_with_its_maps(apartments):
@@ -212,7 +212,7 @@ def test_a_disturbed_recording_keeps_what_was_flown_and_a_clone_reads_it(tmp_pat
     np.testing.assert_array_equal(data.flown[24:48], flown)
     np.testing.assert_array_equal(data.flown[:24], demos[0].actions)
     told = demo_places(data, DynamicsConfig())
-    assert told.shape == (96, PLACE_INPUTS) and np.isfinite(told).all() and told.any()
+    assert told.shape == (96, OCCUPANCY_INPUTS) and np.isfinite(told).all() and told.any()
     config = parse_config(
         TrainConfig,
         {

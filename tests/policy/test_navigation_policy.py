@@ -8,7 +8,7 @@ import torch
 
 import navi_core.policy
 from navi_core.config import PolicyConfig, parse_config
-from navi_core.config.policy import PLACE_INPUTS
+from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.policy import build_core, build_encoder, build_policy, parameter_counts, policy_macs
 
@@ -84,7 +84,7 @@ def test_a_place_memory_is_counted_as_a_part_of_its_own():
     config = PolicyConfig(**SMALL, place_memory=True)
     policy = build_policy(config)
     sizes, macs = parameter_counts(policy), policy_macs(policy)
-    told, width = PLACE_INPUTS, config.width
+    told, width = OCCUPANCY_INPUTS, config.width
     assert sizes["places"] == (told + 1) * 96 + (96 + 1) * width and macs["places"] == told * 96 + 96 * width
     assert sizes["aux"] == 4 * width and macs["aux"] == 3 * width
     assert sizes["total"] == count(policy)

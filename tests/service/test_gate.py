@@ -43,7 +43,7 @@ class Flight:
         return torch.rand(ROWS, 4, generator=self.generator) * 2 - 1
 
     def situation(self) -> DroneState:
-        life = {name: self.env._life[name].clone() for name in ("position", "yaw", "velocity")}
+        life = {name: self.env._drone_state[name].clone() for name in ("position", "yaw", "velocity")}
         return DroneState(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
 
     def start(self) -> Start:
@@ -74,7 +74,7 @@ def test_one_decision_ends_where_the_environment_ends(field: Field) -> None:
         batch = flight.step(action)
         assert torch.equal(verdict.collides, batch.info["collision"])
         free = ~verdict.collides
-        after = flight.env._life["velocity"][free]
+        after = flight.env._drone_state["velocity"][free]
         assert torch.allclose(verdict.velocity[free], after, atol=1e-5)
 
 
@@ -114,7 +114,7 @@ def test_one_call_foresees_what_decision_by_decision_does(field: Field, substeps
 
 def test_what_lies_ahead_after_a_turn_is_the_least_of_that_sector(field: Field) -> None:
     flight = Flight(field)
-    front = flight.env._life["front"].squeeze(1)
+    front = flight.env._drone_state["front"].squeeze(1)
     seen = depth_ahead(flight.obs, CONFIG.dynamics.limiter_elevation_degrees)
     ahead = torch.where(seen > 1.0, torch.inf, denormalise_depth(seen, CONFIG.max_distance))
     assert torch.allclose(ahead[:, 0], front, rtol=1e-4)
@@ -302,7 +302,7 @@ def test_what_is_no_number_moves_nobody(field: Field) -> None:
 
 def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:
     flight = Flight(field)
-    action, life = flight.action(), flight.env._life
+    action, life = flight.action(), flight.env._drone_state
     now = flight.judge(action)
     past = flight.gate.validate(
         life["position"], life["yaw"].squeeze(1), life["velocity"], action, flight.gate.scenes(flight.rows)

@@ -29,7 +29,7 @@ from navi_core.service.viewing import Digest, Feed
 from navi_core.service.wire import DistanceMatrix, StepRequest, Subscriber, TelemetryEvent, encode
 from navi_core.world import NavigationEnv
 from navi_core.world.goals import relative_goal
-from navi_core.world.occupancy_memory import PlaceMemory, pose_rows
+from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
 from tests.models.conftest import CONFIG, POLICY, make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import ANY, BRISK, SMALL, TINY, requester, tiny_model, until
 from tests.service.test_servers import command
@@ -70,7 +70,7 @@ def test_an_actor_flies_to_goals_as_the_policy_flies_beside_the_environment(stag
     actor.thread.join(5)
 
     env = NavigationEnv(stage.field, 3, GOALS.model_copy(update={"stagger": False}), seed=2)
-    policy, places = tiny_model(config=SEEKING).runner.policy, PlaceMemory.of_env(env.config, 3)
+    policy, places = tiny_model(config=SEEKING).runner.policy, OccupancyMemory.of_env(env.config, 3)
     obs, state, reset = env.reset(), policy.initial_state(3), torch.ones(3, dtype=torch.bool)
     for number in range(40):
         now, goal = env.poses(), env.relative_goals()

@@ -198,7 +198,7 @@ def gated(field, settings: ContinuousTrainingConfig) -> tuple[RolloutGate, Exper
     obs, pose = env.reset(), env.poses()
     gate.begin(DroneState(rows, pose["position"], pose["yaw"], torch.zeros(8, 4), obs))
     for _ in range(10):
-        position, yaw, velocity = (env._life[name].clone() for name in ("position", "yaw", "velocity"))
+        position, yaw, velocity = (env._drone_state[name].clone() for name in ("position", "yaw", "velocity"))
         action = torch.rand(8, 4, generator=generator) - torch.tensor([0.3, 0.5, 0.5, 0.5])
         verdict = choose_action(gate, DroneState(rows, position, yaw.squeeze(1), velocity, obs), action).proposed
         obs = env.step(torch.where(verdict.send[:, None], action, 0.0)).obs

@@ -52,7 +52,7 @@ def test_an_episode_begins_where_one_says_and_the_next_where_it_is_drawn(one, ap
     again, _ = one.reset(options=there)
     assert np.array_equal(obs, again)
     env = one.unwrapped.env
-    assert np.array_equal(obs, env.observe().numpy()[0]) and float(env._life["velocity"].abs().sum()) == 0.0
+    assert np.array_equal(obs, env.observe().numpy()[0]) and float(env._drone_state["velocity"].abs().sum()) == 0.0
     assert not np.array_equal(one.reset()[1]["position"], there["position"])
     assert np.array_equal(one.reset(seed=4)[0], drawn)
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from navi_core.config import DynamicsConfig, EnvConfig, SensorConfig
-from navi_core.config.policy import AHEAD, MOVED, PLACE_INPUTS
+from navi_core.config.policy import AHEAD, MOVED, OCCUPANCY_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
 from navi_core.learn.demos.sequences import demo_places
 from navi_core.mapping.occupancy_map import FREE, SEEN, draw
 from navi_core.world import Field, NavigationEnv, SphericalSensor
 from navi_core.world.goals import relative_goal
-from navi_core.world.occupancy_memory import CELL, LONGEST, SIZE, VIEW_RADIUS, PlaceMemory
+from navi_core.world.occupancy_memory import CELL, LONGEST, SIZE, VIEW_RADIUS, OccupancyMemory
 from navi_core.world.sensor.noise import SensorFaults
 from navi_core.world.sensor.spherical import normalise_depth, spherical_directions
 from tests.demos.conftest import make_demo
@@ -27,7 +27,7 @@ AZ, EL, REACH, ROWS = 64, 16, 100.0, 4
 
 
 def remember(rows=ROWS):
-    return PlaceMemory(rows, AZ, EL, DynamicsConfig(), REACH)
+    return OccupancyMemory(rows, AZ, EL, DynamicsConfig(), REACH)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_told_poses_give_the_answers_of_reckoned_ones(free):
     assert torch.equal(reckoning.begin(seen[0], pose=where[0]), told.begin(seen[0], everyone, where[0]))
     for obs, true, action in zip(seen[1:], where[1:], actions, strict=True):
         answer = reckoning.fly(obs, action)
-        assert answer.shape == (ROWS, PLACE_INPUTS) and answer.dtype == torch.float32 and answer.isfinite().all()
+        assert answer.shape == (ROWS, OCCUPANCY_INPUTS) and answer.dtype == torch.float32 and answer.isfinite().all()
         assert torch.allclose(answer, told.follow(obs, true, everyone), atol=1e-3)
     # Without a pose a flight begins with heading 0, wherever it is.
     heading = where[0] * torch.tensor([1.0, 1.0, 1.0, 0.0])
@@ -168,7 +168,7 @@ def test_a_memory_goes_on_where_it_was_saved(free):
     with pytest.raises(ConfigError, match=r"place memory: .* shape"):
         remember(ROWS - 1).load_state_dict(state)
     with pytest.raises(ConfigError, match="reach"):
-        PlaceMemory(ROWS, AZ // 2, EL, DynamicsConfig(), REACH).load_state_dict(state)
+        OccupancyMemory(ROWS, AZ // 2, EL, DynamicsConfig(), REACH).load_state_dict(state)
 
 
 def test_observations_of_another_sensor_or_of_other_rows_are_refused():
@@ -295,9 +295,9 @@ def test_recorded_flights_are_flown_again_by_what_was_flown(tmp_path):
     write_index(tmp_path, [("a.npz", demo)])
     data, dynamics = load_dataset([tmp_path]), DynamicsConfig()
     told = demo_places(data, dynamics)
-    assert told.shape == (30, PLACE_INPUTS)
+    assert told.shape == (30, OCCUPANCY_INPUTS)
     for episode in data.episodes:
-        memory = PlaceMemory(1, data.azimuth_bins, data.elevation_bins, dynamics, data.max_distance)
+        memory = OccupancyMemory(1, data.azimuth_bins, data.elevation_bins, dynamics, data.max_distance)
         for n in range(episode.start, episode.stop):
             obs = torch.from_numpy(data.observations(np.array([n])))
             answer = memory.begin(obs) if n == episode.start else memory.fly(obs, torch.from_numpy(did[n - 1 : n]))

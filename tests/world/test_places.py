@@ -8,7 +8,7 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.world import Field, NavigationEnv
-from navi_core.world.spawning.start_poses import Places
+from navi_core.world.spawning.start_poses import StartPoses
 
 CONFIG = EnvConfig(
     azimuth_bins=32, elevation_bins=8, max_steps=12, stagger=False, reward={"preset": "navi9"}, sensor={"dropout": 0.1}
@@ -23,7 +23,7 @@ def test_an_episode_that_begins_again_is_flown_again_and_the_others_fly_on(apart
     action = torch.tensor([[0.6, 0.1, 0.0, 0.3]]).expand(4, 4)
     flights = []
     for _ in range(3):
-        obs = env.begin(rows, torch.tensor([5, 7]), Places(scene=torch.tensor([1, 1])))
+        obs = env.begin(rows, torch.tensor([5, 7]), StartPoses(scene=torch.tensor([1, 1])))
         assert env.counters["scene"][rows].tolist() == [1, 1]
         flights.append([obs])
         for _ in range(3):
@@ -42,7 +42,7 @@ def test_episodes_that_are_only_numbered_are_those_that_are_drawn(apartments, de
     env, drawn = (NavigationEnv(field, 3, EnvConfig(**config), seed=3) for _ in range(2))
     rows = torch.arange(3)
     env.step(torch.full((3, 4), 0.4))
-    assert torch.equal(env.begin(rows, torch.full((3,), 20), Places()), drawn.reset(episode=20))
+    assert torch.equal(env.begin(rows, torch.full((3,), 20), StartPoses()), drawn.reset(episode=20))
     ours, theirs = env.state_dict(), drawn.state_dict()
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
 
@@ -61,5 +61,5 @@ def test_a_place_that_is_none_is_refused_and_nothing_has_begun(apartments, place
     env = NavigationEnv(Field(apartments), 2, CONFIG, seed=3)
     before = env.state_dict()
     with pytest.raises(ConfigError, match=message):
-        env.begin(torch.tensor([1]), torch.tensor([4]), Places(**places))
+        env.begin(torch.tensor([1]), torch.tensor([4]), StartPoses(**places))
     assert all(torch.equal(value, before[name]) for name, value in env.state_dict().items())

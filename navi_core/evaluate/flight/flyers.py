@@ -15,7 +15,7 @@ from navi_core.pilots.recovery import Recovery
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.field import Field
 from navi_core.world.goals import relative_goal
-from navi_core.world.occupancy_memory import PlaceMemory, pose_rows
+from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
 
 __all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
 
@@ -111,7 +111,7 @@ class PolicyFlyer:
         self._reset = torch.ones(rows, dtype=torch.bool, device=self._device)
         self._places = None
         if self._policy.config.place_memory:
-            self._places = PlaceMemory(
+            self._places = OccupancyMemory(
                 rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance
             )
         self._recovery, self.recovering = None, None

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig
-from navi_core.config.policy import PLACE_INPUTS
+from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.demos import Dataset, Episode
 from navi_core.errors import DemoError
 from navi_core.learn.estimators.noise import shuffled
-from navi_core.world.occupancy_memory import PlaceMemory
+from navi_core.world.occupancy_memory import OccupancyMemory
 
 __all__ = ["DemoFeed", "SequenceBatch", "demo_places"]
 
@@ -37,7 +37,7 @@ class SequenceBatch:
         obs: (S, L, 3, Az, El).
         actions: (S, L, 4).
         reset: (S, L) bool; true at the first decision of an episode.
-        places: (S, L, PLACE_INPUTS) features of the occupancy memory, or (S, L, 0).
+        places: (S, L, OCCUPANCY_INPUTS) features of the occupancy memory, or (S, L, 0).
         mask: (S, L) bool; false behind the end of an episode, where the last decision is repeated.
     """
 
@@ -58,7 +58,7 @@ class DemoFeed:
         validation: Share of the scenes that is held out, of the episodes where there are fewer than four scenes.
         lanes: Episodes walked side by side.
         bptt: Decisions per sequence.
-        places: (N, PLACE_INPUTS) features of the occupancy memory at each decision, for a policy that has one.
+        places: (N, OCCUPANCY_INPUTS) features of the occupancy memory at each decision, for a policy that has one.
         learned: Scenes that the weights learned from before; they are held out where there are no others only.
 
     Raises:
@@ -153,15 +153,15 @@ def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float
         dynamics: Of the drone that flew them.
 
     Returns:
-        (N, PLACE_INPUTS) features at each decision.
+        (N, OCCUPANCY_INPUTS) features at each decision.
     """
-    features = np.zeros((len(data), PLACE_INPUTS), np.float32)
+    features = np.zeros((len(data), OCCUPANCY_INPUTS), np.float32)
     # Episodes of like length go together: features after a row's flight is over are dropped.
     episodes = sorted(data.episodes, key=lambda episode: episode.steps)
     for first in range(0, len(episodes), _ROWS):
         block = episodes[first : first + _ROWS]
         start, length = np.array([e.start for e in block]), np.array([e.steps for e in block])
-        memory = PlaceMemory(len(block), data.azimuth_bins, data.elevation_bins, dynamics, data.max_distance)
+        memory = OccupancyMemory(len(block), data.azimuth_bins, data.elevation_bins, dynamics, data.max_distance)
         for t in range(int(length.max())):
             at = start + np.minimum(t, length - 1)
             obs = torch.from_numpy(data.observations(at))

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
-from navi_core.config.policy import PLACE_INPUTS
+from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
 from navi_core.world.interface import Environment, StepBatch, StepInfo
-from navi_core.world.occupancy_memory import PlaceMemory, pose_rows
+from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
 
 __all__ = ["AuxiliaryInputs"]
 
@@ -36,7 +36,7 @@ class AuxiliaryInputs:
     ) -> None:
         self.env, self.device = env, device
         self.rows = env.num_envs
-        self.memory = PlaceMemory.of_env(config.env, self.rows) if config.policy.place_memory else None
+        self.memory = OccupancyMemory.of_env(config.env, self.rows) if config.policy.place_memory else None
         """Occupancy maps of the rows' flights, for a policy with an occupancy memory."""
         parts = [torch.zeros((self.rows, AUX_INPUTS), device=device)]
         if self.memory is not None:
@@ -50,7 +50,7 @@ class AuxiliaryInputs:
         """(B, A) input of the next decision."""
 
     def update_maps(self, batch: StepBatch, done: Tensor, timer: StageTimer) -> Tensor | None:
-        """Return features (B, PLACE_INPUTS) of the maps after a step, before any reset; None without maps."""
+        """Return features (B, OCCUPANCY_INPUTS) of the maps after a step, before any reset; None without maps."""
         if self.memory is None:
             return None
         # Rows that go on see in `final_obs` what they see in `obs`.
@@ -112,10 +112,10 @@ class AuxiliaryInputs:
         self.current[:, :AUX_INPUTS] = 0.0
         if self.memory is not None:
             features = self._begin_maps(obs, torch.arange(self.rows))
-            self.current[:, AUX_INPUTS : AUX_INPUTS + PLACE_INPUTS] = features
+            self.current[:, AUX_INPUTS : AUX_INPUTS + OCCUPANCY_INPUTS] = features
 
     def _begin_maps(self, obs: Tensor, rows: Tensor) -> Tensor:
-        """Begin the maps of some rows (n,) and return their features (n, PLACE_INPUTS)."""
+        """Begin the maps of some rows (n,) and return their features (n, OCCUPANCY_INPUTS)."""
         assert self.memory is not None
         now = self.env.poses()
         pose = pose_rows(now["position"], now["yaw"])

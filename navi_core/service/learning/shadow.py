@@ -10,7 +10,7 @@ from navi_core.config import EnvConfig
 from navi_core.pilots.recovery import Recovery
 from navi_core.policy import NavigationPolicy
 from navi_core.world import Field, NavigationEnv
-from navi_core.world.occupancy_memory import PlaceMemory, pose_rows
+from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
 
 __all__ = ["ShadowFlight", "ShadowResult"]
 
@@ -70,7 +70,7 @@ class ShadowFlight:
         """Return (B,) mean rewards per decision and the number of collisions of a deterministic flight."""
         rows = self._env.num_envs
         obs, state, step = self._env.reset(seed), policy.initial_state(rows), torch.zeros(rows, 3)
-        occupancy = PlaceMemory.of_env(self._env.config, rows) if policy.config.place_memory else None
+        occupancy = OccupancyMemory.of_env(self._env.config, rows) if policy.config.place_memory else None
         recovery = None
         if policy.config.recovery:
             recovery = Recovery(rows, self._env.config.dynamics.decision_hz, seed)

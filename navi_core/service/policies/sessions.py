@@ -14,7 +14,7 @@ from navi_core.policy.cores.base import State
 from navi_core.service.policies.runner import Runner
 from navi_core.service.wire import Action, DistanceMatrix
 from navi_core.world.goals import relative_goal
-from navi_core.world.occupancy_memory import PlaceMemory
+from navi_core.world.occupancy_memory import OccupancyMemory
 
 __all__ = ["Session", "SessionTable", "draw_keys"]
 
@@ -112,7 +112,7 @@ class SessionTable:
         self.aux = torch.zeros(capacity, 3)
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
         self._mapped = torch.zeros(capacity, dtype=torch.bool)
-        self._occupancy: PlaceMemory | None = None
+        self._occupancy: OccupancyMemory | None = None
         self._sensor: tuple[int, int, float] | None = None
         self._map(runner, max_distance)
 
@@ -238,7 +238,7 @@ class SessionTable:
         self._mapped.zero_()
         if sensor is not None:
             # Poses come over the wire: nothing is dead-reckoned, so the dynamics do not matter.
-            self._occupancy = PlaceMemory(self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance)
+            self._occupancy = OccupancyMemory(self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance)
 
     def _shaper(self) -> RewardShaper | None:
         """Return the shaper of one drone, None without one."""

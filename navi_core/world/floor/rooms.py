@@ -38,7 +38,7 @@ _SAMPLE = 512
 _PER_CAST = 1 << 17
 
 _DECIDED: WeakKeyDictionary[Field, dict[int, npt.NDArray[np.float64]]] = WeakKeyDictionary()
-"""Places (N, 3) in the rooms that the first map of a scene found [m], none where it found no such rooms. Its others, of
+"""Positions (N, 3) in the rooms that the first map of a scene found [m], none without such rooms. Its others, of
 finer cells, would differ only where it is a near thing, or take the other of two houses, and flights would then begin
 where nothing counts."""
 

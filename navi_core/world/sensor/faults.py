@@ -1,4 +1,4 @@
-"""What drones are shown: true observations, spoilt by the sensor's faults, and a decision late where it is slow."""
+"""What drones are shown: true observations, corrupted by the sensor's faults, and a decision late where it is slow."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from navi_core.config import EnvConfig
 from navi_core.world.sensor.noise import SensorFaults
 from navi_core.world.spawning.pool_tensors import SpawnPools
 
-__all__ = ["ShownObservations"]
+__all__ = ["SensorModel"]
 
 
-class ShownObservations:
+class SensorModel:
     """The observations of an environment's rows as its sensor gives them.
 
     Args:
@@ -35,7 +35,7 @@ class ShownObservations:
         self.draw_by(seed)
 
     @property
-    def spoilt(self) -> bool:
+    def corrupts(self) -> bool:
         """Whether the sensor has faults or a delay."""
         return self._faults.active or self._delayed
 
@@ -44,12 +44,12 @@ class ShownObservations:
         self._seed = seed
         self._faults = SensorFaults(self._config.sensor, seed, self._rows, self._config.max_distance)
 
-    def part(self, rows: torch.Tensor) -> ShownObservations:
+    def subset(self, rows: torch.Tensor) -> SensorModel:
         """Return what some rows are shown, a copy."""
-        part = copy.copy(self)
-        part._rows, part.late = self._rows[rows], self.late[rows]
-        part.draw_by(self._seed)
-        return part
+        subset = copy.copy(self)
+        subset._rows, subset.late = self._rows[rows], self.late[rows]
+        subset.draw_by(self._seed)
+        return subset
 
     def begin(
         self, obs: torch.Tensor, episode: torch.Tensor, length: torch.Tensor, rows: torch.Tensor | None = None

@@ -15,7 +15,7 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.kernels.rays.panorama import read_hits
 from navi_core.kernels.structs import Sensor, data_pointer
-from navi_core.world.dynamics import limiter_bins, nearest_ahead
+from navi_core.world.dynamics import front_distance, limiter_bins
 from navi_core.world.field import RayHits
 from navi_core.world.rewards import ahead_sector, structure_fractions
 from navi_core.world.sensor.spherical import observation
@@ -152,6 +152,6 @@ class PanoramaReader:
         return Panorama(
             observation(hits, c.azimuth_bins, c.max_distance),
             torch.stack([seen.starvation, seen.near, seen.band, seen.forward], dim=1),
-            nearest_ahead(hits.depth, hits.valid, c.azimuth_bins, self._limiter),
+            front_distance(hits.depth, hits.valid, c.azimuth_bins, self._limiter),
             (longest * self._horizon_cos).clamp(max=c.reward.view_radius),
         )

@@ -12,6 +12,7 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.errors import SceneError
+from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.rewards import RewardTerms
@@ -19,14 +20,14 @@ from navi_core.world.sensor.panorama import PanoramaReader
 from navi_core.world.sensor.spherical import SphericalSensor
 from navi_core.world.spawning.spawn_pool import SPAWN_CELL, Verdict, scattered_spawns, spawn_pool
 
-__all__ = ["BODY", "SpawnPools", "build_pools", "known_at"]
+__all__ = ["BODY", "SpawnPools", "build_pools", "drone_state", "initial_state"]
 
 POOL_SIZE = 32
 """Best-scored spawn poses kept per scene; each keeps its observation in memory, as the scattered ones do."""
 
 BODY = {"position": 3, "yaw": 1, "velocity": 4, "front": 1, "clearance": 1, "seen": 4, "return": 1}
-"""The numbers of a drone's life and their widths, in the order of `SpawnPools.body` and of the environment's
-state: position [m], yaw [rad], velocity [m/s, rad/s], front distance [m], clearance [m], the four fractions of
+"""Numbers of a drone's state and their widths, in the order of `SpawnPools.body` and of the environment's
+body: position [m], yaw [rad], velocity [m/s, rad/s], front distance [m], clearance [m], the four fractions of
 the panorama, and the episode's return so far."""
 
 
@@ -48,6 +49,17 @@ class SpawnPools:
     floor: torch.Tensor
     verdicts: list[Verdict]
 
+    def draw(
+        self, seed: int, rows: torch.Tensor, episode: torch.Tensor, episodes_per_scene: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scene index and the slot (B,) of the episodes (B,) of rows (B,)."""
+        scene = (rows + episode // episodes_per_scene) % len(self.count)
+        return scene, self.draw_slot(seed, rows, episode, scene)
+
+    def draw_slot(self, seed: int, rows: torch.Tensor, episode: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
+        """Return the slot of each row's episode in the pool of a scene (B,)."""
+        return (uniform(seed, Purpose.SPAWN, rows, episode) * self.count[scene]).to(torch.int64)
+
 
 def build_pools(
     sensor: SphericalSensor, reader: PanoramaReader, rewards: RewardTerms, view: FloorView, config: EnvConfig
@@ -67,12 +79,17 @@ def build_pools(
     for i, (position, yaw, _) in enumerate(found):
         n = len(position)
         scene = torch.full((n,), i, device=device)
-        body[i, :n], obs[i, :n], floor[i, :n] = known_at(sensor, reader, rewards, view, position, yaw, scene)
+        body[i, :n], obs[i, :n], floor[i, :n] = initial_state(sensor, reader, rewards, view, position, yaw, scene)
     count = torch.tensor([len(position) for position, _, _ in found], device=device)
     return SpawnPools(count, body, obs, floor, [verdict for _, _, verdict in found])
 
 
-def known_at(
+def drone_state(body: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return views (B, width) of a body (B, 15) by `BODY`."""
+    return dict(zip(BODY, body.split(list(BODY.values()), dim=1)))
+
+
+def initial_state(
     sensor: SphericalSensor,
     reader: PanoramaReader,
     rewards: RewardTerms,
@@ -84,7 +101,7 @@ def known_at(
     """Return what is known of drones at rest at (n, 3) [m], facing (n,) [rad], in scenes (n,): entries of a pool."""
     n, device = len(position), position.device
     seen = reader.read(sensor.cast(position, yaw, scene), rewards.band(scene))
-    lives = {
+    state = {
         "position": position,
         "yaw": yaw,
         "velocity": torch.zeros(n, 4, device=device),
@@ -93,7 +110,7 @@ def known_at(
         "seen": seen.fractions,
         "return": torch.zeros(n, device=device),
     }
-    body = torch.cat([lives[name].view(n, width) for name, width in BODY.items()], dim=1)
+    body = torch.cat([state[name].view(n, width) for name, width in BODY.items()], dim=1)
     return body, seen.obs, view.footprint(position, yaw, seen.reach, scene)
 
 

@@ -1,4 +1,4 @@
-"""Where episodes are to begin and to lead, where a caller says so instead of leaving it to the draws."""
+"""Start poses and goals that a caller chooses instead of leaving them to the draws."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from navi_core.errors import ConfigError
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 
-__all__ = ["Places"]
+__all__ = ["StartPoses"]
 
 
 @dataclass(frozen=True)
-class Places:
-    """Places of N episodes; what is None is drawn as ever.
+class StartPoses:
+    """Start poses and goals of N episodes; what is None is drawn.
 
     Attributes:
         scene: (N,) int64 scene within the field.
@@ -36,10 +36,10 @@ class Places:
         return all(value is None for value in vars(self).values())
 
     def check(self, rows: int, field: Field, *, goals: bool) -> None:
-        """Refuse what is of another shape, is no number, names no scene, or gives goals to who flies to none.
+        """Refuse wrong shapes, values that are not finite, unknown scenes, and goals of a task without goals.
 
         Raises:
-            ConfigError: Names the place and what is allowed.
+            ConfigError: Names the value and what is allowed.
         """
         shapes = {"scene": (rows,), "position": (rows, 3), "yaw": (rows,), "goal": (rows, 3)}
         for name, shape in shapes.items():
@@ -65,16 +65,16 @@ class Places:
             radius: Of the drone [m].
 
         Raises:
-            ConfigError: Names the place and its scene.
+            ConfigError: Names the value and its scene.
         """
         room = None if self.position is None else field.distance(self.position, scene).tolist()
         for row, index in enumerate(scene.tolist()):
-            for what, places in (("position", self.position), ("goal", self.goal)):
-                if places is None or bool(floors[index].contains(places[row : row + 1].cpu())):
+            for what, points in (("position", self.position), ("goal", self.goal)):
+                if points is None or bool(floors[index].contains(points[row : row + 1].cpu())):
                     continue
                 low, high = (bound.round(2).tolist() for bound in field.bounds(index))
                 raise ConfigError(
-                    f"{what} {_rounded(places[row])} is not in the reachable space of scene {index}, "
+                    f"{what} {_rounded(points[row])} is not in the reachable space of scene {index}, "
                     f"{field.scenes[index].name!r}, which lies within {low} and {high}; is another scene meant?"
                 )
             if room is not None and room[row] <= radius:
@@ -85,5 +85,5 @@ class Places:
                 )
 
 
-def _rounded(place: torch.Tensor) -> list[float]:
-    return [round(x, 3) for x in place.tolist()]
+def _rounded(point: torch.Tensor) -> list[float]:
+    return [round(x, 3) for x in point.tolist()]
