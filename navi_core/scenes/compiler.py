@@ -1,4 +1,4 @@
-"""From a mesh to a scene: padding, quantisation to the cube, the surface tree, and the file beside it."""
+"""Scene compiler: padding, quantisation to the cube, surface tree, and the sidecar file."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def compile_to_file(
 
 
 def is_current(path: Path, source_hash: str, config: CompileConfig) -> bool:
-    """Tell by the sidecar and the file's size alone whether a compiled file is up to date."""
+    """Return whether a compiled file is up to date, by its sidecar and size alone."""
     try:
         return json.loads(_sidecar(path).read_text()) == _stamp(path, source_hash, config)
     except (OSError, ValueError):

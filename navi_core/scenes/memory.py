@@ -1,4 +1,4 @@
-"""How much memory a compilation will need, told before it is taken."""
+"""Memory estimates of a compilation, checked before it starts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def estimate_memory(mesh: Mesh, config: CompileConfig) -> int:
 
 
 def available_memory() -> int | None:
-    """Return the memory that this process can still take [bytes], None where the system does not tell."""
+    """Return the memory that this process can still take [bytes], None where the system does not report it."""
     found = [limit - use for limit, use in group_limits()]
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -93,7 +93,7 @@ def check_references(name: str, references: int, config: CompileConfig) -> None:
 
 
 def check_reading(file: Path) -> None:
-    """Refuse to read a mesh file that would not fit, by what its header says; where that is broken, its reader tells.
+    """Refuse to read a mesh file that would not fit, by its header; a broken header is left to the reader.
 
     Raises:
         SceneTooLargeError: As `check_memory`.

@@ -1,4 +1,4 @@
-"""The triangle mesh every scene starts from, and the checks that decide whether it can be used."""
+"""Triangle mesh of a scene and its validity checks."""
 
 from __future__ import annotations
 

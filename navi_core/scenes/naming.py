@@ -1,7 +1,7 @@
-"""What scenes are called: names that serve as file name, partition key and SQL text.
+"""Scene names that are valid as file name, partition key and SQL text.
 
 Letters and digits of every script stay, composed (NFC), so that one file has one name on every system. Where others
-look like it after anything else had to go, a digest of its path tells it from them.
+look like it after anything else had to go, a digest of its path makes it unique.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def collected_warnings(logger: str = "navi_core.scenes") -> Iterator[list[str]]:
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
     log = logging.getLogger(logger)
-    # Alone: a collector around this one is told by whoever called, once.
+    # Not propagated: the caller passes them to an outer collector once.
     before = log.propagate, log.handlers
     log.propagate, log.handlers = False, [handler]
     try:

@@ -1,4 +1,4 @@
-"""Which scenes are used: discovery by precedence, compilation of many, and splitting by scene."""
+"""Scene corpus: discovery by precedence, compilation, and splits by scene."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def compile_corpus(
         raise SceneError(f"the scene name {twice[0]!r} belongs to {both}; a manifest has each name once")
     path = out / "manifest.json"
     if path.is_file():
-        read_manifest(path)  # a broken one is told before the work, not after it
+        read_manifest(path)  # a broken manifest is reported before the work
     if jobs is None:
         jobs = default_jobs([estimate_source(source, config) for source in sources])
     if jobs < 1:

@@ -1,4 +1,4 @@
-"""Which scenes are meant: by what people name, a manifest, a folder, or generated ones."""
+"""Scene selectors: files, manifests, folders and generated families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a folder: which dataset it is, which scenes it holds, what is missing, what to do next.
+"""Examination of a folder: dataset, scenes, missing files, next steps.
 
 Headers are read, not geometry: a folder of a thousand scans answers in seconds. Small files are read whole, because
 only that proves them; `deep` reads every file.
@@ -174,7 +174,7 @@ def _look_at_mesh(
     doubt = _doubt(size, layout.up_axis)
     if missing:
         doubt.append(f"{'it' if is_world_name(file) else 'its annotation'} lacks {missing[0]}")
-    # What the reader says of a whole file again is said once.
+    # A warning of the reader about the whole file is reported once.
     notes = [note.removeprefix(f"{file}: ") for note in notes if not any(text in note for text in doubt)]
     return scene, "warning" if doubt else "ok", "; ".join([f"{count}, {shown}{names}", *doubt, *notes])
 
@@ -183,7 +183,7 @@ def _bytes(file: Path) -> int:
     """Return the bytes that reading a scene takes: a world's are those of its meshes."""
     files = [file]
     if is_world_name(file):
-        # A broken one is told when it is read.
+        # A broken file is reported when it is read.
         with contextlib.suppress(NaviError):
             files += plan_world(file).files
     return sum(one.stat().st_size for one in files if one.is_file())
@@ -229,7 +229,7 @@ def _compiled(file: Path, name: str, config: CompileConfig, folder: Path | None,
     """Return `current`, `current (by date)`, `outdated` or `no`."""
     if folder is None or not folder.is_dir():
         return "no"
-    # A file that was compiled alone has its own name, which may be several files'; only its content tells then.
+    # A file that was compiled alone has its own name, which several files may share; only its content identifies it.
     (alone,) = named_sources([(file, Path(file.name))], "")
     names = [name, alone.name] if whole else [name]
     if whole:
@@ -316,7 +316,7 @@ def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report]
         steps.append(f"NAVI_SCENES={folder} navi train ppo --preset quick{setting}   # trains in them")
     compiled = [row for row in rows if row["kind"] == "scene" and row["state"] != "broken"]
     if compiled and not scenes:
-        steps.append(f"navi scenes qualify {folder}   # tells if a drone can start in them")
+        steps.append(f"navi scenes qualify {folder}   # checks that a drone can start in them")
         steps.append(f"NAVI_SCENES={folder} navi train ppo --preset quick   # trains in them")
     if not scenes and not compiled:
         steps.append("no usable mesh or .gmdag here; navi scenes generate apartment --seeds 0-11   # makes scenes")

@@ -1,4 +1,4 @@
-"""How datasets lay out their folders: which files are scenes, which belong to one, and what is usual for each.
+"""Dataset layouts: scene files, their companion files, and usual settings of each dataset.
 
 Layouts are those of the datasets' releases: HM3D (`00800-TEEsavR23oF/TEEsavR23oF.basis.glb`), Matterport3D
 (`17DRP5sb8fy/17DRP5sb8fy.glb`, `.house`, `_semantic.ply`), Gibson (`Allensville.glb`, `.scn`, `_semantic.ply`; raw:
@@ -134,7 +134,7 @@ def _placed(worlds: Iterable[Path]) -> dict[str, str]:
     """Return the files that worlds are made of, with the name of a world each."""
     found: dict[str, str] = {}
     for world in sorted(worlds):
-        # A broken one is told when it is read.
+        # A broken file is reported when it is read.
         with contextlib.suppress(NaviError):
             found |= {os.path.realpath(file): world.name for file in plan_world(world).files}
     return found
@@ -150,7 +150,7 @@ def scene_name(file: Path) -> str:
 
 
 def recognise(root: Path, files: Collection[Path]) -> Layout:
-    """Tell which dataset a folder looks like.
+    """Return the dataset that a folder looks like.
 
     Args:
         root: The folder.
@@ -196,7 +196,7 @@ def _up_axis(configs: list[Path], name: str) -> tuple[str, str]:
             continue
         if axis is not None:
             return axis, f"'up' in {config.name}"
-    return _USUAL_UP[name], f"usual for {name}; no scene_dataset_config.json says so"
+    return _USUAL_UP[name], f"usual for {name}; no scene_dataset_config.json confirms it"
 
 
 def _belongs(file: Path, files: set[Path]) -> str:

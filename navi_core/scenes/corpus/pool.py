@@ -1,4 +1,4 @@
-"""Compiling many scenes at once: one process per scene being compiled, each fault told, none stopping the others.
+"""Parallel compilation: one process per scene; a fault is reported and stops no other scene.
 
 Processes and not threads, started fresh (`spawn`): kernels, their thread pools and half of the work's memory cannot be
 shared safely. A worker that the system kills costs its scene only. A worker stops by itself when its parent is gone.
@@ -127,7 +127,7 @@ class _Worker:
 
     def give(self, job: int, jobs: Sequence[Job]) -> None:
         self.job, self.stage, self.share = job, "starting", 0.0
-        # A worker that is already gone is told by its pipe's end.
+        # A worker that is already gone shows as the end of its pipe.
         with contextlib.suppress(BrokenPipeError, ConnectionError):
             self.pipe.send(jobs[job])
 

@@ -88,7 +88,7 @@ def _kinds(rng: np.random.Generator, rects: list[Rect]) -> list[str]:
     kinds = ["corridor"] if corridor else []
     rooms = rects[len(kinds) :]
     order = np.argsort([-r.area for r in rooms])
-    # The largest is the living room, small ones wash rooms, the rest what a draw says.
+    # The largest is the living room, small ones wash rooms, the rest are drawn.
     pool = ["bedroom", "kitchen", *rng.permutation(["bedroom", "office", "dining", "bedroom", "storage"])]
     named = [""] * len(rooms)
     named[order[0]] = "living"

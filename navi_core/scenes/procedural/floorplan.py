@@ -47,7 +47,7 @@ class Rect:
         return Rect(self.x0 + margin, self.z0 + margin, self.x1 - margin, self.z1 - margin)
 
     def overlaps(self, other: Rect, gap: float = 0.0) -> bool:
-        """Tell whether the two come closer than `gap` [m] along both axes."""
+        """Return whether the two come closer than `gap` [m] along both axes."""
         return (
             self.x0 < other.x1 + gap
             and other.x0 < self.x1 + gap

@@ -1,4 +1,4 @@
-"""What stands in which kind of room."""
+"""Furniture of each kind of room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Annotations of scans: which files hold one, and what it calls every face of the mesh.
+"""Scan annotations: their files and the label of every face.
 
 Three forms are read. HM3D codes instances by colour in a twin mesh (`X.semantic.glb`, in its textures or its vertex
 colours) and lists `id,RRGGBB,"category",region` in `X.semantic.txt`. Matterport3D, Gibson and Replica number the faces

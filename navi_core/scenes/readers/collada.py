@@ -1,6 +1,6 @@
-"""COLLADA (.dae) as Blender, SketchUp and Gazebo's models have it: triangles and polygons, placed by the scene graph.
+"""COLLADA (.dae) reader: triangles and polygons, placed by the scene graph.
 
-Numbers follow the COLLADA 1.4.1 specification; its unit is applied, the axis that is up is told (`collada_up_axis`).
+Numbers follow the COLLADA 1.4.1 specification; the unit is applied; `collada_up_axis` returns the up axis.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_collada(path: Path) -> list[Part]:
 
 
 def collada_up_axis(path: Path) -> str:
-    """Return the axis that a COLLADA file says is up: `y`, as where it says nothing, or `z`.
+    """Return the up axis of a COLLADA file: `y` (the default) or `z`.
 
     Raises:
         MeshError: It is neither.
@@ -78,7 +78,7 @@ def count_collada(path: Path) -> int:
 
 
 class _Document:
-    """One file; its parts are read once and placed as often as the scene says."""
+    """One file; its parts are read once and placed for every instance."""
 
     def __init__(self, path: Path, root: ET.Element) -> None:
         if root.tag != "COLLADA":
@@ -297,7 +297,7 @@ def _numbers(element: ET.Element | None, kind: Any) -> npt.NDArray[Any]:
     if not text:
         return np.zeros(0, kind)
     with warnings.catch_warnings():
-        # How numpy tells that it stopped in the middle.
+        # numpy warns so where it stopped in the middle.
         warnings.simplefilter("error", DeprecationWarning)
         return np.fromstring(text, dtype=kind, sep=" ")
 

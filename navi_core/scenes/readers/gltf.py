@@ -1,7 +1,7 @@
 """glTF 2.0 (.glb, .gltf): every instance of every triangle mesh, placed by the scene graph.
 
-Read here and not by a general library: names, vertex colours and instancing survive, textures are not even read from
-disk, and nothing is decoded that `gltf_check` has not measured. Section numbers are of the glTF 2.0 specification.
+Unlike general libraries, this reader keeps names, vertex colours and instancing, reads no textures from disk, and
+decodes nothing that `gltf_check` has not measured. Section numbers are of the glTF 2.0 specification.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _local(node: dict[str, Any], index: int) -> Matrix:
     return _compose(translation[None], rotation[None], scale[None], f"node {index}")[0]
 
 
-def _compose(translation: Matrix, rotation: Matrix, scale: Matrix, who: str) -> Matrix:
+def _compose(translation: Matrix, rotation: Matrix, scale: Matrix, owner: str) -> Matrix:
     """Return matrices (N, 4, 4) of translations (N, 3), quaternions x, y, z, w (N, 4) and scales (N, 3)."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         x, y, z, w = (rotation / np.linalg.norm(rotation, axis=1, keepdims=True)).T
@@ -188,7 +188,7 @@ def _compose(translation: Matrix, rotation: Matrix, scale: Matrix, who: str) -> 
     matrix[:, :3, 3] = translation
     matrix[:, 3, 3] = 1
     if not np.isfinite(matrix).all():
-        raise MeshError(f"the transform of {who} is not finite")
+        raise MeshError(f"the transform of {owner} is not finite")
     return matrix
 
 

@@ -130,7 +130,7 @@ def _check_extensions(document: dict[str, Any], path: Path) -> None:
 
 
 def _check_compressed(document: dict[str, Any], path: Path) -> None:
-    """Refuse geometry that is there in a compressed form alone, whether or not the file says that it needs it."""
+    """Refuse geometry that exists only in compressed form, whether or not the extension is marked required."""
     accessors = document.get("accessors", [])
     for mesh in _objects(document, "meshes", path):
         for primitive in mesh["primitives"]:

@@ -3,7 +3,7 @@
 A scene instance names templates; a template is a `.stage_config.json` or `.object_config.json` that names a mesh, or
 the mesh itself. They are looked for by name in the dataset: the nearest folder above with a
 `.scene_dataset_config.json`.
-Articulated objects (URDF) are not read; a warning says how many are missing.
+Articulated objects (URDF) are not read; a warning counts them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a mesh file holds, told by its header, and what compiling it will take: for plans, not for results."""
+"""Facts of a mesh file from its header, and estimates of what compiling it takes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from navi_core.scenes.readers.stl import is_text_stl
 __all__ = ["CompileEstimate", "MeshFacts", "estimate_compile", "read_facts"]
 
 _SAMPLE = 1 << 20
-"""Bytes of a text file that stand for the rest of it."""
+"""Bytes sampled of a text file."""
 _SIMPLE = 100
-"""About what a simple shape of a world has."""
+"""Estimated triangles of a simple shape of a world."""
 
 
 @dataclass(frozen=True)
 class MeshFacts:
-    """What is known without decoding the geometry."""
+    """Facts known without decoding the geometry."""
 
     triangles: int
     """Triangles over all instances; an estimate where `exact` is false."""
     exact: bool
     """True where the header counts the triangles, or their bytes do."""
     bounds: npt.NDArray[np.float64] | None
-    """Bounds (2, 3) in the file's units and axes; None where only the geometry would tell."""
+    """Bounds (2, 3) in the file's units and axes; None where only the geometry has them."""
     colors: bool
     """True where vertices or faces have colours."""
     properties: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class MeshFacts:
 
 @dataclass(frozen=True)
 class CompileEstimate:
-    """What compiling will take, erring upwards."""
+    """Upper estimate of what compiling takes."""
 
     memory: int
     """Peak memory beyond the process' own [bytes]."""
@@ -57,9 +57,9 @@ class CompileEstimate:
 
 
 def read_facts(path: Path) -> MeshFacts:
-    """Return what a mesh file's header tells.
+    """Return the facts in a mesh file's header.
 
-    Of text files the first megabyte is counted and stands for the rest.
+    Text files are sampled.
 
     Raises:
         MeshError: The header is broken, or the file is of another type.
@@ -92,7 +92,7 @@ def read_facts(path: Path) -> MeshFacts:
 
 
 def estimate_compile(triangles: int, config: CompileConfig) -> CompileEstimate:
-    """Return what reading and compiling this many triangles will take, by rules measured on furnished houses.
+    """Estimate memory, time and disk of compiling, by rules measured on furnished houses.
 
     Coarser than `estimate_memory`, which needs the triangles themselves.
 

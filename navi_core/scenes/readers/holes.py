@@ -81,7 +81,7 @@ def _seam(flat: Plane, ring: Ring, hole: Ring, others: Sequence[Ring], turn: flo
 
 
 def _looks(before: Plane, corner: Plane, after: Plane, target: Plane, turn: float) -> bool:
-    """Tell whether the way from a corner to a target begins inside of the surface."""
+    """Return whether the way from a corner to a target begins inside the surface."""
     left, right = _side(corner, target, before) * turn >= 0, _side(corner, target, after) * turn <= 0
     return bool(left and right if _side(before, corner, after) * turn >= 0 else left or right)
 

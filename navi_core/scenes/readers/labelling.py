@@ -1,4 +1,4 @@
-"""What every face is called: annotation, vertex colours, object names and materials in one documented order."""
+"""Face labels from annotation, vertex colours, object names and materials, in one documented order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_COLORS = 1024
 _GENERIC = re.compile(
     r"^(world|scene|root|geometry|mesh|node|object|default|unnamed|material|none)?[._ -]?\d{0,2}$", re.I
 )
-"""Names that exporters make up; they say nothing about what a surface is."""
+"""Names that exporters generate, without semantic meaning."""
 
 
 def label_source(path: Path, parts: Sequence[Part], semantics: str = "auto") -> str:

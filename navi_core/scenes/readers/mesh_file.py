@@ -1,4 +1,4 @@
-"""Reading mesh files: every instance placed, every face named, every fault a `MeshError`."""
+"""Mesh reader: places every instance, names every face, raises `MeshError` for every fault."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl", ".dae", INSTANCE_SUFFI
 
 
 def is_mesh_file(path: Path) -> bool:
-    """Tell by its name whether a file can be read."""
+    """Return whether a file's name has a supported suffix."""
     return path.name.lower().endswith(MESH_SUFFIXES)
 
 
 def _is_instance(path: Path) -> bool:
-    """Tell by its name whether a file is a Habitat scene instance."""
+    """Return whether a file's name is that of a Habitat scene instance."""
     return path.name.lower().endswith(INSTANCE_SUFFIX)
 
 
@@ -52,7 +52,7 @@ def read_mesh(
     Args:
         path: A .glb, .gltf, .obj, .ply, .stl, .dae, .scene_instance.json, .world or .sdf file.
         up_axis: The file's up axis; "z" is turned to +Y (x, y, z → x, z, −y). Gazebo worlds and COLLADA files that
-            say so are turned without it, once.
+            declare +Z up are turned without it, once.
         unit_scale: Metres per unit of the file.
         semantics: As `CompileConfig.semantics`.
 
@@ -80,16 +80,16 @@ def _assemble(file: Path, up_axis: str, unit_scale: float, semantics: str) -> Me
         raise MeshError(f"{file}: {offsets[-1]} vertices are too many for one scene; split it")
     vocabulary, semantic = label_faces(file, parts, semantics)
     vertices = np.concatenate([part.points for part in parts]) * unit_scale
-    if up_axis == "z" or _says_z(file):
+    if up_axis == "z" or _declares_z_up(file):
         vertices = vertices[:, [0, 2, 1]] * np.array([1.0, 1.0, -1.0])
     faces = np.concatenate([part.faces + o for part, o in zip(parts, offsets, strict=False)]).astype(np.int32)
-    # Hashed after it was read: who hashed it before can tell whether it changed meanwhile.
+    # Hashed after reading: a caller that hashed it before detects a change meanwhile.
     source_hash = hash_source(file)
     return check_mesh(Mesh(vertices, faces, semantic, vocabulary, annotation_key(file), source_hash), str(file))
 
 
-def _says_z(file: Path) -> bool:
-    """Tell whether a file's format or the file itself says that +Z is up."""
+def _declares_z_up(file: Path) -> bool:
+    """Return whether the format or the file declares +Z up."""
     return is_world_name(file) or (file.suffix.lower() == ".dae" and collada_up_axis(file) == "z")
 
 
@@ -155,7 +155,7 @@ def _with_buffers(files: list[Path]) -> list[Path]:
     buffers: list[Path] = []
     for file in files:
         if file.suffix.lower() == ".gltf":
-            # A broken one is told, or left out, where it is read.
+            # A broken file is reported or skipped where it is read.
             with contextlib.suppress(MeshError, OSError):
                 buffers += [buffer for buffer in gltf_side_files(file) if buffer.is_file()]
     return [*files, *buffers]

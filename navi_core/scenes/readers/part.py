@@ -1,4 +1,4 @@
-"""One placed piece of a mesh file, as the readers give it: geometry and everything that may name its faces."""
+"""Placed part of a mesh file: geometry and the names of its faces."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def read_stl(path: Path) -> list[Part]:
 
 
 def is_text_stl(head: bytes, size: int) -> bool:
-    """Tell a text file from a binary one, some of which begin with "solid" too.
+    """Return whether a file is text; some binary files begin with "solid", too.
 
     Args:
         head: The first 84 bytes.
@@ -50,7 +50,7 @@ def is_text_stl(head: bytes, size: int) -> bool:
     """
     if not head.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(b"solid"):
         return False
-    # A header is padded with zeros, and so is a count of triangles; where neither shows, the exact length tells.
+    # A header is padded with zeros, and so is a count of triangles; without zeros the exact length decides.
     exact = size == _HEADER + _RECORD * int.from_bytes(head[80:84], "little")
     return b"\0" not in head and not exact
 

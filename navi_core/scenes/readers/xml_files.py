@@ -1,4 +1,4 @@
-"""XML from outside, read so that a small or a broken file does no harm: no entities, bounded size, depth and count."""
+"""Safe reader of untrusted XML: no entities, bounded size, depth and count."""
 
 from __future__ import annotations
 

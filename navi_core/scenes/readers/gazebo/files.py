@@ -1,4 +1,4 @@
-"""Finding what a Gazebo world names: models and meshes, by `model://`, `package://`, `file://`, Fuel or plain paths.
+"""Resolution of names in Gazebo worlds: `model://`, `package://`, `file://`, Fuel or plain paths.
 
 Nothing is ever downloaded. What is looked for lies, in this order, beside the file that names it, in the folders above
 that file and above the world (each with its `models` and `fuel_models`), in the folders of Gazebo's variables, and in
@@ -95,7 +95,7 @@ class ModelFinder:
         return below or any(file.is_relative_to(folder) for folder in self._shared)
 
     def _respelled(self, root: Path, relative: str) -> Path | None:
-        """Return a path with other capitals, as systems take it that do not tell them apart."""
+        """Return an existing path that differs in case only, for names from case-insensitive systems."""
         found = root
         for segment in Path(os.path.normpath(relative)).parts:
             if found not in self._names:

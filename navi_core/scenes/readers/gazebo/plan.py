@@ -1,4 +1,4 @@
-"""What a Gazebo world places, by its own file and the models that it includes; meshes are named, not opened.
+"""Plan of a Gazebo world: parts placed by its file and included models; meshes are named, not opened.
 
 Visuals are taken, and collisions of a link that shows nothing. Lights, roads, plugins and physics are ignored. What
 cannot be placed (a model that is not on this machine, a heightmap, an actor) is counted as lost.
@@ -27,10 +27,10 @@ __all__ = [
     "WORLD_SUFFIXES",
     "World",
     "WorldShape",
+    "has_true_child",
     "is_world",
     "is_world_name",
     "plan_world",
-    "said",
     "too_far",
 ]
 
@@ -62,7 +62,7 @@ class WorldShape:
     kind: str
     """What its model is called, without a counter behind it."""
     scale: npt.NDArray[np.float64] | None = None
-    """What a mesh is scaled by instead of what its <scale> says."""
+    """Scale of a mesh that replaces its <scale>."""
 
 
 @dataclass
@@ -84,25 +84,25 @@ class World:
 
 
 def is_world_name(path: Path) -> bool:
-    """Tell by its name whether a file may be a Gazebo world."""
+    """Return whether a file's name is that of a possible Gazebo world."""
     return path.name.lower().endswith(WORLD_SUFFIXES)
 
 
 def is_world(path: Path) -> bool:
-    """Tell whether a file is a Gazebo world: an .sdf by what it begins with, a .world by its name."""
+    """Return whether a file is a Gazebo world: an .sdf by its first bytes, a .world by its name."""
     suffix = path.suffix.lower()
     return suffix == ".world" or (
         suffix == ".sdf" and first_child(path, ("world", "model", "actor", "light")) == "world"
     )
 
 
-def said(element: ET.Element, tag: str) -> bool:
-    """Tell whether an element has a child that says yes."""
+def has_true_child(element: ET.Element, tag: str) -> bool:
+    """Return whether an element has a child of this tag with a true value."""
     return is_true(element.findtext(tag) or "")
 
 
 def too_far(name: str, reach: float) -> str:
-    """Return how a thing that is left out for its place is told."""
+    """Return the warning for a part that is left out because of its position."""
     return f"{name} ({reach:,.0f} m away, further than {MAX_REACH:,.0f} m: was it thrown out by the physics?)"
 
 
@@ -218,7 +218,7 @@ class _Planner:
         if include.find("pose") is not None:
             scope.pose = include.find("pose")
         scope.placement_frame = (include.findtext("placement_frame") or "").strip() or scope.placement_frame
-        scope.fixed = said(include, "static")
+        scope.fixed = has_true_child(include, "static")
         return scope
 
     def _description(self, found: Path) -> Path:
@@ -261,7 +261,7 @@ class _Planner:
             ]
         except MeshError as error:
             raise MeshError(f"{error}, in the model {scope.name!r} of {scope.file}" if name else str(error)) from None
-        moves = not (scope.fixed or said(scope.element, "static"))
+        moves = not (scope.fixed or has_true_child(scope.element, "static"))
         if moves and scope.element.find("link/sensor") is not None:
             self._world.robots.append(scope.name)
         for model, saved, stands in zip(scope.inside, known, placed, strict=True):
@@ -359,12 +359,12 @@ def _shown(link: ET.Element) -> list[ET.Element]:
 
 
 def _drawn(item: ET.Element) -> ET.Element | None:
-    """Return the shape of a visual or collision; None where it has none, or says that it is <empty>."""
+    """Return the shape of a visual or collision; None where it has none or is <empty>."""
     return next((shape for shape in item.iterfind("geometry/*") if shape.tag != "empty"), None)
 
 
 def _kind(name: str) -> str:
-    """Return a model's name without the counter that tells it from its likes: `book_12` and `book_clone` are books."""
+    """Return a model's name without its instance suffix: `book_12` and `book_clone` are books."""
     kind, before = name[:_MAX_NAME], ""
     while kind != before:
         before = kind

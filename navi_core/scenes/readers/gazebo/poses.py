@@ -1,4 +1,4 @@
-"""Where things stand in SDF: poses, and the frames that they are relative to (SDF 1.4 to 1.11).
+"""SDF poses and the frames that they are relative to (SDF 1.4 to 1.11).
 
 Semantics follow the specification's "Pose frame semantics": a pose is relative to the model or link it lies in, unless
 `relative_to` (`frame` before SDF 1.7) names another frame of that model, or of a model in it as `model::frame`.
@@ -22,7 +22,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def is_true(text: str) -> bool:
-    """Tell whether a text says yes."""
+    """Return whether a text means true."""
     return text.strip().lower() in ("1", "true")
 
 
@@ -150,7 +150,7 @@ class Scope:
         return {child.get("name", ""): child for child in children}
 
     def holds(self, name: str) -> bool:
-        """Tell whether a frame, link, joint or model of a name is in this scope."""
+        """Return whether a frame, link, joint or model of this name is in scope."""
         return name in self._named or name in self.models or any(model.holds(name) for model in self.merged)
 
     def locate_model(self, model: Scope, asked: tuple[str, ...] = ()) -> Matrix:

@@ -1,6 +1,6 @@
-"""Gazebo worlds (`X.world`, or an `.sdf` with a <world>) as meshes: what a drone would see of them.
+"""Gazebo worlds (`X.world`, or an `.sdf` with a <world>) as meshes of their visible parts.
 
-What cannot be placed is left out, and a warning says so; where hardly anything is left, the world is refused.
+Parts that cannot be placed are left out with a warning; a world with hardly any part left is refused.
 A world is in metres with +Z up. As in Gazebo, the unit of a COLLADA mesh counts and its up axis does not.
 """
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gazebo.files import VARIABLES
-from navi_core.scenes.readers.gazebo.plan import MAX_REACH, World, WorldShape, plan_world, said, too_far
+from navi_core.scenes.readers.gazebo.plan import MAX_REACH, World, WorldShape, has_true_child, plan_world, too_far
 from navi_core.scenes.readers.gazebo.poses import Matrix, numbers
 from navi_core.scenes.readers.gazebo.shapes import shape_triangles
 from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
     """Return the parts of everything that a world shows, placed, in metres with +Z up.
 
-    A part is named by its model (`book_12` is a book), then as its mesh says.
+    A part is named by its model (`book_12` is a book), then by its mesh.
 
     Args:
         path: The file.
@@ -100,7 +100,7 @@ def _parts(shape: WorldShape, meshes: dict[Path, list[Part] | str], read: Callab
         parts = [part for part in parts if name in part.objects[1:]]
         if not parts:
             raise MeshError(f"{shape.mesh} has no submesh {name!r:.60}")
-        if said(submesh, "center"):
+        if has_true_child(submesh, "center"):
             corners = np.concatenate([part.points for part in parts])
             middle = (corners.min(axis=0) + corners.max(axis=0)) / 2
             parts = [replace(part, points=part.points - middle) for part in parts]
@@ -112,7 +112,7 @@ def _moved(points: npt.NDArray[np.float64], matrix: Matrix) -> npt.NDArray[np.fl
 
 
 def _lies(shape: WorldShape) -> bool:
-    """Tell whether a plane is a floor or a ground."""
+    """Return whether a plane is a floor or a ground."""
     a, b, c, _ = _moved(shape_triangles(shape.geometry)[0], shape.matrix)
     normal = np.cross(b - a, c - a)
     return bool(abs(normal[2]) > _LEVEL * np.linalg.norm(normal))
