@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Cast", "Drone", "Drones", "Flights", "Floors", "Hierarchies", "Lookahead", "LookaheadFlight", "Observed", "Points",
-    "Rays", "Rewards", "Scenes", "Sensor", "Step", "Surface", "data_pointer", "layout_check",
+    "Cast", "Drone", "Drones", "Flights", "Floors", "Hierarchies", "Lookahead", "LookaheadFlight", "Observed",
+    "Panoramas", "Points", "Rays", "Rewards", "Scenes", "Sensor", "Step", "Surface", "data_pointer", "layout_check",
 ]  # fmt: skip
 
 _HEADERS = (
@@ -113,6 +113,11 @@ class Scenes(ctypes.Structure):
 @_from_header
 class Step(ctypes.Structure):
     """One decision of an environment."""
+
+
+@_from_header
+class Panoramas(ctypes.Structure):
+    """Hits of B panoramas, and what is read from them."""
 
 
 @_from_header

@@ -99,11 +99,9 @@ class NavigationEnv(Environment):
         self.sensor = SphericalSensor(field, c.azimuth_bins, c.elevation_bins, c.max_distance)
         self.dynamics = Dynamics(field, c.dynamics, kernels=self._kernels)
         self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0])
-        self.reader = PanoramaReader(c, device, kernels=self._kernels)
+        self.reader = PanoramaReader(c, device, tracer=field.native if self._kernels else None)
         self.floors = [FloorMap(field, i, c.reward.view_cell, c.floor_clearance) for i in range(field.num_scenes)]
-        self.view = FloorView(
-            self.floors, num_envs, self.reader.fan, c.reward.view_radius, device, kernels=self._kernels
-        )
+        self.view = FloorView(self.floors, num_envs, self.reader.fan, c.reward.view_radius, device)
         self._areas = torch.tensor([floor.area for floor in self.floors], dtype=torch.float32, device=device)
         self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)
         self.verdicts = self._pools.verdicts

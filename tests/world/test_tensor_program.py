@@ -10,11 +10,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from navi_core.config import EnvConfig
 from navi_core.errors import SceneError
+from navi_core.kernels.rays.tracer import NativeTracer
 from navi_core.world import Field, FloorMap, NavigationEnv, RayHits
 from navi_core.world.floor.reachable import FloorView
 from navi_core.world.sensor.panorama import PanoramaReader
 from navi_core.world.sensor.spherical import denormalise_depth, spherical_directions
 from navi_core.world.sensor.tensor_pool import Recycler
+from tests.world.conftest import native_field
+from tests.world.fan_oracle import fan_gain
 from tests.world.host_sync import HostSyncs
 
 CPU = torch.device("cpu")
@@ -26,12 +29,21 @@ def field(apartments) -> Field:
     return Field(apartments)
 
 
+@pytest.fixture(scope="module")
+def native(apartments) -> NativeTracer:
+    tracer = native_field(apartments).native
+    assert tracer is not None
+    return tracer
+
+
 def actions(step: int, rows: int) -> torch.Tensor:
     return torch.rand(rows, 4, generator=torch.Generator().manual_seed(step)) * 2 - 1
 
 
 @pytest.mark.parametrize(("azimuths", "elevations", "reach"), [(24, 9, 100.0), (8, 4, 5.0), (256, 48, 0.05)])
-def test_a_panorama_reads_alike_in_kernel_and_tensors(azimuths: int, elevations: int, reach: float) -> None:
+def test_a_panorama_reads_alike_in_kernel_and_tensors(
+    native: NativeTracer, azimuths: int, elevations: int, reach: float
+) -> None:
     config = EnvConfig(azimuth_bins=azimuths, elevation_bins=elevations, max_distance=reach)
     generator = torch.Generator().manual_seed(0)
     valid = torch.rand(3, azimuths * elevations, generator=generator) < 0.7
@@ -39,7 +51,7 @@ def test_a_panorama_reads_alike_in_kernel_and_tensors(azimuths: int, elevations:
     depth = torch.where(valid, reach * torch.rand(valid.shape, generator=generator) ** 2, reach)
     hits = RayHits(depth, torch.randint(0, 300, valid.shape, generator=generator, dtype=torch.int32) * valid, valid)
     band = torch.tensor([2.5, 0.04, 4.0])
-    fast, slow = (PanoramaReader(config, CPU, kernels=k).read(hits, band) for k in (True, False))
+    fast, slow = (PanoramaReader(config, CPU, tracer=t).read(hits, band) for t in (native, None))
     assert torch.equal(fast.fractions, slow.fractions)
     assert torch.equal(fast.front, slow.front) and torch.equal(fast.reach, slow.reach)
     assert torch.equal(fast.obs[:, 1:], slow.obs[:, 1:])
@@ -48,9 +60,11 @@ def test_a_panorama_reads_alike_in_kernel_and_tensors(azimuths: int, elevations:
 
 
 @pytest.mark.parametrize("kernels", [True, False])
-def test_floor_is_seen_as_far_as_the_rays_nearest_to_the_horizon_reach_level(kernels: bool) -> None:
+def test_floor_is_seen_as_far_as_the_rays_nearest_to_the_horizon_reach_level(
+    native: NativeTracer, kernels: bool
+) -> None:
     """Of eight elevations two lie 90/7 degrees off the horizon; the longer one counts, up to the view radius."""
-    reader = PanoramaReader(SMALL, CPU, kernels=kernels)
+    reader = PanoramaReader(SMALL, CPU, tracer=native if kernels else None)
     depth = torch.full((1, 32, 8), 30.0)
     depth[0, :, 3:5] = torch.tensor([2.0, 1.0])
     depth[0, 7, 3:5] = torch.tensor([1.5, 3.0])
@@ -64,11 +78,11 @@ def test_floor_is_seen_as_far_as_the_rays_nearest_to_the_horizon_reach_level(ker
     assert reach.tolist() == pytest.approx(wanted, rel=1e-6)
 
 
-def test_normalised_depth_of_the_kernel_is_close_over_the_whole_range() -> None:
+def test_normalised_depth_of_the_kernel_is_close_over_the_whole_range(native: NativeTracer) -> None:
     config = EnvConfig(azimuth_bins=4096, elevation_bins=4, max_distance=1e5)
     depth = torch.cat([torch.zeros(1), torch.logspace(-6, 5, 4 * 4096 - 1)])[None]
     hits = RayHits(depth, torch.ones_like(depth, dtype=torch.int32), torch.ones_like(depth, dtype=torch.bool))
-    value = PanoramaReader(config, CPU, kernels=True).read(hits, torch.ones(1)).obs[0, 0].flatten()
+    value = PanoramaReader(config, CPU, tracer=native).read(hits, torch.ones(1)).obs[0, 0].flatten()
     assert float(value[0]) == 0.0 and float(value[-1]) == pytest.approx(1.0, abs=1e-6)
     exact = torch.log1p(depth[0].double()) / math.log1p(1e5)
     assert float((value - exact).abs().max()) <= 2e-7 * (1 + 1 / math.log1p(1e5))
@@ -80,10 +94,11 @@ def test_normalised_depth_of_the_kernel_is_close_over_the_whole_range() -> None:
 def test_the_floor_is_marked_alike_in_kernel_and_tensors(field: Field, azimuths: int) -> None:
     """From any pose, on grid lines and corners, along the axes, and from outside the grid."""
     maps = [FloorMap(field, i, 0.2, 0.2) for i in range(2)]
-    fan = PanoramaReader(EnvConfig(azimuth_bins=azimuths, elevation_bins=4), CPU, kernels=True).fan
+    fan = PanoramaReader(EnvConfig(azimuth_bins=azimuths, elevation_bins=4), CPU).fan
     generator = torch.Generator().manual_seed(1)
     rows = 24
-    views = [FloorView(maps, rows, fan, 3.2, CPU, kernels=k) for k in (True, False)]
+    view = FloorView(maps, rows, fan, 3.2, CPU)
+    seen = view.seen.clone()
     scene = torch.arange(rows) % 2
     gained = torch.zeros(rows)
     for step in range(20):
@@ -95,18 +110,14 @@ def test_the_floor_is_marked_alike_in_kernel_and_tensors(field: Field, azimuths:
             yaw = (yaw * 4 / math.pi).round() * math.pi / 4
         reach = torch.rand(rows, azimuths, generator=generator) * 3.2
         reach[:4] = 3.2
-        gains = [view.mark(position, yaw, reach, scene) for view in views]
-        assert torch.equal(*gains)
-        assert torch.equal(views[0].seen, views[1].seen)
-        gained += gains[0]
-    for kernels, view in zip((True, False), views):
-        seen = view.seen.clone()
-        pool = view.footprint(position, yaw, reach, scene).view(2, -1, view.seen.shape[1] // 8)
-        begins = torch.arange(rows) % 3 == 0
-        slot = torch.arange(rows) % pool.shape[1]
-        view.begin(begins, scene, slot, pool)
-        assert torch.equal(view.seen[~begins], seen[~begins]), kernels
-    assert torch.equal(views[0].seen, views[1].seen)
+        gain = view.mark(position, yaw, reach, scene)
+        assert torch.equal(gain, fan_gain(view, position, yaw, reach, scene, seen))
+        assert torch.equal(view.seen, seen)
+        gained += gain
+    pool = view.footprint(position, yaw, reach, scene).view(2, -1, seen.shape[1] // 8)
+    begins = torch.arange(rows) % 3 == 0
+    view.begin(begins, scene, torch.arange(rows) % pool.shape[1], pool)
+    assert torch.equal(view.seen[~begins], seen[~begins])
     assert float(gained.max()) > 5.0
 
 

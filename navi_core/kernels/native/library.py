@@ -162,6 +162,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_cast": [pointer, pointer, pointer, integer, integer],
         "navi_distance": [pointer, pointer, pointer, size, pointer, integer],
         "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],
+        "navi_read_panoramas": [pointer, pointer, integer, integer],
         "navi_fly": [pointer, pointer, pointer, integer],
         "navi_fly_ahead": [*[pointer] * 4, integer],
         "navi_remember": [*[pointer] * 3, integer],

@@ -31,9 +31,11 @@ from navi_core.kernels.structs import (
     Lookahead,
     LookaheadFlight,
     Observed,
+    Panoramas,
     Rays,
     Rewards,
     Scenes,
+    Sensor,
     Step,
     data_pointer,
 )
@@ -197,6 +199,11 @@ class NativeTracer:
             self._hierarchy, points.ctypes.data, scene.ctypes.data, len(points), radius, out.ctypes.data,
             self._thread_count(),
         )  # fmt: skip
+
+    def read_panoramas(self, sensor: Sensor, panoramas: Panoramas) -> None:
+        """Read panoramas from their hits, to the bits of a step."""
+        parts = (ctypes.byref(part) for part in (sensor, panoramas))
+        self._library.navi_read_panoramas(*parts, self._thread_count(), self._lanes)
 
     def fly(self, drone: Drone, flights: Flights) -> None:
         """Fly one decision in every row of `flights`."""

@@ -10,7 +10,6 @@ each storey.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import SceneError
-from navi_core.kernels.floor import label_components, mark_fan
+from navi_core.kernels.floor import label_components
 from navi_core.kernels.structs import Floors, data_pointer
 from navi_core.world.field import Field
 from navi_core.world.floor.rooms import rooms_on_open_ground
@@ -28,9 +27,6 @@ from navi_core.world.heading import cos_sin
 __all__ = ["FloorMap", "FloorView", "over_floor"]
 
 _MAX_VOXELS = 200_000_000
-
-# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
-_MARK: Callable[..., None] = mark_fan
 
 
 def over_floor(surface: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -143,8 +139,8 @@ class FloorMap:
 class FloorView:
     """Which reachable floor cells each row has seen in its episode; a look marks the floor of the drone's own storey.
 
-    On the CPU a kernel walks the rays (`csrc/step/floor.h` within a step of the environment, its numba twin here);
-    elsewhere the same is a tensor program of fixed shapes. All mark the same cells to the bit.
+    A tensor program of fixed shapes; within a step of the environment on the CPU a kernel walks the rays
+    (`csrc/step/floor.h`). Both mark the same cells to the bit.
 
     Args:
         maps: One floor map per scene, all of one cell size.
@@ -152,7 +148,6 @@ class FloorView:
         fan: (R, 2) horizontal unit directions (x, z) in the drone's frame.
         radius: No ray is longer than this [m].
         device: Where the maps live.
-        kernels: Use the CPU's kernels.
 
     Attributes:
         seen: (B, C) bool, cells of the row's scene, storey slowest, then x; C is a multiple of 8 with at least one cell
@@ -166,11 +161,8 @@ class FloorView:
         fan: torch.Tensor,
         radius: float,
         device: torch.device,
-        *,
-        kernels: bool,
     ) -> None:
         self.cell = maps[0].cell
-        self._kernels = kernels
         self._fan = fan.to(device)
         self._crossings = math.ceil(radius / self.cell) + 1
         self._origin = torch.from_numpy(np.stack([m.origin for m in maps]).astype(np.float64)).to(device)
@@ -209,14 +201,7 @@ class FloorView:
             (B,) float32 newly seen reachable area [m²].
         """
         seen = self.seen if seen is None else seen
-        turn = cos_sin(yaw)
-        grid = (self._origin, self._shape, self._levels, self._reachable)
-        if self._kernels:
-            gain = torch.empty(len(position), dtype=torch.int64)
-            arrays = (x.contiguous().numpy() for x in (position, *turn, self._fan, reach, scene_index, *grid))
-            _MARK(*arrays, self.cell, seen.numpy(), gain.numpy())
-        else:
-            gain = self._mark_tensors(position, *turn, reach, scene_index, seen)
+        gain = self._mark_tensors(position, *cos_sin(yaw), reach, scene_index, seen)
         return gain.to(torch.float32) * self.cell**2
 
     def footprint(

@@ -82,11 +82,11 @@ class FlightOutlook:
         coarse = env.model_copy(update=dict(zip(("azimuth_bins", "elevation_bins"), COARSE)))
         self._sensor = SphericalSensor(field, *COARSE, env.max_distance)
         # Without kernels: several threads may look at once.
-        self._reader = PanoramaReader(coarse, field.device, kernels=False)
+        self._reader = PanoramaReader(coarse, field.device)
         self._eyes = self._reader.for_kernels(self._sensor.directions)
         reward = env.reward
         self.maps = [FloorMap(field, i, reward.view_cell, env.floor_clearance) for i in range(field.num_scenes)]
-        self._view = FloorView(self.maps, 0, self._reader.fan, reward.view_radius, field.device, kernels=True)
+        self._view = FloorView(self.maps, 0, self._reader.fan, reward.view_radius, field.device)
         self._rewards = RewardTerms(field, 0, reward, drone.max_speed[0], kernels=True)
         self._log_range = math.log1p(env.max_distance)
         band = self._rewards.band(torch.arange(field.num_scenes))

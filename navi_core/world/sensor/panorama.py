@@ -1,8 +1,8 @@
 """What one panorama says: the observation, and everything that rewards and the speed limiter read from it.
 
-On the CPU one kernel touches every hit once: the C++ tracer itself within a step of the environment
-(`csrc/step/panorama.h`), its numba twin here (`kernels/rays/panorama.py`), with the same bits. Elsewhere the same is a
-tensor program of fixed shapes; its counts agree to the bit, normalised depths to 2e-7 · (1 + 1 / ln(1 + M)).
+On the CPU one C++ kernel touches every hit once, within a step of the environment or here (`csrc/step/panorama.h`).
+Elsewhere, and without a compiler, the same is a tensor program of fixed shapes; its counts agree to the bit, normalised
+depths to 2e-7 · (1 + 1 / ln(1 + M)).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.config import EnvConfig
-from navi_core.kernels.rays.panorama import read_hits
-from navi_core.kernels.structs import Sensor, data_pointer
+from navi_core.kernels.rays.tracer import NativeTracer
+from navi_core.kernels.structs import Panoramas, Sensor, data_pointer
 from navi_core.world.dynamics import front_distance, limiter_bins
 from navi_core.world.field import RayHits
 from navi_core.world.rewards import ahead_sector, structure_fractions
@@ -47,14 +47,14 @@ class PanoramaReader:
     Args:
         config: Bins and range of the sensor, limiter, view radius.
         device: Where the hits are.
-        kernels: Use the CPU's kernels.
+        tracer: The C++ kernels; None takes the tensor program.
 
     Attributes:
         fan: (Az, 2) horizontal unit directions (x, z) of the azimuths in the drone's frame.
     """
 
-    def __init__(self, config: EnvConfig, device: torch.device, *, kernels: bool) -> None:
-        self._config, self._kernels = config, kernels
+    def __init__(self, config: EnvConfig, device: torch.device, *, tracer: NativeTracer | None = None) -> None:
+        self._config, self._tracer = config, tracer
         azimuths, elevations = config.azimuth_bins, config.elevation_bins
         self._memory = Recycler(0)
         self._limiter = limiter_bins(azimuths, elevations, config.dynamics.limiter_elevation_degrees)
@@ -62,10 +62,6 @@ class PanoramaReader:
         # The rays nearest to the horizon: one elevation bin, or the two around an even split.
         self._horizon = ((elevations - 1) // 2, elevations // 2 + 1)
         self._horizon_cos = math.sin(math.pi * (elevations // 2) / (elevations - 1))
-        rays = azimuths * elevations
-        self._shares = torch.tensor(
-            [rays, rays, rays, 2 * self._ahead * elevations], dtype=torch.float32, device=device
-        )
         angle = torch.arange(azimuths, dtype=torch.float64) * (2.0 * math.pi / azimuths)
         self.fan = torch.stack([angle.sin(), -angle.cos()], dim=1).to(torch.float32).to(device)
 
@@ -79,7 +75,7 @@ class PanoramaReader:
         Returns:
             New tensors; nothing of `hits` is kept.
         """
-        return self._read_kernel(hits, band) if self._kernels else self._read_tensors(hits, band)
+        return self._read_tensors(hits, band) if self._tracer is None else self._read_native(self._tracer, hits, band)
 
     def room(self, rows: int) -> torch.Tensor:
         """Return an uninitialised (rows, 3, Az, El) observation on the CPU, in memory that comes back."""
@@ -90,17 +86,17 @@ class PanoramaReader:
             memory = self._memory = Recycler(*shape)
         return memory.take()
 
-    def for_kernels(self, directions: torch.Tensor) -> Sensor:
+    def for_kernels(self, directions: torch.Tensor | None = None) -> Sensor:
         """Return what the C++ kernels know of the sensor.
 
         Args:
-            directions: (Az·El, 3) of its rays; the struct is valid as long as they are.
+            directions: (Az·El, 3) of its rays, for casts; the struct is valid as long as they are.
         """
         c = self._config
         side, low, high = self._limiter
         first, last = self._horizon
         return Sensor(
-            directions=data_pointer(directions, torch.float32),
+            directions=None if directions is None else data_pointer(directions, torch.float32),
             azimuths=c.azimuth_bins,
             elevations=c.elevation_bins,
             max_distance=c.max_distance,
@@ -115,31 +111,23 @@ class PanoramaReader:
             view_radius=c.reward.view_radius,
         )
 
-    def _read_kernel(self, hits: RayHits, band: torch.Tensor) -> Panorama:
-        c, rows = self._config, len(band)
-        obs = self.room(rows)
-        counts = torch.empty(rows, 4, dtype=torch.int32)
-        front, reach = torch.empty(rows), torch.empty(rows, c.azimuth_bins)
-        read_hits(
-            hits.depth.numpy(),
-            hits.semantic.numpy(),
-            hits.valid.numpy(),
-            band.numpy(),
-            c.azimuth_bins,
-            c.max_distance,
-            1.0 / math.log1p(c.max_distance),
-            self._limiter,
-            self._ahead,
-            self._horizon,
-            self._horizon_cos,
-            c.reward.view_radius,
-            obs.numpy().reshape(rows, 3, -1),
-            counts.numpy(),
-            front.numpy(),
-            reach.numpy(),
+    def _read_native(self, tracer: NativeTracer, hits: RayHits, band: torch.Tensor) -> Panorama:
+        rows = len(band)
+        obs, fractions = self.room(rows), torch.empty(rows, 4)
+        front, reach = torch.empty(rows), torch.empty(rows, self._config.azimuth_bins)
+        band = band.contiguous()
+        panoramas = Panoramas(
+            depth=data_pointer(hits.depth, torch.float32),
+            semantic=data_pointer(hits.semantic, torch.int32),
+            valid=data_pointer(hits.valid, torch.bool),
+            band=data_pointer(band, torch.float32),
+            rows=rows,
+            obs=data_pointer(obs, torch.float32),
+            fractions=data_pointer(fractions, torch.float32),
+            front_distance=data_pointer(front, torch.float32),
+            reach=data_pointer(reach, torch.float32),
         )
-        fractions = counts / self._shares
-        fractions[:, 0] = 1.0 - fractions[:, 0]
+        tracer.read_panoramas(self.for_kernels(), panoramas)
         return Panorama(obs, fractions, front, reach)
 
     def _read_tensors(self, hits: RayHits, band: torch.Tensor) -> Panorama:

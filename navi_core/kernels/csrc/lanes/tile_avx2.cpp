@@ -10,6 +10,6 @@ void cast_tiles_avx2(const BoxTree& tree, const Rays& rays, const Layout& layout
     cast_tiles<Lanes8, Lanes8>(tree, rays, layout, row, first, end);
 }
 
-const StepPath kStepAvx2{step_begin, look<Lanes8, Lanes8>, step_finish};
+const StepPath kStepAvx2{step_begin, look<Lanes8, Lanes8>, step_finish, normalise<Lanes8>};
 
 }  // namespace navi

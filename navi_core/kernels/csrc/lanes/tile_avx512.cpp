@@ -11,6 +11,6 @@ void cast_tiles_avx512(const BoxTree& tree, const Rays& rays, const Layout& layo
     cast_tiles<Lanes16, Lanes8>(tree, rays, layout, row, first, end);
 }
 
-const StepPath kStepAvx512{step_begin, look<Lanes16, Lanes8>, step_finish};
+const StepPath kStepAvx512{step_begin, look<Lanes16, Lanes8>, step_finish, normalise<Lanes16>};
 
 }  // namespace navi

@@ -10,6 +10,6 @@ void cast_tiles_portable(const BoxTree& tree, const Rays& rays, const Layout& la
     cast_tiles<Lanes4, Lanes4>(tree, rays, layout, row, first, end);
 }
 
-const StepPath kStepPortable{step_begin, look<Lanes4, Lanes4>, step_finish};
+const StepPath kStepPortable{step_begin, look<Lanes4, Lanes4>, step_finish, normalise<Lanes4>};
 
 }  // namespace navi

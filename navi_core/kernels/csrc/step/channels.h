@@ -1,5 +1,5 @@
-// The channels of an observation, written while a tile's hits are in registers; kernels/rays/panorama.py is the twin, number
-// for number. Include after tile.h.
+// The channels of an observation, written while a tile's hits are in registers; world/sensor/panorama.py has it as tensor
+// operations. Include after tile.h.
 #pragma once
 
 #include "step/panorama.h"

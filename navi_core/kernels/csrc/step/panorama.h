@@ -1,5 +1,5 @@
 // A panorama: the channels of the observation, written while a tile's hits are at hand, and everything that rewards and
-// the speed limiter read. kernels/rays/panorama.py is the twin, number for number.
+// the speed limiter read. world/sensor/panorama.py has the same as tensor operations.
 #pragma once
 
 #include <cmath>

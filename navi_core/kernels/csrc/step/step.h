@@ -49,6 +49,21 @@ void look(const Scenes& scenes, const Sensor& sensor, const Layout& plain, const
         ChannelSink<L, B>{to, boxes.semantic, max_distance, scale, run_of(layout, rays), layout.wide * layout.elevations});
 }
 
+// Normalise the depths of a panorama.
+template <class L>
+void normalise(const Sensor& sensor, const float* depth, float* to) {
+    constexpr int64_t W = L::width;
+    const int64_t rays = rays_of(sensor);
+    const float max_distance = static_cast<float>(sensor.max_distance), scale = static_cast<float>(sensor.scale);
+    for (int64_t r = 0; r < rays; r += W) {
+        const int64_t count = least(rays - r, W);
+        float lanes[W] = {};
+        for (int64_t l = 0; l < count; ++l) lanes[l] = depth[r + l];
+        L::store(lanes, normalised<L>(L::load(lanes), max_distance, scale));
+        for (int64_t l = 0; l < count; ++l) to[r + l] = lanes[l];
+    }
+}
+
 // Where the row's episode of that number begins.
 void draw_spawn(const Step& s, int64_t row, int64_t episode) {
     const int64_t number = s.row_keys[row];

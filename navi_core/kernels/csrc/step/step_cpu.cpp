@@ -71,6 +71,26 @@ int64_t navi_step(const navi::Step* step, int most, int lanes) {
     return ended;
 }
 
+// Read panoramas from their hits, as a step does.
+void navi_read_panoramas(const navi::Sensor* sensor, const navi::Panoramas* panoramas, int threads, int lanes) {
+    const navi::Panoramas& p = *panoramas;
+    const navi::StepPath& path = navi::path_of(navi::width_of(lanes));
+    const int64_t rays = navi::rays_of(*sensor);
+    navi::share_out(p.rows, threads, 1, [&](int64_t row) {
+        float* obs = p.obs + 3 * row * rays;
+        std::vector<float> depth(p.depth + row * rays, p.depth + (row + 1) * rays);
+        const navi::Channels seen{obs, obs + rays, obs + 2 * rays, depth.data()};
+        path.normalise(*sensor, seen.depth, seen.normalised);
+        for (int64_t r = 0; r < rays; ++r) {
+            seen.semantic[r] = static_cast<float>(p.semantic[row * rays + r]);
+            seen.valid[r] = static_cast<float>(p.valid[row * rays + r]);
+        }
+        navi::fractions_of(*sensor, seen, p.band[row], p.fractions + 4 * row);
+        p.front_distance[row] = navi::front_distance_of(*sensor, seen);
+        navi::reach_of(*sensor, seen, p.reach + row * sensor->azimuths);
+    });
+}
+
 // Fly one decision in every row, and nothing else.
 void navi_fly(const navi::Hierarchies* all, const navi::Drone* drone, const navi::Flights* flights, int threads) {
     const navi::Flights& f = *flights;

@@ -63,6 +63,19 @@ struct Step {
     uint8_t* collided;           // (B)
 };
 
+// Hits of B panoramas, and what is read from them.
+struct Panoramas {
+    const float* depth;       // (B, Az * El) [m]
+    const int32_t* semantic;  // (B, Az * El)
+    const uint8_t* valid;     // (B, Az * El)
+    const float* band;        // (B) far end of the structure band [m]
+    int64_t rows;             // B
+    float* obs;               // (B, 3, Az * El), written
+    float* fractions;         // (B, 4), written
+    float* front_distance;    // (B) [m], written
+    float* reach;             // (B, Az) [m], written
+};
+
 // Where a row's panorama goes.
 NAVI_INLINE Channels channels(const Step& s, int64_t row, float* depth) {
     const int64_t rays = rays_of(s.sensor);
@@ -82,6 +95,7 @@ struct StepPath {
     void (*begin)(const Step&, int64_t row);
     void (*look)(const Scenes&, const Sensor&, const Layout&, const Stand&, const Channels&, int64_t first, int64_t end);
     void (*finish)(const Step&, int64_t row, float* depth);
+    void (*normalise)(const Sensor&, const float* depth, float* normalised);
 };
 
 extern const StepPath kStepAvx512, kStepAvx2, kStepPortable;
