@@ -146,17 +146,12 @@ def serve(
     """
     import torch
 
-    from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, parse_config
+    from navi_core.config import ActorConfig, ContinuousTrainingConfig, parse_config
     from navi_core.errors import ConfigError
     from navi_core.models import Registry
     from navi_core.presets import parse_sections
     from navi_core.record import navi_home
-    from navi_core.record.compiled_scenes import load_scenes
-    from navi_core.service.actor.server import ActorServer
-    from navi_core.service.gate.gate import RolloutGate
-    from navi_core.service.learning.flight_learning import FlightLearning
-    from navi_core.service.policies.served_model import AliasFollower, load_model, training_of
-    from navi_core.world import Field
+    from navi_core.service.actor.build import running_actor
 
     torch.set_num_threads(threads)
     registry = Registry(models if models is not None else navi_home() / "models")
@@ -164,79 +159,46 @@ def serve(
         follow = model
     settings: dict[str, Any] = {"mode": mode, "publish": pub, "step_endpoint": step_endpoint, "runtime": runtime}
     settings |= {"device": device, "max_sessions": max_sessions, "groups": groups, "follow": follow, "http": http}
-    settings |= {"goal": None if goal is None else _place(goal), "recovery": recovery}
-    settings |= {"sample": sample or learn, "seed": seed, "threads": threads} | (
-        {"subscribe": tuple(sub)} if sub else {}
-    )
+    settings |= {"goal": None if goal is None else _position(goal), "recovery": recovery}
+    settings |= {"sample": sample or learn, "seed": seed, "threads": threads}
+    settings |= {"subscribe": tuple(sub)} if sub else {}
     given = parse_sections(assign, ("gate", "training"), "gate.threshold=0 or training.batch_size=64")
-    if gate and not scene:
-        # A gate that knows other scenes than the drones' makes every drone wait for ever.
-        raise ConfigError(
-            "--gate simulates in the scenes that the drones are in; add --scene FILE, as navi environment has"
-        )
-    if scene and not gate:
-        raise ConfigError("--scene names the gate's scenes; add --gate")
     if "gate" in given and not gate:
         raise ConfigError("--set gate.… without a gate; add --gate --scene FILE")
     if "training" in given and not learn:
         raise ConfigError("--set training.… without learning; add --learn")
     settings |= {"gate": given.get("gate", {})} if gate else {}
     config = parse_config(ActorConfig, settings)
-    training = parse_config(ContinuousTrainingConfig, given.get("training", {}))
-    served = load_model(model, config, models)
-    follower = None
-    if config.follow is not None:
-        follower = AliasFollower(
-            config.follow, served.name, lambda name: load_model(name, config, models), registry, config.poll_seconds
-        )
-    judge = None
-    if config.gate is not None:
-        env, vocabulary = (EnvConfig(), None) if served.checkpoint is None else training_of(str(served.path), models)
-        field = Field(load_scenes(scene or (), resolution), threads=threads, vocabulary=vocabulary)
-        judge = RolloutGate(field, env, config.gate, capacity=config.max_sessions)
-        if config.goal is not None and not judge.reaches(config.goal):
-            typer.echo(
-                f"warning: no drone can be at --goal {goal} in these scenes; it is in a wall or outside", err=True
-            )
-    learning = FlightLearning(served, training, judge, seed, registry=registry) if learn and training.enabled else None
-    server = ActorServer(
-        served, config, successor=follower.take if follower else lambda: None, gate=judge, learning=learning
-    )
-    try:
-        _run(
-            server,
-            {
-                "model": f"{served.name} ({served.path})",
-                "actions and telemetry": server.publisher.endpoint,
-                "observations from": ", ".join(config.subscribe),
-                "steps": config.step_endpoint if config.mode == "step" else "none (mode stream)",
-                "follows": config.follow or "nothing",
-                "gate": "on" if judge is not None else "off",
-                "learning": "on" if learning is not None else "off",
-                "pages": server.url or "none",
-            },
-            as_json,
-        )
-    finally:
-        if follower is not None:
-            follower.close()
+    training = parse_config(ContinuousTrainingConfig, given.get("training", {})) if learn else None
+    with running_actor(model, config, registry, scenes=scene or (), resolution=resolution, training=training) as server:
+        facts = {
+            "model": f"{server.model.name} ({server.model.path})",
+            "actions and telemetry": server.publisher.endpoint,
+            "observations from": ", ".join(config.subscribe),
+            "steps": config.step_endpoint if config.mode == "step" else "none (mode stream)",
+            "follows": config.follow or "nothing",
+            "gate": "off" if config.gate is None else "on",
+            "learning": "on" if training is not None and training.enabled else "off",
+            "pages": server.url or "none",
+        }
+        _run(server, facts, as_json)
 
 
-def _place(text: str) -> tuple[float, ...]:
+def _position(text: str) -> tuple[float, ...]:
     """Return the three numbers of X,Y,Z."""
     from navi_core.errors import ConfigError
 
     try:
         x, y, z = (float(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"--goal {text!r} is no place; write X,Y,Z in metres, for instance 3.5,1.2,-4") from None
+        raise ConfigError(f"--goal {text!r} is no position; write X,Y,Z in metres, for instance 3.5,1.2,-4") from None
     return x, y, z
 
 
 def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:
     """Print where the server listens, serve until a signal, print its end."""
     from navi_core.learn.run.signals import StopFlag
-    from navi_core.service.garbage import settle
+    from navi_core.service.timed_lock import settle
 
     if as_json:
         print_json(dict(facts))

@@ -1,4 +1,4 @@
-"""Files that either exist whole or not at all, also after a power cut."""
+"""Durable files: complete or absent, also after a power cut."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import BinaryIO
 __all__ = ["durable_file", "fsync_directory", "sweep_left", "write_durably"]
 
 _OURS = re.compile(r"\..+\.\d+\.tmp", re.DOTALL)
-"""The names that a `durable_file` has until it is whole: the last number is its writer's."""
+"""Names of unfinished files of `durable_file`; the last number is the writer's pid."""
 _STALE_SECONDS = 3600.0
-"""Age from which a temporary file has no living writer [s]."""
+"""Age above which a temporary file has no living writer [s]."""
 
 
 def fsync_directory(path: Path) -> None:
@@ -27,16 +27,16 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _not_for_all_to_write(name: str, flags: int) -> int:
+def _owner_writable(name: str, flags: int) -> int:
     # Some containers run without a umask.
     return os.open(name, flags, 0o644)
 
 
 @contextlib.contextmanager
 def durable_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a stream whose content becomes `path` when it is left: fsync, rename, fsync of the directory.
+    """Open a stream whose content becomes `path` at the end of the block: fsync, rename, fsync of the directory.
 
-    What is written goes to the disk, so that large content need not be in memory twice.
+    Content goes to the disk at once, so that large content need not be in memory twice.
 
     Args:
         path: Final name; an existing file is replaced in one step.
@@ -46,7 +46,7 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb", opener=_not_for_all_to_write) as stream:
+        with open(temporary, "wb", opener=_owner_writable) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -69,10 +69,10 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sweep_left(folder: Path) -> None:
-    """Remove what writers of a folder left that were killed in the middle.
+    """Remove the unfinished files of killed writers.
 
     Args:
-        folder: Of the files that were to be. It may be anybody's: hidden files of other programs stay.
+        folder: Of the files. Hidden files of other programs stay.
     """
     for left in folder.glob(".*.tmp"):
         # Others may sweep, or end, at the same time.

@@ -1,4 +1,4 @@
-"""What a number was measured on: processor, memory, GPU, library versions, code revision."""
+"""Hardware profile of a measurement: processor, memory, GPU, library versions, code revision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hardware_profile() -> dict[str, Any]:
 
 
 def row_context() -> dict[str, Any]:
-    """Return what every recorded row says of where it was made: `hardware`, `versions` and `revision`."""
+    """Return the context of every recorded row: `hardware`, `versions` and `revision`."""
     profile = _profile()
     return {name: profile[name] for name in ("hardware", "versions", "revision")}
 
@@ -69,7 +69,7 @@ def _memory_gib() -> int:
 
 
 def _gpu_model() -> str | None:
-    # The driver's own files name the device without starting a CUDA context.
+    # The driver's files name the device without a CUDA context.
     names = []
     for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         try:

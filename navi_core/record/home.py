@@ -1,4 +1,4 @@
-"""Where Navi keeps what it makes: `$NAVI_HOME`, by default `.navi` in the working directory."""
+"""The Navi home: `$NAVI_HOME`, by default `.navi` in the working directory."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def navi_home() -> Path:
 
 
 def outbox_path() -> Path:
-    """Return the folder into which producers write metric segments."""
+    """Return the folder of metric segments."""
     return navi_home() / "outbox"

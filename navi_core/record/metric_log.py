@@ -1,11 +1,11 @@
-"""The outbox: rows become immutable segment files, and nothing here ever opens the database.
+"""Metric log: rows become immutable segment files in the outbox; the database is never opened here.
 
 A segment is newline-delimited JSON. Its first line is a header
 
     {"navi_segment": 1, "table": …, "run_id": …, "context": {…}, "rows": n, "sha256": …, "created_at": …}
 
 with the context that every row shares and the SHA-256 of all bytes after the header line; each
-further line is one row. A file under its final name is whole: it was written under another name,
+further line is one row. A file under its final name is complete: it was written under another name,
 synced and renamed. Names sort in the order of writing, also after a clock was set back, and a later
 row replaces an earlier one of the same natural key.
 """
@@ -48,10 +48,10 @@ class MetricLog:
         Args:
             outbox: Folder of segments; made if missing.
             run_id: Run that the rows belong to.
-            context: What every row shares: seed, hardware, versions, revision, config_hash.
+            context: Columns that all rows share: seed, hardware, versions, revision, config_hash.
 
         Raises:
-            RecordError: The outbox cannot be made, or the context is not plain data.
+            RecordError: The outbox cannot be created, or the context is not plain data.
         """
         self.outbox = Path(outbox).absolute()
         self.run_id = run_id
@@ -155,7 +155,7 @@ class MetricLog:
                 del self._rows[table]
 
     def close(self) -> None:
-        """Flush what is left, and close what observes."""
+        """Flush the remaining rows, and close the observers."""
         try:
             self.flush()
         finally:

@@ -1,4 +1,4 @@
-"""A run's own folder, keyed by what the run is and held by one process at a time.
+"""Run directory: the folder of a run, keyed by its configuration and held by one process at a time.
 
     <root>/<asset>-<partition>-<config hash>/
         config.json       the full resolved configuration
@@ -8,7 +8,7 @@
     <root>/.locks/<run id>.lock   held by flock while a process works on the run; names its pid
 
 The key holds the configuration's hash, so a changed setting is another run, and the same command
-given twice is the same run, which goes on from its last checkpoint.
+given twice is the same run, which continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from navi_core.machine.file_lock import acquire_lock
 from navi_core.record.durable import write_durably
 from navi_core.record.hardware import row_context
 from navi_core.record.metric_log import MetricLog
-from navi_core.record.other_code import learned_by_other_code
 from navi_core.record.tensorboard import TensorBoardWriter
 
-__all__ = ["RunDirectory", "run_lock"]
+__all__ = ["RunDirectory", "learned_by_other_code", "run_lock"]
 
 _LOG = logging.getLogger("navi.record")
 _KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
@@ -43,8 +42,8 @@ class RunDirectory:
     Attributes:
         path: The run's folder.
         run_id: Stable name, `<asset>-<partition>-<config hash>`.
-        asset: What is made, for example `ppo_policy`.
-        partition: Which one of it, for example a profile's name.
+        asset: Kind of product, for example `ppo_policy`.
+        partition: Partition of it, for example a profile's name.
         config: The configuration the run was opened with.
         fresh: True when no earlier state of this run was kept.
     """
@@ -66,10 +65,10 @@ class RunDirectory:
 
         Args:
             root: Folder of all runs; made if missing.
-            asset: What is made; letters, digits, `_`, `.` and `-`.
-            partition: Which one of it; same characters.
-            config: Full configuration; its hash is part of the key: with any other setting, the run's length too,
-                it is another run, which may begin with this one's weights (`train(initial=…)`).
+            asset: Kind of product; letters, digits, `_`, `.` and `-`.
+            partition: Partition of it; same characters.
+            config: Full configuration; its hash is part of the key: any other setting, also the run's length,
+                makes another run, which may begin with the weights of this one (`train(initial=…)`).
             fresh: Start anew; an earlier folder is moved aside to `<run id>.old-<time>`, never deleted.
 
         Returns:
@@ -103,9 +102,8 @@ class RunDirectory:
                 run._write_config(digest)
                 if not fresh and (learned := learned_by_other_code(path, config)) is not None:
                     _LOG.warning(
-                        "%s is a new run: another version of Navi, which knew fewer settings or other ones, began %s "
-                        "with those of this command that it knew. To start from what that one learned: "
-                        "--partition again --from %s",
+                        "%s is a new run: another version of Navi, with fewer or other settings, began %s with the "
+                        "settings of this command. next: to start from its weights: --partition again --from %s",
                         run_id,
                         learned.parents[1].name,
                         as_argument(learned),
@@ -201,3 +199,47 @@ def _aside(path: Path) -> Path:
         candidate = path.with_name(f"{path.name}.old-{stamp}.{number}")
         number += 1
     return candidate
+
+
+_BEST = "best.pt"
+"""Best checkpoint of a clone, kept beside its last ones."""
+
+
+def learned_by_other_code(path: Path, config: Config) -> Path | None:
+    """Find the last checkpoint of a run whose settings equal these in all that both versions of Navi know.
+
+    Args:
+        path: Folder of the new run, `<asset>-<partition>-<hash>`.
+        config: Its configuration.
+
+    Returns:
+        The best checkpoint of a clone, else the run's last one; None where there is no such run, or it has none.
+    """
+    stem, _, digest = path.name.rpartition("-")
+    found: list[tuple[float, Path]] = []
+    for file in path.parent.glob(f"{stem}-{'[0-9a-f]' * len(digest)}/config.json"):
+        if file.parent == path:
+            continue
+        try:
+            if _agree(json.loads(file.read_text())["config"], config):
+                # Within a run the steps in the names count, whatever times a copy has given the files.
+                kept = sorted(file.parent.glob("checkpoints/*.pt"), key=lambda each: (each.name == _BEST, each.name))
+                found += [(each.stat().st_mtime, each) for each in kept[-1:]]
+        except (ValueError, KeyError, TypeError, AttributeError, OSError):
+            continue  # broken, or gone meanwhile
+    return max(found, default=(0.0, None))[1]
+
+
+def _agree(then: dict[str, Any], now: Config) -> bool:
+    """Compare the settings of both versions; one that is written only where it is set is known to both."""
+    settings = now.model_dump(mode="json")
+    for name, field in type(now).model_fields.items():
+        if name not in then and field.exclude_if is None:
+            continue
+        inner = getattr(now, name)
+        if isinstance(inner, Config):
+            if not _agree(then[name], inner):
+                return False
+        elif then.get(name) != settings.get(name):
+            return False
+    return True

@@ -1,7 +1,7 @@
-"""The folders of all runs: what each takes on the disk, and taking one away.
+"""Folders of all runs: their sizes, and removal.
 
-A run's rows stay in the warehouse and its registered versions in the registry, which has copies of their files; the
-folder is needed to go on with the run, and for its own checkpoints, log and TensorBoard files.
+A run's rows stay in the warehouse, and its registered versions in the registry, which has copies of their files. The
+folder is needed to continue the run, and for its checkpoints, log and TensorBoard files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class RunFolder:
         created_at: When the run began, UTC; None where its config.json is broken.
         changed: When its newest file was written [s since 1970].
         size: Bytes of all its files.
-        replays: Bytes of them that are replays, which are there to go on with the run alone.
-        in_use: Does a process work on it?
+        replays: Bytes of replays among them, needed only to continue the run.
+        in_use: Whether a process works on it.
     """
 
     name: str
@@ -64,13 +64,13 @@ def find_run_folder(root: Path, name: str) -> RunFolder:
 
 
 def remove_run_folder(root: Path, name: str) -> int:
-    """Remove a run's folder and return how many bytes that were.
+    """Remove a run's folder and return its size [bytes].
 
-    It is renamed before it is emptied, so that a kill leaves no half of a run; the next removal takes the rest.
+    It is renamed before it is emptied, so that a kill leaves no partial run; the next removal deletes the rest.
 
     Args:
         root: Folder of all runs.
-        name: Of the folder, as `run_folders` says it.
+        name: Of the folder, as in `run_folders`.
 
     Raises:
         RunError: There is no such run, a process holds it, or it cannot be removed.
@@ -96,7 +96,7 @@ def _find(root: Path, name: str) -> Path:
 
 
 def _is_run(path: Path) -> bool:
-    # Not a link: what lies behind it is not ours to remove.
+    # Not a link: its target may not be removed.
     return not path.name.startswith(".") and path.is_dir() and not path.is_symlink() and (path / "config.json").exists()
 
 

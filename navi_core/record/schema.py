@@ -1,4 +1,4 @@
-"""The tables that rows may go to, and what makes a row the same row when it is written again.
+"""Tables of rows and their natural keys.
 
 A resumed run emits the rows after its last checkpoint a second time. Ingest replaces a row whose
 natural key it has already, so that nothing is lost and nothing is doubled. The warehouse's

@@ -11,27 +11,26 @@ __all__ = ["DeviceEvent", "StageTimer"]
 
 
 class DeviceEvent(Protocol):
-    """A mark on a device's stream; `torch.cuda.Event(enable_timing=True)` is one."""
+    """Mark on a device's stream; `torch.cuda.Event(enable_timing=True)` is one."""
 
     def record(self) -> None:
-        """Place the mark behind all work given to the device so far."""
+        """Place the mark behind all work launched so far."""
 
     def synchronize(self) -> None:
         """Wait until the device has reached the mark."""
 
     def elapsed_time(self, later: DeviceEvent, /) -> float:
-        """Return the device's time between two marks [ms]."""
+        """Return the time between two marks [ms]."""
 
 
 class StageTimer:
     """Adds up time by stage: `with timer("forward"): …`, then `timer.means()`.
 
-    By default the host's clock is read: on a device this says when work was handed over, not how long it
-    took, and costs nothing. With events, marks are put on the device's stream and read when the times
-    are asked for, so that measuring does not make the host wait either.
+    By default the host's clock is read: for a device this is the time of launching work, not of the work itself. With
+    events, marks on the device's stream are read when the times are requested, so that the host does not wait.
 
     Args:
-        event: Makes a mark, for example `partial(torch.cuda.Event, enable_timing=True)`.
+        event: Creates a mark, for example `partial(torch.cuda.Event, enable_timing=True)`.
     """
 
     def __init__(self, event: Callable[[], DeviceEvent] | None = None) -> None:
@@ -50,7 +49,7 @@ class StageTimer:
             finish()
 
     def begin(self, stage: str) -> Callable[[], None]:
-        """Start a call of `stage`; what is returned ends it."""
+        """Start a call of `stage`; the returned function ends it."""
         if self._event is None:
             start = time.perf_counter()
             return lambda: self.add(stage, time.perf_counter() - start)
@@ -79,19 +78,19 @@ class StageTimer:
         return dict(self._seconds)
 
     def calls(self) -> dict[str, int]:
-        """Return how often every stage was timed."""
+        """Return the number of calls of every stage."""
         self._read_marks()
         return dict(self._calls)
 
     def take(self, other: StageTimer) -> None:
-        """Add everything that `other` has measured, and make it forget."""
+        """Add the times of `other`, and reset it."""
         for stage, seconds in other.totals().items():
             self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
             self._calls[stage] = self._calls.get(stage, 0) + other._calls[stage]
         other.reset()
 
     def reset(self) -> None:
-        """Forget everything measured so far."""
+        """Remove all times."""
         self._seconds.clear()
         self._calls.clear()
         self._marks.clear()

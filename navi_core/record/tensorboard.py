@@ -18,8 +18,8 @@ __all__ = ["TensorBoardWriter"]
 class TensorBoardWriter:
     """Writes every scalar of a metric log into a TensorBoard event file.
 
-    The file is begun with the first scalar; what an earlier process of the same run wrote from that step on is
-    marked as gone, so that a resumed run shows one curve.
+    The file is created with the first scalar; points of an earlier process of the same run from that step on are
+    purged, so that a resumed run shows one curve.
 
     Args:
         directory: Folder of the event files, for example `<run>/tensorboard`.

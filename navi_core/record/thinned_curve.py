@@ -1,4 +1,4 @@
-"""A curve that may grow for ever, in a bounded number of points that lie evenly over all of it."""
+"""Thinned curve: a growing curve in a bounded number of evenly spaced points."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["ThinnedCurve"]
 
 
 class ThinnedCurve:
-    """Keeps every point while they are few, and later every second, fourth, eighth …, from the beginning on.
+    """Keeps every point of a short curve, and every second, fourth, eighth … of a longer one.
 
-    The newest point always stands at the end, until the next takes its place. What only points had that are left out
-    (a figure that not every update has) is told with the next one that stands.
+    The newest point is always the last one. Values that only dropped points had (of a metric that not every update has)
+    are merged into the next kept point.
 
     Args:
-        most: Points, at least 2.
+        most: Capacity in points, at least 2.
     """
 
     def __init__(self, most: int) -> None:
@@ -23,18 +23,18 @@ class ThinnedCurve:
         self._kept: list[tuple[float, dict[str, float]]] = []
         """The points 0, stride, 2 · stride, … of those taken."""
         self._newest: tuple[float, dict[str, float]] | None = None
-        """The last one taken, where it is none of them."""
+        """The last point, where it is none of them."""
         self._names: dict[str, None] = {}
 
     def take(self, step: float, values: Mapping[str, float]) -> None:
         """Add a point at the end.
 
-        One of an earlier step says that the run was started again from an earlier point: what came after it goes. One
-        of the same step corrects the last.
+        An earlier step means that the run was resumed from an earlier point: the points behind it are removed. The
+        same step updates the last point.
 
         Args:
-            step: Where it stands; finite.
-            values: Its figures by name; those that are no finite numbers are unknown.
+            step: Position; finite.
+            values: By name; non-finite ones are unknown.
         """
         self._names |= dict.fromkeys(values)
         known = {name: value for name, value in values.items() if math.isfinite(value)}
@@ -46,22 +46,22 @@ class ThinnedCurve:
             self._return_to(step)
         if self._newest is not None:
             known = self._newest[1] | known
-        stands = self._taken % self._stride == 0
+        is_kept = self._taken % self._stride == 0
         self._taken += 1
-        self._newest = None if stands else (step, known)
-        if stands:
+        self._newest = None if is_kept else (step, known)
+        if is_kept:
             self._kept.append((step, known))
             if len(self._kept) >= self._most:
                 self._thin()
 
     @property
     def steps(self) -> list[float]:
-        """Where the points stand, in order."""
+        """Positions of the points, in order."""
         return [step for step, _ in self._points()]
 
     @property
     def series(self) -> dict[str, list[float | None]]:
-        """Figures at `steps` by name; None where one is unknown."""
+        """Values at `steps` by name; None where one is unknown."""
         points = self._points()
         return {name: [values.get(name) for _, values in points] for name in self._names}
 
@@ -69,12 +69,12 @@ class ThinnedCurve:
         return self._kept if self._newest is None else [*self._kept, self._newest]
 
     def _return_to(self, step: float) -> None:
-        """Forget what came at a step or later."""
+        """Remove the points at a step or later."""
         self._newest = None
         self._kept = [point for point in self._kept if point[0] < step]
         if len(self._kept) < self._most // 4:
-            self._stride = 1  # of a long run little is left: what comes is not thinned for its sake
-        # As many as there would be if the last that is left had just come.
+            self._stride = 1  # few points of a long run are left: later points are not thinned
+        # The number of points up to the last one left.
         self._taken = (len(self._kept) - 1) * self._stride + 1 if self._kept else 0
 
     def _thin(self) -> None:

@@ -1,4 +1,4 @@
-"""Observations for viewers: one selected drone, some ten times a second, and nothing where nobody looks."""
+"""Observations on the wire: built for one drone, and published to viewers at a limited rate."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from navi_core.config import WireConfig
 from navi_core.service.wire import OVERHEAD_SHAPE, DistanceMatrix, RobotPose
 from navi_core.service.wire.sockets import Publisher
+from navi_core.world import NavigationEnv
+from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
-__all__ = ["ObservationPublisher", "distance_matrix", "observation_of"]
+__all__ = ["ObservationPublisher", "SceneView", "distance_matrix", "observation_of"]
 
 _TOPIC = "distance_matrix_v2"
 _NOT_DRAWN = np.zeros((0, 0, OVERHEAD_SHAPE[2]), np.uint8)
@@ -68,18 +71,18 @@ def observation_of(matrix: DistanceMatrix) -> torch.Tensor:
 
 
 class ObservationPublisher:
-    """Offers observations to viewers without costing anything while nobody watches.
+    """Publishes observations to viewers at a limited rate, at no cost without viewers.
 
-    A run offers each step; a message is built only if someone subscribed and the last one is old enough. During
-    long pauses (an update) `heartbeat` repeats the last one, so that a viewer sees that the run lives.
+    A run offers each step; a message is built only for subscribers, and if the last one is old enough. During long
+    pauses (an update) `heartbeat` repeats the last one, as a sign of life.
 
     Args:
-        publisher: Where to publish.
+        publisher: The socket.
         limits: `observation_hz` and `heartbeat_seconds`.
-        clock: Seconds; tests bring their own.
+        clock: Returns seconds; replaced in tests.
 
     Attributes:
-        selected: Drone that viewers see.
+        selected: Drone that is published.
         built: Observations built so far.
     """
 
@@ -96,29 +99,73 @@ class ObservationPublisher:
         self.built = 0
 
     def due(self) -> bool:
-        """Tell whether an observation offered now would be sent."""
+        """Return whether an observation offered now would be sent."""
         return self._clock() >= self._next and self.publisher.watched(_TOPIC)
 
     def offer(self, build: Callable[[int], DistanceMatrix]) -> bool:
         """Send the selected drone's observation if it is due.
 
         Args:
-            build: Makes the message of a drone; called only if it will be sent.
+            build: Builds the message of a drone; called only if it is due.
         """
         if not self.due():
             return False
         self._last = build(self.selected)
         self.built += 1
         now = self._clock()
-        # From the former due time on, so that the mean rate holds; never a burst after a pause.
+        # Counted from the last due time, so that the mean rate holds; no burst after a pause.
         period = 1.0 / self._limits.observation_hz
         self._next = max(self._next + period, now) if now - self._next < period else now + period
         self._sent_at = now
         return self.publisher.publish(self._last)
 
     def heartbeat(self) -> bool:
-        """Repeat the last observation where nothing was sent for a heartbeat's time."""
+        """Repeat the last observation where none was sent for `heartbeat_seconds`."""
         if self._last is None or self._clock() - self._sent_at < self._limits.heartbeat_seconds:
             return False
         self._sent_at = self._clock()
         return self.publisher.publish(self._last)
+
+
+_MAP_EVERY = 5
+"""Observations per map from above."""
+
+
+class SceneView:
+    """Maps of an environment's scenes for viewers.
+
+    Args:
+        env: Only read.
+    """
+
+    def __init__(self, env: NavigationEnv) -> None:
+        self._env, self._maps = env, OverheadMaps(env.field, env.floors)
+        self._at: tuple[int, int, Overhead] | None = None
+        self._asked = 0
+
+    def look(self, row: int, height: float) -> tuple[dict[str, float], npt.NDArray[np.uint8]] | None:
+        """Return the values of the scene event and the (256, 256, 3) map; None where the last map is still valid.
+
+        Every map comes with its scene event: a viewer may have joined since the last one.
+
+        Args:
+            row: Of the drone.
+            height: Of the drone [m].
+        """
+        env = self._env
+        scene, episode = (int(env.counters[name][row]) for name in ("scene", "episode"))
+        view = self._maps.at(scene, height)
+        key, turn = (row, episode, view), self._asked
+        self._asked += 1
+        if key == self._at and turn % _MAP_EVERY:
+            return None
+        self._at = key
+        low, high = env.field.bounds(scene)
+        values = {
+            "scene": scene, "scenes": env.field.num_scenes, "rows": env.num_envs,
+            "max_distance": env.config.max_distance, "decision_hz": env.config.dynamics.decision_hz,
+            "low_x": low[0], "low_y": low[1], "low_z": low[2], "high_x": high[0], "high_y": high[1], "high_z": high[2],
+            "corner_x": view.corner[0], "corner_z": view.corner[1], "metres_per_pixel": view.metres_per_pixel,
+            "height": view.height,
+        }  # fmt: skip
+        return values, tint_seen(view, env.view.seen[row].cpu().numpy())

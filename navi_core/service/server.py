@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.config import WireConfig
-from navi_core.service.health import HealthPages
-from navi_core.service.metrics import ServiceMetrics
+from navi_core.service.metrics import HealthPages, ServiceMetrics
 from navi_core.service.wire import Publisher, TelemetryEvent
 from navi_core.service.wire.sockets import is_loopback
 

@@ -1,7 +1,8 @@
-"""A lock that knows for how long it is held."""
+"""Locks that measure their holders, and garbage collection that waits for them."""
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
@@ -10,28 +11,61 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from navi_core.service.garbage import COLLECTOR
+__all__ = ["COLLECTOR", "LONG", "Collector", "TimedLock", "settle"]
 
-__all__ = ["LONG", "TimedLock"]
+
+def settle() -> None:
+    """Exclude all present objects from garbage collection, whose pauses would delay a decision by milliseconds.
+
+    Called by a process before it serves.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+class Collector:
+    """Garbage collector of the process; it may be paused by several users."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users, self._was_on = 0, False
+
+    def pause(self) -> None:
+        """Collect nothing until `resume`."""
+        with self._lock:
+            if self._users == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._users += 1
+
+    def resume(self) -> None:
+        """End one pause; after the last one the collector is enabled, if it was before the first."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._was_on:
+                gc.enable()
+
+
+COLLECTOR = Collector()
+"""Collector of this process."""
+
 
 _KEPT = 10_000
 LONG = 1e-3
-"""No holder should work longer [s]."""
+"""Longest intended work of a holder [s]."""
 
 
 class TimedLock:
-    """A lock, and how long its holders took.
+    """Lock that measures its holders.
 
-    No round of the garbage collector begins while one is held anywhere in the process: a round takes milliseconds, for
-    which whoever wants the lock would wait.
+    Garbage collection is paused while one is held anywhere in the process: it would delay the waiting threads by
+    milliseconds.
 
     Attributes:
-        holders: How many have held it.
-        work: Processor time that they spent, together [s]. Unlike `holds` it does not count how long the machine, or
-            another thread of the interpreter, kept a holder waiting.
-        longest_work: Most of it that one spent [s]. The kernel charges interrupts to whoever is on the core, a machine
-            that shares its cores also others' time.
-        long: Holders who spent more than `LONG`.
+        holders: Number of holders so far.
+        work: Processor time of all holders [s]; unlike `holds` without the time that a holder was descheduled.
+        longest_work: Largest processor time of one holder [s]; includes interrupts on its core.
+        long: Holders with more than `LONG`.
     """
 
     def __init__(self) -> None:
@@ -42,7 +76,7 @@ class TimedLock:
 
     @contextmanager
     def held(self, timeout: float = -1.0) -> Iterator[bool]:
-        """Hold the lock; yields false where it is not to be had in time.
+        """Hold the lock; yield false after a timeout.
 
         Args:
             timeout: Longest wait [s]; negative waits for ever.
@@ -62,9 +96,9 @@ class TimedLock:
                 self.longest_work = max(self.longest_work, worked)
                 self.long += worked > LONG
                 self._lock.release()
-                COLLECTOR.go_on()
+                COLLECTOR.resume()
 
     def holds(self) -> np.ndarray:
-        """Return how long the latest 10,000 holders held it, waiting included [s]."""
+        """Return the durations of the latest 10,000 holders, waiting included [s]."""
         with self._lock:
             return np.array(self._holds)

@@ -55,7 +55,7 @@ def test_a_lock_is_for_the_group_to_take_where_the_umask_lets_it_and_for_nobody_
     assert modes == {0o002: 0o664, 0o022: 0o644, 0o000: 0o664}
 
 
-def test_a_lock_of_somebody_else_is_taken_by_who_may_read_it(tmp_path, monkeypatch):
+def test_readable_lock_of_another_user_can_be_taken(tmp_path, monkeypatch):
     lock, opens = tmp_path / "theirs.lock", os.open
 
     def refused(path, flags, *mode):
@@ -73,14 +73,14 @@ def test_a_lock_of_somebody_else_is_taken_by_who_may_read_it(tmp_path, monkeypat
     assert not is_locked(lock)
 
 
-def test_only_runs_of_a_name_are_looked_at():
+def test_runs_in_use_are_filtered_by_prefix():
     with opened("a-1") as one, opened("a-2") as two, opened("b") as other:
         assert runs_in_use() == sorted(run.run_id for run in (one, two, other))
         assert runs_in_use(prefix="trial-a-") == sorted(run.run_id for run in (one, two))
     assert runs_in_use() == []
 
 
-def test_who_cannot_look_does_not_say_that_nobody_holds_it(tmp_path):
+def test_unreadable_lock_is_not_reported_as_free(tmp_path):
     lock = tmp_path / "a.lock"
     with wait_for_lock(lock):
         before = resource.getrlimit(resource.RLIMIT_NOFILE)

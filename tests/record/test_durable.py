@@ -10,7 +10,7 @@ import pytest
 from navi_core.record.durable import durable_file, sweep_left, write_durably
 
 
-def test_what_ends_the_writing_leaves_the_file_as_it_was(tmp_path):
+def test_interrupted_write_leaves_the_file_unchanged(tmp_path):
     path = tmp_path / "book.json"
     write_durably(path, b"old")
     with pytest.raises(KeyboardInterrupt), durable_file(path) as stream:
@@ -19,7 +19,7 @@ def test_what_ends_the_writing_leaves_the_file_as_it_was(tmp_path):
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["book.json"]
 
 
-def test_what_killed_writers_left_is_swept_and_what_living_ones_write_stays(tmp_path):
+def test_files_of_killed_writers_are_swept_and_of_living_ones_stay(tmp_path):
     # A folder may be anybody's: hidden files of other programs stay, whatever their age.
     others = (".draft.tmp", ".draft.odt.tmp", ".1.tmp", "whole.pt")
     for name, age in ((".dead.pt.1.tmp", 7200), (".alive.pt.2.tmp", 60), *((name, 7200) for name in others)):

@@ -11,7 +11,7 @@ import pytest
 from navi_core.config import PPOConfig, TrainConfig, config_hash
 from navi_core.errors import RunError
 from navi_core.record import RunDirectory
-from navi_core.record.other_code import learned_by_other_code
+from navi_core.record.run_directory import learned_by_other_code
 
 
 def opened(root, **kw):

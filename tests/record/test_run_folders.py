@@ -25,7 +25,7 @@ def runs(tmp_path):
     return root
 
 
-def test_what_runs_take_is_told_the_largest_first(runs):
+def test_runs_are_listed_by_size(runs):
     found = run_folders(runs)
     assert [folder.replays for folder in found] == [5000, 5000, 100]
     assert sum(".old-" in folder.name for folder in found) == 1

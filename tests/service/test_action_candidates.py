@@ -46,8 +46,8 @@ def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
         for _ in range(5):
             flight.step(flight.action())
         action = 1.5 * flight.action()  # beyond the limits, as a policy's may be
-        told = asked(flight, action)
-        verdict, command, first = told.flown, told.command, judged(flight, action)
+        choice = asked(flight, action)
+        verdict, command, first = choice.flown, choice.command, judged(flight, action)
         tried = {share: judged(flight, scaled(action, share)) for share in SHARES}
         for row in range(ROWS):
             wanted, share = first, None
@@ -62,10 +62,10 @@ def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
                 torch.testing.assert_close(getattr(verdict, name)[row], getattr(wanted, name)[row], rtol=0, atol=1e-5)
             torch.testing.assert_close(verdict.components["novelty"][row], wanted.components["novelty"][row])
             # What the policy drew was sent only where it is flown as it is; the rest is what the gate said of it.
-            assert told.proposed.send[row] == (share is None and verdict.send[row])
-        assert torch.equal(told.proposed.collides, first.collides)
-        assert torch.equal(told.proposed.expected_reward, first.expected_reward)
-        assert torch.equal(told.velocity, torch.where(verdict.send[:, None], verdict.velocity, 0.0))
+            assert choice.proposed.send[row] == (share is None and verdict.send[row])
+        assert torch.equal(choice.proposed.collides, first.collides)
+        assert torch.equal(choice.proposed.expected_reward, first.expected_reward)
+        assert torch.equal(choice.velocity, torch.where(verdict.send[:, None], verdict.velocity, 0.0))
     assert min(seen.values()) > 0 and seen[None] > 50
 
 
@@ -73,7 +73,7 @@ def scaled(action: torch.Tensor, share: float) -> torch.Tensor:
     return action.clamp(-1.0, 1.0) * torch.tensor([share, share, share, 1.0])
 
 
-def test_a_motion_that_promises_little_goes_where_hovering_promises_no_more(field: Field) -> None:
+def test_low_reward_motion_is_sent_when_hovering_earns_no_more(field: Field) -> None:
     """In a house without a ceiling every pose costs starvation, and a threshold of zero would hold all motions."""
     flight = Flight(field, seed=4, threshold=100.0)
     action = flight.action()
@@ -85,29 +85,29 @@ def test_a_motion_that_promises_little_goes_where_hovering_promises_no_more(fiel
     assert not asked(flight, action, ()).flown.send.any()
 
 
-def test_a_situation_is_remembered_once_however_much_is_asked(field: Field) -> None:
+def test_drone_state_is_remembered_once_per_decision(field: Field) -> None:
     asking, twin = (Flight(field, seed=4, threshold=100.0) for _ in range(2))
-    told = asked(asking, asking.action())
-    assert (told.flown.send & ~told.proposed.send).any() and told.proposed.send.any()
+    choice = asked(asking, asking.action())
+    assert (choice.flown.send & ~choice.proposed.send).any() and choice.proposed.send.any()
     twin.gate.remember(twin.situation())
     assert torch.equal(asking.gate._past.visits, twin.gate._past.visits)
     assert torch.equal(asking.gate._past.seen, twin.gate._past.seen)
 
 
-def test_without_shares_what_would_collide_hovers(field: Field) -> None:
+def test_colliding_motion_hovers_without_slower_shares(field: Field) -> None:
     flight = Flight(field, seed=3)
     action = flight.action()
-    told = asked(flight, action, ())
+    choice = asked(flight, action, ())
     first = judged(flight, action)
-    assert first.collides.any() and torch.equal(told.flown.send, first.send) and told.proposed is told.flown
-    assert not told.command[~first.send].any() and torch.equal(told.command[first.send], action[first.send])
+    assert first.collides.any() and torch.equal(choice.flown.send, first.send) and choice.proposed is choice.flown
+    assert not choice.command[~first.send].any() and torch.equal(choice.command[first.send], action[first.send])
 
 
-def test_a_drone_in_no_known_scene_waits_whatever_is_proposed(field: Field) -> None:
+def test_drone_in_unknown_scene_waits_for_any_action(field: Field) -> None:
     flight = Flight(field, seed=3)
     flight.gate._scene[:] = -1
-    told = asked(flight, flight.action())
-    assert not told.flown.send.any() and not told.proposed.send.any() and not told.command.any()
+    choice = asked(flight, flight.action())
+    assert not choice.flown.send.any() and not choice.proposed.send.any() and not choice.command.any()
 
 
 def travelled(result) -> float:
@@ -115,7 +115,7 @@ def travelled(result) -> float:
     return sum(float(np.linalg.norm(np.diff(path, axis=0), axis=1).sum()) for path in result.trajectories) / 3
 
 
-def test_who_decides_the_same_in_the_same_place_gets_on_behind_the_gate(apartments) -> None:
+def test_deterministic_policy_makes_progress_behind_the_gate(apartments) -> None:
     config = EvalConfig(starts=3, max_steps=60, azimuth_bins=64, elevation_bins=16, block=4)
     course = build_course(apartments[:1], config)
     env = EnvConfig(azimuth_bins=64, elevation_bins=16)
@@ -141,7 +141,7 @@ def test_a_policy_is_flown_without_the_gate_and_behind_it_both_ways(make_checkpo
     assert served.score - without.score == pytest.approx(served.difference) and served.low <= served.difference
 
 
-def test_an_actor_sends_what_would_collide_slower(stage) -> None:
+def test_actor_sends_colliding_motion_slower(stage) -> None:
     model = tiny_model()
     fly_ahead(model.runner.policy)
     gate = RolloutGate(stage.field, SMALL, GateConfig(threshold=-10.0), capacity=64)
@@ -160,7 +160,7 @@ def test_an_actor_sends_what_would_collide_slower(stage) -> None:
     assert flown <= wanted and actor.metrics.counter("gate_slowed_total") > 0
 
 
-def test_a_flight_behind_the_gate_never_collides_however_it_was_proposed(field: Field) -> None:
+def test_gated_flight_never_collides(field: Field) -> None:
     env = NavigationEnv(field, ROWS, CONFIG, seed=9)
     gate = RolloutGate(field, CONFIG, GateConfig(threshold=-10.0), capacity=ROWS)
     rows, draws = torch.arange(ROWS), torch.Generator().manual_seed(9)
@@ -169,8 +169,8 @@ def test_a_flight_behind_the_gate_never_collides_however_it_was_proposed(field: 
     hits = 0
     for _ in range(60):
         pose, action = env.poses(), torch.rand(ROWS, 4, generator=draws) * 2 - 1
-        told = choose_action(gate, DroneState(rows, pose["position"], pose["yaw"], velocity, obs), action, SHARES)
-        batch = env.step(told.command)
-        velocity, obs = told.velocity, batch.obs
+        choice = choose_action(gate, DroneState(rows, pose["position"], pose["yaw"], velocity, obs), action, SHARES)
+        batch = env.step(choice.command)
+        velocity, obs = choice.velocity, batch.obs
         hits += int(batch.info["collision"].sum())
     assert hits == 0

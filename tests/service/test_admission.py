@@ -71,7 +71,7 @@ def test_equal_versions_stay_where_some_episodes_end_early(drones: int, cut: flo
 
 
 @pytest.mark.parametrize(("drones", "cut"), [(64, 0.4), (128, 0.2)])
-def test_a_fall_is_seen_where_short_episodes_pay_more(drones: int, cut: float) -> None:
+def test_rollback_detects_fall_when_short_episodes_earn_more(drones: int, cut: float) -> None:
     """Counted as they ended, the short ones hid it: 2 of 10 were seen."""
     fell = 0
     for seed in range(10):
@@ -98,7 +98,7 @@ def test_an_episode_waits_for_those_that_began_before_it() -> None:
     assert list(admission._returns.latest) == pytest.approx(0.1 * np.arange(2, 12))
 
 
-def test_what_is_judged_began_under_the_version_and_what_it_is_judged_by_before() -> None:
+def test_episodes_count_for_the_version_they_began_under() -> None:
     admission = Admission(POLICY, 10)
     fly(admission, 0, 1.0)
     for drone in (1, 2):
@@ -115,7 +115,7 @@ def test_what_is_judged_began_under_the_version_and_what_it_is_judged_by_before(
     assert list(admission._previous_returns) == [1.0, 2.5] and of_serving(admission) == 5.0
 
 
-def test_the_sample_before_has_its_share_of_long_episodes_however_short_a_version_serves() -> None:
+def test_previous_returns_include_long_episodes_of_short_lived_versions() -> None:
     """Without the one it stops at, it would be short ones alone."""
     fleet, admission = Fleet(0, 16, 0.5, -100.0), Admission(POLICY, 5000)
     for version in range(1000):
@@ -126,7 +126,7 @@ def test_the_sample_before_has_its_share_of_long_episodes_however_short_a_versio
     assert len(earlier) > 1500 and abs(short.mean() - 0.5) < 4 * 0.5 / len(earlier) ** 0.5
 
 
-def test_a_look_is_at_the_first_of_them_however_many_there_are() -> None:
+def test_test_uses_the_first_episodes_only() -> None:
     """Whoever looks between ten and twenty looks when a long one is awaited."""
     admission = Admission(POLICY, 100)
     for i in range(40):
@@ -138,7 +138,7 @@ def test_a_look_is_at_the_first_of_them_however_many_there_are() -> None:
     assert back is not None and back.live_reward == pytest.approx(0.2)
 
 
-def test_ten_without_what_one_in_ten_is_paid_are_no_fall() -> None:
+def test_ten_episodes_without_a_rare_reward_cause_no_rollback() -> None:
     """Ten such have none of them in a third of the cases."""
     admission = Admission(POLICY, 100)
     for i in range(100):
@@ -152,7 +152,7 @@ def test_ten_without_what_one_in_ten_is_paid_are_no_fall() -> None:
     assert admission.roll_back() is not None, "eighty have none in a case of five thousand"
 
 
-def test_what_was_under_way_when_a_version_fell_is_of_none() -> None:
+def test_running_episodes_at_rollback_count_for_no_version() -> None:
     admission = Admission(POLICY, 100)
     for i in range(40):
         fly(admission, 0, 1.0 + 0.1 * (i % 3))
@@ -170,7 +170,7 @@ def test_what_was_under_way_when_a_version_fell_is_of_none() -> None:
     assert of_serving(admission) == 3.0
 
 
-def test_the_rest_of_an_episode_counts_for_nothing() -> None:
+def test_partial_episode_is_not_counted() -> None:
     admission = Admission(POLICY, 100)
     admission.begin_partial(0)
     fly(admission, 0, 1.0, 1.0)
@@ -183,7 +183,7 @@ def test_the_rest_of_an_episode_counts_for_nothing() -> None:
     assert of_serving(admission) == 4.0
 
 
-def test_drones_that_leave_together_do_not_leave_their_short_episodes() -> None:
+def test_drones_leaving_together_leave_no_short_episode_bias() -> None:
     admission = Admission(POLICY, 100)
     for drone in range(64):
         if drone % 2:
@@ -200,7 +200,7 @@ def test_drones_that_leave_together_do_not_leave_their_short_episodes() -> None:
     assert of_serving(admission) == 4.0
 
 
-def test_a_drone_that_left_holds_nobody_and_was_nowhere_else() -> None:
+def test_departed_drone_blocks_no_other() -> None:
     admission = Admission(POLICY, 100)
     fly(admission, 0, 1.0, ends=False)
     fly(admission, 1, 2.0)
@@ -215,7 +215,7 @@ def test_a_drone_that_left_holds_nobody_and_was_nowhere_else() -> None:
     assert list(admission._previous_returns) == [2.0, 4.0] and of_serving(admission) == 7.0
 
 
-def test_an_episode_that_never_ends_counts_as_it_stands_and_memory_is_bounded() -> None:
+def test_endless_episode_is_counted_unfinished_in_bounded_memory() -> None:
     admission, most = Admission(POLICY, 100), 0
     fly(admission, 0, -50.0, ends=False)
     for _ in range(2000):
@@ -231,7 +231,7 @@ def test_an_episode_that_never_ends_counts_as_it_stands_and_memory_is_bounded() 
     assert of_serving(admission) == 1.0
 
 
-def test_against_every_episode_kept() -> None:
+def test_returns_match_a_full_history() -> None:
     draws = np.random.default_rng(0)
     for _ in range(50):
         version_returns, under_way, kept = VersionReturns(20), dict[int, Episode](), []
@@ -276,7 +276,7 @@ def learning(tmp_path):
     return FlightLearning(tiny_model(), ContinuousTrainingConfig(), None, outbox=tmp_path)
 
 
-def test_a_service_that_meets_drones_amid_their_episodes_counts_from_the_next_on(learning) -> None:
+def test_service_joining_mid_episode_counts_from_the_next_episode(learning) -> None:
     admission = learning.trainer.admission
     met, new = Drone(learning), Drone(learning, 1)
     met.fly(3, 1.0, 1.0)
@@ -290,7 +290,7 @@ def test_a_service_that_meets_drones_amid_their_episodes_counts_from_the_next_on
     assert of_serving(admission) == 4.0 and not admission._current
 
 
-def test_an_episode_that_was_broken_off_is_not_gone_on_with_in_the_next(learning) -> None:
+def test_broken_episode_is_not_continued_in_the_next(learning) -> None:
     """An environment that is started again tells of no end."""
     admission, drone = learning.trainer.admission, Drone(learning)
     drone.fly(3, 1.0, step=0, ends=False)

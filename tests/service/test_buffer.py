@@ -69,7 +69,7 @@ def test_the_newest_pending_of_a_session_replaces_the_older() -> None:
     assert sample.trajectories[0].inputs(int(sample.rows["place"][0]), 2)[0][0, 0] == 2.0
 
 
-def test_the_oldest_goes_first_and_the_size_stays() -> None:
+def test_oldest_experience_is_evicted_at_capacity() -> None:
     kept = buffer()
     for number in range(25):
         kept.add(experience(number=number, actual_reward=float(number)))
@@ -96,7 +96,7 @@ def test_samples_are_drawn_without_replacement() -> None:
         {"actual_reward": float("inf")},
     ],
 )
-def test_what_is_not_finite_or_of_another_shape_is_refused(change) -> None:
+def test_non_finite_or_misshapen_experience_is_refused(change) -> None:
     kept = buffer()
     assert not kept.add(experience(**change)) and len(kept) == 0
     assert kept.get_stats()["total_refused"] == 1
@@ -108,13 +108,13 @@ def test_a_latent_of_another_width_is_refused() -> None:
     assert not kept.add(experience(width=9, actual_reward=1.0))
 
 
-def test_a_reward_that_is_no_number_drops_its_experience() -> None:
+def test_non_finite_reward_drops_experience() -> None:
     kept = buffer()
     kept.add(experience())
     assert not kept.update_pending_reward(0, float("nan")) and len(kept) == 0
 
 
-def test_a_lock_that_is_held_is_warned_of_and_never_waited_for_longer(caplog) -> None:
+def test_held_lock_times_out_with_a_warning(caplog) -> None:
     kept = buffer()
     kept.add(experience(actual_reward=1.0))
     with kept.lock.held():
@@ -125,7 +125,7 @@ def test_a_lock_that_is_held_is_warned_of_and_never_waited_for_longer(caplog) ->
     assert kept.sample(1) is not None
 
 
-def test_the_oldest_go_where_memory_is_short() -> None:
+def test_oldest_experiences_are_evicted_when_memory_is_short() -> None:
     kept = buffer(buffer_capacity=1000, buffer_bytes=40_000)
     for number in range(1000):
         kept.add(experience(number=number, width=64, actual_reward=1.0))
@@ -162,7 +162,7 @@ def watched(kept: ExperienceReplayBuffer) -> list[bool]:
 
 
 @pytest.mark.parametrize("way", ["evicted by one", "evicted by a reward", "replaced", "dropped", "begun", "cleared"])
-def test_what_goes_is_freed_when_nobody_waits_for_the_lock(way: str) -> None:
+def test_evicted_objects_are_freed_without_the_lock(way: str) -> None:
     kept = buffer(buffer_capacity=2, batch_size=2, store="observation")
 
     def add(session: int, *, learn: bool = True, **changes) -> None:
@@ -190,7 +190,7 @@ def test_what_goes_is_freed_when_nobody_waits_for_the_lock(way: str) -> None:
     assert freed and all(freed)
 
 
-def test_a_cleared_buffer_takes_latents_of_another_width() -> None:
+def test_cleared_buffer_accepts_latents_of_another_width() -> None:
     kept = buffer()
     kept.add(experience(actual_reward=1.0))
     kept.clear()
@@ -245,7 +245,7 @@ def test_advantages_are_those_of_the_rewards_that_followed() -> None:
         ("gate_signal", True, 1.0),
     ],
 )
-def test_what_followed_counts_as_the_reward_mode_has_it(mode: str, gated: bool, worth: float) -> None:
+def test_following_rewards_obey_the_reward_mode(mode: str, gated: bool, worth: float) -> None:
     kept = ExperienceReplayBuffer(ContinuousTrainingConfig(reward_mode=mode), gated=gated)
     for number in range(2):
         kept.add(experience(number=number, expected_reward=1.0, actual_reward=4.0))
@@ -253,7 +253,7 @@ def test_what_followed_counts_as_the_reward_mode_has_it(mode: str, gated: bool, 
     assert trajectory.advantage(0, 10.0, 1.0, 1.0)[0] == pytest.approx(10.0 + worth)
 
 
-def test_a_trajectory_ends_with_an_episode_though_its_last_decision_was_complete_before() -> None:
+def test_trajectory_ends_with_its_episode_after_a_complete_last_decision() -> None:
     kept = buffer()
     for number in range(2):
         kept.add(experience(number=number, value=2.0, expected_reward=1.0, actual_reward=1.0))
@@ -265,7 +265,7 @@ def test_a_trajectory_ends_with_an_episode_though_its_last_decision_was_complete
 
 
 @pytest.mark.parametrize("pending", [False, True])
-def test_nothing_follows_where_the_task_was_done(pending: bool) -> None:
+def test_termination_is_not_bootstrapped(pending: bool) -> None:
     kept, end = buffer(), {"ends": True, "terminated": True}
     for number in range(3):
         reward = None if pending else 1.0

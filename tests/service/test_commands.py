@@ -19,7 +19,7 @@ from tests.service.conftest import SMALL, tiny_model
 from tests.service.test_learning_actor import matrix
 
 
-def test_commands_are_told_of_the_drones_that_begin_and_of_how_they_fly(stage) -> None:
+def test_commands_receive_resets_and_velocities(stage) -> None:
     """Of two drones one begins; the other keeps what the gate remembers of it."""
     gate = RolloutGate(stage.field, SMALL, GateConfig(threshold=-10.0), capacity=4)
     metrics = ServiceMetrics("navi_actor")

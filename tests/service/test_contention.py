@@ -28,7 +28,7 @@ from tests.service.test_servers import ask, command
         ([("a", 0), ("b", 1), ("c", 2), ("a", 3), ("b", 4), ("c", 5)], 3),  # three in a round
     ],
 )
-def test_only_turns_count(asked, contended) -> None:
+def test_contention_needs_peers_in_turns(asked, contended) -> None:
     contention = Contention(metrics := ServiceMetrics("navi_environment"), 5.0)
     for peer, now in asked:
         contention.record([3], peer.encode(), now)
@@ -36,7 +36,7 @@ def test_only_turns_count(asked, contended) -> None:
     assert metrics.counter("contended_total") == contended
 
 
-def test_it_is_told_of_once_in_ten_seconds(caplog) -> None:
+def test_contention_is_warned_of_once_in_ten_seconds(caplog) -> None:
     contention = Contention(ServiceMetrics("navi_environment"), 5.0)
     with caplog.at_level(logging.WARNING, logger="navi.service"):
         for step in range(13):
@@ -44,14 +44,14 @@ def test_it_is_told_of_once_in_ten_seconds(caplog) -> None:
     assert len(caplog.records) == 2  # after 2 s and after 12
 
 
-def test_peers_that_connect_for_each_decision_do_not_fill_the_memory() -> None:
+def test_reconnecting_peers_use_bounded_memory() -> None:
     contention = Contention(metrics := ServiceMetrics("navi_environment"), 5.0)
     for step in range(100):
         contention.record([3], str(step).encode(), 0.01 * step)
     assert len(contention._peers[3]) < 10 and metrics.counter("contended_total") == 0
 
 
-def test_an_environment_tells_of_two_actors(stage, caplog) -> None:
+def test_environment_warns_of_two_actors(stage, caplog) -> None:
     server = stage.environment(sessions=2, first_env_id=10)
     caplog.set_level(logging.WARNING, logger="navi.service")
     with requester(server.answer_endpoint) as one, requester(server.answer_endpoint) as other:

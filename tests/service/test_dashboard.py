@@ -20,9 +20,8 @@ from navi_core.learn.run.progress import Progress
 from navi_core.service.recordings import Recording, record_session
 from navi_core.service.viewing import Digest, Feed, TrainingBroadcast
 from navi_core.service.web import listen, served_page
-from navi_core.service.web.hub import Viewer
+from navi_core.service.web.hub import Viewer, pack_message
 from navi_core.service.web.live import LiveShow
-from navi_core.service.web.packing import pack_message
 from navi_core.service.wire import DistanceMatrix, RobotPose, StepResult
 from navi_core.world import Field, NavigationEnv, denormalise_depth
 from tests.service.page_client import page_client, unpacked
@@ -51,7 +50,7 @@ def flown(env, broadcast, decisions=4):
     return watched, batch
 
 
-def test_a_page_is_sent_what_was_published(env, dashboard):
+def test_page_receives_published_messages(env, dashboard):
     with TrainingBroadcast("run", "ppo") as broadcast, page_client(dashboard) as page:
         watched, batch = flown(env, broadcast)
         frame = page.until("frame", lambda m: m["step"] == watched.decisions)
@@ -70,7 +69,7 @@ def test_a_page_is_sent_what_was_published(env, dashboard):
         assert page.until("frame", lambda m: m["drone"] == 2)["step"] == watched.decisions
 
 
-def test_a_dashboard_follows_what_it_watches_through_a_restart(env, dashboard):
+def test_dashboard_follows_a_restarted_run(env, dashboard):
     with page_client(dashboard) as page:
         for attempt in range(2):
             with TrainingBroadcast("run", "ppo") as broadcast:
@@ -100,7 +99,7 @@ def test_a_run_with_fewer_drones_takes_the_place_of_another_and_is_shown(apartme
             assert page.until("sources", lambda m: m["row"] == 0)["drones"] == [0, 0]
 
 
-def test_a_page_opened_when_a_run_is_over_is_not_told_that_it_lives(env, dashboard, monkeypatch):
+def test_page_opened_after_a_run_does_not_show_it_as_live(env, dashboard, monkeypatch):
     monkeypatch.setattr("navi_core.service.web.live._LOST_SECONDS", 0.3)
     with page_client(dashboard) as early:
         with TrainingBroadcast("run", "ppo") as broadcast:
@@ -112,7 +111,7 @@ def test_a_page_opened_when_a_run_is_over_is_not_told_that_it_lives(env, dashboa
             assert late.until("status")["phase"] == "waiting"
 
 
-def test_beside_a_service_the_page_shows_the_drone_that_it_names_and_goes_on(stage):
+def test_page_keeps_showing_the_named_drone_of_a_service(stage):
     """A newcomer is greeted with every drone; after that one alone is published."""
     environment = stage.environment(sessions=3)
     actor = stage.actor(environment)
@@ -126,7 +125,7 @@ def test_beside_a_service_the_page_shows_the_drone_that_it_names_and_goes_on(sta
 
 
 @pytest.mark.parametrize("who", ["page", "recording"])
-def test_a_chosen_drone_is_shown_on_when_its_service_was_started_again(stage, tmp_path, who):
+def test_selected_drone_stays_after_a_service_restart(stage, tmp_path, who):
     """One of them said which to the server before, which shows it to all; the next one has heard nothing."""
     server = stage.environment(sessions=3)
     actor = stage.actor(server)
@@ -156,7 +155,7 @@ def test_a_chosen_drone_is_shown_on_when_its_service_was_started_again(stage, tm
         assert len(seen(list(heard)) & seen(message for _, message in recorded.messages())) > 5
 
 
-def test_sessions_that_fell_silent_are_left_out(stage, monkeypatch):
+def test_silent_sessions_are_left_out(stage, monkeypatch):
     monkeypatch.setattr("navi_core.service.viewing.digest._FORGET_SECONDS", 0.5)
     environment = stage.environment(sessions=2)
     actor = stage.actor(environment)
@@ -168,10 +167,10 @@ def test_sessions_that_fell_silent_are_left_out(stage, monkeypatch):
         assert silent["sessions"] == []
 
 
-def test_without_an_open_page_no_observation_is_asked_for(env, dashboard):
+def test_no_observation_is_requested_without_an_open_page(env, dashboard):
     with TrainingBroadcast("run", "ppo") as broadcast:
         watched = broadcast.watch(env)
-        until(lambda: broadcast._heard)
+        until(lambda: broadcast._telemetry_watched)
         for _ in range(20):
             watched.step(torch.rand(3, 4))
             time.sleep(0.01)
@@ -181,7 +180,7 @@ def test_without_an_open_page_no_observation_is_asked_for(env, dashboard):
         until(lambda: not broadcast.watched)
 
 
-def test_nonsense_from_a_page_is_told_and_does_no_harm(dashboard):
+def test_invalid_order_is_refused_with_a_message(dashboard):
     with page_client(dashboard) as page:
         for text in ("", "[]", "{", '{"do": 3}', "[" * 3000, "x" * 5000):
             page._socket.send(text)
@@ -193,7 +192,7 @@ def test_nonsense_from_a_page_is_told_and_does_no_harm(dashboard):
             assert "no drone" in page.until("refused")["reason"]
 
 
-def test_another_site_may_not_talk_to_the_page(dashboard):
+def test_other_origin_is_refused(dashboard):
     from websockets.exceptions import InvalidStatus
     from websockets.sync.client import connect
 
@@ -202,7 +201,7 @@ def test_another_site_may_not_talk_to_the_page(dashboard):
 
 
 @pytest.mark.parametrize("name", ["elsewhere.example", "127.0.0.1.elsewhere.example", "[elsewhere", ""])
-def test_a_name_that_somebody_made_to_lead_here_is_no_way_in(dashboard, name):
+def test_foreign_host_name_is_refused(dashboard, name):
     """Both the page and its stream: to a browser such a site would be the same as this page."""
     import http.client
 
@@ -221,13 +220,13 @@ def test_a_name_that_somebody_made_to_lead_here_is_no_way_in(dashboard, name):
 @pytest.mark.parametrize(
     "name", ["localhost", "127.0.0.1", "[::1]", "192.168.0.7", socket.gethostname(), "run.localhost", "LOCALHOST."]
 )
-def test_names_and_addresses_of_this_machine_are(dashboard, name):
+def test_local_names_and_addresses_are_accepted(dashboard, name):
     request = urllib.request.Request(dashboard, headers={"Host": f"{name}:80"})
     with urllib.request.urlopen(request) as answer:
         assert answer.status == 200
 
 
-def test_the_page_comes_whole_from_this_server(dashboard):
+def test_page_loads_nothing_from_other_servers(dashboard):
     for name, kind in (("", "text/html"), ("main.js", "javascript"), ("style.css", "text/css")):
         with urllib.request.urlopen(f"{dashboard}/{name}") as answer:
             assert kind in answer.headers["Content-Type"]
@@ -238,7 +237,7 @@ def test_the_page_comes_whole_from_this_server(dashboard):
         assert json.load(answer) == {"status": "ok", "viewers": 0}
 
 
-def test_a_taken_port_is_told_with_the_way_out():
+def test_port_in_use_is_reported_with_the_next_step():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -246,12 +245,12 @@ def test_a_taken_port_is_told_with_the_way_out():
             listen("127.0.0.1", other.getsockname()[1])
 
 
-def test_an_address_that_is_none_is_refused():
+def test_invalid_address_is_refused():
     with pytest.raises(ConfigError, match="status page"):
         LiveShow(status=("localhost:9100",))
 
 
-def test_a_page_hears_something_when_nothing_happens(monkeypatch):
+def test_page_receives_a_beat_when_idle(monkeypatch):
     """By its silence it knows that a connection is dead."""
     monkeypatch.setattr("navi_core.service.web.app._BEAT_SECONDS", 0.05)
     with served_page(LiveShow(discover=False)) as address, page_client(address) as page:
@@ -260,7 +259,7 @@ def test_a_page_hears_something_when_nothing_happens(monkeypatch):
         assert "frame" not in page.messages
 
 
-def test_a_page_that_takes_nothing_is_none(monkeypatch):
+def test_page_that_receives_nothing_is_dropped(monkeypatch):
     """The machine of a viewer sleeps; what it watched would be asked for observations for a quarter of an hour."""
     import asyncio
 
@@ -295,14 +294,14 @@ def test_a_slow_viewer_gets_the_newest_of_each_kind():
     assert asyncio.run(take()) == ([b"frame 999", b"map 999"], {})
 
 
-def test_a_reward_that_nobody_tells_is_not_zero():
+def test_missing_reward_is_not_zero():
     digest = Digest()
     pose = RobotPose(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0)
     rays = np.ones((1, 4, 3), np.float32)
     seen = (rays, rays, rays.astype(np.int32), rays > 0, np.zeros((0, 0, 3), np.uint8))
-    digest.take(DistanceMatrix(1, np.array([3], np.int32), (4, 3), *seen, pose, 7, 1.0))
+    digest.update(DistanceMatrix(1, np.array([3], np.int32), (4, 3), *seen, pose, 7, 1.0))
     assert math.isnan(digest.frame()[0]["reward"])
-    digest.take(StepResult(7, 3, 1, False, False, -0.25, 1.5, 1.0))
+    digest.update(StepResult(7, 3, 1, False, False, -0.25, 1.5, 1.0))
     facts = digest.frame()[0]
     assert (facts["drone"], facts["reward"], facts["episode_return"]) == (3, -0.25, 1.5)
 

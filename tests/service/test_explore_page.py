@@ -45,7 +45,7 @@ def test_a_flight_is_recorded_saved_and_exported_as_minari(page, tmp_path):
     np.testing.assert_array_equal(episode.actions, demo.actions)
 
 
-def test_the_first_word_to_a_page_says_which_scripts_the_server_has(apartments, tmp_path, monkeypatch):
+def test_first_message_to_a_page_has_its_version(apartments, tmp_path, monkeypatch):
     """A page that was left open through an upgrade fetches itself anew."""
     session = ExplorerSession([SceneChoice("scene", lambda: apartments[0])], SMALL)
     later = tmp_path / "static"
@@ -109,7 +109,7 @@ def test_a_full_disk_stops_time_and_keeps_the_flight(page, monkeypatch):
     assert len(load_demonstration(page.session.saved[0]).actions) == 5
 
 
-def test_the_terms_that_a_reward_weighs_are_told_from_the_others(page):
+def test_weighted_reward_terms_are_marked(page):
     frame = page.until("frame")
     assert frame["weights"]["view_gain"] > 0 and frame["weights"]["proximity"] == 0
 

@@ -53,7 +53,7 @@ def test_a_recorded_flight_holds_what_was_seen_before_each_command(session):
     assert demo.episode_starts.tolist() == [True, False, False, False]
 
 
-def test_what_was_taken_back_leaves_no_trace(choices, tmp_path):
+def test_undone_decisions_leave_no_trace(choices, tmp_path):
     flights = [ExplorerSession(choices, SMALL, tmp_path / name) for name in ("straight", "detour")]
     straight, detour = flights
     for session in flights:
@@ -71,7 +71,7 @@ def test_what_was_taken_back_leaves_no_trace(choices, tmp_path):
     assert straight.trajectory == detour.trajectory and straight.seen_share() == detour.seen_share()
 
 
-def test_taking_back_stops_where_the_recording_began(session):
+def test_undo_stops_at_the_beginning_of_the_recording(session):
     for _ in range(10):
         session.fly(AHEAD)
     session.record()
@@ -128,7 +128,7 @@ def test_a_flight_is_saved_once_however_its_explorer_ends(choices, tmp_path, mon
     assert [path.suffix for path in tmp_path.iterdir() if path.name != "index.json"] == [".npz"]
 
 
-def test_a_journal_holds_what_was_whole_when_its_explorer_was_killed(choices, tmp_path):
+def test_journal_keeps_whole_decisions_after_a_kill(choices, tmp_path):
     session = recording(choices, tmp_path, 5)
     kill(session)
     (journal,) = tmp_path.glob(".*.flight")
@@ -145,7 +145,7 @@ def test_a_journal_holds_what_was_whole_when_its_explorer_was_killed(choices, tm
     assert len(list(tmp_path.glob(".*.flight"))) == 5
 
 
-def test_what_a_disk_damaged_of_a_journal_is_told_and_nothing_of_it_vanishes(choices, tmp_path, caplog):
+def test_damaged_journal_is_reported_and_loses_no_whole_decision(choices, tmp_path, caplog):
     session = recording(choices, tmp_path, 6)
     kill(session)
     (journal,) = tmp_path.glob(".*.flight")
@@ -176,7 +176,7 @@ def test_a_flight_whose_explorer_saves_it_while_another_starts_is_there_once(cho
     assert len(list(tmp_path.glob("*.npz"))) == 1
 
 
-def test_what_killed_explorers_left_half_written_is_swept(choices, tmp_path, monkeypatch):
+def test_half_written_files_of_killed_explorers_are_removed(choices, tmp_path, monkeypatch):
     def killed(*names, **named):
         raise KeyboardInterrupt
 
@@ -223,7 +223,7 @@ def test_a_flight_goes_on_where_its_journal_has_no_room(choices, tmp_path, monke
     np.testing.assert_array_equal(load_demonstration(file).actions, np.float32([AHEAD, TURN, TURN, AHEAD]))
 
 
-def test_recording_into_a_folder_that_cannot_be_written_says_so_before_the_flight(choices, tmp_path, monkeypatch):
+def test_read_only_folder_is_reported_before_the_flight(choices, tmp_path, monkeypatch):
     session = ExplorerSession(choices, SMALL, tmp_path)
 
     def refuse(*args):
@@ -276,7 +276,7 @@ def test_a_flight_of_one_decision_is_not_saved(session):
 
 
 @pytest.mark.parametrize("command", [(1.0,), (0.0, 0.0, 0.0, math.nan), (0.0, 0.0, math.inf, 0.0)])
-def test_commands_that_are_no_commands_are_refused_and_move_nothing(session, command):
+def test_invalid_commands_are_refused_and_move_nothing(session, command):
     pose = session.pose()
     with pytest.raises(ConfigError, match="four finite numbers"):
         session.fly(command)

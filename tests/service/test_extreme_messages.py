@@ -48,16 +48,16 @@ def seen(env_id: int, *, episode: int = 1, step_id: int = 0, size: tuple[int, in
 def nobody() -> DistanceMatrix:
     """Return an observation of no drone."""
     one = seen(0)
-    fields = {name: getattr(one, name) for name in DistanceMatrix.kinds()}
+    fields = {name: getattr(one, name) for name in DistanceMatrix.checks()}
     none = {name: fields[name][:0] for name in ("env_ids", "depth", "delta_depth", "semantic", "valid_mask")}
     return DistanceMatrix(**fields | none)
 
 
-def told(kind: str, numbers: np.ndarray) -> TelemetryEvent:
+def telemetry(kind: str, numbers: np.ndarray) -> TelemetryEvent:
     return TelemetryEvent(kind, 1, 0, 0, numbers, 0.0)
 
 
-def test_a_drone_that_cannot_be_flown_keeps_no_other_from_flying(stage) -> None:
+def test_unflyable_drone_blocks_no_other(stage) -> None:
     """It stands in the batch of the others, which is refused as a whole; afterwards each is asked for alone."""
     server = stage.environment(EnvConfig(**SMALL.model_dump() | {"max_steps": 500}), sessions=4)
     strangers = Publisher(ANY, BRISK)
@@ -92,19 +92,19 @@ def test_after_the_last_step_id_comes_the_first(stage) -> None:
 
 
 @pytest.mark.parametrize("depth", [np.nan, np.inf, 1e38, 70_000.0])
-def test_a_depth_that_is_none_does_not_travel(depth: float) -> None:
-    fields = {name: getattr(seen(0), name) for name in DistanceMatrix.kinds()}
+def test_non_finite_depth_is_refused(depth: float) -> None:
+    fields = {name: getattr(seen(0), name) for name in DistanceMatrix.checks()}
     with pytest.raises(WireError, match=r"depth holds numbers (beyond 10|that are not finite)"):
         DistanceMatrix(**fields | {"depth": np.full((1, 32, 8), depth, np.float32)})
 
 
 @pytest.mark.parametrize("reward", [1e308, 1e39, -1.1e12])
-def test_a_reward_that_is_none_does_not_travel(reward: float) -> None:
+def test_non_finite_reward_is_refused(reward: float) -> None:
     with pytest.raises(WireError, match="reward is"):
         StepResult(0, 0, 0, False, False, reward, 0.0, 0.0)
 
 
-def test_a_version_is_not_judged_by_rewards_that_are_no_numbers() -> None:
+def test_non_finite_rewards_do_not_count_for_a_version() -> None:
     policy = tiny_model().runner.policy
     for last in (np.inf, -np.inf, np.nan, 1e308):
         admission = Admission(policy, 40)
@@ -117,7 +117,7 @@ def test_a_version_is_not_judged_by_rewards_that_are_no_numbers() -> None:
             assert admission.roll_back() is None and admission.serving.version == 1
 
 
-def test_what_waits_for_a_drone_that_is_gone_is_let_go(stage, tmp_path) -> None:
+def test_pending_state_of_a_departed_drone_is_dropped(stage, tmp_path) -> None:
     learning = FlightLearning(tiny_model(), ContinuousTrainingConfig(), None, outbox=tmp_path)
     learning.trainer.admission = Admission(learning.trainer.serving.policy, 40)
     actor = stage.actor(None, learning=learning, sample=True, idle_seconds=0.3, max_sessions=4, mode="stream")
@@ -134,7 +134,7 @@ def test_what_waits_for_a_drone_that_is_gone_is_let_go(stage, tmp_path) -> None:
     strangers.close()
 
 
-def test_subscriptions_to_nothing_are_not_kept() -> None:
+def test_subscriptions_to_no_topic_are_dropped() -> None:
     publisher = Publisher(ANY, BRISK)
     subscriber = Subscriber([publisher.endpoint], ["distance_matrix_v2", *(f"x{n}" for n in range(30))], BRISK)
     until(lambda: publisher.watched("distance_matrix_v2"))
@@ -146,7 +146,7 @@ def test_subscriptions_to_nothing_are_not_kept() -> None:
     publisher.close()
 
 
-def test_a_message_of_lists_of_nothing_is_refused_before_it_is_large() -> None:
+def test_nested_empty_lists_are_refused_early() -> None:
     maps: dict = {}
     for _ in range(3):
         maps = {str(n): maps for n in range(64)}
@@ -181,16 +181,16 @@ def test_one_action_that_names_a_drone_thousands_of_times_flies_its_last_one(sta
 SCENE = dict.fromkeys(LAYOUTS["scene"], 1.0)
 ODD = {
     "no drone": [nobody()],
-    "a range below zero": [told("actor.scene", payload("scene", SCENE | {"max_distance": -5.0})), seen(0)],
-    "rows that are none": [told("actor.scene", payload("scene", SCENE | {"rows": np.nan}))],
-    "rows without end": [told("actor.scene", payload("scene", SCENE | {"rows": np.inf}))],
-    "half a scene": [told("actor.scene", np.ones(14, np.float32)), seen(0)],
-    "no numbers": [told(kind, np.zeros(0, np.float32)) for kind in ("actor.scene", "actor.training.ppo.update")],
+    "a range below zero": [telemetry("actor.scene", payload("scene", SCENE | {"max_distance": -5.0})), seen(0)],
+    "rows that are none": [telemetry("actor.scene", payload("scene", SCENE | {"rows": np.nan}))],
+    "rows without end": [telemetry("actor.scene", payload("scene", SCENE | {"rows": np.inf}))],
+    "half a scene": [telemetry("actor.scene", np.ones(14, np.float32)), seen(0)],
+    "no numbers": [telemetry(kind, np.zeros(0, np.float32)) for kind in ("actor.scene", "actor.training.ppo.update")],
 }
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_the_page_goes_on_whatever_is_published(name: str) -> None:
+def test_page_survives_odd_messages(name: str) -> None:
     async def watched() -> None:
         show = LiveShow(["tcp://127.0.0.1:1"], discover=False)
         show.hub.join()
@@ -199,7 +199,7 @@ def test_the_page_goes_on_whatever_is_published(name: str) -> None:
         show._inbox.append(ODD[name])
         show.digest.changed |= {"map", "frame", "sources"}
         await asyncio.sleep(0.2)
-        show._follow()
+        show._select_source()
         assert not task.done()
         show._inbox.append([seen(0, step_id=9)])
         await asyncio.sleep(0.2)
@@ -209,31 +209,31 @@ def test_the_page_goes_on_whatever_is_published(name: str) -> None:
     asyncio.run(watched())
 
 
-def test_sessions_that_were_left_make_room_on_the_page(monkeypatch) -> None:
+def test_silent_sessions_make_room_on_the_page(monkeypatch) -> None:
     digest, now = Digest(), [0.0]
     monkeypatch.setattr("navi_core.service.viewing.digest.time.monotonic", lambda: now[0])
     for number in range(300):
-        digest.take(StepResult(1, number, 1, False, False, 0.0, 0.0, 0.0))
+        digest.update(StepResult(1, number, 1, False, False, 0.0, 0.0, 0.0))
     assert len(digest.sessions) == 256
     now[0] = 60.0
-    digest.take(StepResult(1, 1000, 1, False, False, 0.0, 0.0, 0.0))
-    assert [row["session"] for row in digest.heard_sessions()] == [1000]
+    digest.update(StepResult(1, 1000, 1, False, False, 0.0, 0.0, 0.0))
+    assert [row["session"] for row in digest.recent_sessions()] == [1000]
 
 
 @pytest.mark.parametrize(
     ("axes", "flown"), [([10**30, -(10**30), 0, 0.5], (1.0, -1.0, 0.0, 0.5)), ([1e300, 0, 0, 0], (1.0, 0.0, 0.0, 0.0))]
 )
-def test_a_command_beyond_the_stick_is_the_stick_at_its_end(axes: list, flown: tuple) -> None:
+def test_command_is_clamped(axes: list, flown: tuple) -> None:
     assert explore._axes({"axes": axes}) == flown
 
 
-def test_an_axis_that_is_no_number_is_refused() -> None:
+def test_non_finite_axis_is_refused() -> None:
     for wrong in (json.loads("NaN"), json.loads("Infinity")):
         with pytest.raises(ConfigError, match="four finite numbers"):
             explore._axes({"axes": [wrong, 0, 0, 0]})
 
 
-def test_a_status_page_that_never_ends_holds_nothing_but_its_own_numbers(monkeypatch) -> None:
+def test_endless_status_page_delays_only_its_own_numbers(monkeypatch) -> None:
     monkeypatch.setattr("navi_core.service.web.live._LOOK_SECONDS", 0.05)
     listener = socket.create_server(("127.0.0.1", 0))
     done = threading.Event()
@@ -266,7 +266,7 @@ def test_a_status_page_that_never_ends_holds_nothing_but_its_own_numbers(monkeyp
     listener.close()
 
 
-def test_a_note_of_an_endpoint_that_is_none_leaves_the_page_running(caplog) -> None:
+def test_note_with_invalid_endpoint_leaves_the_page_running(caplog) -> None:
     async def watched() -> None:
         show = LiveShow(["tcp://-:1"], discover=False)
         task = asyncio.create_task(show.run())

@@ -36,7 +36,7 @@ def killed(server) -> None:
     server.thread.join(10)
 
 
-def test_an_environment_that_is_killed_and_started_again_is_flown_on(stage, tmp_path) -> None:
+def test_flight_continues_after_an_environment_restart(stage, tmp_path) -> None:
     server = stage.environment(sessions=2)
     endpoints = {"publish": server.publisher.endpoint, "answer": server.answer_endpoint}
     learning = FlightLearning(tiny_model(), ContinuousTrainingConfig(training_interval=0.05), None, outbox=tmp_path)
@@ -55,7 +55,7 @@ def test_an_environment_that_is_killed_and_started_again_is_flown_on(stage, tmp_
 
 
 @pytest.mark.parametrize("asked", ["before the kill", "after it"])
-def test_what_was_decided_for_a_killed_environment_is_not_flown_by_the_next(stage, asked: str) -> None:
+def test_request_for_a_killed_environment_is_not_flown_by_the_next(stage, asked: str) -> None:
     """Its drones are elsewhere: a gate that let the motion pass looked at another place."""
     server = stage.environment(sessions=2)
     actor = stage.actor(server)
@@ -83,7 +83,7 @@ def test_what_was_decided_for_a_killed_environment_is_not_flown_by_the_next(stag
     assert all(action.timestamp > begun for action in flown) and {action.step_id for action in flown[:2]} == {1}
 
 
-def test_who_slept_for_longer_than_a_drone_may_be_silent_forgets_none(stage, monkeypatch) -> None:
+def test_actor_that_slept_forgets_no_drone(stage, monkeypatch) -> None:
     """A frozen container, a paused machine: it stops amid a decision, or while it waits."""
     slept = [0.0]
     clock = SimpleNamespace(
@@ -103,7 +103,7 @@ def test_who_slept_for_longer_than_a_drone_may_be_silent_forgets_none(stage, mon
     assert {id(session) for session in actor.sessions} == met
 
 
-def test_an_actor_that_is_killed_and_started_again_flies_on(stage) -> None:
+def test_flight_continues_after_an_actor_restart(stage) -> None:
     server = stage.environment(sessions=2)
     first = stage.actor(server)
     until(lambda: first.decisions > 20)
@@ -167,7 +167,7 @@ def test_a_disk_that_is_full_for_long_costs_neither_the_service_nor_its_descript
     assert "90 experiences are not recorded" in caplog.text and not list((tmp_path / "journals").iterdir())
 
 
-def test_a_share_of_the_experiences_is_one_of_every_drones(tmp_path) -> None:
+def test_recorded_share_covers_all_drones(tmp_path) -> None:
     """Drones complete in turns: every second, or every sixteenth, would always be the same ones."""
     for share in (0.0, 0.0625, 0.1, 0.5, 1.0):
         record = ServiceRecord("v001", 0, "hash", tmp_path / str(share), share)
@@ -194,7 +194,7 @@ def test_an_outbox_that_is_full_keeps_no_journal_for_every_try(tmp_path, monkeyp
     assert len(rows(tmp_path, "service_experiences")) == 20 and not list((tmp_path / "journals").iterdir())
 
 
-def test_a_row_that_a_full_disk_took_half_of_costs_no_other_row(tmp_path, monkeypatch) -> None:
+def test_partially_written_row_costs_no_other_row(tmp_path, monkeypatch) -> None:
     journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
     write = os.pwrite
 
@@ -213,7 +213,7 @@ def test_a_row_that_a_full_disk_took_half_of_costs_no_other_row(tmp_path, monkey
     assert recover_journals(tmp_path / "journals", tmp_path / "outbox") == 4
 
 
-def test_a_journal_is_brought_home_whole_however_long_it_grew(tmp_path, monkeypatch) -> None:
+def test_long_journal_is_recovered_completely(tmp_path, monkeypatch) -> None:
     """Where segments could not be made for an hour (no inode was left) it is longer than what is read at once."""
     monkeypatch.setattr("navi_core.service.learning.experience_journal._ROWS_PER_FLUSH", 100)
     journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
@@ -227,7 +227,7 @@ def test_a_journal_is_brought_home_whole_however_long_it_grew(tmp_path, monkeypa
     assert sorted(read) == list(range(250)) and len(flushed) == 3
 
 
-def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
+def test_foreign_file_is_reported_and_left(tmp_path, caplog) -> None:
     folder = tmp_path / "journals"
     folder.mkdir()
     (folder / "d.jsonl").write_text("x" * 2**20)
@@ -241,7 +241,7 @@ def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
 
 
 @pytest.mark.parametrize("at", [5, SMALL.max_steps])
-def test_a_lost_answer_is_asked_for_again_and_flown_once(stage, at: int) -> None:
+def test_lost_answer_is_requested_again_and_flown_once(stage, at: int) -> None:
     """Also that of the last decision of an episode: what is shown then is of the next one, as after a new start."""
     server = stage.environment()
     send, lost = server._reply, []
@@ -328,7 +328,7 @@ def test_a_flood_is_refused_beyond_the_backlog_and_others_are_served(stage) -> N
     flooding.close()
 
 
-def test_a_reader_that_does_not_read_slows_nobody(stage) -> None:
+def test_slow_reader_delays_no_other(stage) -> None:
     server = stage.environment(sessions=1)
     slow = Subscriber([server.publisher.endpoint], ["distance_matrix_v2"])
     until(lambda: server.publisher._watching)
@@ -338,7 +338,7 @@ def test_a_reader_that_does_not_read_slows_nobody(stage) -> None:
     assert actor.decisions > 300
 
 
-def test_taken_ports_are_named_before_anything_is_served(stage) -> None:
+def test_port_in_use_is_reported_before_serving(stage) -> None:
     server = stage.environment()
     actor = stage.actor(server)
     for what, build in {

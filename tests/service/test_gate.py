@@ -97,7 +97,7 @@ def test_the_horizon_is_that_of_the_dynamics_stepped_one_decision_at_a_time(fiel
 
 
 @pytest.mark.parametrize("substeps", [25, 7])
-def test_one_call_foresees_what_decision_by_decision_does(field: Field, substeps: int) -> None:
+def test_one_simulation_equals_decisions_one_by_one(field: Field, substeps: int) -> None:
     parts = (CONFIG.dynamics, substeps, CONFIG.max_distance)
     fast, slow = (HorizonFlight(field, *parts, kernels=kernels) for kernels in (True, False))
     flight, hits = Flight(field, seed=7), 0
@@ -163,7 +163,7 @@ def test_a_place_within_walls_is_reached_and_one_outside_is_not(box_scene) -> No
     assert gate.reaches((0.0, 1.2, 0.0)) and not gate.reaches((0.0, 1.2, 50.0)) and not gate.reaches((1e5, 0.0, 0.0))
 
 
-def test_a_judgement_leaves_no_trace_and_what_is_remembered_is_new_no_more(field: Field) -> None:
+def test_judging_changes_no_map_and_remembered_cells_are_not_new(field: Field) -> None:
     flight = Flight(field)
     action, situation = torch.zeros(ROWS, 4), flight.situation()
     flight.gate.remember(situation)
@@ -196,8 +196,8 @@ def test_drones_beyond_the_capacity_are_refused(field: Field) -> None:
 @pytest.mark.parametrize("yaw", [0.7 - 2 * torch.pi, 0.7 + 6 * torch.pi])
 def test_a_yaw_may_have_any_number_of_turns(field: Field, yaw: float) -> None:
     here, turned = Flight(field), Flight(field)
-    for flight, told in ((here, 0.7), (turned, yaw)):
-        at = replace(flight.situation(), yaw=torch.full((ROWS,), told))
+    for flight, given in ((here, 0.7), (turned, yaw)):
+        at = replace(flight.situation(), yaw=torch.full((ROWS,), given))
         flight.gate.remember(at)
         flight.verdict = flight.gate.judge(at, torch.ones(ROWS, 4))
     assert torch.equal(here.gate._past.visits, turned.gate._past.visits)
@@ -205,7 +205,7 @@ def test_a_yaw_may_have_any_number_of_turns(field: Field, yaw: float) -> None:
     assert torch.allclose(here.verdict.expected_reward, turned.verdict.expected_reward, atol=0.02)
 
 
-def test_what_is_validated_is_what_was_judged_on_the_first_sight(field: Field) -> None:
+def test_validation_equals_the_first_judgement(field: Field) -> None:
     """Of drones that have seen nothing before, and that saw what the gate casts; a yaw may come with other turns."""
     flight, action = Flight(field), torch.rand(ROWS, 4, generator=torch.Generator().manual_seed(9)) * 2 - 1
     s, scene = flight.situation(), flight.found
@@ -222,7 +222,7 @@ def test_what_is_validated_is_what_was_judged_on_the_first_sight(field: Field) -
 
 
 @pytest.mark.parametrize("far", [1e9, -1e9, 1e30])
-def test_a_drone_told_to_be_far_away_is_in_no_scene_and_keeps_nobody_waiting(field: Field, far: float) -> None:
+def test_drone_far_away_is_in_no_scene_and_delays_no_other(field: Field, far: float) -> None:
     flight = Flight(field)
     for place, yaw in ((torch.full((ROWS, 3), far), 0.3), (flight.situation().position, far)):
         away = replace(flight.situation(), position=place, yaw=torch.full((ROWS,), yaw))
@@ -254,7 +254,7 @@ def test_the_expected_reward_is_of_a_decision_and_some_terms_are_paid_once_a_hor
     assert all(torch.allclose(part, wanted[name], atol=1e-5) for name, part in verdict.components.items())
 
 
-def test_a_motion_that_promises_no_more_than_the_threshold_waits(field: Field) -> None:
+def test_motion_at_the_threshold_waits(field: Field) -> None:
     verdict = Flight(field, weights={}).judge(torch.zeros(ROWS, 4))
     assert not verdict.collides.any() and (verdict.expected_reward == 0.0).all() and not verdict.send.any()
 
@@ -290,14 +290,14 @@ def test_a_drone_in_no_known_scene_waits(field: Field, box_scene) -> None:
     assert not any(part.any() for part in verdict.components.values())
 
 
-def test_what_is_no_number_moves_nobody(field: Field) -> None:
+def test_non_finite_action_moves_no_drone(field: Field) -> None:
     flight = Flight(field, threshold=-10.0)
     action = torch.zeros(ROWS, 4)
     action[3, 1], action[5, 3] = torch.nan, torch.inf
     for slower in ((), (0.5, 0.0)):
-        told = choose_action(flight.gate, flight.situation(), action, slower)
-        assert (~told.flown.send).nonzero().flatten().tolist() == [3, 5]
-        assert not told.command.any() and not told.velocity[[3, 5]].any()
+        choice = choose_action(flight.gate, flight.situation(), action, slower)
+        assert (~choice.flown.send).nonzero().flatten().tolist() == [3, 5]
+        assert not choice.command.any() and not choice.velocity[[3, 5]].any()
 
 
 def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:
@@ -311,7 +311,7 @@ def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (["--gate"], "add --scene FILE"),
         (["--set", "gate.threshold=0"], "add --gate --scene FILE"),
@@ -323,6 +323,6 @@ def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:
         ),
     ],
 )
-def test_a_service_that_would_not_do_what_is_set_is_refused(given, told):
+def test_settings_without_effect_are_refused(given, message):
     done = CliRunner().invoke(build_app(groups=("serve",), plugins=False), ["serve", *given])
-    assert isinstance(done.exception, ConfigError) and told in str(done.exception)
+    assert isinstance(done.exception, ConfigError) and message in str(done.exception)

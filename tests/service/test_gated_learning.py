@@ -17,7 +17,7 @@ from tests.service.test_learning_actor import learning_of, matrix  # noqa: F401 
 SENT, SLOWED, HOVERS = (True, True), (False, True), (False, False)
 
 
-def told(drawn: bool, flown: bool, expected: float = -0.6) -> ActionChoice:
+def choice_of(drawn: bool, flown: bool, expected: float = -0.6) -> ActionChoice:
     """What a gate says of one motion: whether it is flown as it was drawn, and whether it is flown at all."""
     part, none = torch.tensor([expected]), torch.zeros(1, 4)
     verdicts = (GateVerdict(torch.tensor([send]), ~torch.tensor([send]), part, {}, none) for send in (drawn, flown))
@@ -48,12 +48,12 @@ class Drone:
         self.learning.complete(StepResult(0, 0, episode, done, False, reward, reward, 0.0))
 
 
-def test_what_is_learned_from_is_what_was_drawn_after_all_that_was_flown(learning_of) -> None:  # noqa: F811
+def test_proposed_actions_are_learned_after_flown_ones(learning_of) -> None:  # noqa: F811
     """Decisions that were held back or slowed are the past of later ones: nobody's ratio moves."""
     learning = learning_of()
     drone = Drone(learning)
     for step in range(15):
-        drone.decide(told(*(SENT, SLOWED, HOVERS)[step % 3]))
+        drone.decide(choice_of(*(SENT, SLOWED, HOVERS)[step % 3]))
         drone.came(1.0)
     sample, policy = learning.buffer.sample(15), learning.trainer.serving.policy
     assert sorted(sample.rows["place"].tolist()) == [step for step in range(15) if step % 3 < 2]
@@ -64,15 +64,15 @@ def test_what_is_learned_from_is_what_was_drawn_after_all_that_was_flown(learnin
     assert (sample.rows["actual"] == 1.0).all() and np.allclose(sample.rows["expected"], -0.6)
 
 
-def test_an_answer_that_was_lost_gives_no_other_decision_its_reward(learning_of) -> None:  # noqa: F811
+def test_lost_answer_completes_no_other_decision(learning_of) -> None:  # noqa: F811
     learning = learning_of()
     drone, seen = Drone(learning), []
     learning.trainer.observe_reward = lambda version, reward, drone, ends: seen.append(reward)
-    drone.decide(told(*SENT))  # its answer is lost
-    drone.decide(told(*HOVERS))
+    drone.decide(choice_of(*SENT))  # its answer is lost
+    drone.decide(choice_of(*HOVERS))
     drone.came(7.0)
     drone.came(9.0)  # belongs to no decision
-    drone.decide(told(*HOVERS))
+    drone.decide(choice_of(*HOVERS))
     drone.came(5.0, episode=1)  # another episode's
     stats = learning.buffer.get_stats()
     assert (stats["completed_count"], stats["pending_count"], stats["total_unlearned"]) == (0, 0, 1)
@@ -83,7 +83,7 @@ def test_an_answer_that_was_lost_gives_no_other_decision_its_reward(learning_of)
 def test_a_goal_that_is_reached_while_hovering_ends_the_trajectory(learning_of) -> None:  # noqa: F811
     learning = learning_of(train_on_wait=True)
     drone = Drone(learning)
-    gated = told(*HOVERS)
+    gated = choice_of(*HOVERS)
     learning.gate = type("Gate", (), {"scenes": lambda self, rows: torch.zeros(1, dtype=torch.int64)})()
     for step in range(2):
         drone.decide(gated)
@@ -93,9 +93,9 @@ def test_a_goal_that_is_reached_while_hovering_ends_the_trajectory(learning_of) 
     assert sample.trajectories[0].ended and sample.trajectories[0].terminated
 
 
-def test_a_drone_in_no_known_scene_is_not_learned_from_while_it_waits(learning_of) -> None:  # noqa: F811
+def test_waiting_drone_in_unknown_scene_is_not_learned_from(learning_of) -> None:  # noqa: F811
     learning = learning_of(train_on_wait=True)
     drone = Drone(learning)
-    drone.decide(told(*HOVERS, expected=0.0))
+    drone.decide(choice_of(*HOVERS, expected=0.0))
     drone.came(1.0)
     assert learning.buffer.get_stats()["completed_count"] == 0

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.cli.serve import _place
+from navi_core.cli.serve import _position
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig, GoalConfig
 from navi_core.errors import ConfigError
 from navi_core.models import export_checkpoint
@@ -43,7 +43,7 @@ GOALS = EnvConfig(
 )
 
 
-def told(env_id: int, episode: int, *place: float, kind: str = GOAL_EVENT) -> TelemetryEvent:
+def goal_message(env_id: int, episode: int, *place: float, kind: str = GOAL_EVENT) -> TelemetryEvent:
     return TelemetryEvent(kind, episode, env_id, 0, np.array(place, np.float32), 0.0)
 
 
@@ -105,7 +105,7 @@ def test_a_service_learns_on_flights_to_goals(stage, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["step", "stream"])
-def test_a_drone_without_a_goal_waits_and_that_is_said_once(stage, caplog, mode: str) -> None:
+def test_drone_without_goal_waits_with_one_warning(stage, caplog, mode: str) -> None:
     with caplog.at_level(logging.WARNING, logger="navi.service"):
         server = stage.environment(sessions=2, mode=mode, actions=("tcp://127.0.0.1:1",))
         actor = stage.actor(server, tiny_model(config=SEEKING), mode=mode)
@@ -116,8 +116,8 @@ def test_a_drone_without_a_goal_waits_and_that_is_said_once(stage, caplog, mode:
     assert actor.decisions == 0 and actor.metrics.as_dict()["without_goal"] == 2
 
 
-def test_the_goal_of_an_episode_is_told_before_its_first_observation(stage) -> None:
-    """With a heartbeat of a minute nothing that was missed is told again."""
+def test_goal_is_published_before_the_first_observation(stage) -> None:
+    """With a heartbeat of a minute no missed message is repeated."""
     rare = BRISK.model_copy(update={"heartbeat_seconds": 60.0})
     server = stage.environment(GOALS.model_copy(update={"max_steps": 4}), sessions=2, wire=rare)
     reader = Subscriber([server.publisher.endpoint], ["telemetry_event_v2", "distance_matrix_v2"], rare)
@@ -143,7 +143,7 @@ def test_the_goal_of_an_episode_is_told_before_its_first_observation(stage) -> N
     assert seen <= known
 
 
-def test_where_drones_stream_goals_are_told_again_from_time_to_time(stage) -> None:
+def test_streaming_environment_repeats_goals(stage) -> None:
     far = GOALS.model_copy(update={"max_steps": 400, "goal": GoalConfig(success_radius=0.01, stop_speed=0.001)})
     server = stage.environment(far, mode="stream", sessions=2, actions=("tcp://127.0.0.1:1",))
     topics = ["telemetry_event_v2", "distance_matrix_v2"]
@@ -161,7 +161,7 @@ def test_where_drones_stream_goals_are_told_again_from_time_to_time(stage) -> No
     assert sorted(drone for drone, _ in count) == [0, 1]
 
 
-def test_who_comes_late_to_telemetry_is_told_all_goals(stage) -> None:
+def test_late_subscriber_receives_all_goals(stage) -> None:
     rare = BRISK.model_copy(update={"heartbeat_seconds": 60.0})
     server = stage.environment(GOALS, sessions=3, wire=rare)
     for _ in range(2):
@@ -189,21 +189,21 @@ def alone():
     actor.close()
 
 
-def test_an_observation_that_was_overtaken_does_not_take_a_waiting_drone_back(alone) -> None:
+def test_overtaken_observation_does_not_reset_a_waiting_drone(alone) -> None:
     old, new = looking(3, 7, step_id=4), looking(3, 8, step_id=5)
-    alone._goals.update(told(3, 7, 1.0, 1.0, 1.0))
+    alone._goals.update(goal_message(3, 7, 1.0, 1.0, 1.0))
     alone._handle_observation(new)
     alone._handle_observation(old)
     session = alone.sessions.get(3)
     assert session.matrix is new and session.waits_since is not None and not alone._ready
     # The goal of another episode is not the one it waits for.
-    alone._handle_goal(told(3, 9, 1.0, 1.0, 1.0))
+    alone._handle_goal(goal_message(3, 9, 1.0, 1.0, 1.0))
     assert not alone._ready
-    alone._handle_goal(told(3, 8, 1.0, 1.0, 1.0))
+    alone._handle_goal(goal_message(3, 8, 1.0, 1.0, 1.0))
     assert list(alone._ready) == [3] and session.waits_since is None
 
 
-def test_a_swap_looks_again_at_who_waits_and_at_who_is_ready(alone) -> None:
+def test_model_swap_reconsiders_waiting_and_ready_drones(alone) -> None:
     alone._handle_observation(looking(3, 7))
     ready = [tiny_model(config=TINY), tiny_model(config=SEEKING)]
     alone._successor = lambda: ready.pop(0)
@@ -213,9 +213,9 @@ def test_a_swap_looks_again_at_who_waits_and_at_who_is_ready(alone) -> None:
     assert not alone._ready and alone.sessions.get(3).waits_since is not None
 
 
-def test_what_is_no_place_and_no_number_ends_no_service(alone, caplog) -> None:
-    assert not alone._goals.update(told(3, 7, 3e38, 0.0, 0.0))
-    alone._goals.update(told(3, 7, 1.0, 1.0, 1.0))
+def test_invalid_goal_and_nan_observation_do_not_end_the_service(alone, caplog) -> None:
+    assert not alone._goals.update(goal_message(3, 7, 3e38, 0.0, 0.0))
+    alone._goals.update(goal_message(3, 7, 1.0, 1.0, 1.0))
     spoiled, sound = looking(3, 7), looking(3, 7, step_id=1)
     spoiled.depth[:] = np.nan  # past the wire, which refuses it
     for number in range(3):
@@ -237,7 +237,7 @@ def test_what_is_no_place_and_no_number_ends_no_service(alone, caplog) -> None:
     assert sum("answers with NaN or Inf" in record.message for record in caplog.records) == 2
     alone.sessions.forget(-1.0, 1e18)
     assert alone.sessions.get(3) is None
-    alone._goals.update(told(4, 7, 1.0, 1.0, 1.0))
+    alone._goals.update(goal_message(4, 7, 1.0, 1.0, 1.0))
     alone._handle_observation(looking(4, 7))
     alone.turn(0)
     assert alone.sessions.get(4).slot == session.slot and alone.sessions.get(4).request.linear_velocity.any()
@@ -250,7 +250,7 @@ def replace_step(matrix: DistanceMatrix, step_id: int) -> DistanceMatrix:
     return changed
 
 
-def test_a_clock_that_was_set_back_holds_no_waiting_drone(alone) -> None:
+def test_clock_set_back_blocks_no_waiting_drone(alone) -> None:
     alone._handle_observation(replace(looking(3, 7, step_id=5), timestamp=1e9))
     later = replace(looking(3, 7, step_id=6), timestamp=1.0)
     alone._handle_observation(later)
@@ -262,7 +262,7 @@ def test_a_clock_that_was_set_back_holds_no_waiting_drone(alone) -> None:
     assert alone.sessions.get(3).matrix is again
 
 
-def test_a_drone_that_sees_another_size_is_told_of_once(alone, caplog) -> None:
+def test_observation_of_another_size_is_warned_of_once(alone, caplog) -> None:
     here = torch.zeros(3)
     matrices = [
         distance_matrix(torch.zeros(3, 16, 4), env_id=drone, episode_id=1, step_id=0, position=here, yaw=0.0)
@@ -284,7 +284,7 @@ def test_shadow_evaluations_without_goals_refuse_a_policy_for_goals(stage, tmp_p
     learning.close()
 
 
-def test_all_drones_fly_to_the_place_that_the_actor_was_given(stage) -> None:
+def test_all_drones_fly_to_the_common_goal(stage) -> None:
     place, inputs, actors = (1.5, 1.0, -2.0), [], []
     model = tiny_model(config=SEEKING)
     decide = model.runner.decide
@@ -312,16 +312,16 @@ def test_a_policy_for_goals_takes_over_from_one_that_explores_and_gives_way_agai
     assert len(actor.sessions) == 4
 
 
-def test_goals_are_those_of_their_episode_and_nonsense_is_not_heard() -> None:
+def test_goal_table_keeps_goals_by_episode_and_refuses_invalid_ones() -> None:
     goals = GoalTable()
     assert goals.goal_of(looking(3, 7)) is None
-    assert goals.update(told(3, 7, 1.0, 2.0, -3.0))
+    assert goals.update(goal_message(3, 7, 1.0, 2.0, -3.0))
     assert goals.goal_of(looking(3, 7)).tolist() == [1.0, 2.0, -3.0]
     assert goals.goal_of(looking(3, 8)) is None and goals.goal_of(looking(4, 7)) is None
-    assert not goals.update(told(3, 8, 1.0, 2.0)) and not goals.update(told(3, 8, 1.0, math.nan, 0.0))
-    assert not goals.update(told(3, 8, 1.0, 2.0, 3.0, kind="environment.heartbeat"))
+    assert not goals.update(goal_message(3, 8, 1.0, 2.0)) and not goals.update(goal_message(3, 8, 1.0, math.nan, 0.0))
+    assert not goals.update(goal_message(3, 8, 1.0, 2.0, 3.0, kind="environment.heartbeat"))
     for drone in range(10_000):
-        goals.update(told(drone, 1, 0.0, 0.0, 0.0))
+        goals.update(goal_message(drone, 1, 0.0, 0.0, 0.0))
     assert len(goals._goals) == 4096 and goals.goal_of(looking(9_999, 1)) is not None
     assert GoalTable((1.0, 0.5, 2.0)).goal_of(looking(3, 7)).tolist() == [1.0, 0.5, 2.0]
 
@@ -329,10 +329,10 @@ def test_goals_are_those_of_their_episode_and_nonsense_is_not_heard() -> None:
 def test_a_goal_for_all_is_refused_where_the_policy_reads_none(make_checkpoint) -> None:  # noqa: F811
     with pytest.raises(ConfigError, match="reads no goal"):
         load_model(str(make_checkpoint("e.pt")), ActorConfig(follow=None, goal=(1.0, 1.0, 1.0)))
-    assert _place("3.5,1.2,-4") == (3.5, 1.2, -4.0)
+    assert _position("3.5,1.2,-4") == (3.5, 1.2, -4.0)
     for text in ("3.5,1.2", "1,2,x", ""):
         with pytest.raises(ConfigError, match="write X,Y,Z in metres"):
-            _place(text)
+            _position(text)
 
 
 @pytest.mark.skipif(
@@ -351,7 +351,7 @@ def test_a_program_alone_flies_to_goals(make_checkpoint, tmp_path) -> None:  # n
     assert model.runner.config.goal and model.runner.metadata["aux_made_of"] == ["a goal"]
 
 
-def test_a_shadow_flight_tells_both_policies_of_their_goals(flown_field) -> None:
+def test_shadow_flight_gives_both_policies_their_goals(flown_field) -> None:
     policy, inputs = build_policy(SEEKING, 0), []
     act = policy.act
     policy.act = lambda obs, aux, *rest: (inputs.append(aux), act(obs, aux, *rest))[1]
@@ -363,12 +363,12 @@ def test_a_shadow_flight_tells_both_policies_of_their_goals(flown_field) -> None
 def test_viewers_are_shown_the_goal_of_the_drone_they_watch(stage) -> None:
     server = stage.environment(GOALS, sessions=2, seed=1)
     digest = Digest(row=1)
-    feed = Feed([server.publisher.endpoint], lambda batch: [digest.take(m) for m in batch], watching=True)
+    feed = Feed([server.publisher.endpoint], lambda batch: [digest.update(m) for m in batch], watching=True)
     try:
         until(lambda: digest.matrix is not None and digest.frame()[0]["goal"] is not None)
     finally:
         feed.close()
     goal = server.env.goals.of(server.env.counters["scene"])[1]
     assert digest.frame()[0]["goal"] == goal.tolist() and "environment.goal" not in digest.others
-    digest.take(told(1, digest.matrix.episode_id, math.nan, 0.0, 0.0))
+    digest.update(goal_message(1, digest.matrix.episode_id, math.nan, 0.0, 0.0))
     assert digest.frame()[0]["goal"] == goal.tolist()

@@ -31,7 +31,7 @@ def served(make_checkpoint, tmp_path, monkeypatch):  # noqa: F811
     return registry, load_model("v001", ActorConfig(sample=True, follow=None))
 
 
-def test_what_was_learned_is_registered_where_the_service_ends_and_where_a_champion_takes_over(stage, served) -> None:
+def test_learned_weights_are_registered_at_the_end_and_at_a_takeover(stage, served) -> None:
     registry, model = served
     ready = []
     learning = FlightLearning(model, FAST, None, registry=registry)
@@ -50,8 +50,8 @@ def test_what_was_learned_is_registered_where_the_service_ends_and_where_a_champ
     assert second.parents == third.parents == ("v001",) and second.weights_hash != third.weights_hash
     assert third.tags == ("inference",) and third.training_source == "inference" and third.step_id > first.step_id
     assert registry.aliases() == {"latest": "v001"}
-    told = [json.loads(line) for file in (navi_home() / "outbox").glob("*-models.ndjson") for line in file.open()]
-    assert {row["version"] for row in told if "version" in row} == {"v001", "v002", "v003"}
+    rows = [json.loads(line) for file in (navi_home() / "outbox").glob("*-models.ndjson") for line in file.open()]
+    assert {row["version"] for row in rows if "version" in row} == {"v001", "v002", "v003"}
     weights = learning.trainer.serving.policy.state_dict()
     kept = load_checkpoint(third.path)
     assert all(torch.equal(value, weights[name]) for name, value in kept.policy_state.items())
@@ -59,7 +59,7 @@ def test_what_was_learned_is_registered_where_the_service_ends_and_where_a_champ
     assert load_model("v003", ActorConfig(follow=None)).name == "v003"
 
 
-def test_nothing_learned_is_nothing_kept_and_what_cannot_be_kept_ends_nothing(served, caplog) -> None:
+def test_nothing_learned_registers_nothing_and_errors_do_not_end_the_service(served, caplog) -> None:
     registry, model = served
     learning = FlightLearning(model, FAST, None, registry=registry)
     learning.close()
@@ -76,7 +76,7 @@ def killed(weights: LearnedWeights) -> None:
     os.close(weights._descriptor)
 
 
-def test_what_a_killed_service_had_learned_is_registered_by_the_next(stage, served, monkeypatch, caplog) -> None:
+def test_weights_of_a_killed_service_are_registered_by_the_next(stage, served, monkeypatch, caplog) -> None:
     registry, model = served
     monkeypatch.setattr(learned_version, "_SAVE_SECONDS", 0.0)
     learning = FlightLearning(model, FAST, None, registry=registry)
@@ -122,7 +122,7 @@ def test_the_file_follows_what_serves_and_a_return_to_the_first_leaves_nothing(s
     assert not weights._file.exists() and weights.register(16, policy, 10) is None and len(registry.list()) == 1
 
 
-def test_a_registry_that_cannot_be_written_is_told_and_a_claim_of_others_stays(served, caplog) -> None:
+def test_read_only_registry_is_reported_and_foreign_claims_stay(served, caplog) -> None:
     registry, model = served
     folder = registry.path / "learned"
     folder.mkdir()

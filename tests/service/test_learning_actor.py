@@ -53,10 +53,10 @@ def test_a_gated_learning_actor_completes_experiences_and_serves_new_versions(st
     assert "\n# TYPE navi_actor_training_updates gauge\nnavi_actor_training_updates " in actor.metrics.text()
     actor.stop()
     actor.thread.join(10)
-    told = learning.status()
-    assert told["serving_version"] == told["training"]["model_version"] == learning.trainer.serving.version
-    assert told["training"]["errors"] == 0 and told["training"]["model_version"] >= 3
-    assert told["training"]["lifetime_gate_agreement"] > 0.8
+    status = learning.status()
+    assert status["serving_version"] == status["training"]["model_version"] == learning.trainer.serving.version
+    assert status["training"]["errors"] == 0 and status["training"]["model_version"] >= 3
+    assert status["training"]["lifetime_gate_agreement"] > 0.8
     assert not learning.trainer.is_running
     completed = rows(tmp_path, "service_experiences")
     # Every completed experience is recorded; one decision of each drone may have been under way.
@@ -68,12 +68,12 @@ def test_a_gated_learning_actor_completes_experiences_and_serves_new_versions(st
     flown = {row["model_version"] for row in completed}
     assert 0 in flown and len(flown) > 1
     versions = rows(tmp_path, "service_versions")
-    assert [row["model_version"] for row in versions] == list(range(1, told["training"]["model_version"] + 1))
+    assert [row["model_version"] for row in versions] == list(range(1, status["training"]["model_version"] + 1))
     assert {row["fate"] for row in versions} == {"admitted"}
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_motions_that_are_held_back_are_learned_from_only_where_told(stage, learning_of, train: bool) -> None:
+def test_waiting_motions_are_learned_only_with_train_on_wait(stage, learning_of, train: bool) -> None:
     gate = RolloutGate(stage.field, SMALL, GateConfig(threshold=1e6, slower=()), capacity=64)  # everything waits
     learning = learning_of(gate, train_on_wait=train)
     actor = stage.actor(stage.environment(sessions=2), gate=gate, learning=learning, sample=True)
@@ -132,26 +132,26 @@ def matrix(episode: int) -> DistanceMatrix:
 
 
 def test_the_first_decision_of_a_later_episode_is_learned_from_as_it_was_made(learning_of) -> None:
-    """Curiosity about the last place of an episode is told to nobody in the next one."""
+    """Curiosity about the last place of an episode is not carried over in the next one."""
     model = tiny_model()
     learning = learning_of(model=model)
     table = SessionTable(model.runner, 4, ShaperConfig(memory_exclusion=2, memory_capacity=20))
     session = table.open(matrix(0), 0.0)
     generator = torch.Generator().manual_seed(0)
-    told = []
+    curiosity = []
     for step in range(12):
         if step in (5, 9):
             session.matrix, session.begins = matrix(step), True
         obs = torch.rand(1, 3, 32, 8, generator=generator)
         state, aux, reset = table.gather([session], obs)
-        told.append(float(aux[0, 2]))
+        curiosity.append(float(aux[0, 2]))
         decision = learning.runner().decide(obs, aux, state, reset, torch.randn(1, 4, generator=generator))
         table.scatter([session], reset, decision.state, decision.latent)
         session.velocity_before = session.velocity
         learning.add([session], obs, aux, state, reset, decision, None)
         episode = session.matrix.episode_id
         learning.complete(StepResult(step, 0, episode, False, step in (4, 8), 1.0, 1.0, 0.0))
-    assert told[5] != 0.0 and told[9] != 0.0
+    assert curiosity[5] != 0.0 and curiosity[9] != 0.0
     sample = learning.buffer.sample(12)
     policy = learning.trainer.serving.policy
     with torch.no_grad():

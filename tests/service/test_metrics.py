@@ -10,7 +10,7 @@ import pytest
 from navi_core.service.metrics import ServiceMetrics
 
 
-def told(metrics: ServiceMetrics, name: str) -> str:
+def exported(metrics: ServiceMetrics, name: str) -> str:
     found = re.search(rf"^navi_actor_{name} (\S+)$", metrics.text(), re.MULTILINE)
     assert found is not None, name
     return found[1]
@@ -19,34 +19,34 @@ def told(metrics: ServiceMetrics, name: str) -> str:
 @pytest.mark.parametrize(
     "value", [0, 3, 999_999, 1_000_001, 100_000_960, 2**53 - 1, 2**60 + 7, 0.5, 1 / 3, 1e-9, -7.25]
 )
-def test_numbers_are_told_with_every_digit(value: float) -> None:
+def test_numbers_have_all_digits(value: float) -> None:
     metrics = ServiceMetrics("navi_actor")
     metrics.count("decisions_total", value)
     metrics.gauge("serving_version", float(value))
-    assert float(told(metrics, "decisions_total")) == float(value)
-    assert float(told(metrics, "serving_version")) == float(value)
+    assert float(exported(metrics, "decisions_total")) == float(value)
+    assert float(exported(metrics, "serving_version")) == float(value)
 
 
 def test_whole_numbers_have_neither_point_nor_exponent() -> None:
     metrics = ServiceMetrics("navi_actor")
     metrics.count("decisions_total", 100_000_960)
     metrics.gauge("serving_version", 2_592_001.0)
-    assert (told(metrics, "decisions_total"), told(metrics, "serving_version")) == ("100000960", "2592001")
+    assert (exported(metrics, "decisions_total"), exported(metrics, "serving_version")) == ("100000960", "2592001")
 
 
 def test_the_mean_latency_of_the_last_seconds_can_be_had_after_days() -> None:
     metrics = ServiceMetrics("navi_actor")
     metrics.latency("inference_ms", 50_000.0)
     metrics.latency("inference_ms", 50_000.0)
-    before = float(told(metrics, "inference_ms_sum"))
+    before = float(exported(metrics, "inference_ms_sum"))
     for _ in range(100):
         metrics.latency("inference_ms", 0.002)
-    assert float(told(metrics, "inference_ms_sum")) - before == pytest.approx(200.0)
+    assert float(exported(metrics, "inference_ms_sum")) - before == pytest.approx(200.0)
 
 
-def test_what_is_no_number_is_told_as_prometheus_reads_it() -> None:
+def test_non_finite_numbers_have_prometheus_names() -> None:
     metrics = ServiceMetrics("navi_actor")
     for value in (math.nan, math.inf, -math.inf, 1e300):
         metrics.gauge("loss", value)
-        again = float(told(metrics, "loss"))
+        again = float(exported(metrics, "loss"))
         assert again == value or (math.isnan(again) and math.isnan(value))

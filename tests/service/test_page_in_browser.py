@@ -222,7 +222,7 @@ def test_a_gamepad_flies_records_and_takes_back(apartments, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_dashboard_shows_a_gated_and_learning_service_as_its_status_page_tells_it(stage, tmp_path):
+def test_dashboard_shows_the_status_page_of_a_gated_learning_service(stage, tmp_path):
     from playwright.sync_api import expect
 
     gate = RolloutGate(stage.field, TINY_ENV, GateConfig(), capacity=64)
@@ -243,11 +243,11 @@ def test_the_dashboard_shows_a_gated_and_learning_service_as_its_status_page_tel
         learning.trainer.stop()
         until(lambda: all(session.request is not None for session in actor.sessions), 20.0)
         time.sleep(0.5)
-        told = actor.status()
+        status = actor.status()
         names = ("model_version", "total_samples_trained", "errors", "average_gate_agreement")
-        shown = {f"training.{name}": told["training"][name] for name in names}
-        shown |= {f"buffer.{name}": told["buffer"][name] for name in ("completed_count", "capacity", "utilization")}
-        shown |= {f"metrics.{name}": told["metrics"][name] for name in ("decisions_total", "gate_send_total")}
+        shown = {f"training.{name}": status["training"][name] for name in names}
+        shown |= {f"buffer.{name}": status["buffer"][name] for name in ("completed_count", "capacity", "utilization")}
+        shown |= {f"metrics.{name}": status["metrics"][name] for name in ("decisions_total", "gate_send_total")}
         for name, value in shown.items():
             text = f"{value:,}" if float(value).is_integer() else f"{value:.4f}"
             expect(page.locator(f"[data-fact='{name}']")).to_have_text(text.removesuffix(".0"), timeout=20_000)

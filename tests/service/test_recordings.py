@@ -59,7 +59,7 @@ def messages(path):
         return list(recording.messages())
 
 
-def test_a_session_comes_back_message_by_message(session):
+def test_recorded_session_is_read_back_message_by_message(session):
     path, seen = session
     matrices = [message for _, message in messages(path) if isinstance(message, DistanceMatrix)]
     for matrix in matrices:
@@ -171,7 +171,7 @@ def test_a_body_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
         recording.message(recording.frames[0])
 
 
-def test_a_flipped_bit_is_told_with_its_place(tmp_path):
+def test_flipped_bit_is_reported_with_its_offset(tmp_path):
     path = tmp_path / "a.navi"
     small(path, 2)
     data = bytearray(path.read_bytes())
@@ -183,7 +183,7 @@ def test_a_flipped_bit_is_told_with_its_place(tmp_path):
             recording.message(recording.frames[1])
 
 
-def test_what_lies_around_damage_is_still_shown(tmp_path):
+def test_messages_around_damage_are_still_shown(tmp_path):
     """A session of a day is not lost for one bit of it."""
     path = tmp_path / "a.navi"
     small(path, 5)
@@ -230,12 +230,12 @@ def test_a_length_that_grew_is_damage_and_nothing_behind_it_is_cut_off(tmp_path,
         assert len(recording.frames) == 4 and f"byte {second.offset}" in recording.damage
 
 
-def test_no_bit_of_a_head_changes_what_is_told_of_other_messages(tmp_path):
+def test_damaged_head_changes_no_other_message(tmp_path):
     path = tmp_path / "a.navi"
     small(path, 5)
     whole = path.read_bytes()
     with Recording(path) as recording:
-        told = list(recording.messages())
+        whole = list(recording.messages())
         heads = [entry.offset for entry in recording.frames]
     for number, offset in enumerate(heads):
         for place in range(offset, offset + NEWEST.size):
@@ -245,7 +245,7 @@ def test_no_bit_of_a_head_changes_what_is_told_of_other_messages(tmp_path):
                 path.write_bytes(data)
                 with Recording(path) as recording:
                     found = [(entry.time, recording.message(entry).step_id) for entry in recording.frames]
-                    assert found == [(when, message.step_id) for when, message in told[:number] + told[number + 1 :]]
+                    assert found == [(when, message.step_id) for when, message in whole[:number] + whole[number + 1 :]]
                     assert f"byte {offset}" in recording.damage
                     assert (recording.gaps, recording.broken_off) == ((0, True) if number == 4 else (1, False))
 
@@ -313,7 +313,7 @@ def test_a_clock_that_is_set_back_turns_no_episode_around(tmp_path):
         assert seconds.tolist() == [1.0, 1.125, 1.25, 1.375, 1.375, 1.5, 1.625, 1.75]
 
 
-def test_two_do_not_record_into_one_file(tmp_path):
+def test_second_writer_of_a_recording_is_refused(tmp_path):
     path = tmp_path / "a.navi"
     with RecordingWriter(path):
         with pytest.raises(RecordError, match="in use by another process"):
@@ -323,13 +323,13 @@ def test_two_do_not_record_into_one_file(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [math.nan, 0.0, -1.0])
-def test_a_time_that_is_none_is_refused_before_the_file_is_touched(tmp_path, seconds):
+def test_invalid_duration_is_refused_before_the_file_is_touched(tmp_path, seconds):
     with pytest.raises(ConfigError, match="cannot record for"):
         record_session(["tcp://127.0.0.1:1"], tmp_path / "a.navi", seconds=seconds)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_recording_is_neither_read_nor_overwritten(tmp_path):
+def test_other_file_is_neither_read_nor_overwritten(tmp_path):
     path = tmp_path / "letter.txt"
     path.write_text("dear reader")
     for opened in (Recording, RecordingWriter):

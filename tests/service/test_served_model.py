@@ -120,7 +120,7 @@ def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(mak
 
 def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, monkeypatch) -> None:  # noqa: F811
     module = "navi_core.service.policies.served_model"
-    monkeypatch.setattr(f"{module}._MOST_PROGRAMS", 4)
+    monkeypatch.setattr(f"{module}._MAX_PROGRAMS", 4)
     monkeypatch.setattr(f"{module}.ProgramRunner", lambda programs, name: programs)
     exported, loaded = [], []
 
@@ -174,30 +174,30 @@ def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -
     with emulated_cuda():
         away = load_model(str(plain), there)
         assert next(away.runner.policy.parameters()).is_cuda
-        told = away.runner.decide(obs, aux, away.runner.initial_state(3), begins, noise)
-        assert not any(part.is_cuda for part in (told.action, told.value, told.latent, told.log_prob))
+        decision = away.runner.decide(obs, aux, away.runner.initial_state(3), begins, noise)
+        assert not any(part.is_cuda for part in (decision.action, decision.value, decision.latent, decision.log_prob))
         table, seen = SessionTable(away.runner, 4, None), []
         for i in range(3):
             matrix = distance_matrix(obs[i], env_id=i, episode_id=1, step_id=0, position=torch.zeros(3), yaw=0.0)
             seen.append(table.open(matrix, 0.0))
         state, _, reset = table.gather(seen, obs)
         assert all(part.is_cuda and not part.any() for part in state)
-        table.scatter(seen[::2], reset[::2], tuple(part[::2] for part in told.state), told.latent[::2])
+        table.scatter(seen[::2], reset[::2], tuple(part[::2] for part in decision.state), decision.latent[::2])
         kept, _, _ = table.gather(seen, obs)
-        assert all(torch.equal(part[::2], new[::2]) and not part[1].any() for part, new in zip(kept, told.state))
-        told = replace(told, state=tuple(part.cpu() for part in told.state))
+        assert all(torch.equal(part[::2], new[::2]) and not part[1].any() for part, new in zip(kept, decision.state))
+        decision = replace(decision, state=tuple(part.cpu() for part in decision.state))
         with pytest.raises(ConfigError, match="--device cpu"):
             FlightLearning(away, ContinuousTrainingConfig(), None)
         with pytest.raises(ConfigError, match="--runtime eager"):
             load_model(str(plain), there.model_copy(update={"runtime": "onnx"}))
-    parts = [(d.action, d.value, d.latent, d.log_prob, *d.state) for d in (told, wanted)]
+    parts = [(d.action, d.value, d.latent, d.log_prob, *d.state) for d in (decision, wanted)]
     for a, b in zip(*parts):
         assert not a.is_cuda
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is at hand")
-def test_without_a_gpu_a_server_says_so(make_checkpoint) -> None:  # noqa: F811
+def test_missing_gpu_is_reported(make_checkpoint) -> None:  # noqa: F811
     with pytest.raises(ConfigError, match="take device 'cpu'"):
         load_model(str(make_checkpoint("g.pt")), ActorConfig(follow=None, device="cuda"))
 
@@ -224,18 +224,18 @@ def test_an_alias_that_moves_brings_its_new_version_once(make_checkpoint, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         (CheckpointError("the disk is away"), "the disk is away"),
         (OSError(errno.EMFILE, "Too many open files"), "OSError: [Errno 24] Too many open files"),
     ],
 )
-def test_a_version_that_cannot_be_loaded_is_told_once_and_tried_again(
+def test_unloadable_version_is_reported_once_and_retried(
     make_checkpoint,  # noqa: F811
     tmp_path,
     caplog,
     fault,
-    told,
+    message,
 ) -> None:
     registry = Registry(tmp_path / "models")
     registry.register(make_checkpoint("a.pt"))
@@ -256,4 +256,4 @@ def test_a_version_that_cannot_be_loaded_is_told_once_and_tried_again(
         finally:
             follower.close()
     assert served is not None and served.name == "v001" and len(tries) == 3
-    assert caplog.text.count(f"champion cannot be followed: {told}") == 1
+    assert caplog.text.count(f"champion cannot be followed: {message}") == 1

@@ -35,12 +35,12 @@ class Served:
         )  # fmt: skip
         assert self.process.stdout is not None
         lines = iter(self.process.stdout.readline, "")
-        told = ""
+        output = ""
         for line in lines:
-            told += line
+            output += line
             if line.startswith("}"):
                 break
-        self.facts = json.loads(told) if told else pytest.fail(self.process.communicate()[1])
+        self.facts = json.loads(output) if output else pytest.fail(self.process.communicate()[1])
 
     def page(self, name: str) -> str:
         with urllib.request.urlopen(f"{self.facts['pages']}/{name}", timeout=10) as answer:

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from navi_core.config import EnvironmentConfig
-from navi_core.service.health import HealthPages, host_and_port
-from navi_core.service.metrics import ServiceMetrics
+from navi_core.service.metrics import HealthPages, ServiceMetrics, host_and_port
 from navi_core.service.viewing import Digest, Feed
 from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
 from navi_core.service.wire import (
@@ -75,7 +74,7 @@ def test_a_repeated_step_id_is_answered_again_and_flies_nothing(stage) -> None:
         assert again.to_map() == first.to_map() and server.steps == 1
 
 
-def test_requests_that_cannot_be_served_are_told_why(stage) -> None:
+def test_refused_requests_are_answered_with_the_reason(stage) -> None:
     server = stage.environment(sessions=2, first_env_id=10)
     with requester(server.answer_endpoint) as socket:
         unknown = ask(socket, StepRequest(command(3, 1), 1, time.time()))
@@ -179,7 +178,7 @@ def test_a_policy_without_memory_is_served_and_gives_way_to_one_with_memory_and_
     assert len(actor.sessions) == 10
 
 
-def test_pages_tell_health_and_metrics(stage) -> None:
+def test_pages_show_health_and_metrics(stage) -> None:
     server = stage.environment(http="127.0.0.1:0")
     actor = stage.actor(server, http="0")
     until(lambda: actor.decisions > 3)
@@ -195,7 +194,7 @@ def test_pages_tell_health_and_metrics(stage) -> None:
         assert error.code == 404
 
 
-def test_who_asks_for_a_page_and_goes_away_leaves_no_traceback(capfd) -> None:
+def test_disconnected_client_leaves_no_traceback(capfd) -> None:
     """A scrape that took too long, every ten seconds for weeks."""
     gone = threading.Event()
 
@@ -223,7 +222,7 @@ def test_a_clock_that_is_set_back_changes_neither_the_time_up_nor_makes_two_live
     assert first._episode(0) != second._episode(0) and 0 <= first.status()["uptime_seconds"] < 60
 
 
-def test_stopping_answers_what_was_asked_and_then_nothing(stage) -> None:
+def test_stop_answers_waiting_requests_only(stage) -> None:
     server = stage.environment()
     with requester(server.answer_endpoint) as socket:
         socket.send_multipart(encode(StepRequest(command(0, 1), 1, time.time())))
@@ -239,18 +238,18 @@ def test_defaults_bind_loopback_alone() -> None:
     assert all("127.0.0.1" in endpoint for endpoint in (config.publish, config.answer, *config.actions))
 
 
-def test_who_watches_a_flight_in_steps_learns_its_rewards_and_returns(stage) -> None:
+def test_viewers_of_step_mode_receive_rewards_and_returns(stage) -> None:
     actor = stage.actor(stage.environment(sessions=2))
     heard, digest = [], Digest()
 
     def take(batch) -> None:
         for message in batch:
             heard.append(message)
-            digest.take(message, SERVICE_LAYOUTS)
+            digest.update(message, SERVICE_LAYOUTS)
 
     feed = Feed([actor.publisher.endpoint], take)
     try:
-        until(lambda: len(heard) > 200 and len(digest.heard_sessions()) == 2)
+        until(lambda: len(heard) > 200 and len(digest.recent_sessions()) == 2)
     finally:
         feed.close()
     returns: dict[tuple[int, int], tuple[int, float]] = {}
@@ -265,14 +264,14 @@ def test_who_watches_a_flight_in_steps_learns_its_rewards_and_returns(stage) -> 
             compared += 1
         returns[event.env_id, event.episode_id] = (event.step_id, total)
     assert compared > 10
-    assert all(np.isfinite([told["reward"], told["episode_return"]]).all() for told in digest.heard_sessions())
+    assert all(np.isfinite([row["reward"], row["episode_return"]]).all() for row in digest.recent_sessions())
 
 
 def test_who_watches_a_service_sees_the_scene_from_above_and_where_it_lies(stage) -> None:
     environment = stage.environment(sessions=2)
     stage.actor(environment)
     digest = Digest(row=1)
-    feed = Feed([environment.publisher.endpoint], lambda batch: [digest.take(m) for m in batch], watching=True)
+    feed = Feed([environment.publisher.endpoint], lambda batch: [digest.update(m) for m in batch], watching=True)
     feed.select(1)
     try:
         until(lambda: digest.picture is not None and "metres_per_pixel" in digest.scene)
@@ -285,9 +284,7 @@ def test_who_watches_a_service_sees_the_scene_from_above_and_where_it_lies(stage
 
 
 @pytest.mark.parametrize(("trained", "asked"), [(True, None), (False, None), (True, False), (False, True)])
-def test_a_drone_that_is_stuck_is_freed_where_its_policy_was_trained_to_be_or_who_serves_wants(
-    stage, trained, asked
-) -> None:
+def test_stuck_drone_is_freed_by_policy_or_service_setting(stage, trained, asked) -> None:
     """A policy that always flies ahead comes to a wall; only with recovery does it leave it."""
     recovery = trained if asked is None else asked
     model = tiny_model(config=TINY.model_copy(update={"recovery": trained}))

@@ -16,16 +16,16 @@ from tests.service.conftest import tiny_model
 @pytest.mark.slow
 @pytest.mark.parametrize("gate", [None, GateConfig()])
 def test_versions_and_counts_agree_after_a_long_flight(apartments, gate) -> None:
-    told: list[tuple[float, float]] = []
+    reported: list[tuple[float, float]] = []
     settings = ContinuousTrainingConfig(
         training_interval=0.05, batch_size=32, min_batch_size=8, buffer_capacity=500, state_interval=32
     )
     row = run_soak(
         tiny_model(), apartments[0], decisions=1500, sessions=4, env=EnvConfig(max_steps=40), training=settings,
-        gate=gate, progress=lambda label, done, total: told.append((done, total)),
+        gate=gate, progress=lambda label, done, total: reported.append((done, total)),
     )  # fmt: skip
     assert row.consistent and row.errors == 0 and row.updates > 5 and row.decisions >= 1500
-    assert row.episodes >= 36 and told[-1][0] >= 1500
+    assert row.episodes >= 36 and reported[-1][0] >= 1500
     assert 0 < row.idle_work_ms < 1000 and 0 <= row.idle_long < 30 and row.lock_long < 30
     assert row.gated == (gate is not None) == (row.slower > 0)
     assert row.growth_mb < 100 and np.isfinite([row.gain, row.gain_error]).all()
@@ -33,9 +33,9 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments, gate) -> None
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"), [("actor.seed=1", "only training"), ("gate.threshold=0", "without a gate; add --gate")]
+    ("setting", "message"), [("actor.seed=1", "only training"), ("gate.threshold=0", "without a gate; add --gate")]
 )
-def test_a_setting_that_the_soak_does_not_know_is_refused(setting: str, told: str) -> None:
+def test_a_setting_that_the_soak_does_not_know_is_refused(setting: str, message: str) -> None:
     command = ["bench", "soak", "--set", setting]
     done = CliRunner().invoke(build_app(groups=("bench",), plugins=False), command)
-    assert isinstance(done.exception, ConfigError) and told in str(done.exception)
+    assert isinstance(done.exception, ConfigError) and message in str(done.exception)

@@ -44,13 +44,13 @@ def test_a_message_reaches_those_who_subscribed_to_its_topic(publisher: Publishe
     reader.close()
 
 
-def test_a_newcomer_is_told_once(publisher: Publisher) -> None:
+def test_new_subscriber_is_reported_once(publisher: Publisher) -> None:
     reader = subscriber(publisher)
     assert publisher.newcomers(TOPIC) and not publisher.newcomers(TOPIC)
     reader.close()
 
 
-def test_nobody_watches_after_the_last_reader_left(publisher: Publisher) -> None:
+def test_topic_is_unwatched_after_the_last_reader_left(publisher: Publisher) -> None:
     reader = subscriber(publisher)
     reader.close()
     until = time.monotonic() + 5
@@ -69,7 +69,7 @@ def test_all_that_wait_are_read_in_their_order(publisher: Publisher) -> None:
     reader.close()
 
 
-def test_a_reader_that_does_not_read_holds_nobody_and_a_bounded_queue(publisher: Publisher) -> None:
+def test_slow_reader_has_a_bounded_queue_and_delays_no_other(publisher: Publisher) -> None:
     reader = subscriber(publisher)
     start = time.monotonic()
     for _ in range(300):
@@ -84,7 +84,7 @@ def test_a_taken_port_is_named_with_what_to_do(publisher: Publisher) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["5557", "tcp://", "udp://127.0.0.1:1", "tcp://127.0.0.1:99999"])
-def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+def test_invalid_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="is no endpoint"):
         Publisher(endpoint)
 

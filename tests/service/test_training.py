@@ -191,7 +191,7 @@ def test_gate_validation_counts_agreements_and_can_be_switched_off() -> None:
 
 
 def gated(field, settings: ContinuousTrainingConfig) -> tuple[RolloutGate, ExperienceReplayBuffer]:
-    """Return a gate that asks for much reward, and what eight drones flew and were told to wait behind it."""
+    """Return a gate that asks for much reward, and what eight drones flew and had to wait behind it."""
     env = NavigationEnv(field, 8, SMALL.model_copy(update={"stagger": False}), seed=0)
     gate, kept = RolloutGate(field, SMALL, GateConfig(threshold=0.5), capacity=8), ExperienceReplayBuffer(settings)
     rows, generator = torch.arange(8), torch.Generator().manual_seed(0)
@@ -243,7 +243,7 @@ def test_all_settings_that_are_wrong_are_named_at_once() -> None:
     wrong = {"training_interval": 0, "batch_size": 4, "min_batch_size": 8, "lock_timeout": -1, "clip": 0}
     with pytest.raises(ConfigError) as error:
         parse_config(ContinuousTrainingConfig, wrong | {"actual_reward_weight": 0.5})
-    told = str(error.value)
+    message = str(error.value)
     for part in (
         "training_interval is 0",
         "min_batch_size 8 is above batch_size 4",
@@ -251,7 +251,7 @@ def test_all_settings_that_are_wrong_are_named_at_once() -> None:
         "lock_timeout",
         "clip",
     ):
-        assert part in told, told
+        assert part in message, message
     assert ContinuousTrainingConfig(actual_reward_weight=0.705).actual_reward_weight == 0.705
 
 
@@ -319,7 +319,7 @@ def test_a_candidate_passes_within_an_error_of_the_other_and_hardly_more_collisi
     assert seeds[::2] == seeds[1::2] == list(range(6, 6 + len(seeds) // 2))
 
 
-def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None:
+def test_falling_live_reward_rolls_back() -> None:
     live = trainer(
         config(shadow_evaluation=1, rollback_window=40), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0))
     )
@@ -353,7 +353,7 @@ def test_the_phase_of_episodes_is_no_fall_and_a_fall_is_seen_whatever_the_phase(
     assert fell <= 4 if worse == 0.0 else fell >= 38
 
 
-def test_a_rollback_tells_which_version_fell_with_its_live_reward_and_which_serves_again() -> None:
+def test_rollback_records_both_versions_and_the_live_reward() -> None:
     kept = Kept()
     live = trainer(
         config(shadow_evaluation=2, rollback_window=40),
@@ -369,8 +369,8 @@ def test_a_rollback_tells_which_version_fell_with_its_live_reward_and_which_serv
     live.train_once()
     fates = [(number, fate) for number, fate, _ in kept]
     assert fates[:4] == [(1, "trained"), (2, "admitted"), (3, "trained"), (2, "rolled_back")]
-    told = kept[3][2]
-    assert told == {"live_reward": pytest.approx(0.2975), "returned_to": 0.0}
+    numbers = kept[3][2]
+    assert numbers == {"live_reward": pytest.approx(0.2975), "returned_to": 0.0}
 
 
 @pytest.mark.parametrize("shadow", ["off", 1])
@@ -384,7 +384,7 @@ def test_an_episode_that_never_ends_keeps_as_little_after_a_thousand_versions(sh
     assert admission.lock.holders == 2000
 
 
-def test_what_a_version_earned_is_known_where_nothing_judges_it_too() -> None:
+def test_live_reward_is_known_without_shadow_evaluation() -> None:
     """The record of a default service tells by version what its learning brought, however soon the next one comes."""
     live = trainer(config(shadow_evaluation="off"))
     live.admission.begin_partial(7)
@@ -412,7 +412,7 @@ def test_a_promotion_is_not_undone_by_a_rollback() -> None:
     assert live.admission.live_mean() == pytest.approx(0.3, abs=0.05)
 
 
-def test_who_returns_to_a_champions_weights_learns_in_its_critics_units(caplog) -> None:
+def test_rollback_to_a_champion_learns_in_its_critics_units(caplog) -> None:
     live = trainer(
         config(shadow_evaluation=1, rollback_window=40), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0))
     )
@@ -499,15 +499,15 @@ def test_a_slow_update_is_warned_of(caplog) -> None:
 def test_status_is_the_specified_document() -> None:
     live = trainer()
     live.train_once()
-    told = json.loads(json.dumps(live.status()))
-    assert set(told) == {"training", "buffer"}
-    assert set(told["training"]) == {
+    status = json.loads(json.dumps(live.status()))
+    assert set(status) == {"training", "buffer"}
+    assert set(status["training"]) == {
         "is_running", "model_version", "steps_per_second", "average_loss", "average_batch_size", "average_step_time_ms",
         "average_gate_agreement", "lifetime_gate_agreement", "total_steps", "total_samples_trained", "uptime_seconds",
         "errors",
     }  # fmt: skip
-    assert set(told["buffer"]) == {"size", "capacity", "utilization", "pending_count", "completed_count"}
-    assert told["training"]["average_gate_agreement"] == 1.0  # nothing was judged
+    assert set(status["buffer"]) == {"size", "capacity", "utilization", "pending_count", "completed_count"}
+    assert status["training"]["average_gate_agreement"] == 1.0  # nothing was judged
 
 
 def test_agreements_are_counted_not_rounded_and_the_window_is_a_hundred() -> None:
@@ -519,10 +519,14 @@ def test_agreements_are_counted_not_rounded_and_the_window_is_a_hundred() -> Non
     )
     for _ in range(100):
         metrics.record(loss=1.0, samples=10, seconds=0.001, agreed=10, judged=10)
-    told = metrics.snapshot(is_running=True, model_version=7)
-    assert told["average_gate_agreement"] == 1.0 and told["average_loss"] == 1.0 and told["average_batch_size"] == 10
-    assert told["average_step_time_ms"] == pytest.approx(1.0)
-    assert told["lifetime_gate_agreement"] == pytest.approx(1029 / 1100) and told["model_version"] == 7
+    snapshot = metrics.snapshot(is_running=True, model_version=7)
+    assert (
+        snapshot["average_gate_agreement"] == 1.0
+        and snapshot["average_loss"] == 1.0
+        and snapshot["average_batch_size"] == 10
+    )
+    assert snapshot["average_step_time_ms"] == pytest.approx(1.0)
+    assert snapshot["lifetime_gate_agreement"] == pytest.approx(1029 / 1100) and snapshot["model_version"] == 7
 
 
 def test_the_locks_of_model_and_buffer_are_held_for_less_than_a_millisecond_of_work() -> None:

@@ -66,12 +66,12 @@ def observations(received):
     return [message for message in received if isinstance(message, DistanceMatrix)]
 
 
-def test_with_nobody_watching_not_one_observation_is_built_or_published(watched):
+def test_no_observation_is_built_without_viewers(watched):
     broadcast, env = watched
     received = []
     # A dashboard without an open page listens to telemetry alone.
     feed = Feed([broadcast.endpoint], received.extend)
-    until(lambda: broadcast._heard)
+    until(lambda: broadcast._telemetry_watched)
     for _ in range(60):
         env.step(torch.rand(3, 4))
         time.sleep(0.005)
@@ -147,7 +147,7 @@ def test_during_an_update_a_newcomer_sees_where_the_drones_stand_and_that_the_ru
     assert first.step_id == again.step_id == 3 and first.overhead.shape == (256, 256, 3)
 
 
-def test_who_comes_later_also_learns_where_the_map_lies(watched, viewer):
+def test_late_viewer_receives_the_scene_event(watched, viewer):
     broadcast, env = watched
     env.step(torch.rand(3, 4))
     late = []
@@ -159,7 +159,7 @@ def test_who_comes_later_also_learns_where_the_map_lies(watched, viewer):
         env.step(torch.zeros(3, 4))
         time.sleep(0.02)
         while late:
-            digest.take(late.pop(0))
+            digest.update(late.pop(0))
     feed.close()
 
 
@@ -206,34 +206,34 @@ def update(step, **values):
 def test_a_run_that_is_started_again_goes_on_where_its_checkpoint_was():
     digest = Digest()
     for step in (10.0, 20.0, 30.0):
-        digest.take(update(step, entropy=step))
-    digest.take(update(20.0, entropy=21.0))
+        digest.update(update(step, entropy=step))
+    digest.update(update(20.0, entropy=21.0))
     assert digest.curve.steps == [10.0, 20.0] and digest.curve.series["entropy"] == [10.0, 21.0]
     assert digest.curve.series["nll"] == [None, None]
 
 
-def test_of_flight_to_goals_viewers_hear_how_many_were_reached_and_what_goals_paid():
+def test_viewers_receive_goal_metrics():
     digest = Digest()
-    digest.take(update(10.0, success_rate=0.5, goal_progress=0.1, goal_success=0.25))
-    told = [digest.curve.series[name][0] for name in ("success_rate", "goal_progress", "goal_success")]
-    assert told == pytest.approx([0.5, 0.1, 0.25])
+    digest.update(update(10.0, success_rate=0.5, goal_progress=0.1, goal_success=0.25))
+    values = [digest.curve.series[name][0] for name in ("success_rate", "goal_progress", "goal_success")]
+    assert values == pytest.approx([0.5, 0.1, 0.25])
 
 
 def test_curves_and_sessions_stay_bounded():
     digest = Digest()
     for step in range(2000):
-        digest.take(update(step + 1.0, entropy=float(step)))
-        digest.take(TelemetryEvent(f"actor.inference.x{step}", 0, step, 1, np.zeros(3, np.float32), 0.0))
+        digest.update(update(step + 1.0, entropy=float(step)))
+        digest.update(TelemetryEvent(f"actor.inference.x{step}", 0, step, 1, np.zeros(3, np.float32), 0.0))
     steps, series = digest.curve.steps, digest.curve.series
     assert len(steps) <= 800 and steps[-1] == 2000.0
     assert all(len(values) == len(steps) for values in series.values())
     assert len(digest.sessions) == 256 and len(digest.others) == 64
 
 
-def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end():
+def test_curves_of_a_long_run_cover_all_of_it():
     digest, sent = Digest(), {}
     for number in range(1, 12_001):
-        digest.take(update(8192.0 * number, entropy=0.5))
+        digest.update(update(8192.0 * number, entropy=0.5))
     hub = SimpleNamespace(viewers=1, send=lambda kind, message, *arrays: sent.update({kind: message}))
     send_changes(hub, digest)
     steps = np.array(sent["training"]["steps"])
@@ -244,11 +244,11 @@ def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end():
 def test_points_of_a_very_long_run_stand_at_the_decisions_that_were_made():
     digest = Digest()
     for step in (200_000_001, 200_000_003, 200_000_005):
-        digest.take(update(step, entropy=0.5))
+        digest.update(update(step, entropy=0.5))
     assert digest.curve.steps == [200_000_001.0, 200_000_003.0, 200_000_005.0]
 
 
-def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path):
+def test_notes_of_dead_processes_and_invalid_notes_are_left_out(tmp_path):
     note = Announcement("run", "tcp://127.0.0.1:1", os.getpid(), 4, ["a"], {"wall": 2})
     published = PublisherNote(note)
     folder = navi_home() / "live"
@@ -265,22 +265,22 @@ def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path
 
 def test_killed_trainings_neither_hide_a_living_one_nor_pass_for_one(tmp_path):
     """A year of nights leaves notes, and after a start of the machine their pids are those of other programs."""
-    told = Announcement("z-tonight", "tcp://127.0.0.1:1", os.getpid(), 1)
+    note = Announcement("z-tonight", "tcp://127.0.0.1:1", os.getpid(), 1)
     folder = navi_home() / "live"
     folder.mkdir(parents=True)
     for number in range(300):
         pid = os.getppid() if number < 20 else 2**22 + number
         (folder / f"night-{number}.json").write_text(
-            json.dumps(told.__dict__ | {"name": f"night-{number}", "pid": pid})
+            json.dumps(note.__dict__ | {"name": f"night-{number}", "pid": pid})
         )
     with TrainingBroadcast("z-tonight", "ppo", private("tonight")) as broadcast:
         assert [note.endpoint for note in announced()] == [broadcast.endpoint]
         # Those whose pid lives could be of a publisher that knows no locks yet; they are not shown.
         assert len(list(folder.iterdir())) == 21
-        broadcast._note.change(replace(told, rows=7))
+        broadcast._note.change(replace(note, rows=7))
         assert [note.rows for note in announced()] == [7]
         # Another run of that name, started later, has its own note.
-        later = PublisherNote(replace(told, endpoint="tcp://127.0.0.1:2"))
+        later = PublisherNote(replace(note, endpoint="tcp://127.0.0.1:2"))
     assert [note.endpoint for note in announced()] == ["tcp://127.0.0.1:2"]
     later.withdraw()
     assert not announced()
@@ -295,10 +295,10 @@ def test_where_files_cannot_be_locked_a_note_of_another_machine_stays(monkeypatc
     monkeypatch.setattr("navi_core.machine.file_lock.fcntl.flock", refused)
     there = navi_home() / "live" / "there.json"
     there.parent.mkdir(parents=True)
-    told = Announcement("here", "tcp://127.0.0.1:1", os.getpid(), 1)
-    there.write_text(json.dumps(told.__dict__ | {"name": "there", "pid": 2**22 + 1}))
-    here = PublisherNote(told)
-    assert there.exists() and announced() == [told]
+    note = Announcement("here", "tcp://127.0.0.1:1", os.getpid(), 1)
+    there.write_text(json.dumps(note.__dict__ | {"name": "there", "pid": 2**22 + 1}))
+    here = PublisherNote(note)
+    assert there.exists() and announced() == [note]
     here.withdraw()
     assert not announced()
 
@@ -308,13 +308,13 @@ def test_no_name_stands_twice_in_a_layout():
         assert len(set(names)) == len(names)
 
 
-def test_gate_decisions_and_outcomes_are_told_by_session():
+def test_gate_verdicts_and_results_are_listed_by_session():
     digest = Digest()
     for drone, send in ((4, 1.0), (7, 0.0)):
         numbers = np.array([send, 0.0, 0.25, 1.0, 0.5, 0.0, 0.0], np.float32)
-        digest.take(TelemetryEvent("actor.inference.gate", 1, drone, 9, numbers, 0.0), SERVICE_LAYOUTS)
-    digest.take(StepResult(10, 4, 1, False, False, 0.5, 3.0, 0.0))
-    one, two = digest.heard_sessions()
+        digest.update(TelemetryEvent("actor.inference.gate", 1, drone, 9, numbers, 0.0), SERVICE_LAYOUTS)
+    digest.update(StepResult(10, 4, 1, False, False, 0.5, 3.0, 0.0))
+    one, two = digest.recent_sessions()
     assert (one["session"], one["gate"], one["steps"]) == (4, "SEND", 10)
     assert (one["reward"], one["episode_return"]) == (0.5, 3.0)
     assert (two["gate"], two["steps"], two["expected"]) == ("WAIT", 9, 0.25)

@@ -28,7 +28,7 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("message", all_messages(), ids=lambda m: type(m).__name__)
-def test_what_is_sent_is_what_arrives(message: Any) -> None:
+def test_messages_survive_the_wire(message: Any) -> None:
     back = decode(encode(message))
     assert type(back) is type(message)
     assert same(back.to_map(), message.to_map())
@@ -123,7 +123,7 @@ def test_bad_frames_are_refused_with_their_reason(name: str) -> None:
     assert reason in str(error.value), error.value
 
 
-def test_another_version_is_told_as_such() -> None:
+def test_other_protocol_version_has_its_own_error() -> None:
     with pytest.raises(WireError, match="version 1; this is version 2") as error:
         decode([b"distance_matrix_v1", encode(matrix())[1]])
     assert error.value.code == "version"
@@ -141,7 +141,7 @@ def test_axes_of_one_message_must_agree() -> None:
         Action(**action().__dict__ | {"env_ids": np.array([1, 2], np.int32)})
 
 
-def test_actions_that_are_no_numbers_are_refused() -> None:
+def test_non_finite_actions_are_refused() -> None:
     with pytest.raises(WireError, match="not finite"):
         Action(**action().__dict__ | {"linear_velocity": np.full((1, 3), np.nan, np.float32)})
 

@@ -39,5 +39,5 @@ def test_every_message_field_and_topic_is_documented() -> None:
     rows = {name: "| `robot_pose`" if name == "RobotPose" else f"| `{name}` (" for name in MESSAGES}
     for name, cls in MESSAGES.items():
         row = next(line for line in DOCUMENT.splitlines() if line.startswith(rows[name]))
-        assert all(field in row for field in cls.kinds()), name
+        assert all(field in row for field in cls.checks()), name
     assert all(topic in DOCUMENT for topic in TOPICS)

@@ -1,9 +1,8 @@
-"""A person flies through scenes, and what is flown may become a demonstration.
+"""Explorer session: a person flies through scenes and records demonstrations.
 
-The drone lives in the environment that policies train in, so a recorded flight shows what a policy would have seen.
-Taking back goes to a kept state and repeats the decisions since: the environment is deterministic, so the same flight
-goes on as if what was taken back had never been. A flight that is being recorded lies in a journal, too: that of an
-explorer that was killed is saved by the next one.
+The drone flies in the environment that policies train in, so a recorded flight has the observations of a policy. Undo
+returns to a saved state and repeats the decisions since, which is exact: the environment is deterministic. A flight
+that is being recorded is also in a journal; the next explorer saves the flight of a killed one.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 __all__ = ["ExplorerSession", "SceneChoice", "SceneProgress"]
 
 PILOT = "person"
-"""Who flew, in the files."""
-_KEPT_EVERY = 20
-"""Decisions between states that taking back may start from."""
+"""Pilot, in the files."""
+_STATE_EVERY = 20
+"""Decisions between saved states, from which undo starts."""
 
 
 @dataclass(frozen=True)
 class SceneChoice:
-    """A scene that may be flown; it is compiled or read when somebody goes there."""
+    """Scene to be flown; it is compiled or read when it is opened."""
 
     name: str
-    """Shown before it is loaded."""
+    """Name that is shown before it is loaded."""
     load: Callable[[], Scene]
     """Returns the scene."""
 
 
 @dataclass
 class SceneProgress:
-    """What has been recorded in one scene."""
+    """Recorded flights of one scene."""
 
     flights: int = 0
     """Saved flights."""
@@ -60,9 +59,9 @@ class ExplorerSession:
     """One drone, flown by hand; not thread-safe.
 
     Args:
-        choices: Scenes, in the order in which they are walked through.
+        choices: Scenes, in their order.
         config: Sensor, dynamics, limits.
-        folder: Dataset that flights are saved to; None only flies.
+        folder: Dataset of the flights; None does not record.
 
     Raises:
         ConfigError: No scene.
@@ -70,20 +69,20 @@ class ExplorerSession:
 
     Attributes:
         scene: The scene being flown.
-        number: Its place among the choices.
+        number: Its number among the choices.
         env: Its environment, one row.
-        observation: (3, Az, El) what the drone sees.
+        observation: (3, Az, El) of the drone.
         trajectory: Positions since the start of the flight, (x, y, z) each [m].
-        trajectory_version: Changes whenever `trajectory` changes otherwise than by growing.
+        trajectory_version: Changes whenever `trajectory` changes other than by growing.
         terms: Reward terms of the last decision, unweighted.
         reward: Weighted reward of the last decision.
-        collided: Did the last decision collide?
+        collided: Whether the last decision collided.
         speed: After it [m/s].
         episode_return: Sum of the rewards of the flight so far.
-        paused: Time stands still.
+        paused: Whether time is stopped.
         recording: The flight being recorded, or None.
         saved: Files written by this session.
-        recovered: Those among them of flights that explorers were recording when they were killed.
+        recovered: Those among them from journals of killed explorers.
     """
 
     def __init__(
@@ -97,11 +96,11 @@ class ExplorerSession:
         self._journal: FlightJournal | None = None
         self._progress: dict[str, SceneProgress] = {}
         if folder is not None:
-            self._recover(folder, self._take_stock(folder))
+            self._recover(folder, self._index_folder(folder))
         self.open(0)
 
     def open(self, number: int) -> None:
-        """Go to a scene; a flight being recorded is saved first.
+        """Open a scene; a flight being recorded is saved first.
 
         Raises:
             ConfigError: There is no such scene.
@@ -117,7 +116,7 @@ class ExplorerSession:
             elevation_bins=c.elevation_bins,
             max_distance=c.max_distance,
             dynamics=c.dynamics,
-            # A person decides when a flight ends.
+            # The person ends the flight.
             max_steps=2**30,
             void_grace=2**30,
             stagger=False,
@@ -135,13 +134,13 @@ class ExplorerSession:
         self._attempt += 1
         self.observation = self.env.reset(episode=self._attempt)[0].numpy()
         self._flown: list[npt.NDArray[np.float32]] = []
-        self._kept: list[tuple[int, dict[str, torch.Tensor]]] = []
+        self._states: list[tuple[int, dict[str, torch.Tensor]]] = []
         self.trajectory: list[tuple[float, float, float]] = []
         self.trajectory_version: int = getattr(self, "trajectory_version", 0) + 1
         self.recording: FlightLog | None = None
         self._recorded_from = 0
         self.paused = False
-        self._arrived(None)
+        self._update(None)
 
     def fly(self, action: Sequence[float] | npt.NDArray[np.float32]) -> bool:
         """Fly one decision: forward, vertical, lateral, yaw, clamped to [−1, 1]; False while paused.
@@ -157,14 +156,14 @@ class ExplorerSession:
         wanted = np.clip(wanted, -1.0, 1.0)
         if self.recording is not None:
             self.recording.add(self.observation, wanted)
-            self._keep()
+            self._update_journal()
         self._step(wanted)
         if self.recording is not None and len(self.recording) >= self.config.max_decisions:
             self.finish()
         return True
 
     def record(self) -> None:
-        """Begin to record a flight here and now.
+        """Begin to record a flight.
 
         Raises:
             DemoError: The session was given no folder, or one that cannot be written.
@@ -192,7 +191,7 @@ class ExplorerSession:
         path = self._save(self.folder, self._demonstration(log))
         # Only now: a flight that could not be written may be saved again.
         self.discard()
-        self._take_stock(self.folder)
+        self._index_folder(self.folder)
         return path
 
     def discard(self) -> None:
@@ -203,10 +202,10 @@ class ExplorerSession:
             self._journal = None
 
     def undo(self, decisions: int | None = None) -> int:
-        """Take back the last decisions, at most to where the recording, or else the flight, began.
+        """Undo the last decisions, at most to the beginning of the recording, or else of the flight.
 
         Returns:
-            How many were taken back.
+            Number of undone decisions.
         """
         floor = self._recorded_from if self.recording is not None else 0
         target = max(floor, len(self._flown) - (decisions or self.config.undo_decisions))
@@ -214,24 +213,24 @@ class ExplorerSession:
         if taken <= 0:
             return 0
         again = self._flown[:target]
-        while self._kept[-1][0] > target:
-            self._kept.pop()
-        begin, state = self._kept.pop()
+        while self._states[-1][0] > target:
+            self._states.pop()
+        begin, state = self._states.pop()
         self.env.load_state_dict(state)
         self.observation = self.env.observe()[0].numpy()
         self._flown = again[:begin]
         del self.trajectory[begin:]
-        self._arrived(None)
+        self._update(None)
         for action in again[begin:]:
             self._step(action)
         if self.recording is not None:
             self.recording.cut(target - self._recorded_from)
-            self._keep()
+            self._update_journal()
         self.trajectory_version += 1
         return taken
 
     def close(self) -> None:
-        """Save what is being recorded."""
+        """Save a flight being recorded."""
         self.finish()
 
     def pose(self) -> tuple[float, float, float, float]:
@@ -241,7 +240,7 @@ class ExplorerSession:
         return x, y, z, float(found["yaw"][0])
 
     def sharp_view(self) -> npt.NDArray[np.float32]:
-        """Return what a finer sensor sees from here, (3, Az, El); it is shown, never recorded."""
+        """Return the observation of a finer sensor, (3, Az, El), for display alone."""
         found = self.env.poses()
         hits = self._sharp.cast(found["position"], found["yaw"], found["scene_index"])
         return self._sharp.observation(hits)[0].numpy()
@@ -261,21 +260,21 @@ class ExplorerSession:
     def progress(self) -> list[dict[str, Any]]:
         """Return name, saved flights and their decisions of every scene."""
         rows = []
-        for place, choice in enumerate(self.choices):
-            name = self.scene.name if place == self.number else choice.name
+        for number, choice in enumerate(self.choices):
+            name = self.scene.name if number == self.number else choice.name
             done = self._progress.get(name, SceneProgress())
             rows.append({"scene": name, "flights": done.flights, "decisions": done.decisions})
         return rows
 
     def _step(self, action: npt.NDArray[np.float32]) -> None:
-        if len(self._flown) % _KEPT_EVERY == 0:
-            self._kept.append((len(self._flown), self.env.state_dict()))
+        if len(self._flown) % _STATE_EVERY == 0:
+            self._states.append((len(self._flown), self.env.state_dict()))
         batch = self.env.step(torch.from_numpy(action[None]))
         self._flown.append(action)
         self.observation = batch.obs[0].numpy()
-        self._arrived(batch)
+        self._update(batch)
 
-    def _arrived(self, batch: Any) -> None:
+    def _update(self, batch: Any) -> None:
         x, y, z, _ = self.pose()
         self.trajectory.append((x, y, z))
         if batch is None:
@@ -288,17 +287,17 @@ class ExplorerSession:
         self.speed = float(batch.info["speed"][0])
         self.episode_return = float(batch.info["episode_return"][0])
 
-    def _keep(self) -> None:
+    def _update_journal(self) -> None:
         if self._journal is not None and self.recording is not None:
             self._journal.update(self.recording)
 
     def _recover(self, folder: Path, known: set[str]) -> None:
-        """Save what killed explorers were recording; a kill behind the saving leaves a flight that is there already."""
+        """Save the flights of killed explorers, unless they were saved before the kill."""
         for demo in recover_flights(folder):
             if demo.content_hash() not in known:
                 self.recovered.append(self._save(folder, demo))
         if self.recovered:
-            self._take_stock(folder)
+            self._index_folder(folder)
 
     def _facts(self) -> dict[str, Any]:
         c = self.config
@@ -321,7 +320,7 @@ class ExplorerSession:
 
     def _save(self, folder: Path, demo: Demonstration) -> Path:
         taken = {path.name for path in folder.glob("*.npz")}
-        # The name comes from the scene's file, which may be anybody's: as it stands it could lead out of the folder.
+        # The name comes from the scene's file, which is not trusted: unchanged it could lead out of the folder.
         stem = file_stem(demo.scene)
         names = (f"{stem}-{PILOT}-{number:05d}.npz" for number in itertools.count())
         # Another explorer may record into the same folder.
@@ -329,8 +328,8 @@ class ExplorerSession:
         self.saved.append(path)
         return path
 
-    def _take_stock(self, folder: Path) -> set[str]:
-        """Index the folder anew, count what each scene has, and return the hashes of the flights."""
+    def _index_folder(self, folder: Path) -> set[str]:
+        """Index the folder, count the flights of each scene, and return the hashes of the flights."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

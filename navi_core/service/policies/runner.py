@@ -1,4 +1,4 @@
-"""A policy as the server calls it: any number of drones in one batch, state in and out."""
+"""Runners of a policy: any number of drones in one batch, state in and out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Decision:
         action: (N, 4) unclamped.
         value: (N,).
         state: After this step, where the runner computes.
-        log_prob: (N,) of the actions; None where the runtime does not tell.
+        log_prob: (N,) of the actions; None where the runtime has none.
         latent: (N, D) encoder output.
     """
 
@@ -43,7 +43,7 @@ class Runner(abc.ABC):
 
     Args:
         config: Network configuration.
-        name: What the policy is called on the wire.
+        name: Name of the policy on the wire.
     """
 
     def __init__(self, config: PolicyConfig, name: str) -> None:
@@ -51,7 +51,7 @@ class Runner(abc.ABC):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What an exported program says of itself; nothing where there is none."""
+        """Metadata of an exported program; empty for a policy."""
         return {}
 
     @abc.abstractmethod
@@ -76,8 +76,8 @@ class EagerRunner(Runner):
 
     Args:
         policy: Moved to the device.
-        name: What the policy is called on the wire.
-        device: Where it is computed and where states stay; what else goes in and comes out is the host's.
+        name: Name of the policy on the wire.
+        device: Computes it and keeps the states; all other inputs and outputs are on the host.
     """
 
     def __init__(self, policy: NavigationPolicy, name: str, device: torch.device | str = "cpu") -> None:
@@ -91,14 +91,14 @@ class EagerRunner(Runner):
 
     def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
         """Decide for N drones."""
-        there = self.device
+        device = self.device
         with torch.no_grad():
-            draws = None if noise is None else noise.to(there)
-            out = self.policy.act(obs.to(there), aux.to(there), state, reset.to(there), draws)
-        # One crossing to the host, and one wait for the device.
+            draws = None if noise is None else noise.to(device)
+            out = self.policy.act(obs.to(device), aux.to(device), state, reset.to(device), draws)
+        # One copy to the host, and one wait for the device.
         parts = (out.action, out.value[:, None], out.log_prob[:, None], out.embedding)
-        here = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)
-        action, value, log_prob, latent = (part.contiguous() for part in here)
+        split = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)
+        action, value, log_prob, latent = (part.contiguous() for part in split)
         return Decision(action, value.squeeze(1), out.state, latent, log_prob.squeeze(1))
 
 
@@ -107,25 +107,25 @@ class ProgramRunner(Runner):
 
     Args:
         programs: By their rows.
-        name: What the policy is called on the wire.
+        name: Name of the policy on the wire.
     """
 
     def __init__(self, programs: Mapping[int, ExportedPolicy], name: str) -> None:
         if not programs:
             raise ConfigError("a policy of no programs")
         self._programs = dict(sorted(programs.items()))
-        self._most = max(self._programs)
-        super().__init__(self._programs[self._most].config, name)
+        self._max_rows = max(self._programs)
+        super().__init__(self._programs[self._max_rows].config, name)
         self._zero = {rows: program.initial_state() for rows, program in self._programs.items()}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What its programs say of themselves."""
-        return self._programs[self._most].metadata
+        """Metadata of the largest program."""
+        return self._programs[self._max_rows].metadata
 
     def initial_state(self, rows: int) -> State:
         """Return the zero state of `rows` drones."""
-        return tuple(torch.zeros(rows, *part.shape[1:]) for part in self._zero[self._most])
+        return tuple(torch.zeros(rows, *part.shape[1:]) for part in self._zero[self._max_rows])
 
     def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
         """Decide for N drones.
@@ -136,8 +136,8 @@ class ProgramRunner(Runner):
         if noise is not None:
             raise ConfigError("an exported program flies the typical action; sample with --runtime eager")
         parts = []
-        for start in range(0, len(obs), self._most):
-            chunk = slice(start, start + self._most)
+        for start in range(0, len(obs), self._max_rows):
+            chunk = slice(start, start + self._max_rows)
             parts.append(self._call(obs[chunk], aux[chunk], tuple(s[chunk] for s in state), reset[chunk]))
         if len(parts) == 1:
             return parts[0]

@@ -1,4 +1,4 @@
-"""Which model is served: a checkpoint, a version or alias of the registry, an exported program; and its successor."""
+"""Served models: checkpoints, versions or aliases of the registry, exported programs; and their successors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from navi_core.service.policies.runner import EagerRunner, ProgramRunner, Runner
 __all__ = ["AliasFollower", "ServedModel", "checkpoint_file", "load_model", "training_of"]
 
 _LOG = logging.getLogger("navi.service")
-_MOST_PROGRAMS = 64
-"""Files of exported programs that are kept, those that were served last: every champion of a year leaves two."""
+_MAX_PROGRAMS = 64
+"""Files of exported programs that are kept, the last served ones: every champion leaves two."""
 _SUFFIX = {"onnx": ".onnx", "aoti": ".pt2"}
 
 
@@ -35,9 +35,9 @@ class ServedModel:
     """A model ready to be served.
 
     Attributes:
-        name: What it is called on the wire: its version, or its file's name.
+        name: Name on the wire: its version, or its file's name.
         runner: Computes it.
-        checkpoint: What it came from; None for an exported program.
+        checkpoint: Its checkpoint; None for an exported program.
         path: Its file.
     """
 
@@ -48,19 +48,19 @@ class ServedModel:
 
     @property
     def shaper(self) -> ShaperConfig | None:
-        """What the auxiliary input of a drone was made of in training; None where it was zero."""
+        """Shaper of a drone's auxiliary input in training; None where it was zero."""
         return None if self.checkpoint is None else self.checkpoint.row_shaper()
 
     @property
     def max_distance(self) -> float:
-        """Range of the sensor that it learned with, M [m]."""
+        """Range of the sensor in training, M [m]."""
         if self.checkpoint is not None:
             return self.checkpoint.train_config().env.max_distance
         return float(self.runner.metadata.get("max_distance", 100.0))
 
     @property
     def decision_hz(self) -> float:
-        """Decisions a second that it learned with."""
+        """Decisions per second in training."""
         if self.checkpoint is not None:
             return self.checkpoint.decision_hz
         return float(self.runner.metadata.get("decision_hz", 10.0))
@@ -72,7 +72,7 @@ class ServedModel:
 
 
 def load_model(source: str, config: ActorConfig, models: Path | None = None) -> ServedModel:
-    """Load what is to be served.
+    """Load a model to be served.
 
     Args:
         source: A .pt checkpoint, a .onnx or .pt2 program, or a version or alias of the registry.
@@ -82,8 +82,8 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     Raises:
         CheckpointError: The file cannot be loaded.
         RegistryError: No such version or alias.
-        ConfigError: The policy reads the training reward, or has no use for `config.goal`; or a program cannot do what
-            is asked: sample, run on a GPU, or make an auxiliary input of curiosity and loop memory; or there is no GPU.
+        ConfigError: The policy reads the training reward, or does not read `config.goal`; a program cannot sample, run
+            on a GPU, or compute an auxiliary input of curiosity and loop memory; or there is no GPU.
     """
     exported = Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"
     if config.device == "cuda":
@@ -95,7 +95,7 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     if Path(source).suffix in _SUFFIX.values():
         program = load_exported(source, threads=config.threads)
         name = Path(source).stem
-        # A goal comes over the wire, and the map is drawn here; what training alone made does not.
+        # Goals come over the wire and maps are drawn here; the other inputs exist in training alone.
         made_of = program.metadata.get("aux_made_of", [])
         parts = " and ".join(str(part) for part in made_of if part not in ("a goal", "a map"))
         if parts:
@@ -152,7 +152,7 @@ def checkpoint_file(source: str, models: Path | None = None) -> tuple[Path, str]
 def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig) -> ProgramRunner:
     """Export programs for one drone and for a full batch, or reuse those of the same weights; older ones go.
 
-    Those of another torch, or of another machine that had this home, may not load here, or end the process.
+    Programs of another torch or another machine may not load here, or crash the process.
     """
     folder = navi_home() / "programs"
     here = hashlib.sha256(f"{torch.__version__} {cpu_flags()}".encode()).hexdigest()[:8]
@@ -160,7 +160,7 @@ def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig
     for rows in sorted({1, -(-config.max_sessions // config.groups)}):
         kind = config.runtime
         file = folder / f"{checkpoint.weights_hash[:16]}-{rows}-{config.threads}-{here}-latent{_SUFFIX[kind]}"
-        # Before it is loaded: another service that sweeps meanwhile leaves it.
+        # Before it is loaded: another service that sweeps meanwhile keeps it.
         with suppress(OSError):  # there is none; it is another user's, or on a disk that may only be read
             os.utime(file)
         if not file.is_file():
@@ -168,7 +168,7 @@ def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig
         programs[rows] = load_exported(file, threads=config.threads)
     with suppress(OSError):
         used = sorted(folder.glob("*-latent.*"), key=lambda file: file.stat().st_mtime, reverse=True)
-        for file in used[_MOST_PROGRAMS:]:
+        for file in used[_MAX_PROGRAMS:]:
             with suppress(OSError):  # of another user: the others go
                 file.unlink()
     return ProgramRunner(programs, name)
@@ -179,10 +179,10 @@ class AliasFollower:
 
     Args:
         alias: For instance "champion".
-        served: Version that is served now.
+        served: Version served now.
         load: Loads a version by name.
-        registry: Where the alias lives.
-        seconds: Between two looks.
+        registry: Of the alias.
+        seconds: Interval of checks [s].
     """
 
     def __init__(
@@ -209,20 +209,20 @@ class AliasFollower:
         self._thread.join(5)
 
     def _watch(self) -> None:
-        told = ""
+        reported = ""
         while not self._stop.wait(self._seconds):
             try:
                 version = self._registry.aliases().get(self._alias, self._known)
                 model = None if version == self._known else self._load(version)
             except Exception as error:
-                # Whatever it is (no memory, no descriptor, a full disk), what is served goes on, and the next look may
-                # find it mended. It is told once: a night has 20,000 looks.
+                # After any error (no memory, no descriptor, a full disk) the present model serves on, and the next
+                # check may succeed. A fault is reported once: a night has 20,000 checks.
                 fault = str(error) if isinstance(error, NaviError) else f"{type(error).__name__}: {error}"
-                if fault != told:
-                    told = fault
+                if fault != reported:
+                    reported = fault
                     _LOG.warning("%s cannot be followed: %s", self._alias, fault)
                 continue
-            told = ""
+            reported = ""
             if model is not None:
                 with self._lock:
                     self._known, self._ready = version, model

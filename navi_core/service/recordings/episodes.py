@@ -1,4 +1,4 @@
-"""The episodes of a recorded session, as traces that the Rerun viewer shows."""
+"""Episodes of a recorded session, as traces for the Rerun viewer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["RecordedEpisode", "list_episodes", "trace_episode"]
 
 MOST_FRAMES = 100_000
 MOST_RAYS = 2**26
-"""Of an episode that is shown; a trace keeps some twenty bytes of each."""
+"""Largest numbers in one trace; each ray takes about twenty bytes."""
 
 
 @dataclass
 class RecordedEpisode:
-    """One drone's episode, as far as it was seen."""
+    """The recorded part of one drone's episode."""
 
     drone: int
     """Its number."""
@@ -39,7 +39,7 @@ class RecordedEpisode:
     ended: float = math.nan
     """Of the last [s]."""
     entries: array[int] = field(default_factory=lambda: array("Q"), repr=False)
-    """Places of its observations among the recording's messages."""
+    """Numbers of its observations among the recording's messages."""
 
 
 def list_episodes(recording: Recording) -> list[RecordedEpisode]:
@@ -52,7 +52,7 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
         if not isinstance(message, DistanceMatrix) or len(message.env_ids) != 1:
             continue
         key = (int(message.env_ids[0]), message.episode_id)
-        # A heartbeat repeats what was seen.
+        # A heartbeat repeats an observation.
         if shown.get(key) == message.step_id:
             continue
         shown[key] = message.step_id
@@ -65,7 +65,7 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
 
 
 def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrace:
-    """Return what a drone saw and earned in an episode.
+    """Return the trace of an episode.
 
     Raises:
         RecordError: The episode has more than `MOST_FRAMES` observations or `MOST_RAYS` rays, or the sensor changed.
@@ -80,7 +80,7 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
         message = recording.readable_message(recording.frames[number])
         if message is None:
             continue
-        digest.take(message)
+        digest.update(message)
         if number in wanted and isinstance(message, DistanceMatrix):
             seen += message.depth.size
             if seen > MOST_RAYS:

@@ -15,8 +15,7 @@ from pathlib import Path
 from navi_core.config import WireConfig
 from navi_core.errors import ConfigError, RecordError, WireError
 from navi_core.record.journal import Frame, FrameFormat, Journal, JournalWriter
-from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY
-from navi_core.service.viewing.selection import DroneSelector
+from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY, DroneSelector
 from navi_core.service.wire import TOPICS, Message, Subscriber, decode
 
 __all__ = ["FORMATS", "Recorded", "Recording", "RecordingWriter", "record_session"]

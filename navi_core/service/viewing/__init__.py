@@ -1,4 +1,4 @@
-"""Watching: what a training publishes while somebody looks, how viewers find it, and what they make of it."""
+"""Viewing: broadcast of a training, discovery of publishers, and the state that viewers show."""
 
 from __future__ import annotations
 

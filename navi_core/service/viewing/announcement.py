@@ -1,9 +1,9 @@
-"""How a viewer on this machine finds what runs: each publisher leaves a note of where it publishes.
+"""Discovery of publishers on this machine: each writes a note with its endpoint.
 
     $NAVI_HOME/live/<name>.json    endpoint, process, scenes, semantic names
 
-A note is locked by its publisher while that lives. One without a lock was left by a killed publisher, whose pid may be
-another's by now; the next publisher removes it.
+The publisher holds the lock of its note while it lives; the next publisher removes notes without a lock. The pid of a
+killed publisher may belong to another process by now.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Announcement:
     pid: int
     """Its process."""
     rows: int
-    """Drones that may be selected."""
+    """Number of drones that may be selected."""
     scenes: list[str] = field(default_factory=list)
     """Names of the scenes, by number."""
     vocabulary: dict[str, int] = field(default_factory=dict)
@@ -44,15 +44,15 @@ class Announcement:
 
     @property
     def key(self) -> str:
-        """Tells this publisher from others, and from one of the same name that was started later."""
+        """Identity of the publisher; one of the same name that was started later has another."""
         return f"{self.name}@{self.endpoint}"
 
 
 class PublisherNote:
-    """The note of a publisher of this process, from now until it is withdrawn.
+    """Note of a publisher of this process, until it is withdrawn.
 
     Args:
-        announcement: What it says.
+        announcement: Its content.
 
     Raises:
         OSError: The folder cannot be written.
@@ -66,12 +66,12 @@ class PublisherNote:
         self._file = self._written(announcement)
 
     def change(self, announcement: Announcement) -> None:
-        """Say something else, under the same name."""
+        """Replace the content, under the same name."""
         before, self._file = self._file, self._written(announcement)
         os.close(before)
 
     def withdraw(self) -> None:
-        """Remove the note, unless a later publisher has written its own there."""
+        """Remove the note, unless a later publisher of the same name has replaced it."""
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._file), self._path.stat()):
                 self._path.unlink()
@@ -90,7 +90,7 @@ def announced() -> list[Announcement]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed publishers left; a note whose pid lives may be of one that knows no locks, and stays."""
+    """Remove notes of killed publishers; one whose pid lives may be of a version without locks, and stays."""
     for path in folder.glob("*.json"):
         # Where files cannot be locked a note stays, too: its publisher may live on another machine.
         with contextlib.suppress(OSError):
@@ -100,11 +100,11 @@ def _sweep(folder: Path) -> None:
 
 
 def _read(path: Path, *, living: bool = True) -> Announcement | None:
-    """Return a note; None for a file that is none. Other processes write these, so nothing is believed.
+    """Return a note, None for an invalid file: other processes write these.
 
     Args:
         path: The file.
-        living: None also for that of a publisher that is gone.
+        living: Also return None where the publisher is gone.
     """
     try:
         with path.open("rb") as file:
@@ -123,7 +123,7 @@ def _read(path: Path, *, living: bool = True) -> Announcement | None:
 
 
 def _locked(file: int, pid: int) -> bool:
-    """Tell whether a publisher holds its note; where files cannot be locked, whether the process lives."""
+    """Return whether a publisher holds its note; where files cannot be locked, whether the process lives."""
     try:
         return not try_lock(file, shared=True)
     except OSError:

@@ -1,8 +1,8 @@
-"""A training that may be watched: it publishes when somebody looks, and flies the same whether or not.
+"""Broadcast of a training to viewers; the training itself is unchanged by it.
 
-The environment is passed through a `WatchedEnv`, which reads what a step returned and writes nothing. Everything that
-costs is done for one drone, ten times a second, and only while somebody has subscribed. A thread repeats the last
-observation while an update runs, so that a viewer sees that the run lives.
+The environment is wrapped in a `WatchedEnv`, which reads the results of a step and writes nothing. Messages are built
+for one drone, ten times a second, and only for subscribers. A thread repeats the last observation while an update runs,
+as a sign of life.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 from navi_core.config import WireConfig
 from navi_core.service.goals import goal_event
-from navi_core.service.observations import ObservationPublisher, distance_matrix
+from navi_core.service.observations import ObservationPublisher, SceneView, distance_matrix
 from navi_core.service.viewing.announcement import Announcement, PublisherNote
+from navi_core.service.viewing.feed import selected_drone
 from navi_core.service.viewing.layouts import PHASES, SCENE_EVENT, payload
-from navi_core.service.viewing.scene_view import SceneView
-from navi_core.service.viewing.selection import selected_drone
 from navi_core.service.wire import DistanceMatrix, Publisher, TelemetryEvent
 from navi_core.world import Environment, EnvironmentWrapper, NavigationEnv, StepBatch
 
@@ -34,13 +33,13 @@ __all__ = ["TrainingBroadcast", "WatchedEnv"]
 ANY_PORT = "tcp://127.0.0.1:0"
 _TELEMETRY = "telemetry_event_v2"
 _LISTEN_SECONDS = 0.1
-"""How often subscriptions and heartbeats are looked after."""
+"""Interval of checking subscriptions and heartbeats [s]."""
 _QUIET_SECONDS = 0.3
-"""Without a decision for so long, an update runs."""
+"""Time without a decision after which an update is running [s]."""
 
 
 class TrainingBroadcast:
-    """Publishes a training run to whoever watches; use it as a context manager.
+    """Publishes a training run to viewers; use it as a context manager.
 
     Args:
         name: The run's name.
@@ -54,7 +53,7 @@ class TrainingBroadcast:
     Attributes:
         endpoint: Where it publishes.
         publisher: The socket.
-        viewers: Offers observations to it.
+        viewers: Publishes observations at a limited rate.
     """
 
     def __init__(self, name: str, algorithm: str, endpoint: str = ANY_PORT, limits: WireConfig | None = None) -> None:
@@ -64,8 +63,8 @@ class TrainingBroadcast:
         self.endpoint = self.publisher.endpoint
         self.lock = threading.Lock()
         self.watched = False
-        """Does anybody want observations? Looked up by the thread, so that a decision asks no socket."""
-        self._heard = False
+        """Whether observations have a subscriber; set by the thread, so that a decision asks no socket."""
+        self._telemetry_watched = False
         self._env: WatchedEnv | None = None
         self._note = PublisherNote(self._announcement(1, [], {}))
         self._done = threading.Event()
@@ -73,7 +72,7 @@ class TrainingBroadcast:
         self._thread.start()
 
     def watch(self, env: Environment) -> Environment | WatchedEnv:
-        """Return what a training flies instead of `env`; a reference task has nothing to look at and stays itself."""
+        """Return the environment wrapped for viewers; a reference task is returned unchanged."""
         if not isinstance(env, NavigationEnv):
             return env
         names = [scene.name for scene in env.field.scenes]
@@ -82,8 +81,8 @@ class TrainingBroadcast:
         return self._env
 
     def progress(self, progress: Progress) -> None:
-        """Publish the numbers of an update."""
-        if not self._heard:
+        """Publish the metrics of an update."""
+        if not self._telemetry_watched:
             return
         metrics, steps = progress.metrics, progress.steps
         values = {**metrics, "step": float(steps), "updates": float(progress.updates)}
@@ -93,17 +92,17 @@ class TrainingBroadcast:
         self.event("perf", steps, {**metrics, **_stages(progress.stages)})
 
     def event(self, layout: str, step: int, values: Mapping[str, float], drone: int = 0, episode: int = 0) -> None:
-        """Publish an event of `LAYOUTS` if anybody has subscribed to telemetry."""
+        """Publish an event of `LAYOUTS` if telemetry has a subscriber."""
         kind = SCENE_EVENT if layout == "scene" else f"{self._prefix}.{layout}"
-        self.tell(TelemetryEvent(kind, episode, drone, step, payload(layout, values), time.time()))
+        self.publish(TelemetryEvent(kind, episode, drone, step, payload(layout, values), time.time()))
 
-    def tell(self, event: TelemetryEvent) -> None:
+    def publish(self, event: TelemetryEvent) -> None:
         """Publish an event."""
         with self.lock:
             self.publisher.publish(event)
 
     def close(self) -> None:
-        """Stop publishing and take the note away."""
+        """Stop publishing and withdraw the note."""
         self._done.set()
         self._thread.join(5.0)
         self.publisher.close()
@@ -121,7 +120,7 @@ class TrainingBroadcast:
         while not self._done.wait(_LISTEN_SECONDS):
             with self.lock:
                 self.watched = self.publisher.watched("distance_matrix_v2")
-                self._heard = self.publisher.watched(_TELEMETRY)
+                self._telemetry_watched = self.publisher.watched(_TELEMETRY)
                 wanted = selected_drone(self.publisher)
                 if wanted is not None:
                     self.viewers.selected = wanted
@@ -134,15 +133,15 @@ class TrainingBroadcast:
 
 
 class WatchedEnv(EnvironmentWrapper):
-    """A `NavigationEnv` that shows one drone to a broadcast's viewers; everything else passes through.
+    """A `NavigationEnv` that publishes one drone to a broadcast's viewers; everything else passes through.
 
     Args:
-        env: What is flown.
-        broadcast: Who is told.
+        env: The environment.
+        broadcast: Of the training.
 
     Attributes:
-        decisions: Decisions since this process began.
-        shown: Observations that were built for viewers.
+        decisions: Decisions of this process.
+        shown: Observations published to viewers.
         seconds: Processor time of building and sending them [s].
     """
 
@@ -155,15 +154,15 @@ class WatchedEnv(EnvironmentWrapper):
         self._flown_at = time.monotonic()
         self._shown_at = (-1, -1)
         self._still = threading.Lock()
-        """Held while the environment moves, and while another thread reads it."""
+        """Held while the environment steps, and while another thread reads it."""
         self._before: tuple[int, int, torch.Tensor] | None = None
         self._view = SceneView(env)
         self._weights = {f"weight/{name}": value for name, value in env.config.reward.resolved().items()}
 
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Fly one decision in every row, and show the selected one if it is time."""
+        """Fly one decision in every row, and publish the selected one if it is due."""
         with self._still:
-            # The collector holds the same observations until the next step, so keeping them costs no memory.
+            # The collector holds the same observations until the next step: no extra memory.
             batch = self._latest = self._env.step(actions)
             self.decisions += 1
             self._flown_at = time.monotonic()
@@ -172,7 +171,7 @@ class WatchedEnv(EnvironmentWrapper):
         return batch
 
     def catch_up(self) -> None:
-        """While an update runs, show where the drones stand to viewers who came, or chose another one, since."""
+        """During an update, publish the last state to viewers that joined or selected another drone since."""
         row = self._row()
         if time.monotonic() - self._flown_at < _QUIET_SECONDS or self._shown_at == (self.decisions, row):
             return
@@ -197,7 +196,7 @@ class WatchedEnv(EnvironmentWrapper):
         self.seconds += time.thread_time() - began
 
     def _build(self, batch: StepBatch, row: int, before: tuple[int, int, torch.Tensor] | None) -> None:
-        """Build and send what viewers see of a drone."""
+        """Build and publish the events and the observation of a drone."""
         broadcast, env = self._broadcast, self._env
         counters = {name: int(value[row]) for name, value in env.counters.items()}
         pose = env.poses()
@@ -208,7 +207,7 @@ class WatchedEnv(EnvironmentWrapper):
             broadcast.event("scene", self.decisions, where, row, counters["episode"])
         goal = goal_event(env, row, env_id=row, episode_id=counters["episode"], step_id=self.decisions)
         if goal is not None:
-            broadcast.tell(goal)
+            broadcast.publish(goal)
         values = {name: float(value[row]) for name, value in batch.info["reward_terms"].items()} | self._weights
         values |= {
             "reward": float(batch.reward[row]),
@@ -238,7 +237,7 @@ class WatchedEnv(EnvironmentWrapper):
 
 
 def _stages(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return milliseconds by phase/stage; stages without a place of their own, and parts of others, see `PHASES`."""
+    """Return milliseconds by phase/stage; unknown stages are summed as `other`, parts of stages left out."""
     values: dict[str, float] = {}
     for phase, stages in phases.items():
         for stage, milliseconds in stages.items():

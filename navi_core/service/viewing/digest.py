@@ -1,4 +1,4 @@
-"""What a page shows of a stream of messages: the newest observation, the path, curves, stages, sessions."""
+"""State that a page shows of a stream of messages: observation, trajectory, curves, stages, sessions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Mess
 
 __all__ = ["Digest", "Session"]
 
-MOST_POINTS = 800
+MAX_POINTS = 800
 """Points of a curve."""
 MAX_TRAJECTORY = 20_000
-MOST_SESSIONS = 256
-MOST_KINDS = 64
-MOST_NUMBERS = 64
+MAX_SESSIONS = 256
+MAX_KINDS = 64
+MAX_NUMBERS = 64
 _FORGET_SECONDS = 30.0
-"""A session or an event that nothing was heard of for so long is left out."""
+"""Silence after which a session or an event is left out [s]."""
 
 
 @dataclass
 class Session:
-    """What is known of one drone of a service."""
+    """State of one drone of a service."""
 
     steps: int = 0
     """Of its last message."""
@@ -42,18 +42,18 @@ class Session:
     gate: str | None = None
     """SEND or WAIT."""
     expected: float = math.nan
-    """Reward per decision that the gate expects of the motion it judged last."""
+    """Reward per decision that the gate expects of its last motion."""
     heard: float = 0.0
-    """When it was heard of last, monotonic [s]."""
+    """Time of its last message, monotonic [s]."""
 
 
 @dataclass
 class Digest:
-    """Takes messages and answers with what a page needs.
+    """State of a page, updated by messages.
 
     Attributes:
         names: Semantic names by id, where they are known.
-        row: Drone that is shown; None: whichever is published.
+        row: Shown drone; None: the first one that is published.
     """
 
     names: dict[int, str] = field(default_factory=dict)
@@ -61,30 +61,30 @@ class Digest:
     matrix: DistanceMatrix | None = None
     """The newest observation."""
     picture: npt.NDArray[np.uint8] | None = None
-    """(256, 256, 3) from above."""
+    """(256, 256, 3) map from above."""
     scene: dict[str, float] = field(default_factory=dict)
-    """Where the drone flies, from the scene event."""
+    """Values of the scene event."""
     goals: GoalTable = field(default_factory=GoalTable)
     step: dict[str, float] = field(default_factory=dict)
     """Of the shown drone's last decision."""
     perf: dict[str, float] = field(default_factory=dict)
-    curve: ThinnedCurve = field(default_factory=lambda: ThinnedCurve(MOST_POINTS))
+    curve: ThinnedCurve = field(default_factory=lambda: ThinnedCurve(MAX_POINTS))
     """Metrics of the updates, over the decisions of the run."""
     trajectory: list[tuple[float, float, float]] = field(default_factory=list)
     sessions: dict[int, Session] = field(default_factory=dict)
     others: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Numbers of events that no training sends, by type."""
+    """Numbers of events of other publishers, by type."""
     others_heard: dict[str, float] = field(default_factory=dict)
-    """When each of them came last, monotonic [s]."""
+    """Time of the last event of each type, monotonic [s]."""
     changed: set[str] = field(default_factory=set)
     """Kinds of page messages that are out of date."""
     fresh_at: float = -math.inf
-    """When a new decision was last seen, monotonic [s]."""
+    """Time of the last new decision, monotonic [s]."""
     alive_at: float = -math.inf
-    """When anything was last heard, monotonic [s]."""
+    """Time of the last message, monotonic [s]."""
 
-    def take(self, message: Message, layouts: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """Take in one message.
+    def update(self, message: Message, layouts: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        """Update the state with one message.
 
         Args:
             message: Any of the wire's.
@@ -113,18 +113,18 @@ class Digest:
 
     @property
     def max_distance(self) -> float:
-        """Range of the sensor [m]: as the run says, else that of every preset."""
+        """Range of the sensor [m], from the scene event, else that of all presets."""
         return self.scene.get("max_distance", 100.0)
 
     def frame(self) -> tuple[dict[str, Any], DistanceMatrix] | None:
-        """Return what a page says beside the newest observation, and the observation."""
+        """Return the facts of the newest observation, and the observation."""
         matrix = self.matrix
         if matrix is None:
             return None
         pose, step = matrix.robot_pose, self.step
         drone = int(matrix.env_ids[0]) if len(matrix.env_ids) else 0
-        # Of a drone that no training flies the service's answers tell it.
-        told = self.sessions.get(drone, Session())
+        # Without a training's step event, the results of the service are shown.
+        session = self.sessions.get(drone, Session())
         terms = {name: step[name] for name in REWARD_TERMS if name in step}
         terms |= {name: step[name] for name in GOAL_TERMS if math.isfinite(step.get(name, math.nan))}
         facts = {
@@ -133,12 +133,12 @@ class Digest:
             "step": matrix.step_id,
             "drone": drone,
             "speed": step.get("speed", math.nan),
-            "reward": step.get("reward", told.reward),
+            "reward": step.get("reward", session.reward),
             "terms": terms,
-            # What a goal pays comes with its weight in it.
+            # Goal terms include their weight.
             "weights": {name: step.get(f"weight/{name}", float(name in GOAL_TERMS)) for name in terms} or None,
             "collided": step.get("collided", 0.0) > 0.5,
-            "episode_return": step.get("episode_return", told.episode_return),
+            "episode_return": step.get("episode_return", session.episode_return),
         }
         if "seen_share" in step:
             facts["seen_share"] = step["seen_share"]
@@ -157,8 +157,8 @@ class Digest:
             for phase, names in PHASES.items()
         }
 
-    def heard_sessions(self) -> list[dict[str, Any]]:
-        """Return the sessions that were heard of lately."""
+    def recent_sessions(self) -> list[dict[str, Any]]:
+        """Return the sessions with recent messages."""
         now = time.monotonic()
         return [
             {
@@ -173,8 +173,8 @@ class Digest:
             if now - s.heard < _FORGET_SECONDS
         ]
 
-    def heard_others(self) -> dict[str, dict[str, float]]:
-        """Return the numbers of those events that came lately."""
+    def recent_others(self) -> dict[str, dict[str, float]]:
+        """Return the numbers of recent events of other publishers."""
         now = time.monotonic()
         return {name: values for name, values in self.others.items() if now - self.others_heard[name] < _FORGET_SECONDS}
 
@@ -183,7 +183,7 @@ class Digest:
             return
         drone = int(matrix.env_ids[0])
         if self.row is None:
-            # A service publishes all of its drones; the first that is heard of is shown until another is chosen.
+            # A service publishes all of its drones; the first one is shown until another is selected.
             self.row = drone
         if drone != self.row:
             return
@@ -220,14 +220,14 @@ class Digest:
             self.changed.add("training")
 
     def _point(self, values: dict[str, float], step: int) -> None:
-        # An event's numbers are single precision and cannot count beyond 16 million decisions; its own step can.
+        # Payloads are single precision, exact up to 16 million decisions; the event's step id is exact.
         if math.isfinite(values.pop("step", math.nan)):
             self.curve.take(float(step), values)
 
     def _service(self, event: TelemetryEvent, names: tuple[str, ...]) -> None:
-        numbers = event.payload.tolist()[:MOST_NUMBERS]
+        numbers = event.payload.tolist()[:MAX_NUMBERS]
         values = {(names[n] if n < len(names) else f"[{n}]"): value for n, value in enumerate(numbers)}
-        if event.event_type in self.others or len(self.others) < MOST_KINDS:
+        if event.event_type in self.others or len(self.others) < MAX_KINDS:
             self.others[event.event_type] = values
             self.others_heard[event.event_type] = time.monotonic()
         session = self._session(event.env_id) if event.event_type.startswith("actor.inference.") else None
@@ -247,10 +247,10 @@ class Digest:
             session.episode_return = result.episode_return
 
     def _session(self, number: int) -> Session | None:
-        if number not in self.sessions and len(self.sessions) >= MOST_SESSIONS:
+        if number not in self.sessions and len(self.sessions) >= MAX_SESSIONS:
             now = time.monotonic()
             self.sessions = {n: s for n, s in self.sessions.items() if now - s.heard < _FORGET_SECONDS}
-        if number < 0 or (number not in self.sessions and len(self.sessions) >= MOST_SESSIONS):
+        if number < 0 or (number not in self.sessions and len(self.sessions) >= MAX_SESSIONS):
             return None
         session = self.sessions.setdefault(number, Session())
         session.heard = time.monotonic()
@@ -259,6 +259,6 @@ class Digest:
 
 
 def _is_scene(values: Mapping[str, float]) -> bool:
-    """Tell whether a scene event says where a drone flies: all of it, in numbers that can be drawn."""
+    """Return whether a scene event is complete and can be drawn."""
     whole = len(values) == len(LAYOUTS["scene"]) and all(math.isfinite(value) for value in values.values())
     return whole and 0 < values["max_distance"] <= 1e6 and values["metres_per_pixel"] > 0

@@ -1,21 +1,98 @@
-"""Messages from publishers, read by a thread of their own and handed on in small batches.
+"""Feed of messages for viewers: a thread reads publishers, and selects the drone that they show.
 
-Telemetry is always listened to; observations only while somebody looks, so that a dashboard without an open page
-costs the run nothing. ZeroMQ reconnects by itself, so what is watched may be restarted.
+Telemetry is always received; observations only while a page is open, so that a dashboard without viewers costs the run
+nothing. ZeroMQ reconnects by itself, so publishers may be restarted.
+
+A viewer selects a drone upstream: ZeroMQ carries words from a subscriber's socket to a publisher's (XSUB to XPUB). The
+word is 0x02, "drone", and the number as int64 little-endian; the last word of all viewers counts.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from navi_core.config import WireConfig
-from navi_core.service.viewing.selection import DroneSelector
-from navi_core.service.wire import DistanceMatrix, Message, Subscriber
+from navi_core.errors import WireError
+from navi_core.service.wire import DistanceMatrix, Message, Publisher, Subscriber
+from navi_core.service.wire.sockets import connect, open_socket, readable
 
-__all__ = ["OBSERVATIONS", "TELEMETRY", "Feed"]
+__all__ = ["OBSERVATIONS", "TELEMETRY", "DroneSelector", "Feed", "selected_drone"]
+
+_WORD = struct.Struct("<6sq")
+_MARK = b"\x02drone"
+
+
+def selected_drone(publisher: Publisher) -> int | None:
+    """Return the drone that viewers selected since the last call, None without one."""
+    wanted = None
+    for word in publisher.words():
+        if len(word) == _WORD.size:
+            mark, number = _WORD.unpack(word)
+            if mark == _MARK and number >= 0:
+                wanted = number
+    return wanted
+
+
+class DroneSelector:
+    """Selects the drone that a publisher shows.
+
+    Args:
+        endpoint: The publisher.
+        limits: Of the socket.
+    """
+
+    def __init__(self, endpoint: str, limits: WireConfig | None = None) -> None:
+        import zmq
+
+        self._socket = open_socket(zmq.XSUB, limits or WireConfig())
+        connect(self._socket, endpoint, "publisher to ask for a drone")
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._drone: int | None = None
+
+    def select(self, drone: int) -> bool:
+        """Select a drone; return whether the word was sent.
+
+        Raises:
+            WireError: The number is negative.
+        """
+        if not 0 <= drone < 2**31:
+            raise WireError(f"no drone {drone}; they are numbered from 0")
+        self._drone = drone
+        return self._send(drone)
+
+    def keep(self) -> None:
+        """Send the selection again after a reconnection: a restarted publisher has not received it.
+
+        ZeroMQ repeats subscriptions by itself, but not words.
+        """
+        import zmq
+
+        reconnected = False
+        while readable(self._monitor):
+            self._monitor.recv_multipart(zmq.NOBLOCK)
+            reconnected = True
+        if reconnected and self._drone is not None:
+            self._send(self._drone)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+    def _send(self, drone: int) -> bool:
+        import zmq
+
+        try:
+            self._socket.send(_WORD.pack(_MARK, drone), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
 
 OBSERVATIONS = "distance_matrix_v2"
 TELEMETRY = ("telemetry_event_v2", "action_v2", "step_result_v2")
@@ -31,7 +108,7 @@ class Feed:
         endpoints: Publishers.
         handle: Called with each batch, from the feed's thread.
         limits: Of the sockets.
-        watching: Listen to observations from the start.
+        watching: Receive observations from the start.
     """
 
     def __init__(
@@ -58,15 +135,15 @@ class Feed:
         return self._subscriber.refused
 
     def watch(self, on: bool) -> None:
-        """Listen to observations, or no longer."""
+        """Receive observations, or stop."""
         self._wanted = on
 
     def select(self, drone: int) -> None:
-        """Ask the publishers for a drone, and pass on observations of that one alone."""
+        """Select a drone at all publishers, and pass on its observations alone."""
         self._select = self._drone = drone
 
     def close(self) -> None:
-        """Stop reading; the handler is not called any more when this returns."""
+        """Stop reading; the handler is not called after this returns."""
         self._done.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(5.0)
@@ -75,7 +152,7 @@ class Feed:
         subscriber = self._subscriber
         try:
             while not self._done.is_set():
-                self._obey()
+                self._apply_requests()
                 first = subscriber.receive(_WAIT_SECONDS)
                 if first is None:
                     continue
@@ -88,8 +165,8 @@ class Feed:
             for selector in self._selectors:
                 selector.close()
 
-    def _obey(self) -> None:
-        """Do what other threads asked for: sockets belong to this one."""
+    def _apply_requests(self) -> None:
+        """Apply the requests of other threads: sockets belong to this one."""
         if self._wanted != self._watching:
             self._watching = self._wanted
             change = self._subscriber.socket.subscribe if self._watching else self._subscriber.socket.unsubscribe
@@ -97,12 +174,12 @@ class Feed:
         for selector in self._selectors:
             selector.keep()
         if self._select is not None:
-            # All of them are asked, also where one is not there.
-            said = [selector.select(self._select) for selector in self._selectors]
-            self._select = None if any(said) else self._select
+            # All of them, also where one is missing.
+            sent = [selector.select(self._select) for selector in self._selectors]
+            self._select = None if any(sent) else self._select
 
     def _newest(self, batch: list[Message]) -> list[Message]:
-        """Return the batch with the newest observation alone: of the selected drone, else of the lowest number."""
+        """Return the batch with the newest observation alone, of the selected drone, else of the lowest number."""
         newest: DistanceMatrix | None = None
         picture: DistanceMatrix | None = None
         kept: list[Message] = []
@@ -119,6 +196,6 @@ class Feed:
     def _is_shown(self, message: DistanceMatrix, before: DistanceMatrix | None) -> bool:
         if self._drone is not None:
             return self._drone in message.env_ids
-        # A newcomer is greeted with every drone of a service.
+        # A new viewer receives every drone of a service once.
         lowest = [min(one.env_ids.tolist(), default=math.inf) for one in (message, before) if one is not None]
         return lowest[0] <= lowest[-1]

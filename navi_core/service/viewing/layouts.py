@@ -1,7 +1,7 @@
-"""What the numbers of a training's telemetry events mean: name by name, in the order of the payload.
+"""Layouts of telemetry events: the names of the payload's numbers, in their order.
 
-NaN stands for a number that a learner does not have. A payload may be longer than its layout (a newer publisher): what
-has no name is left out.
+NaN stands for a number that a learner does not have. A payload of a newer publisher may be longer than its layout; the
+rest is ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from navi_core.config import GOAL_TERMS, REWARD_TERMS
 __all__ = ["LAYOUTS", "PHASES", "SCENE_EVENT", "SERVICE_LAYOUTS", "named", "payload", "training_event"]
 
 SCENE_EVENT = "actor.scene"
-"""Where the selected drone flies; sent before its first observation there."""
+"""Scene of the selected drone; sent before its first observation there."""
 PHASES = {
     "rollout": (
         "storage", "forward", "environment_step", "memory_query", "memory_append", "shaping_rnd", "bootstrap",
@@ -56,7 +56,7 @@ _TRAINING = re.compile(r"actor\.training\.\w{1,32}\.(step|update|episode|perf)")
 
 
 def training_event(event_type: str) -> str | None:
-    """Return which of `LAYOUTS` an event has; None for one that no training sends."""
+    """Return the key in `LAYOUTS` of an event; None for events of other publishers."""
     if event_type == SCENE_EVENT:
         return "scene"
     found = _TRAINING.fullmatch(event_type)

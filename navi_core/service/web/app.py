@@ -1,4 +1,4 @@
-"""The web application: the page, its files, and one WebSocket between the page and whatever it shows."""
+"""Web application: the page, its static files, and its WebSocket."""
 
 from __future__ import annotations
 
@@ -15,45 +15,44 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from navi_core.errors import NaviError
-from navi_core.service.web.hub import Hub, Viewer
-from navi_core.service.web.packing import pack_message
+from navi_core.service.web.hub import Hub, Viewer, pack_message
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, WebSocket
 
-__all__ = ["MOST_ORDER_BYTES", "STATIC", "Show", "build_app"]
+__all__ = ["MAX_ORDER_BYTES", "STATIC", "Show", "build_app"]
 
 STATIC = Path(__file__).parent / "static"
-MOST_ORDER_BYTES = 4096
+MAX_ORDER_BYTES = 4096
 """Longest message that a page may send."""
 _HEADERS = {
-    # The page is what this server sends, and nothing else.
+    # The page loads nothing from other servers.
     "Content-Security-Policy": "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
     "frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
 _BEAT_SECONDS = 2.0
-"""A page is told something at least so often: it knows a dead connection by its silence."""
+"""Longest silence of a live connection [s]: the page detects a dead one by it."""
 _PATIENCE_SECONDS = 30.0
-"""A page that takes nothing for so long is none: its machine sleeps."""
+"""Time after which a page that receives nothing is dropped [s]: its machine sleeps."""
 _LOG = logging.getLogger("navi.web")
 
 
 class Show(Protocol):
-    """What the page shows: a live run, a recording, or a drone flown by hand."""
+    """Content of the page: a live run, a recording, or the explorer."""
 
     hub: Hub
-    """Where its messages go."""
+    """Hub of its messages."""
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Do what a page asked for.
+        """Execute an order of a page.
 
         Raises:
-            NaviError: It cannot be done; the page is told.
+            NaviError: It cannot be executed; the page shows the message.
         """
 
 
@@ -61,8 +60,8 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
     """Return the application that shows `show`.
 
     Args:
-        show: What is shown.
-        host: Name or address that it is served at.
+        show: Content of the page.
+        host: Name or address of the server.
     """
     from fastapi import FastAPI, Request, Response
     from fastapi.staticfiles import StaticFiles
@@ -70,7 +69,7 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         task = asyncio.create_task(show.run())
-        task.add_done_callback(_tell_failure)
+        task.add_done_callback(_log_failure)
         yield
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError, NaviError):
@@ -80,10 +79,10 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
 
     @app.middleware("http")
     async def headers(request: Request, call_next: Any) -> Response:
-        if not _by_own_name(request.headers.get("host", ""), host):
-            # A site whose name is made to lead here would else be read, and would fly the drone, as this page does.
-            told = "this page answers to addresses, to localhost and to the name of its machine"
-            return Response(f"{told}; another name is given with --host\n", 400, media_type="text/plain")
+        if not _is_local_name(request.headers.get("host", ""), host):
+            # Against DNS rebinding: a site whose name resolves to this machine could read the page and fly the drone.
+            text = "this page answers to addresses, to localhost and to the name of its machine"
+            return Response(f"{text}; another name is given with --host\n", 400, media_type="text/plain")
         response: Response = await call_next(request)
         response.headers.update(_HEADERS)
         return response
@@ -103,21 +102,21 @@ def _websocket(show: Show, host: str) -> Any:
     page = pack_message("page", {"version": _page_version()})
 
     async def endpoint(socket: WebSocket) -> None:
-        if not _same_site(socket) or not _by_own_name(socket.headers.get("host", ""), host):
+        if not _same_site(socket) or not _is_local_name(socket.headers.get("host", ""), host):
             await socket.close(code=1008)
             return
         await socket.accept()
         viewer = show.hub.join()
-        # First of all: a page that an earlier server sent may not understand the rest, and fetches itself anew.
+        # First of all: a page of an earlier server may not understand the rest, and reloads itself.
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             await socket.send_bytes(page)
         sending = asyncio.create_task(_send(socket, viewer, show.hub))
         try:
             while True:
-                said = await socket.receive()
-                if said["type"] == "websocket.disconnect":
+                received = await socket.receive()
+                if received["type"] == "websocket.disconnect":
                     break
-                await _obey(show, socket, said.get("text") or "")
+                await _execute(show, socket, received.get("text") or "")
         except (WebSocketDisconnect, RuntimeError):
             pass
         finally:
@@ -145,10 +144,10 @@ async def _send(socket: WebSocket, viewer: Viewer, hub: Hub) -> None:
                 return
 
 
-async def _obey(show: Show, socket: WebSocket, text: str) -> None:
-    """Pass an order on; a page that sends nonsense is told so and nothing happens."""
+async def _execute(show: Show, socket: WebSocket, text: str) -> None:
+    """Execute an order; an invalid one is answered with its fault."""
     try:
-        order = json.loads(text) if len(text) <= MOST_ORDER_BYTES else None
+        order = json.loads(text) if len(text) <= MAX_ORDER_BYTES else None
     except (ValueError, RecursionError):
         order = None
     if not isinstance(order, dict) or not isinstance(order.get("do"), str):
@@ -161,7 +160,7 @@ async def _obey(show: Show, socket: WebSocket, text: str) -> None:
 
 
 def _page_version() -> str:
-    """Return what the page and its scripts are known by."""
+    """Return a hash of the page and its scripts."""
     digest = hashlib.sha256()
     for file in sorted(STATIC.iterdir()):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
@@ -169,26 +168,26 @@ def _page_version() -> str:
 
 
 def _same_site(socket: WebSocket) -> bool:
-    """Tell whether the page came from here: other sites in the same browser must not fly the drone."""
+    """Return whether the page is of this server: other sites in the same browser must not fly the drone."""
     origin = socket.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == socket.headers.get("host")
 
 
-def _by_own_name(called: str, host: str) -> bool:
-    """Tell whether a browser called this server by an address or a name of its own (a request's Host)."""
+def _is_local_name(requested: str, host: str) -> bool:
+    """Return whether a request's Host is an address or a name of this machine."""
     try:
-        # With a dot behind it a name is complete, and the same.
-        name = (urlsplit(f"//{called}").hostname or "").removesuffix(".")
+        # A trailing dot marks a complete name.
+        name = (urlsplit(f"//{requested}").hostname or "").removesuffix(".")
     except ValueError:
         return False
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
         return True
     machine = socket_library.gethostname().lower()
-    own = {"localhost", host.lower().removesuffix("."), machine, f"{machine}.local", machine.partition(".")[0]}
-    return name in own or name.endswith(".localhost")
+    names = {"localhost", host.lower().removesuffix("."), machine, f"{machine}.local", machine.partition(".")[0]}
+    return name in names or name.endswith(".localhost")
 
 
-def _tell_failure(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.error("what the page shows has stopped: %s", error)
+        _LOG.error("the page is not updated any more: %s", error)

@@ -1,7 +1,7 @@
-"""The explorer behind the page: the page sends keys, the drone flies ten decisions a second, the page sees them.
+"""Explorer page: the page sends keys, the drone flies ten decisions a second, the page shows them.
 
-Time stands still while no page is open, and the drone hovers when a page has said nothing for a while: a browser tab
-that hangs or a lost connection must not fly into a wall.
+Time stops while no page is open, and the drone hovers when the page is silent for a while: a hanging tab or a lost
+connection must not fly into a wall.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 from navi_core.demos import export_minari, load_demonstration, read_index
 from navi_core.errors import ConfigError, DemoError, NaviError
 from navi_core.service.explorer import ExplorerSession
-from navi_core.service.web.frames import map_facts, panorama_arrays, trajectory_array
 from navi_core.service.web.hub import Hub
+from navi_core.service.web.stream import map_facts, panorama_arrays, trajectory_array
 
 __all__ = ["ExploreShow"]
 
 _MAP_EVERY = 5
-"""Decisions between pictures of the map."""
+"""Decisions per map."""
 _HOVER = (0.0, 0.0, 0.0, 0.0)
 _SLOW = ("next", "previous", "scene", "export")
-"""Orders that may take a while: a scene is compiled, every flight read."""
+"""Slow orders: they compile a scene, or read every flight."""
 
 
 class ExploreShow:
-    """Shows an `ExplorerSession` and obeys its page.
+    """Shows an `ExplorerSession` and executes the orders of its page.
 
     Args:
-        session: What is flown.
+        session: The session.
     """
 
     def __init__(self, session: ExplorerSession) -> None:
@@ -40,10 +40,10 @@ class ExploreShow:
         self.hub = Hub(self._viewers_changed)
         self.sharp = False
         self._axes: tuple[float, ...] = _HOVER
-        self._heard = 0.0
+        self._commanded_at = 0.0
         self._turn = asyncio.Lock()
-        self._hands = threading.Lock()
-        """Held by whichever thread moves the session: a cancelled task leaves its thread behind."""
+        self._session_lock = threading.Lock()
+        """Held by the thread that moves the session: a cancelled task leaves its thread running."""
         names = ", ".join(path.name for path in session.recovered)
         self._notice = f"saved {names}: an explorer was killed while it recorded" if names else ""
         self._sent_trajectory = -1
@@ -63,9 +63,9 @@ class ExploreShow:
         }
 
     async def run(self) -> None:
-        """Fly in real time until cancelled; what is being recorded is then saved."""
+        """Fly in real time until cancelled; a flight being recorded is then saved."""
         period = self.session.config.dynamics.decision_seconds
-        self._tell_all()
+        self._send_all()
         decision = 0
         deadline = time.monotonic()
         try:
@@ -81,47 +81,47 @@ class ExploreShow:
                 deadline = max(deadline + period, time.monotonic() - period)
                 await asyncio.sleep(max(0.0, deadline - time.monotonic()))
         finally:
-            with self._hands:
+            with self._session_lock:
                 self.session.close()
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Obey the page.
+        """Execute an order of the page.
 
         Raises:
-            NaviError: The order is unknown or cannot be carried out.
+            NaviError: The order is unknown or cannot be executed.
         """
         name = order["do"]
         if name == "command":
-            self._axes, self._heard = _axes(order), time.monotonic()
+            self._axes, self._commanded_at = _axes(order), time.monotonic()
             return
         if name not in self._orders:
             raise ConfigError(f"unknown order {name!r}; allowed: command, {', '.join(self._orders)}")
         async with self._turn:
             if name in _SLOW:
-                self.hub.tell_phase("updating", "one moment")
+                self.hub.send_phase("updating", "one moment")
             try:
-                await asyncio.to_thread(self._obey, name, order)
+                await asyncio.to_thread(self._execute, name, order)
             except NaviError as error:
                 self._notice = str(error)
                 raise
             finally:
-                self._tell_all()
+                self._send_all()
 
-    def _obey(self, name: str, order: dict[str, Any]) -> None:
-        with self._hands:
+    def _execute(self, name: str, order: dict[str, Any]) -> None:
+        with self._session_lock:
             self._orders[name](order)
 
     def _decide(self) -> None:
-        with self._hands:
+        with self._session_lock:
             self._fly()
 
     def _fly(self) -> None:
-        silent = time.monotonic() - self._heard > self.session.config.idle_seconds
+        silent = time.monotonic() - self._commanded_at > self.session.config.idle_seconds
         before = self.session.recording
         try:
             self.session.fly(_HOVER if silent else self._axes)
         except DemoError as error:
-            # The longest flight is saved by itself. It is kept, and time stands still until there is room for it.
+            # The longest flight is saved automatically. On a full disk it is kept, and time stops until there is room.
             self.session.paused = True
             self._notice = f"the flight is not saved yet: {error}"
         if before is not None and self.session.recording is None:
@@ -152,10 +152,10 @@ class ExploreShow:
         if with_map:
             self.hub.send("map", map_facts(session.map()), {"image": session.seen_map()})
         self.hub.send("flight", self._flight())
-        self.hub.tell_phase("paused" if session.paused else "flying")
+        self.hub.send_phase("paused" if session.paused else "flying")
 
-    def _tell_all(self) -> None:
-        """Send what changes with an order alone."""
+    def _send_all(self) -> None:
+        """Send the messages that only orders change."""
         session = self.session
         self.hub.send(
             "hello",
@@ -200,7 +200,7 @@ class ExploreShow:
         self.session.paused = bool(order.get("on", not self.session.paused))
 
     def _move(self, change: Callable[[], None]) -> None:
-        """Change the place; a recorded flight is saved by the session, and the page is told."""
+        """Change the scene or start; the session saves a recorded flight, and the page shows its name."""
         before = len(self.session.saved)
         change()
         self._axes = _HOVER

@@ -1,45 +1,89 @@
-"""Whom the page's messages go to: every viewer has one place per kind of message, and only the newest is kept.
+"""Hub of the page's messages: each viewer has one slot per kind of message, and only the newest is kept.
 
-A slow viewer misses messages and never holds anybody up; memory is bounded by the number of kinds.
+A slow viewer misses messages and delays no other; memory is bounded by the number of kinds.
+
+A message is binary: u32 little-endian length of the header, the header as JSON, then each array in C order,
+little-endian, padded to 8 bytes. The header's `arrays` list name, dtype, shape, and offset after the header.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from navi_core.service.web.packing import pack_message
+__all__ = ["Hub", "Viewer", "pack_message"]
 
-__all__ = ["Hub", "Viewer"]
+_DTYPES = ("float32", "uint8", "uint16")
+"""Types that a page has typed arrays for."""
+
+
+def pack_message(kind: str, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
+    """Return the bytes of a message.
+
+    Args:
+        kind: Kind of message.
+        facts: Plain values; numbers that are not finite become null.
+        arrays: float32, uint8 or uint16.
+
+    Raises:
+        TypeError: An array of another type.
+    """
+    places, parts, offset = [], [], 0
+    for name, array in (arrays or {}).items():
+        if array.dtype.name not in _DTYPES:
+            raise TypeError(f"array {name} is {array.dtype.name}; a page takes {', '.join(_DTYPES)}")
+        data = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        places.append({"name": name, "dtype": array.dtype.name, "shape": list(array.shape), "offset": offset})
+        padding = -len(data) % 8
+        parts += [data, b"\0" * padding]
+        offset += len(data) + padding
+    header = json.dumps({"kind": kind, **_finite(dict(facts)), "arrays": places}, allow_nan=False).encode()
+    header += b" " * (-(len(header) + 4) % 8)
+    return b"".join([struct.pack("<I", len(header)), header, *parts])
+
+
+def _finite(value: Any) -> Any:
+    """Return plain values with null for non-finite numbers, which JSON lacks."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 class Viewer:
-    """One open page: what still has to be sent to it."""
+    """Open page, and the messages to be sent to it."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, bytes] = {}
         self._ready = asyncio.Event()
 
     def put(self, kind: str, message: bytes) -> None:
-        """Replace what waits under `kind`."""
+        """Replace the waiting message of `kind`."""
         self._waiting[kind] = message
         self._ready.set()
 
     async def take(self) -> bytes:
-        """Return the next message, waiting for one."""
+        """Wait for the next message and return it."""
         while not self._waiting:
             self._ready.clear()
             await self._ready.wait()
-        # The kind that has waited longest goes first.
+        # The kind that has waited longest is first.
         kind = next(iter(self._waiting))
         return self._waiting.pop(kind)
 
 
 class Hub:
-    """Sends messages to all viewers; whoever comes later gets the newest of each kind at once.
+    """Sends messages to all viewers; a new viewer receives the newest of each kind at once.
 
     Args:
         changed: Called with the number of viewers whenever it changes.
@@ -48,7 +92,7 @@ class Hub:
     def __init__(self, changed: Callable[[int], None] | None = None) -> None:
         self._viewers: set[Viewer] = set()
         self._newest: dict[str, bytes] = {}
-        self._told: tuple[str, str] | None = None
+        self._phase: tuple[str, str] | None = None
         self._changed = changed
 
     @property
@@ -62,14 +106,14 @@ class Hub:
         for kind, message in self._newest.items():
             viewer.put(kind, message)
         self._viewers.add(viewer)
-        self._tell()
+        self._report_viewers()
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
         """Remove a viewer."""
         if viewer in self._viewers:
             self._viewers.remove(viewer)
-            self._tell()
+            self._report_viewers()
 
     def send(self, kind: str, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
         """Send a message of `kind` to all viewers."""
@@ -78,22 +122,22 @@ class Hub:
         for viewer in self._viewers:
             viewer.put(kind, message)
 
-    def tell_phase(self, phase: str, text: str = "") -> None:
-        """Say what goes on, for the page's badge; nothing else carries it, so an old frame cannot say it is new.
+    def send_phase(self, phase: str, text: str = "") -> None:
+        """Send the phase for the page's badge; no other message carries it.
 
         Args:
             phase: waiting, live, updating, flying, playing or paused.
-            text: Its words, where they are others.
+            text: Text of the badge; by default the phase.
         """
-        told = (phase, text or phase)
-        if told != self._told:
-            self._told = told
-            self.send("status", {"phase": phase, "text": told[1]})
+        status = (phase, text or phase)
+        if status != self._phase:
+            self._phase = status
+            self.send("status", {"phase": phase, "text": status[1]})
 
     def forget(self, kind: str) -> None:
-        """Show later viewers no message of `kind` until there is a new one."""
+        """Send new viewers no message of `kind` until there is a new one."""
         self._newest.pop(kind, None)
 
-    def _tell(self) -> None:
+    def _report_viewers(self) -> None:
         if self._changed is not None:
             self._changed(len(self._viewers))

@@ -1,4 +1,4 @@
-"""The dashboard behind the page: finds what runs, watches one of it, and follows it through restarts."""
+"""Dashboard: finds running publishers, shows one of them, and follows it through restarts."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ __all__ = ["LiveShow"]
 
 _LOG = logging.getLogger("navi.web")
 SERVICE = "service"
-"""Key of the source that stands for the service's own ports."""
+"""Key of the source with the default ports of a service."""
 _TICK = 0.05
 _LOOK_SECONDS = 1.0
-"""How often notes of publishers and status pages are read."""
+"""Interval of reading notes of publishers and status pages [s]."""
 _STALE_SECONDS = 1.0
-"""Without a new decision for so long, a run is updating."""
+"""Time without a new decision after which a run is updating [s]."""
 _LOST_SECONDS = 6.0
-"""Without a word for so long, nothing is heard."""
-_MOST_STATUS_BYTES = 1 << 20
+"""Time without a message after which the page waits for data [s]."""
+_MAX_STATUS_BYTES = 1 << 20
 
 
 class LiveShow:
     """Shows a running training or service.
 
     Args:
-        endpoints: Publishers to watch; none: those found on this machine, else the service's own ports.
+        endpoints: Publishers to watch; none: those found on this machine, else the default ports.
         status: Addresses of servers' pages, http://host:port, whose /status is shown.
         limits: Of the sockets.
-        discover: Look for trainings on this machine.
+        discover: Search for trainings on this machine.
 
     Raises:
-        ConfigError: An address of a status page is none.
+        ConfigError: An address of a status page is invalid.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class LiveShow:
         self._feed: Feed | None = None
         self._inbox: list[list[Message]] = []
         self._row: int | None = None
-        """Drone that is shown; None until one is chosen or heard of."""
+        """Shown drone; None until one is selected or published."""
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Run until cancelled."""
         self._loop = asyncio.get_running_loop()
         self.hub.send("hello", {"mode": "dashboard", "title": "Navi", "names": {}})
         looked = -_LOOK_SECONDS
@@ -81,17 +81,17 @@ class LiveShow:
             while True:
                 if time.monotonic() - looked >= _LOOK_SECONDS:
                     looked = time.monotonic()
-                    await asyncio.to_thread(self._look)
-                    self._follow()
-                self._take()
+                    await asyncio.to_thread(self._discover_sources)
+                    self._select_source()
+                self._handle_inbox()
                 send_changes(self.hub, self.digest, groups=self._groups)
-                self.hub.tell_phase(*self._phase())
+                self.hub.send_phase(*self._phase())
                 await asyncio.sleep(_TICK)
         finally:
-            self._hang_up()
+            self._close_feed()
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Choose what is watched (`source`, `key`) or whom (`drone`, `row`).
+        """Select a source (`source`, `key`) or a drone (`drone`, `row`).
 
         Raises:
             ConfigError: No such source or drone.
@@ -101,12 +101,12 @@ class LiveShow:
             if not isinstance(key, str) or key not in self._sources():
                 raise ConfigError(f"no source {str(key)[:60]!r}; choose one of {', '.join(self._sources())}")
             self._wanted = key
-            self._follow()
+            self._select_source()
         elif order["do"] == "drone":
             row = order.get("row")
             if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < 2**31:
                 raise ConfigError(f"no drone {str(row)[:40]!r}; they are numbered from 0")
-            await asyncio.to_thread(self._look)
+            await asyncio.to_thread(self._discover_sources)
             drones = self._drones()
             if drones is not None and not drones[0] <= row <= drones[1]:
                 raise ConfigError(f"no drone {row}; they are numbered from {drones[0]} to {drones[1]}")
@@ -115,17 +115,17 @@ class LiveShow:
             raise ConfigError(f"unknown order {order['do']!r}; allowed: source, drone")
 
     def _sources(self) -> dict[str, str]:
-        """Return what may be watched, key → name."""
+        """Return the sources, key → name."""
         found = {note.key: note.name for note in self._found.values()}
         if self._endpoints:
             return {SERVICE: ", ".join(self._endpoints), **found}
         return {**found, SERVICE: "service"}
 
-    def _look(self) -> None:
+    def _discover_sources(self) -> None:
         if self._discover:
             self._found = {note.key: note for note in announced()}
         for address in self._status:
-            # A page that answers slowly, or never ends, holds its own numbers back and nothing else.
+            # A slow or endless status page delays only its own numbers.
             if address not in self._reading or not self._reading[address].is_alive():
                 self._reading[address] = threading.Thread(target=self._read_status, args=(address,), daemon=True)
                 self._reading[address].start()
@@ -133,14 +133,14 @@ class LiveShow:
     def _read_status(self, address: str) -> None:
         self._groups[address] = _status_of(address)
 
-    def _follow(self) -> None:
-        """Turn to what is wanted, or to what took the place of what is gone."""
+    def _select_source(self) -> None:
+        """Open the wanted source, or the successor of one that ended."""
         if self._status or self.digest.sessions or self.digest.others:
-            # The pages were read anew, and who has not been heard of for a while is left out.
+            # Status pages were read, and silent sessions are left out.
             self.digest.changed.add("service")
         sources = self._sources()
         if self._wanted not in sources:
-            # The same run, started again, is another process with another port.
+            # A restarted run has another process and port.
             name = (self._wanted or "").rpartition("@")[0]
             again = [key for key in sources if name and key.rpartition("@")[0] == name]
             self._wanted = (again or list(sources))[0] if again or self._wanted is None else self._wanted
@@ -149,14 +149,14 @@ class LiveShow:
         elif self._wanted == SERVICE and not self._endpoints and self._found and self.digest.matrix is None:
             self._wanted = next(iter(self._found))
         if self._wanted != self._chosen and self._wanted in sources:
-            self._turn_to(self._wanted)
-        self._tell_sources()
+            self._open_source(self._wanted)
+        self._send_sources()
 
-    def _turn_to(self, key: str) -> None:
+    def _open_source(self, key: str) -> None:
         import zmq
 
         same_run = self._chosen is not None and self._chosen.rpartition("@")[0] == key.rpartition("@")[0] != ""
-        self._hang_up()
+        self._close_feed()
         self._chosen = key
         note = self._found.get(key)
         if note is not None:
@@ -164,7 +164,7 @@ class LiveShow:
         else:
             endpoints = self._endpoints or (OBSERVATION_ENDPOINT, ACTION_ENDPOINT)
         if not same_run or (note is not None and self._row is not None and self._row >= note.rows):
-            # The number of another run's drone says nothing here.
+            # Another run has other drones.
             self._row = None
         self.digest.row = self._row
         if not same_run:
@@ -176,27 +176,27 @@ class LiveShow:
         title = note.name if note is not None else self._sources()[key]
         self.hub.send("hello", {"mode": "dashboard", "title": title, "names": {str(n): v for n, v in names.items()}})
         try:
-            self._feed = Feed(endpoints, self._hand_over, self._limits, watching=self.hub.viewers > 0)
+            self._feed = Feed(endpoints, self._receive, self._limits, watching=self.hub.viewers > 0)
         except (ConfigError, zmq.ZMQError) as error:
-            # A note that another process left; the page goes on, and another source may be chosen.
+            # The note of another process may be invalid; the page continues.
             _LOG.warning("%s cannot be watched: %s", key, error)
             return
         if self._row is not None:
             self._feed.select(self._row)
 
-    def _tell_sources(self) -> None:
+    def _send_sources(self) -> None:
         named = self._sources()
         if self._chosen is not None and self._chosen not in named:
-            # Its last pictures are still shown.
+            # Its last state is still shown.
             named[self._chosen] = f"{self._chosen.rpartition('@')[0]} (ended)"
         sources = [{"key": key, "name": name} for key, name in named.items()]
         facts = {"sources": sources, "chosen": self._chosen, "drones": self._drones(), "row": self._row}
-        if facts != getattr(self, "_told_sources", None):
-            self._told_sources = facts
+        if facts != getattr(self, "_sent_sources", None):
+            self._sent_sources = facts
             self.hub.send("sources", facts)
 
     def _drones(self) -> tuple[int, int] | None:
-        """Return the first and the last number of the drones that may be shown, where they are known."""
+        """Return the first and the last number of the drones, None where they are unknown."""
         if self._chosen in self._found:
             return 0, self._found[self._chosen].rows - 1
         if self.digest.sessions:
@@ -207,23 +207,23 @@ class LiveShow:
     def _show_drone(self, row: int) -> None:
         self._row = self.digest.row = row
         if self._feed is not None:
-            # Publishers send what one drone sees: it has to be the one that is shown.
+            # Publishers send one drone alone.
             self._feed.select(row)
 
-    def _hand_over(self, batch: list[Message]) -> None:
+    def _receive(self, batch: list[Message]) -> None:
         """Take a batch from the feed's thread."""
         self._loop.call_soon_threadsafe(self._inbox.append, batch)
 
-    def _take(self) -> None:
+    def _handle_inbox(self) -> None:
         inbox, self._inbox = self._inbox, []
         for batch in inbox:
             for message in batch:
-                self.digest.take(message, SERVICE_LAYOUTS)
+                self.digest.update(message, SERVICE_LAYOUTS)
         if self._row is None and self.digest.row is not None:
             self._show_drone(self.digest.row)
 
     def _phase(self) -> tuple[str, str]:
-        """Return what goes on, for the page's badge: its kind and its words."""
+        """Return phase and text of the page's badge."""
         now = time.monotonic()
         if now - self.digest.alive_at > _LOST_SECONDS:
             return "waiting", "waiting for data"
@@ -237,7 +237,7 @@ class LiveShow:
         if self._feed is not None:
             self._feed.watch(viewers > 0)
 
-    def _hang_up(self) -> None:
+    def _close_feed(self) -> None:
         if self._feed is not None:
             self._feed.close()
             self._feed = None
@@ -255,7 +255,7 @@ def _status_of(address: str) -> dict[str, Any]:
     """Return the plain numbers and words of a server's /status, those of its parts under joined names."""
     try:
         with urllib.request.urlopen(f"{address}/status", timeout=1.0) as answer:
-            data = json.loads(answer.read(_MOST_STATUS_BYTES))
+            data = json.loads(answer.read(_MAX_STATUS_BYTES))
     except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         return {"status": f"no answer ({getattr(reason, 'strerror', None) or reason})"[:120]}

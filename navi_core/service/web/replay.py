@@ -1,4 +1,4 @@
-"""A recorded session behind the page: played, paused, and moved through."""
+"""Replay of a recorded session: play, pause, seek."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["ReplayShow"]
 
 _TICK = 0.05
 _TURN = 0.1
-"""Time that a turn may take to read messages [s]; the page is answered in between."""
+"""Longest time of reading messages between two updates of the page [s]."""
 _LONGEST_GAP = 2.0
 """A longer silence in the recording is played as this long [s]."""
 
 
 class ReplayShow:
-    """Plays a recording to its viewers; time stands still while there is none.
+    """Plays a recording to its viewers; it pauses without viewers.
 
     Args:
-        recording: What is played.
+        recording: The recording.
         title: Shown at the top.
 
     Raises:
@@ -59,7 +59,7 @@ class ReplayShow:
             self._play()
             before = now
             send_changes(self.hub, self.digest)
-            self.hub.tell_phase("playing" if self.playing else "paused")
+            self.hub.send_phase("playing" if self.playing else "paused")
             self.hub.send(
                 "replay",
                 {
@@ -72,7 +72,7 @@ class ReplayShow:
             await asyncio.sleep(_TICK)
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Play or pause (`toggle`), or go elsewhere (`seek`, `at` in seconds).
+        """Play or pause (`toggle`), or seek (`seek`, `at` in seconds).
 
         Raises:
             ConfigError: An unknown order or time.
@@ -103,7 +103,7 @@ class ReplayShow:
         self._play()
 
     def _play(self) -> None:
-        """Take in what comes up to the present time; after a jump that may take several turns."""
+        """Show the messages up to the present time; a long jump takes several turns."""
         until = time.monotonic() + _TURN
         while self._next < len(self._times) and self._times[self._next] <= self._at and time.monotonic() < until:
             message = self.recording.readable_message(self.recording.frames[self._next])
@@ -112,7 +112,7 @@ class ReplayShow:
                 continue
             if isinstance(message, DistanceMatrix) and self.digest.row is None and len(message.env_ids):
                 self.digest.row = int(message.env_ids[0])
-            self.digest.take(message, SERVICE_LAYOUTS)
+            self.digest.update(message, SERVICE_LAYOUTS)
 
     def _faults(self) -> str:
         left_out = f", {self.recording.damaged:,} damaged ones left out" if self.recording.damaged else ""
@@ -124,7 +124,7 @@ class ReplayShow:
 
 
 def _shortened(times: Iterable[float]) -> array[float]:
-    """Return when each message is played, from 0 on: clocks that were set back and long silences are evened out."""
+    """Return the play time of each message, from 0 on, without long silences and clocks set back."""
     played = array("d", [0.0])
     for before, after in pairwise(times):
         played.append(played[-1] + min(max(after - before, 0.0), _LONGEST_GAP))

@@ -1,4 +1,4 @@
-"""Serving the page: a port that is taken is told clearly, Ctrl-C ends in order."""
+"""HTTP server of the page: clear errors for ports in use, orderly stop at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from navi_core.errors import ServiceError
-from navi_core.service.web.app import MOST_ORDER_BYTES, Show, build_app
+from navi_core.service.web.app import MAX_ORDER_BYTES, Show, build_app
+
+if TYPE_CHECKING:
+    import uvicorn
 
 __all__ = ["listen", "serve_page", "served_page"]
 
@@ -46,9 +50,9 @@ def serve_page(
     """Serve until interrupted.
 
     Args:
-        show: What to show.
+        show: Content of the page.
         listener: From `listen`; closed at the end.
-        host: As it was given to `listen`; browsers may call the page so.
+        host: As given to `listen`; a valid Host of requests.
         ready: Called with the page's address once it can be opened.
     """
     server = _server(show, host)
@@ -81,14 +85,14 @@ def served_page(show: Show, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         listener.close()
 
 
-def _server(show: Show, host: str):  # type: ignore[no-untyped-def]
+def _server(show: Show, host: str) -> uvicorn.Server:
     import uvicorn
 
     config = uvicorn.Config(
         build_app(show, host),
         log_level="warning",
         access_log=False,
-        ws_max_size=4 * MOST_ORDER_BYTES,
+        ws_max_size=4 * MAX_ORDER_BYTES,
         timeout_graceful_shutdown=2,
     )
     return uvicorn.Server(config)

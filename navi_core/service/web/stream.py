@@ -1,22 +1,59 @@
-"""What every page that shows a stream of messages sends: frames, path, map, curves, sessions."""
+"""Messages of the page: frames, trajectory, map, curves, sessions."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from navi_core.service.viewing import Digest
-from navi_core.service.web.frames import panorama_arrays, trajectory_array
-from navi_core.service.web.hub import Hub
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["send_changes"]
+from navi_core.service.viewing import Digest
+from navi_core.service.web.hub import Hub
+from navi_core.world.floor.overhead import Overhead
+
+__all__ = ["map_facts", "metres", "panorama_arrays", "send_changes", "trajectory_array"]
+
+
+def metres(depth: npt.NDArray[np.float32], max_distance: float) -> npt.NDArray[np.float32]:
+    """Return depth [m] of normalised depth; `navi_core.world.denormalise_depth` without torch."""
+    return np.expm1(depth * np.float32(math.log1p(max_distance)))
+
+
+def panorama_arrays(
+    depth: npt.NDArray[np.float32], semantic: npt.NDArray[Any], valid: npt.NDArray[Any], max_distance: float
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a frame.
+
+    Args:
+        depth: (Az, El) normalised depth.
+        semantic: (Az, El) ids.
+        valid: (Az, El) valid mask.
+        max_distance: Range of the sensor [m].
+    """
+    return {
+        "depth": metres(depth, max_distance),
+        "semantic": semantic.astype(np.uint16),
+        "valid": (valid > 0).astype(np.uint8),
+    }
+
+
+def map_facts(view: Overhead) -> dict[str, Any]:
+    """Return corner, scale and height of the map."""
+    return {"corner": view.corner, "metres_per_pixel": view.metres_per_pixel, "height": view.height}
+
+
+def trajectory_array(points: list[tuple[float, float, float]]) -> npt.NDArray[np.float32]:
+    """Return a path as (N, 3) float32."""
+    return np.asarray(points, np.float32).reshape(-1, 3)
 
 
 def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] | None = None) -> None:
-    """Send the kinds of messages that have changed, and forget that they have.
+    """Send the changed kinds of messages, and clear the changes.
 
     Args:
         hub: The viewers.
-        digest: What is known.
+        digest: State of the page.
         groups: Further numbers of a service, by title.
     """
     changed, digest.changed = digest.changed, set()
@@ -38,12 +75,12 @@ def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] 
     if "training" in changed:
         hub.send("training", _training(digest))
     if "service" in changed:
-        sessions = digest.heard_sessions()
+        sessions = digest.recent_sessions()
         hub.send(
             "service",
             {
                 "sessions": sessions,
-                "groups": {**(groups or {}), **digest.heard_others()},
+                "groups": {**(groups or {}), **digest.recent_others()},
                 "summary": f"{len(sessions)} sessions" if sessions else "",
             },
         )

@@ -21,7 +21,7 @@ ARRAY_TYPE = 1
 DTYPES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
 )  # fmt: skip
-"""Names of dtypes that may travel; objects and text never do."""
+"""Allowed dtypes; objects and text are never sent."""
 MOST_AXES = 8
 _DTYPE_OF = {name: np.dtype(name).newbyteorder("<") for name in DTYPES}
 _LENGTH = struct.Struct("<H")
@@ -53,7 +53,7 @@ def unpack_array(data: bytes) -> npt.NDArray[np.generic]:
     """Return the array, read-only, as a view of `data`; sizes are compared before anything is built.
 
     Raises:
-        WireError: The bytes are no array; says what is wrong with them.
+        WireError: The bytes are no array.
     """
     try:
         (length,) = _LENGTH.unpack_from(data, 0)
@@ -68,7 +68,7 @@ def unpack_array(data: bytes) -> npt.NDArray[np.generic]:
         raise WireError(f"an array of dtype {name[:32]!r}; allowed: {', '.join(DTYPES)}")
     dtype = _DTYPE_OF[name]
     start = 4 + length + 8 * axes
-    # Python's integers do not overflow: a shape that wraps around 64 bits is not believed.
+    # Python's integers do not overflow: a shape that wraps around 64 bits is refused.
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data) - start:
         raise WireError(f"an array of {name} {shape} does not fit its {len(data) - start} bytes")
     if name == "bool" and len(data) > start and np.frombuffer(data, np.uint8, offset=start).max() > 1:

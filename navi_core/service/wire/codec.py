@@ -1,10 +1,10 @@
-"""Messages as two frames, a topic and a MessagePack map; nothing from outside is believed, nothing is unpickled."""
+"""Codec of messages: two frames, topic and MessagePack map. All input is checked, nothing is unpickled."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from navi_core.service.wire.messages import (
     TelemetryEvent,
 )
 
+if TYPE_CHECKING:
+    import msgpack
+
 __all__ = ["TOPICS", "WIRE_VERSION", "decode", "encode", "topic_of"]
 
 WIRE_VERSION = 2
@@ -35,12 +38,12 @@ TOPICS: dict[str, tuple[type[Message], ...]] = {
     "step_result_v2": (StepResult, BatchStepResult),
     "fault_v2": (Fault,),
 }
-"""The messages that each topic carries."""
+"""Messages of each topic."""
 _TOPIC_OF = {cls: topic for topic, classes in TOPICS.items() for cls in classes}
-_MOST_KEYS = 64
-_MOST_TEXT = 4096
-_MOST_PARTS = 4096
-_MOST_ELEMENTS = 2**18
+_MAX_KEYS = 64
+_MAX_TEXT = 4096
+_MAX_PARTS = 4096
+_MAX_ELEMENTS = 2**18
 """Of all lists and maps of a message; the largest batch has 139,270."""
 _VERSIONED = re.compile(r"(.+)_v(\d{1,4})")
 
@@ -72,8 +75,7 @@ def decode(frames: Sequence[bytes], limits: WireConfig | None = None) -> Message
         limits: `max_message_bytes`; None: the defaults.
 
     Raises:
-        WireError: The frames are no message of version 2; says what is wrong. Nothing else is raised,
-            whatever the bytes.
+        WireError: The frames are no message of version 2. No other error is raised, whatever the bytes.
     """
     if len(frames) != 2:
         raise WireError(f"a message of {len(frames)} frames; two are expected: topic and payload")
@@ -92,7 +94,7 @@ def decode(frames: Sequence[bytes], limits: WireConfig | None = None) -> Message
 
 
 def _classes(topic: bytes) -> tuple[type[Message], ...]:
-    """Return what a topic carries; one of another version is told as such."""
+    """Return the messages of a topic; a topic of another version has an error of its own."""
     name = topic[:64].decode("ascii", "replace")
     if name in TOPICS:
         return TOPICS[name]
@@ -102,17 +104,17 @@ def _classes(topic: bytes) -> tuple[type[Message], ...]:
     raise WireError(f"unknown topic {name!r}; allowed: {', '.join(TOPICS)}")
 
 
-def _unpacked(payload: bytes) -> dict[str, Any]:
+def _unpacked(payload: bytes) -> dict[str, object]:
     import msgpack
 
     elements = 0
 
-    def counted(part: Any) -> Any:
-        # Lists of lists of nothing take a hundred times the memory of their bytes.
+    def counted(part: Sequence[object] | dict[str, object]) -> object:
+        # Nested empty lists take a hundred times the memory of their bytes.
         nonlocal elements
         elements += 1 + len(part)
-        if elements > _MOST_ELEMENTS:
-            raise WireError(f"the payload has more than {_MOST_ELEMENTS:,} elements")
+        if elements > _MAX_ELEMENTS:
+            raise WireError(f"the payload has more than {_MAX_ELEMENTS:,} elements")
         return part
 
     try:
@@ -123,10 +125,10 @@ def _unpacked(payload: bytes) -> dict[str, Any]:
             list_hook=counted,
             object_hook=counted,
             strict_map_key=True,
-            max_str_len=_MOST_TEXT,
+            max_str_len=_MAX_TEXT,
             max_bin_len=0,
-            max_array_len=_MOST_PARTS,
-            max_map_len=_MOST_KEYS,
+            max_array_len=_MAX_PARTS,
+            max_map_len=_MAX_KEYS,
             max_ext_len=len(payload),
         )
     except WireError:
@@ -145,7 +147,7 @@ def _array(code: int, data: bytes) -> np.ndarray:
     return unpack_array(data)
 
 
-def _extension(value: Any) -> Any:
+def _extension(value: object) -> msgpack.ExtType:
     import msgpack
 
     if isinstance(value, np.ndarray):

@@ -1,156 +1,123 @@
-"""Kinds of message fields: how a value is checked on its way out and on its way in."""
+"""Checks of message fields: values to be sent, and received values."""
 
 from __future__ import annotations
 
-import abc
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from navi_core.errors import WireError
 
-__all__ = ["Array", "Flag", "Kind", "Number", "Size", "Sizes", "Text", "Whole"]
+__all__ = ["Check", "Sizes", "array", "boolean", "number", "size", "text", "whole"]
 
 Sizes = dict[str, int]
 """Lengths of the named axes of one message; the same name means the same length."""
-_MOST_TEXT = 1024
-_MOST_WHOLE = 2**63
+Check = Callable[[object, str, Sizes], object]
+"""Returns a value as the message holds it; takes the value, the field's name, and the named axes so far, which it adds
+to. Raises `WireError` for a value of another kind."""
+
+_MAX_TEXT = 1024
+_MAX_WHOLE = 2**63
 MOST = {"B": 4096, "Az": 4096, "El": 2048, "N": 65536}
 """Longest named axes."""
 
 
-class Kind(abc.ABC):
-    """A kind of value."""
+def whole(most: int = _MAX_WHOLE) -> Check:
+    """Return the check of a whole number of 64 bits, of less than `most` in magnitude."""
 
-    @abc.abstractmethod
-    def check(self, value: Any, name: str, sizes: Sizes) -> Any:
-        """Return the value as the message holds it.
-
-        Args:
-            value: What was given or received.
-            name: Of the field, for errors.
-            sizes: Named axes so far; added to.
-
-        Raises:
-            WireError: It is another kind of value.
-        """
-
-
-class Whole(Kind):
-    """A whole number of 64 bits.
-
-    Args:
-        most: Largest magnitude that is taken.
-    """
-
-    def __init__(self, most: int = _MOST_WHOLE) -> None:
-        self.most = most
-
-    def check(self, value: Any, name: str, sizes: Sizes) -> int:
-        """Return an int."""
-        if type(value) is int and -self.most <= value < self.most:
+    def check(value: object, name: str, _: Sizes) -> int:
+        if type(value) is int and -most <= value < most:
             return value
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-            raise WireError(f"{name} is {_told(value)}, expected a whole number")
-        if not -_MOST_WHOLE <= value < _MOST_WHOLE:
+            raise WireError(f"{name} is {_describe(value)}, expected a whole number")
+        if not -_MAX_WHOLE <= value < _MAX_WHOLE:
             raise WireError(f"{name} is {value}, beyond 64 bits")
-        if not -self.most <= value < self.most:
-            raise WireError(f"{name} is {value}, expected less than {self.most}")
+        if not -most <= value < most:
+            raise WireError(f"{name} is {value}, expected less than {most}")
         return int(value)
 
+    return check
 
-class Number(Kind):
-    """A finite number.
 
-    Args:
-        most: Largest magnitude that is taken; by default any that is finite.
-    """
+def number(most: float = 1e308) -> Check:
+    """Return the check of a finite number of at most `most` in magnitude."""
 
-    def __init__(self, most: float = 1e308) -> None:
-        self.most = most
-
-    def check(self, value: Any, name: str, sizes: Sizes) -> float:
-        """Return a float."""
-        if type(value) is float and -self.most <= value <= self.most:
+    def check(value: object, name: str, _: Sizes) -> float:
+        if type(value) is float and -most <= value <= most:
             return value
-        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not number or not -1e308 <= value <= 1e308:
-            raise WireError(f"{name} is {_told(value)}, expected a finite number")
-        if not -self.most <= value <= self.most:
-            raise WireError(f"{name} is {_told(value)}, expected a number from {-self.most:g} to {self.most:g}")
+        if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
+            raise WireError(f"{name} is {_describe(value)}, expected a finite number")
+        if not -1e308 <= value <= 1e308:
+            raise WireError(f"{name} is {_describe(value)}, expected a finite number")
+        if not -most <= value <= most:
+            raise WireError(f"{name} is {_describe(value)}, expected a number from {-most:g} to {most:g}")
         return float(value)
 
-
-class Flag(Kind):
-    """True or false."""
-
-    def check(self, value: Any, name: str, sizes: Sizes) -> bool:
-        """Return a bool."""
-        if type(value) is bool:
-            return value
-        if not isinstance(value, np.bool_):
-            raise WireError(f"{name} is {_told(value)}, expected true or false")
-        return bool(value)
+    return check
 
 
-class Text(Kind):
-    """A short text."""
-
-    def check(self, value: Any, name: str, sizes: Sizes) -> str:
-        """Return a str."""
-        if not isinstance(value, str) or len(value) > _MOST_TEXT:
-            raise WireError(f"{name} is {_told(value)}, expected text of at most {_MOST_TEXT} characters")
+def boolean(value: object, name: str, _: Sizes) -> bool:
+    """Check true or false."""
+    if type(value) is bool:
         return value
+    if not isinstance(value, np.bool_):
+        raise WireError(f"{name} is {_describe(value)}, expected true or false")
+    return bool(value)
 
 
-class Size(Kind):
-    """Azimuth and elevation bins, a list of two."""
-
-    def check(self, value: Any, name: str, sizes: Sizes) -> tuple[int, int]:
-        """Return (Az, El) and fix both axes."""
-        if not isinstance(value, list | tuple) or len(value) != 2:
-            raise WireError(f"{name} is {_told(value)}, expected [azimuth bins, elevation bins]")
-        bins = [Whole().check(part, name, sizes) for part in value]
-        for axis, length in zip(("Az", "El"), bins):
-            _same(axis, length, name, sizes)
-        return bins[0], bins[1]
+def text(value: object, name: str, _: Sizes) -> str:
+    """Check a short text."""
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise WireError(f"{name} is {_describe(value)}, expected text of at most {_MAX_TEXT} characters")
+    return value
 
 
-class Array(Kind):
-    """An array of one dtype.
+def size(value: object, name: str, sizes: Sizes) -> tuple[int, int]:
+    """Check azimuth and elevation bins, a list of two; fixes both axes."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise WireError(f"{name} is {_describe(value)}, expected [azimuth bins, elevation bins]")
+    azimuth, elevation = (int(_any_whole(part, name, sizes)) for part in value)  # type: ignore[call-overload]
+    _same("Az", azimuth, name, sizes)
+    _same("El", elevation, name, sizes)
+    return azimuth, elevation
+
+
+def array(dtype: str, *shape: int | str, absent: bool = False, most: float | None = None) -> Check:
+    """Return the check of an array of one dtype.
 
     Args:
-        dtype: Name of it.
+        dtype: Its name.
         shape: Axes: a length, or the name of one ("B", "Az", "El", "N").
-        absent: Also take an empty array (0, 0, …) for "not drawn".
-        most: Largest magnitude that is taken; None takes any number, and what is none.
+        absent: Also accept an empty array (0, 0, …) for "not drawn".
+        most: Largest magnitude; None also accepts non-finite numbers.
     """
+    kind, axes = np.dtype(dtype), " × ".join(map(str, shape))
 
-    def __init__(self, dtype: str, *shape: int | str, absent: bool = False, most: float | None = None) -> None:
-        self.dtype, self.shape, self.absent, self.most = np.dtype(dtype), shape, absent, most
-
-    def check(self, value: Any, name: str, sizes: Sizes) -> np.ndarray:
-        """Return the array."""
+    def check(value: object, name: str, sizes: Sizes) -> npt.NDArray[np.generic]:
         if not isinstance(value, np.ndarray):
-            raise WireError(f"{name} is {_told(value)}, expected an array of {self.dtype.name}")
-        if value.dtype != self.dtype or value.ndim != len(self.shape):
-            expected = " × ".join(map(str, self.shape))
-            raise WireError(f"{name} is {value.dtype.name} {value.shape}, expected {self.dtype.name} ({expected})")
-        if self.absent and value.size == 0:
+            raise WireError(f"{name} is {_describe(value)}, expected an array of {kind.name}")
+        if value.dtype != kind or value.ndim != len(shape):
+            raise WireError(f"{name} is {value.dtype.name} {value.shape}, expected {kind.name} ({axes})")
+        if absent and value.size == 0:
             return value
-        for axis, length in zip(self.shape, value.shape):
+        for axis, length in zip(shape, value.shape):
             if isinstance(axis, str):
                 _same(axis, length, name, sizes)
             elif axis != length:
-                raise WireError(f"{name} has shape {value.shape}, expected {' × '.join(map(str, self.shape))}")
-        # Of numbers among which is none, neither least nor largest is a number, and no comparison holds.
-        if self.most is not None and value.size and not (value.min() >= -self.most and value.max() <= self.most):
+                raise WireError(f"{name} has shape {value.shape}, expected {axes}")
+        # With NaN, minimum and maximum are NaN, and no comparison holds.
+        if most is not None and value.size and not (value.min() >= -most and value.max() <= most):
             if not np.isfinite(value).all():
                 raise WireError(f"{name} holds numbers that are not finite")
-            raise WireError(f"{name} holds numbers beyond {self.most:g}")
+            raise WireError(f"{name} holds numbers beyond {most:g}")
         return value
+
+    return check
+
+
+_any_whole = whole()
 
 
 def _same(axis: str, length: int, name: str, sizes: Sizes) -> None:
@@ -160,7 +127,7 @@ def _same(axis: str, length: int, name: str, sizes: Sizes) -> None:
         raise WireError(f"{name}: axis {axis} is {length}; allowed: 0 to {MOST[axis]}")
 
 
-def _told(value: Any) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype.name} {value.shape}"
     if isinstance(value, Mapping | list | tuple | bytes):

@@ -1,6 +1,6 @@
-"""Sockets of the wire: bounded queues, limits, heartbeats, and errors that people understand.
+"""Sockets of the wire: bounded queues, limits, heartbeats, clear errors.
 
-ZeroMQ's own CONFLATE keeps single frames and loses messages of two, so a reader that wants the newest observation
+ZeroMQ's CONFLATE keeps single frames and loses messages of two, so a reader that wants the newest observation
 empties its short queue (`Subscriber.waiting`) and keeps the last.
 """
 
@@ -25,16 +25,16 @@ __all__ = ["Publisher", "Subscriber", "bind", "connect", "is_loopback", "open_so
 
 _LINGER_MS = 500
 _LAST_PORT = 65535
-_MOST_WORDS = 16
-_MOST_FRAMES = 1024
-"""Subscriptions that are read at once; a flood of them does not keep the server from its work."""
+_MAX_WORDS = 16
+_MAX_FRAMES = 1024
+"""Subscriptions that are read at once: a flood of them does not block the server."""
 _LISTEN_SECONDS = 0.001
-"""How often subscriptions are looked for, at most: every message asks whether it is wanted."""
+"""Shortest interval of reading subscriptions [s]: every message asks for them."""
 _ENDPOINT = re.compile(r"tcp://[^\s/:]+:(?P<port>\d{1,5})|(ipc|inproc)://\S+")
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Tell whether an endpoint is reachable from this machine alone."""
+    """Return whether an endpoint is reachable from this machine alone."""
     parts = urlsplit(endpoint)
     return parts.scheme in ("ipc", "inproc") or (parts.hostname or "") in ("127.0.0.1", "localhost", "::1")
 
@@ -53,8 +53,8 @@ def open_socket(kind: int, limits: WireConfig) -> zmq.Socket[bytes]:
     socket.setsockopt(zmq.SNDHWM, limits.queue_length)
     socket.setsockopt(zmq.RCVHWM, limits.queue_length)
     socket.setsockopt(zmq.MAXMSGSIZE, limits.max_message_bytes)
-    # A peer that vanished without closing is noticed, so that its queue does not stay. Not by ZeroMQ's own heartbeats:
-    # a reader that they give up while it is written to aborts the process (libzmq 4.3.5, assertion !_io_error).
+    # Detects a peer that vanished without closing, and frees its queue. ZeroMQ's heartbeats would abort the process
+    # when they drop a reader during a write (libzmq 4.3.5, assertion !_io_error).
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 10)
@@ -64,18 +64,18 @@ def open_socket(kind: int, limits: WireConfig) -> zmq.Socket[bytes]:
 
 
 def readable(socket: zmq.Socket[bytes]) -> bool:
-    """Tell whether a message waits; cheaper than the exception that receiving from an empty socket raises."""
+    """Return whether a message waits; cheaper than the exception of receiving from an empty socket."""
     import zmq
 
-    # A plain number: flags of pyzmq's enumerations take longer to combine than the socket to ask.
-    return int(socket.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN) != 0  # type: ignore[call-overload]
+    # Plain numbers: combining pyzmq's enumerations takes longer than asking the socket.
+    return int(socket.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN) != 0
 
 
 def bind(socket: zmq.Socket[bytes], endpoint: str, purpose: str) -> str:
-    """Bind, and return the endpoint with the port that was taken where it asked for port 0.
+    """Bind a socket and return its endpoint, with the chosen port for port 0.
 
     Raises:
-        ServiceError: The port is taken, or the address is not this machine's; names the next step.
+        ServiceError: The port is taken, or the address is not of this machine.
         ConfigError: It is no endpoint.
     """
     import zmq
@@ -95,7 +95,7 @@ def bind(socket: zmq.Socket[bytes], endpoint: str, purpose: str) -> str:
 
 
 def resolved_endpoint(socket: zmq.Socket[bytes]) -> str:
-    """Return where a socket is bound."""
+    """Return the endpoint of a bound socket."""
     import zmq
 
     last = socket.getsockopt(zmq.LAST_ENDPOINT)
@@ -113,7 +113,7 @@ def connect(socket: zmq.Socket[bytes], endpoint: str, purpose: str) -> None:
 
 
 def _check(socket: zmq.Socket[bytes], endpoint: str, purpose: str) -> None:
-    """Close the socket and refuse what is no endpoint."""
+    """Refuse an invalid endpoint, and close the socket."""
     found = _ENDPOINT.fullmatch(endpoint)
     if found is None or int(found["port"] or 0) > _LAST_PORT:
         socket.close(linger=0)
@@ -121,16 +121,16 @@ def _check(socket: zmq.Socket[bytes], endpoint: str, purpose: str) -> None:
 
 
 class Publisher:
-    """Publishes messages to whoever subscribed, and knows whether anyone did.
+    """Publishes messages to subscribers, and knows the subscriptions.
 
     Args:
-        endpoint: Where to bind; port 0 takes any free one.
-        limits: Queue length per reader: a slow one loses messages, nobody waits for it.
-        purpose: What for; stands in errors.
+        endpoint: To bind; port 0 takes any free one.
+        limits: Queue length per reader; a slow reader loses messages.
+        purpose: For error messages.
 
     Attributes:
-        endpoint: Where it is bound.
-        sent: Messages handed to the socket.
+        endpoint: Bound endpoint.
+        sent: Number of sent messages.
     """
 
     def __init__(self, endpoint: str, limits: WireConfig | None = None, *, purpose: str = "publisher") -> None:
@@ -138,7 +138,7 @@ class Publisher:
 
         self._limits = limits or WireConfig()
         self._socket = open_socket(zmq.XPUB, self._limits)
-        # Every subscription is told, so that a newcomer can be sent what it missed.
+        # Reports every subscription, so that a new reader can be sent the present state.
         self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         self.endpoint = bind(self._socket, endpoint, purpose)
         self.socket = self._socket
@@ -146,17 +146,17 @@ class Publisher:
         self._watching: set[bytes] = set()
         self._newcomers: set[bytes] = set()
         self._topics = [topic.encode() for topic in TOPICS]
-        self._words: deque[bytes] = deque(maxlen=_MOST_WORDS)
+        self._words: deque[bytes] = deque(maxlen=_MAX_WORDS)
         self._listened = -_LISTEN_SECONDS
 
     def watched(self, topic: str) -> bool:
-        """Tell whether anyone subscribed to a topic, or to all."""
+        """Return whether a topic has a subscriber."""
         self._listen()
         wanted = topic.encode()
         return any(wanted.startswith(prefix) for prefix in self._watching)
 
     def newcomers(self, topic: str) -> bool:
-        """Tell whether anyone subscribed to a topic since the last call."""
+        """Return whether a topic has a new subscriber since the last call."""
         self._listen()
         wanted = topic.encode()
         found = {prefix for prefix in self._newcomers if wanted.startswith(prefix)}
@@ -164,14 +164,14 @@ class Publisher:
         return bool(found)
 
     def words(self) -> list[bytes]:
-        """Return what viewers said upstream since the last call, newest last; the first byte is above 1."""
+        """Return the words that viewers sent upstream since the last call, newest last; the first byte is above 1."""
         self._listen()
-        said = list(self._words)
+        words = list(self._words)
         self._words.clear()
-        return said
+        return words
 
     def publish(self, message: Message) -> bool:
-        """Send a message if its topic is watched; returns whether it was sent."""
+        """Send a message if its topic has a subscriber; return whether it was sent."""
         import zmq
 
         if not self.watched(topic_of(message)):
@@ -184,18 +184,18 @@ class Publisher:
         return True
 
     def close(self) -> None:
-        """Close the socket; what was sent has half a second to leave."""
+        """Close the socket; pending messages have half a second to leave."""
         self._socket.close()
 
     def _listen(self) -> None:
-        """Read the subscriptions that arrived."""
+        """Read subscriptions and words."""
         import zmq
 
         now = time.monotonic()
         if now < self._listened + _LISTEN_SECONDS:
             return
         self._listened = now
-        for _ in range(_MOST_FRAMES):
+        for _ in range(_MAX_FRAMES):
             if not readable(self._socket):
                 return
             try:
@@ -208,10 +208,10 @@ class Publisher:
                 self._words.append(bytes(frame))
                 continue
             prefix = bytes(frame[1:])
-            # What begins no topic is sent nothing; kept, it would be asked for every message.
+            # A prefix of no topic receives nothing; kept, it would be compared with every message.
             if not any(topic.startswith(prefix) for topic in self._topics):
                 continue
-            # The socket tells of a topic's last reader leaving only once, and of each that comes.
+            # The socket reports every new reader of a topic, but only the last one that leaves.
             if frame[0] == 1:
                 self._watching.add(prefix)
                 self._newcomers.add(prefix)
@@ -246,7 +246,7 @@ class Subscriber:
         """Return the next message, None where none comes in time.
 
         Args:
-            timeout: How long to wait [s].
+            timeout: Longest wait [s].
         """
         import zmq
 
@@ -267,7 +267,7 @@ class Subscriber:
                 self.refused += 1
 
     def waiting(self) -> Iterator[Message]:
-        """Yield the messages that have arrived, a queue's length at most: a flood does not hold its reader."""
+        """Yield the messages that have arrived, a queue's length at most: a flood does not block the reader."""
         for _ in range(self._limits.queue_length):
             message = self.receive()
             if message is None:

@@ -69,7 +69,7 @@ def test_a_line_without_progress_and_one_within_the_interval_tell_nothing():
     assert observations(lines, interval=3600.0) == []
 
 
-def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end(monkeypatch):
+def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
     drawn = []
     monkeypatch.setattr(
         "navi_pipeline.lib.reports.live_training.curve_charts", lambda curve, panels: drawn.append(curve) or []

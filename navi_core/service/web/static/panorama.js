@@ -139,16 +139,16 @@ export class Panorama {
       if (angle > 180) angle -= 360;
       const where = `${degrees(angle, "right", "left")}, ${degrees(90 - (180 * j) / (el - 1), "up", "down")}`;
       const name = this.names[semantic[at]] ?? `id ${semantic[at]}`;
-      this.tell(valid[at] ? metresText(depth[at]) : "nothing within range", valid[at] ? `${where} · ${name}` : where);
+      this.setReadout(valid[at] ? metresText(depth[at]) : "nothing within range", valid[at] ? `${where} · ${name}` : where);
       return;
     }
     let nearest = Infinity;
     for (let k = 0; k < depth.length; k++) if (valid[k] && depth[k] < nearest) nearest = depth[k];
     const ahead = el >> 1;
-    this.tell(valid[ahead] ? metresText(depth[ahead]) : "nothing within range", `straight ahead${Number.isFinite(nearest) ? ` · nearest ${metresText(nearest)}` : ""} · point at the picture to read a ray`);
+    this.setReadout(valid[ahead] ? metresText(depth[ahead]) : "nothing within range", `straight ahead${Number.isFinite(nearest) ? ` · nearest ${metresText(nearest)}` : ""} · point at the picture to read a ray`);
   }
 
-  tell(value, rest) {
+  setReadout(value, rest) {
     const strong = document.createElement("b");
     strong.id = "reading-value";
     strong.textContent = value;
