@@ -78,11 +78,11 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     ),
     "cartpole": (
         "cartpole:cartpole",
-        "Learn cart-pole by the fast path: samples per CPU-second, CPU-seconds and steps until solved, memory.",
+        "Learn cart-pole as `navi train ppo`: samples per CPU-second, CPU-seconds and steps until solved, memory.",
     ),
     "grpo": (
         "grpo:grpo",
-        "Learn a task by GRPO on groups of whole episodes: steps and CPU-seconds until solved, final return.",
+        "Learn a task by GRPO: steps and CPU-seconds until solved, final return.",
     ),
     "gae": (
         "gae:measure_gae",

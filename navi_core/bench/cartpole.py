@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from navi_core.bench.report import Column, Option, Progress, Repeats, Report, Row, Table, figure, table
-from navi_core.bench.tasks import PPO_TARGETS, ppo_settings
+from navi_core.bench.tasks import PPO_TARGETS, task_config
 from navi_core.errors import ConfigError, NaviError
 from navi_core.presets import parse_assignments
 
@@ -40,8 +40,6 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 _TIMEOUT = 3600
 MEASURED_ELSEWHERE = {"pufferlib 3.0, its MLP": (320_000.0, 1), "pufferlib 3.0, its LSTM": (45_000.0, 1)}
 """Samples per CPU-second and epochs of PufferLib, which is not run here: measured on another day and machine."""
-PUFFER_CASE: dict[str, Any] = {"hidden": (128,), "shared": True, "epochs": 1}
-"""Network and epochs of its MLP; `navi` is measured with the same."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,7 @@ class CartPoleCase:
 
     Attributes:
         trainer: `navi`, or one of `PEERS`.
-        hidden: Hidden widths.
-        shared: One trunk for policy and value.
+        width: Width of navi's network; Stable-Baselines3 has two networks of 64x64.
         epochs: Passes over each rollout.
         rows: Environment rows.
         rollout: Decisions per row and update.
@@ -61,8 +58,7 @@ class CartPoleCase:
     """
 
     trainer: str
-    hidden: tuple[int, ...] = (64, 64)
-    shared: bool = False
+    width: int = 64
     epochs: int = 4
     rows: int = 256
     rollout: int = 32
@@ -84,7 +80,7 @@ class CartPoleRow(Row):
         processes: Processes, of one thread each.
         samples_per_second: By the wall.
         samples_per_cpu_second: By the CPU time of all processes.
-        times_sb3: Ratio of the latter to Stable-Baselines3 with the same network and epochs in the same run.
+        times_sb3: Ratio of the latter to Stable-Baselines3 with as many epochs in the same run.
         peak_mb: Largest resident memory of a process [MB].
     """
 
@@ -136,7 +132,7 @@ class SolveRow(Row):
 
 
 def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int = 400_000) -> list[CartPoleCase]:
-    """Return what is measured: Stable-Baselines3's default network at 4 epochs and at 1, and smaller ones at 1.
+    """Return the cases: widths 64 and 32 at 4 epochs and at 1, and the peers.
 
     Args:
         against: Peers, of `PEERS`.
@@ -152,16 +148,14 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
     for name in against:
         if name in _MODULES and importlib.util.find_spec(_MODULES[name]) is None:
             raise ConfigError(f"{name} is not installed; pip install -e '.[bench]', or leave it out of --against")
-    cases = [CartPoleCase("navi", epochs=epochs, samples=samples) for epochs in (4, 1)]
-    cases.append(CartPoleCase("navi", shared=True, samples=samples))
-    cases.append(CartPoleCase("navi", samples=samples, **PUFFER_CASE))
+    cases = [CartPoleCase("navi", width, epochs, samples=samples) for width in (64, 32) for epochs in (4, 1)]
     if processes > 1:
         cases += [CartPoleCase("navi", epochs=e, samples=samples, processes=processes) for e in (4, 1)]
     if "sb3" in against:
         peer: dict[str, Any] = {"rows": 8, "rollout": 128, "minibatch": 64, "samples": max(4096, samples // 50)}
         cases += [CartPoleCase("sb3", epochs=epochs, **peer) for epochs in (4, 1)]
     if "gymnasium" in against:
-        cases += [CartPoleCase(who, (), epochs=0, samples=samples) for who in ("navi environment", "gymnasium")]
+        cases += [CartPoleCase(who, epochs=0, samples=samples) for who in ("navi environment", "gymnasium")]
     return cases
 
 
@@ -182,9 +176,9 @@ def run_cartpole(
             if progress is not None:
                 progress(case.trainer, turn * len(cases) + number + 1, repeats * len(cases))
     rates = [statistics.median(m["samples"] / m["cpu_seconds"] for m in turns) for turns in taken]
-    peers = {(c.hidden, c.shared, c.epochs): rate for c, rate in zip(cases, rates) if c.trainer == "sb3"}
+    peers = {case.epochs: rate for case, rate in zip(cases, rates) if case.trainer == "sb3"}
     for case, turns, rate in zip(cases, taken, rates):
-        peer = peers.get((case.hidden, case.shared, case.epochs))
+        peer = peers.get(case.epochs)
         yield CartPoleRow(
             trainer=case.trainer,
             network=turns[0]["network"],
@@ -200,20 +194,20 @@ def run_cartpole(
 
 
 def against_puffer(rows: Sequence[CartPoleRow]) -> str:
-    """Say how many times the stated figures of PufferLib `navi` reaches at the network and epochs of its MLP."""
-    puffer = f"{PUFFER_CASE['hidden'][0]} tanh, one trunk"
-    own = next((r for r in rows if r.trainer == "navi" and r.processes == 1 and r.network.startswith(puffer)), None)
-    if own is None:
+    """Return the ratios of `navi` at 1 epoch to the stated figures of PufferLib."""
+    row = next((r for r in rows if r.trainer == "navi" and (r.processes, r.epochs) == (1, 1)), None)
+    if row is None:
         return ""
-    ratios = {name: own.samples_per_cpu_second / rate for name, (rate, _) in MEASURED_ELSEWHERE.items()}
-    said = "; ".join(f"{r:.1f} × {name} ({'' if r >= 3 else 'not '}3 ×)" for name, r in ratios.items())
-    return f"* not run here: stated figures of another day and machine, at 1 epoch. navi at {own.network}: {said}"
+    ratios = {name: row.samples_per_cpu_second / rate for name, (rate, _) in MEASURED_ELSEWHERE.items()}
+    parts = "; ".join(f"{r:.1f} × {name} ({'' if r >= 3 else 'not '}3 ×)" for name, r in ratios.items())
+    return f"* not run here: stated figures of another day and machine, at 1 epoch. navi at {row.network}: {parts}"
 
 
 def run_solve(
     trainers: Mapping[str, int],
     seeds: Sequence[int],
-    settings: dict[str, Any],
+    task: str,
+    changes: Mapping[str, Any],
     target: float,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[SolveRow]:
@@ -222,13 +216,14 @@ def run_solve(
     Args:
         trainers: `navi`, and perhaps `sb3` (cart-pole alone), and with how many of the seeds each learns.
         seeds: Seeds.
-        settings: Settings of `FastPPOConfig` that differ from its defaults.
+        task: Reference task.
+        changes: Settings of the training run that differ from the benchmark's.
         target: Mean return of 100 episodes that counts as solved.
         progress: As in `run_cartpole`.
     """
     runs = [(seed, who) for i, seed in enumerate(seeds) for who, count in trainers.items() if i < count]
     for done, (seed, trainer) in enumerate(runs, 1):
-        ask = {"trainer": trainer, "settings": settings | {"seed": seed}, "target": target}
+        ask = {"trainer": trainer, "task": task, "seed": seed, "changes": dict(changes), "target": target}
         yield SolveRow(**_in_child("solve", ask))
         if progress is not None:
             progress(f"{trainer} seed {seed}", done, len(runs))
@@ -237,6 +232,8 @@ def run_solve(
 def _in_child(kind: str, ask: dict[str, Any]) -> dict[str, Any]:
     environment = os.environ | dict.fromkeys(_THREADS, "1")
     command = [sys.executable, "-m", "navi_core.bench.cartpole_worker", kind, json.dumps(ask)]
+    if ask.get("processes", 1) > 1:
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ask['processes']}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     if done.returncode:
         raise NaviError(f"the measurement of {ask['trainer']} failed:\n" + "\n".join(done.stderr.splitlines()[-8:]))
@@ -259,21 +256,22 @@ def cartpole(
     repeats: Repeats = 3,
     processes: Annotated[int, Option(min=1, help="Also measure so many processes together.")] = 1,
     assign: Annotated[
-        list[str] | None, Option(flag="--set", help="A setting of learning, such as epochs=4; may be repeated.")
+        list[str] | None, Option(flag="--set", help="A setting of learning, such as ppo.epochs=4; may be repeated.")
     ] = None,
     *,
     progress: Progress,
 ) -> Report:
-    """Measure speed and learning of the fast PPO."""
+    """Measure speed and learning of PPO."""
     peers = tuple(filter(None, (name.strip() for name in against.split(","))))
     cases = cartpole_cases(peers, processes, samples) if samples else []
-    settings = ppo_settings(task, parse_assignments(assign or ()))
+    changes = parse_assignments(assign or ())
+    task_config("ppo", task, 0, changes)
     if target is None:
         target = PPO_TARGETS.get(task, PPO_TARGETS["cart_pole"])
     learners = {"navi": seeds} | ({"sb3": peer_seeds} if "sb3" in peers and task == "cart_pole" else {})
     speed = list(run_cartpole(cases, repeats, progress))
     wanted = range(first_seed, first_seed + seeds)
-    solved = [row.as_dict() for row in run_solve(learners, wanted, settings, target, progress)]
+    solved = [row.as_dict() for row in run_solve(learners, wanted, task, changes, target, progress)]
     rows, caption = [row.as_dict() for row in speed], None
     if "pufferlib" in peers and rows:
         caption, blank = against_puffer(speed), dict.fromkeys(rows[0])

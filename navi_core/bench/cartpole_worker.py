@@ -9,18 +9,15 @@ import sys
 import time
 from typing import Any
 
-from navi_core.config import parse_config
-from navi_core.config.fast import FastPPOConfig
-
 __all__ = ["main"]
 
 
-def main(kind: str, ask: dict[str, Any]) -> dict[str, Any]:
-    """Return what was measured.
+def main(kind: str, ask: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the measurement; None in all processes of a run but the first.
 
     Args:
         kind: `throughput` or `solve`.
-        ask: What to measure, as `cartpole.py` says it.
+        ask: Case of `cartpole.py`, as plain data.
     """
     if kind == "solve":
         return (_solve_sb3 if ask["trainer"] == "sb3" else _solve)(ask)
@@ -41,49 +38,51 @@ def _timed(run: Any, samples: int, network: str) -> dict[str, Any]:
         "network": network,
         "cpu_seconds": time.process_time() - cpu,
         "seconds": time.perf_counter() - wall,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": _peak_mb(),
     }
 
 
-def _navi(ask: dict[str, Any]) -> dict[str, Any]:
-    from navi_core.learn.fast import FastPPO
-    from navi_core.learn.fast.processes import train_together
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
-    per_update = ask["rows"] * ask["rollout"]
-    samples = math.ceil(ask["samples"] / per_update) * per_update
-    names = ("rows", "rollout", "epochs", "minibatch", "hidden", "shared")
-    settings = {name: ask[name] for name in names} | {"total_steps": samples}
-    config = parse_config(FastPPOConfig, settings)
-    trainer = FastPPO(config)
-    if ask["processes"] > 1:
-        # Each process warms up by itself; what it then takes is its own CPU time.
-        results = train_together(config, ask["processes"])
-        return {
-            "samples": samples,
-            "network": trainer.network.name,
-            "cpu_seconds": sum(r.cpu_seconds for r in results),
-            "seconds": max(r.seconds for r in results),
-            "peak_mb": max(r.peak_mb for r in results),
-        }
-    trainer.collect()  # compiled, or read from the cache, before the clock runs
-    trainer.update()
-    trainer = FastPPO(config)
-    return _timed(trainer.train, samples, trainer.network.name)
+
+def _navi(ask: dict[str, Any]) -> dict[str, Any] | None:
+    """Measure the training of `navi train ppo` from the end of its first update on; compiled code is loaded before."""
+    from navi_core.bench.tasks import run_task, task_config
+    from navi_core.learn.parallel import joined_workers
+
+    ppo = {name: ask[name] for name in ("rollout", "epochs", "minibatch")}
+    steps = ask["samples"] + ask["rows"] * ask["rollout"]
+    changes = {"actors": ask["rows"], "total_steps": steps, "ppo": ppo, "policy": {"width": ask["width"]}}
+    with joined_workers() as workers:
+        run = run_task(task_config("ppo", "cart_pole", 0, changes), workers=workers, episodes=1)
+        found = workers.gather((*run.timed, _peak_mb()))
+    if not found:
+        return None
+    samples, cpu, seconds, peaks = zip(*found)
+    return {
+        "samples": samples[0],
+        "network": run.network,
+        "cpu_seconds": sum(cpu),
+        "seconds": max(seconds),
+        "peak_mb": max(peaks),
+    }
 
 
 def _environment(ask: dict[str, Any]) -> dict[str, Any]:
-    import numpy as np
+    import torch
 
-    from navi_core.learn.fast import open_rows
+    from navi_core.tasks import CartPole
+    from navi_core.tasks.native import NativeStep
 
-    rows = open_rows("cart_pole", ask["rows"], 0, {})
-    actions = np.random.default_rng(0).integers(0, 2, (64, ask["rows"]))
-    rows.step(actions[0])
+    step = NativeStep(CartPole(ask["rows"], masked=False))
+    actions = torch.randint(0, 2, (64, ask["rows"], 1), generator=torch.Generator().manual_seed(0)).float()
+    step(actions[0])
     steps = ask["samples"] // ask["rows"]
 
     def run() -> None:
         for t in range(steps):
-            rows.step(actions[t % 64])
+            step(actions[t % 64])
 
     return _timed(run, steps * ask["rows"], "none")
 
@@ -105,7 +104,7 @@ def _gymnasium(ask: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sb3(ask: dict[str, Any]) -> dict[str, Any]:
-    model = _sb3_model(ask["hidden"], ask["rows"], ask["rollout"], ask["minibatch"], ask["epochs"], seed=0)
+    model = _sb3_model((64, 64), ask["rows"], ask["rollout"], ask["minibatch"], ask["epochs"], seed=0)
     batch = ask["rows"] * ask["rollout"]
     model.learn(batch)
     samples = math.ceil(ask["samples"] / batch) * batch
@@ -131,29 +130,9 @@ def _sb3_name(model: Any) -> str:
 
 
 def _solve(ask: dict[str, Any]) -> dict[str, Any]:
-    from navi_core.learn.fast import FastPPO
+    from navi_core.bench.tasks import solve, task_config
 
-    config = parse_config(FastPPOConfig, ask["settings"])
-    warm = FastPPO(config)
-    warm.collect()
-    warm.update()
-    trainer = FastPPO(config)
-    result = trainer.train(target=ask["target"])
-    return {
-        "trainer": "navi",
-        "task": config.task,
-        "network": trainer.network.name,
-        "epochs": config.epochs,
-        "batch": config.rows * config.rollout,
-        "minibatch": config.minibatch,
-        "seed": config.seed,
-        "solved_at": result.solved_at,
-        "cpu_seconds_to_solve": result.solved_cpu_seconds,
-        "steps": result.steps,
-        "cpu_seconds": result.cpu_seconds,
-        "training_return": result.mean_return,
-        "final_return": float(trainer.evaluate().mean()),
-    }
+    return solve(task_config("ppo", ask["task"], ask["seed"], ask["changes"]), "navi", ask["target"])
 
 
 def _solve_sb3(ask: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +140,7 @@ def _solve_sb3(ask: dict[str, Any]) -> dict[str, Any]:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    seed, start = ask["settings"]["seed"], time.process_time()
+    seed, start = ask["seed"], time.process_time()
     solved: dict[str, Any] = {"steps": None, "seconds": None, "mean": math.nan}
 
     class Watch(BaseCallback):
@@ -198,4 +177,6 @@ def _solve_sb3(ask: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(sys.argv[1], json.loads(sys.argv[2]))) + "\n")
+    measured = main(sys.argv[1], json.loads(sys.argv[2]))
+    if measured is not None:
+        sys.stdout.write(json.dumps(measured) + "\n")

@@ -1,4 +1,4 @@
-"""Double DQN on reference tasks by the fast path, seed by seed; and beside another trainer where it is importable."""
+"""Double DQN on reference tasks by the ordinary run loop, seed by seed, beside Stable-Baselines3 on request."""
 
 from __future__ import annotations
 
@@ -7,61 +7,21 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
-from navi_core.bench.tasks import task_name
-from navi_core.config import parse_config
-from navi_core.config.fast_dqn import FastDQNConfig
+from navi_core.bench.tasks import DQN_TARGETS, run_task, task_config
+from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
+from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.threads import torch_threads
-from navi_core.presets import merge, parse_assignments
+from navi_core.presets import parse_assignments
 
-__all__ = ["DQN_TARGETS", "DQNRow", "dqn_config", "run_dqn"]
+__all__ = ["DQNRow", "run_dqn"]
 
-DQN_TARGETS = {"cart_pole": 475.0, "acrobot": -90.0, "snake": 5.0, "lunar_lander": 200.0}
-"""Mean return of the last 100 training episodes that counts as solved; of snake, mean food."""
-
-_COMMON: dict[str, Any] = {
-    "rows": 16,
-    "dqn": {
-        "rollout": 16,
-        "bptt": 16,
-        "replay_ratio": 16.0,
-        "learning_rate": 2e-3,
-        "schedules": {"learning_rate": {"end": 2e-4}},
-        "exploration": "shared",
-        "epsilon_end": 0.01,
-        "epsilon_decay_steps": 10_000,
-        "polyak": 0.01,
-        "n_step": 3,
-        "huber": 20.0,
-    },
-    "replay": {"batch_size": 128},
-}
-_TASKS: dict[str, dict[str, Any]] = {
-    # Ten rewards before the bootstrap and few random actions: the last 100 episodes of 500 decisions take half the run.
-    "cart_pole": {
-        "rows": 8,
-        "dqn": {"n_step": 10, "epsilon_end": 0.001, "epsilon_decay_steps": 3000, "learning_starts": 500},
-    },
-    # Speeds in units of their limits make states so alike that nothing new is tried before the first success.
-    "acrobot": {"scale_observations": False, "dqn": {"epsilon_end": 0.02, "epsilon_decay_steps": 20_000, "huber": 5.0}},
-    "snake": {
-        "total_steps": 1_000_000,
-        "rows": 64,
-        "dqn": {"replay_ratio": 2.0, "epsilon_decay_steps": 100_000, "huber": 1.0},
-        "replay": {"batch_size": 256},
-    },
-    # A crash is worth -100 and comes at once: unless the loss is linear there, falling is all that is learned from.
-    "lunar_lander": {
-        "total_steps": 120_000,
-        "hidden": (128, 64),
-        "dqn": {"replay_ratio": 32.0, "epsilon_end": 0.1, "huber": 1.0},
-        "early_stopping": {"eval_interval": 4000},
-        "evaluation_episodes": 8,
-    },
-}
+_EPISODES = 20
+"""Greedy episodes of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -101,21 +61,6 @@ class DQNRow(Row):
     cpu_seconds: float
 
 
-def dqn_config(task: str, seed: int = 0, changes: Mapping[str, Any] | None = None) -> FastDQNConfig:
-    """Return the benchmark's settings of a task.
-
-    Args:
-        task: `cart_pole`, `acrobot`, `snake` or `lunar_lander`; another reference task gets those of cart-pole.
-        seed: Seed.
-        changes: Nested values that win.
-
-    Raises:
-        ConfigError: A setting is unknown or impossible.
-    """
-    values = merge(_COMMON, _TASKS.get(task, {}))
-    return parse_config(FastDQNConfig, merge(values, dict(changes or {})) | {"task": task_name(task), "seed": seed})
-
-
 def run_dqn(
     task: str,
     seeds: Sequence[int],
@@ -133,47 +78,56 @@ def run_dqn(
         against: `sb3`, on cart-pole and acrobot.
         changes: Settings that differ from the benchmark's.
         until_solved: End a run where the last 100 training episodes reach the target.
-        progress: Called with a line after every evaluation.
+        progress: Called with a line about every `early_stopping.eval_interval` decisions.
 
     Raises:
         ConfigError: A peer is unknown, not installed, or does not know the task.
     """
-    from navi_core.learn.fast.dqn import FastDQN
-
     for peer in against:
         if peer != "sb3":
             raise ConfigError(f"no peer {peer!r}; allowed: sb3")
         if importlib.util.find_spec("stable_baselines3") is None or task not in _GYM:
             raise ConfigError(f"sb3 is not installed (pip install stable-baselines3), or does not know {task}")
+    target = DQN_TARGETS.get(task, math.inf)
     for seed in seeds:
-        config = dqn_config(task, seed, changes)
-        target = DQN_TARGETS.get(task, math.inf)
-
-        def tell(steps: int, mean: float, seed: int = seed) -> None:
-            if progress is not None:
-                progress(f"{task}, seed {seed}: {steps:,} steps, evaluation {mean:.1f}")
-
-        with torch_threads(1):
-            curve = FastDQN(config).train(tell, target=target, until_solved=until_solved)
-        evaluated = next((s for s, r in zip(curve.steps, curve.returns) if r >= target), None)
+        config = task_config("dqn", task, seed, changes)
+        show = partial(_show, f"{task}, seed {seed}", config.early_stopping.eval_interval, progress)
+        run = run_task(config, target=target, until_solved=until_solved, episodes=_EPISODES, curve=True, progress=show)
         yield DQNRow(
-            "navi", task, seed, curve.total_steps, curve.solved_step, evaluated, curve.last_recent, curve.best_recent,
-            curve.returns[-1] if curve.returns else math.nan,
-            "x".join(map(str, config.hidden)) + " tanh", config.replay.batch_size, curve.gradient_steps,
-            curve.total_steps / curve.cpu_seconds, curve.cpu_seconds,
-        )  # fmt: skip
+            trainer="navi",
+            task=task,
+            seed=seed,
+            steps=run.steps,
+            solved_at=run.solved_at,
+            evaluated_at=next((s for s, r in zip(run.evaluated, run.returns) if r >= target), None),
+            recent=run.recent,
+            best=run.best,
+            final=run.returns[-1] if run.returns else math.nan,
+            network=run.network,
+            batch=config.replay.batch_size,
+            gradient_steps=int(run.metrics["gradient_steps"]),
+            steps_per_cpu_second=run.steps / run.cpu_seconds,
+            cpu_seconds=run.cpu_seconds,
+        )
         if against:
             yield _sb3(task, seed, config)
+
+
+def _show(name: str, interval: int, log: Callable[[str], None] | None, at: Progress) -> None:
+    """Log the return of an update, once every `interval` decisions."""
+    if log is not None and at.steps % interval < at.steps // at.updates:
+        log(f"{name}: {at.steps:,} steps, return {at.metrics.get('episode_return', math.nan):.1f}")
 
 
 _GYM = {"cart_pole": "CartPole-v1", "acrobot": "Acrobot-v1"}
 
 
-def _sb3(task: str, seed: int, config: FastDQNConfig) -> DQNRow:
+def _sb3(task: str, seed: int, config: TrainConfig) -> DQNRow:
     """Learn with Stable-Baselines3's DQN and the settings that its users publish for cart-pole."""
     import gymnasium
     from stable_baselines3 import DQN
 
+    steps = config.total_steps or 0
     with torch_threads(1):
         model = DQN(
             "MlpPolicy", gymnasium.make(_GYM[task]), learning_rate=2.3e-3, batch_size=64, buffer_size=100_000,
@@ -182,13 +136,13 @@ def _sb3(task: str, seed: int, config: FastDQNConfig) -> DQNRow:
             device="cpu", stats_window_size=100,
         )  # fmt: skip
         start = time.process_time()
-        model.learn(config.total_steps)
+        model.learn(steps)
     seconds = time.process_time() - start
     ended = [episode["r"] for episode in model.ep_info_buffer or ()]
     recent = sum(ended) / len(ended) if ended else math.nan
     return DQNRow(
-        "sb3", task, seed, config.total_steps, None, None, recent, math.nan, math.nan, "256x256 relu", 64,
-        model._n_updates, config.total_steps / seconds, seconds,
+        "sb3", task, seed, steps, None, None, recent, math.nan, math.nan, "256x256 relu", 64,
+        model._n_updates, steps / seconds, seconds,
     )  # fmt: skip
 
 

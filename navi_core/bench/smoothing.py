@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from navi_core.bench.dqn import DQN_TARGETS, dqn_config
-from navi_core.config import config_hash
-from navi_core.config.fast_dqn import FastDQNConfig
-from navi_core.learn.run.threads import torch_threads
+from navi_core.bench.tasks import DQN_TARGETS, TaskRun, run_task, task_config
+from navi_core.config import EarlyStopConfig, TrainConfig, config_hash
+from navi_core.learn.run.early_stopping import EarlyStopController
+from navi_core.presets import merge
 from navi_core.record.durable import write_durably
 
 __all__ = [
@@ -26,12 +26,16 @@ __all__ = [
     "SmoothingCell",
     "ablation_cells",
     "cell_config",
+    "curve_of",
     "run_cells",
     "smoothing_cells",
+    "stop_step",
 ]
 
 NOISE = {"cart_pole": 1.0, "acrobot": 1.0, "lunar_lander": 5.0}
 """Deviation of the reward noise of a task's noisy variant, that of its rewards: ±1 a decision in the first two."""
+_EPISODES = 20
+"""Greedy episodes of an evaluation."""
 _ALPHAS, _DIMS = (0.05, 0.15, 0.5), (16, 64, 256)
 _UNBOUND = (4.0, 64, 100.0)
 """alpha_step, d and τ of half the way to the neighbours' mean: α_step · d^−½ = ½, and no bound that is ever met."""
@@ -101,20 +105,19 @@ def ablation_cells(task: str, seeds: Sequence[int], *, noisy: bool = True) -> li
     ]
 
 
-def cell_config(cell: SmoothingCell, changes: dict[str, Any] | None = None) -> FastDQNConfig:
+def cell_config(cell: SmoothingCell, changes: dict[str, Any] | None = None) -> TrainConfig:
     """Return the settings of a cell."""
     smoothing: dict[str, Any] = {"latent_dim": cell.latent_dim}
     if cell.alpha_step:
         smoothing |= {"enabled": True, "alpha_step_init": cell.alpha_step, "trust_region_tau": cell.tau}
-    first, (steps, interval) = dqn_config(cell.task).hidden[0], _HORIZON[cell.task]
+    steps, interval = _HORIZON[cell.task]
     values: dict[str, Any] = {
         "total_steps": steps if cell.steps is None else cell.steps,
-        "hidden": [first, cell.latent_dim],
-        "reward_noise": NOISE[cell.task] if cell.noisy else 0.0,
+        "policy": {"q_hidden": cell.latent_dim},
         "kernel_smoothing": smoothing,
         "early_stopping": {"eval_interval": interval},
     }
-    return dqn_config(cell.task, cell.seed, values | (changes or {}))
+    return task_config("dqn", cell.task, cell.seed, merge(values, changes or {}))
 
 
 def run_cells(
@@ -134,23 +137,54 @@ def run_cells(
         progress: Called with a line, cells done and cells in all.
         changes: Settings that differ in all cells.
     """
-    from navi_core.learn.fast.dqn import FastDQN
-
     folder.mkdir(parents=True, exist_ok=True)
     until, curves = time.monotonic() + 60.0 * minutes, {}
     for cell in cells:
         config = cell_config(cell, changes)
-        path = folder / f"{config_hash(config)}.json"
+        noise = NOISE[cell.task] if cell.noisy else 0.0
+        path = folder / f"{config_hash(config)}-{noise:g}.json"
         found = _kept(path)
         if found is None and time.monotonic() < until:
-            with torch_threads(1):
-                found = asdict(FastDQN(config).train())
+            found = curve_of(run_task(config, curve=True, episodes=_EPISODES, reward_noise=noise))
             write_durably(path, json.dumps({"cell": asdict(cell), "curve": found}).encode())
         if found is not None:
             curves[cell] = found
         if progress is not None:
             progress(f"{cell.name}, {cell.variant}, seed {cell.seed}", len(curves), len(cells))
     return curves
+
+
+def curve_of(run: TaskRun) -> dict[str, Any]:
+    """Return the evaluations of a run as plain data: decisions, returns and diagnostics of each, and the smoother's."""
+
+    def values(name: str) -> list[float]:
+        return [signs.get(name, math.nan) for signs in run.signs]
+
+    def mean(name: str) -> float:
+        known = [value for value in values(name) if value == value]
+        return sum(known) / len(known) if known else 0.0
+
+    return {
+        "steps": run.evaluated,
+        "returns": run.returns,
+        "td_mean": values("td_mean"),
+        "td_variance": values("td_var"),
+        "local_structure": values("local_structure"),
+        "total_steps": run.steps,
+        "smoothed_share": mean("smoothed_share"),
+        "mean_step": mean("smoothing_step"),
+        "clipped_share": mean("smoothing_clipped"),
+    }
+
+
+def stop_step(curve: Mapping[str, Any], config: EarlyStopConfig) -> int | None:
+    """Return the decisions at which early stopping would have ended a run; None if never."""
+    controller = EarlyStopController(config)
+    names = ("td_mean", "td_variance", "local_structure", "returns")
+    for steps, *seen in zip(curve["steps"], *(curve[name] for name in names)):
+        if not any(map(math.isnan, seen)) and controller.update(*seen).should_stop:
+            return int(steps)
+    return None
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

@@ -15,7 +15,15 @@ from typing import Annotated, Any
 import numpy as np
 
 from navi_core.bench.report import Option, Progress, Report, Row, Table
-from navi_core.bench.smoothing import NOISE, TARGETS, SmoothingCell, ablation_cells, run_cells, smoothing_cells
+from navi_core.bench.smoothing import (
+    NOISE,
+    TARGETS,
+    SmoothingCell,
+    ablation_cells,
+    run_cells,
+    smoothing_cells,
+    stop_step,
+)
 from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.monitor import sign_changes
@@ -110,12 +118,10 @@ def smoothing_table(
         curves: Of the cells that are done.
         stopping: The controller that is asked.
     """
-    from navi_core.learn.fast.dqn import DQNCurve
-
     groups: dict[tuple[str, str], list[SmoothingCell]] = {}
     for cell in curves:
         groups.setdefault((cell.name, cell.variant), []).append(cell)
-    stops = {cell: DQNCurve(**curve).stop_step(stopping) for cell, curve in curves.items()}
+    stops = {cell: stop_step(curve, stopping) for cell, curve in curves.items()}
     whole = {cell: measures(curve, cell.task) for cell, curve in curves.items()}
     bases = {(c.name, c.latent_dim, c.seed): whole[c] for c in curves if c.alpha_step == 0.0}
     rows = []

@@ -10,7 +10,6 @@ from navi_core.config.algorithms import DPOConfig, GRPOConfig, PPOConfig, Schedu
 from navi_core.config.base import Config, config_hash, parse_config
 from navi_core.config.demos import ExpertConfig
 from navi_core.config.evaluate import BASELINES, NOISY_SENSOR, PROTOCOLS, EvalConfig
-from navi_core.config.fast import FastPPOConfig
 from navi_core.config.learn import BCConfig, TrainConfig
 from navi_core.config.offpolicy import (
     AdaptationConfig,
@@ -64,7 +63,6 @@ __all__ = [
     "EvalConfig",
     "ExpertConfig",
     "ExplorerConfig",
-    "FastPPOConfig",
     "GRPOConfig",
     "GateConfig",
     "GoalConfig",

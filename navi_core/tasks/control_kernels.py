@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from navi_core.kernels.draws import draw
 
-__all__ = ["ACROBOT", "CART_POLE", "advance_rows", "begin_rows", "step_episodes", "step_rows"]
+__all__ = ["ACROBOT", "CART_POLE", "advance_rows", "step_episodes"]
 
 CART_POLE, ACROBOT = 0, 1
 """Which task a loop steps."""
@@ -162,79 +162,6 @@ def step_episodes(
         reward[row], terminated[row], truncated[row] = gained, over, cut
         episode_return[row], episode_length[row] = earned[row], length[row]
         _show(task, body[row], final_obs[row])
-        if over or cut:
-            episode[row] += 1
-            length[row], earned[row] = 0, 0.0
-            _begin(task, body[row], key, first_row + row, episode[row])
-        _show(task, body[row], obs[row])
-
-
-@numba.njit(cache=True, error_model="numpy")
-def begin_rows(task: int, key: int, first_row: int, body: Numbers, episode: Counts, obs: Seen) -> None:
-    """Begin an episode in every row.
-
-    Args:
-        task: `CART_POLE` or `ACROBOT`.
-        key: `counter_random.stream_key` of the seed.
-        first_row: Number of the first row among those of the run.
-        body: (B, 4), written.
-        episode: (B,) numbers of the episodes.
-        obs: (B, n), written.
-    """
-    for row in range(len(episode)):
-        _begin(task, body[row], key, first_row + row, episode[row])
-        _show(task, body[row], obs[row])
-
-
-@numba.njit(cache=True, error_model="numpy")
-def step_rows(
-    task: int,
-    key: int,
-    first_row: int,
-    limit: int,
-    actions: Counts,
-    body: Numbers,
-    episode: Counts,
-    length: Counts,
-    earned: Numbers,
-    obs: Seen,
-    final_obs: Seen,
-    reward: Seen,
-    terminated: Flags,
-    truncated: Flags,
-    ended: Seen,
-) -> None:
-    """Advance every row by one decision; a row whose episode ends begins the next one at once.
-
-    Args:
-        task: `CART_POLE` or `ACROBOT`.
-        key: `counter_random.stream_key` of the seed.
-        first_row: Number of the first row among those of the run.
-        limit: Decisions after which an episode is cut off.
-        actions: (B,) numbers of actions.
-        body: (B, 4), changed.
-        episode: (B,), changed.
-        length: (B,) decisions of the present episodes, changed.
-        earned: (B,) returns of the present episodes, changed.
-        obs: (B, n) of the state after any reset, written.
-        final_obs: (B, n) of the state before it, written in rows whose episode was cut off.
-        reward: (B,), written.
-        terminated: (B,), written.
-        truncated: (B,), written; the time limit, where nothing terminated.
-        ended: (B,) return of the episode that ended here, NaN where none did; written.
-    """
-    for row in range(len(actions)):
-        if task == CART_POLE:
-            gained, over = _cart_pole(body[row], actions[row])
-        else:
-            gained, over = _acrobot(body[row], actions[row])
-        length[row] += 1
-        earned[row] += gained
-        cut = length[row] >= limit and not over
-        reward[row], terminated[row], truncated[row] = gained, over, cut
-        ended[row] = earned[row] if over or cut else np.nan
-        if cut:
-            _show(task, body[row], final_obs[row])
         if over or cut:
             episode[row] += 1
             length[row], earned[row] = 0, 0.0

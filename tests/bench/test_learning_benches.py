@@ -4,22 +4,38 @@ import math
 
 import pytest
 
+from navi_core.bench.cartpole import CartPoleCase, run_cartpole, run_solve
+from navi_core.bench.grpo import run_grpo
 from navi_core.bench.learning.dpo import dpo_config, run_dpo
-from navi_core.bench.tasks import PPO_TARGETS, ppo_settings, task_name
+from navi_core.bench.tasks import PPO_TARGETS, task_config
 from navi_core.config import EvalConfig
 from navi_core.errors import ConfigError
 
 
 def test_every_task_of_ppo_has_a_target_and_stays_within_a_million_decisions():
     for task in PPO_TARGETS:
-        settings = ppo_settings(task)
-        assert settings["task"] == task_name(task)
-        steps = settings.get("total_steps", 200_000)
-        batch = settings.get("rows", 64) * settings.get("rollout", 32)
-        assert batch * math.ceil(steps / batch) <= 1_000_000
-    assert ppo_settings("acrobot", {"gamma": 0.9})["gamma"] == 0.9
+        config = task_config("ppo", task)
+        batch = config.actors * config.ppo.rollout
+        assert batch * math.ceil(config.total_steps / batch) <= 1_000_000
+    assert task_config("ppo", "acrobot", 0, {"ppo": {"gamma": 0.9}}).ppo.gamma == 0.9
     with pytest.raises(ConfigError, match="rollout"):
-        ppo_settings("cart_pole", {"rolout": 3})
+        task_config("ppo", "cart_pole", 0, {"ppo": {"rolout": 3}})
+
+
+def test_cart_pole_measures_the_run_loop_in_a_process_of_its_own():
+    case = CartPoleCase("navi", width=16, rows=8, rollout=16, minibatch=64, samples=512)
+    (row,) = run_cartpole([case], 1)
+    assert (row.batch, row.epochs, row.processes) == (128, 4, 1) and row.samples_per_cpu_second > 0
+    changes = {"total_steps": 4096, "actors": 16, "ppo": {"rollout": 16, "epochs": 1}}
+    (solved,) = run_solve({"navi": 1}, [0], "cart_pole", changes, 5.0)
+    assert (solved.task, solved.steps, solved.batch, solved.minibatch) == ("cart_pole", 4096, 256, 256)
+    assert 0 < solved.solved_at <= 4096 and solved.final_return > 5
+
+
+def test_grpo_learns_by_the_run_loop():
+    changes = {"total_steps": 1024, "actors": 8, "grpo": {"rollout": 32, "horizon": 16, "group_size": 8}}
+    (row,) = run_grpo("cart_pole", [1], changes, 5.0)
+    assert (row.trainer, row.seed, row.steps, row.epochs) == ("grpo", 1, 1024, 4) and row.final_return > 5
 
 
 def test_dpo_is_flown_before_and_after_on_scenes_that_it_has_not_seen(apartments):

@@ -6,13 +6,14 @@ import pytest
 from typer.testing import CliRunner
 
 from navi_core.bench import smoothing, smoothing_table
-from navi_core.bench.dqn import DQN_TARGETS, dqn_config, run_dqn
+from navi_core.bench.dqn import run_dqn
 from navi_core.bench.learning.replay import run_replay
+from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.cli.main import build_app
 from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError
 
-SHORT = {"total_steps": 3072, "early_stopping": {"eval_interval": 1024}, "evaluation_episodes": 2}
+SHORT = {"total_steps": 3072, "early_stopping": {"eval_interval": 1024}}
 
 
 def curve(returns, variance=1.0, interval=25_000, structure=0.0):
@@ -27,9 +28,7 @@ def test_a_cell_that_is_done_is_not_run_again(tmp_path, monkeypatch):
     assert [c.variant for c in cells] == ["baseline", "smoothing"] * 2
     first = repr(smoothing.run_cells(cells[:1], tmp_path, changes=SHORT))  # as text: a NaN is not equal to itself
     assert repr(smoothing.run_cells(cells, tmp_path, minutes=0, changes=SHORT)) == first
-    from navi_core.learn.fast import dqn
-
-    monkeypatch.setattr(dqn.FastDQN, "train", lambda self: pytest.fail("it is done"))
+    monkeypatch.setattr(smoothing, "run_task", lambda *_, **__: pytest.fail("it is done"))
     assert repr(smoothing.run_cells(cells[:1], tmp_path, changes=SHORT)) == first
     next(tmp_path.iterdir()).write_text("{")
     assert smoothing.run_cells(cells[:1], tmp_path, minutes=0, changes=SHORT) == {}
@@ -37,12 +36,12 @@ def test_a_cell_that_is_done_is_not_run_again(tmp_path, monkeypatch):
 
 def test_cells_differ_in_what_they_compare_alone():
     base, smoothed = (smoothing.cell_config(c) for c in smoothing.smoothing_cells(["acrobot"], [3])[2:])
-    assert base.reward_noise == smoothed.reward_noise == 1.0 and base.seed == smoothed.seed == 3
+    assert base.seed == smoothed.seed == 3
     changed = {k for k, v in base.model_dump().items() if smoothed.model_dump()[k] != v}
     assert changed == {"kernel_smoothing"} and smoothed.kernel_smoothing.enabled
     ablation = smoothing.ablation_cells("cart_pole", [0])
     assert len({c.variant for c in ablation}) == len(ablation) == 13
-    assert all(smoothing.cell_config(c).hidden[-1] == c.latent_dim for c in ablation)
+    assert all(smoothing.cell_config(c).policy.q_hidden == c.latent_dim for c in ablation)
     unbound = smoothing.cell_config(ablation[-1]).kernel_smoothing
     assert unbound.alpha_step_init * unbound.latent_dim**-unbound.dim_exponent == 0.5
 
@@ -66,12 +65,10 @@ def test_a_stopped_run_goes_on_with_what_it_had():
 
 
 def test_the_controller_is_asked_after_the_run():
-    from navi_core.learn.fast.dqn import DQNCurve
-
     asked = EarlyStopConfig(patience=3)
     flat = curve([100.0] * 8, structure=1.0)
-    assert DQNCurve(**flat).stop_step(asked) == flat["steps"][3], "the first evaluation has no window yet"
-    assert DQNCurve(**curve([10.0 * 2**i for i in range(8)])).stop_step(asked) is None
+    assert smoothing.stop_step(flat, asked) == flat["steps"][3], "the first evaluation has no window yet"
+    assert smoothing.stop_step(curve([10.0 * 2**i for i in range(8)]), asked) is None
 
 
 def test_a_claim_needs_five_pairs_whose_interval_excludes_zero():
@@ -95,7 +92,8 @@ def test_a_claim_needs_five_pairs_whose_interval_excludes_zero():
 def test_dqn_is_measured_seed_by_seed():
     rows = list(run_dqn("cart_pole", [0, 1], changes=SHORT))
     assert [r.seed for r in rows] == [0, 1] and all(r.steps == 3072 and r.gradient_steps > 0 for r in rows)
-    assert set(DQN_TARGETS) == {"cart_pole", "acrobot", "snake", "lunar_lander"} and dqn_config("snake").rows == 64
+    assert set(DQN_TARGETS) == {"cart_pole", "acrobot", "snake", "lunar_lander"}
+    assert task_config("dqn", "snake").actors == 64
     with pytest.raises(ConfigError, match="allowed: sb3"):
         next(run_dqn("cart_pole", [0], against=["rllib"]))
 

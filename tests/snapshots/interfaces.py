@@ -18,9 +18,6 @@ from navi_core import errors
 from navi_core.cli import main
 from navi_core.config import EnvConfig, EvalConfig, TrainConfig
 from navi_core.config.demos import ExpertConfig
-from navi_core.config.fast import FastPPOConfig
-from navi_core.config.fast_dqn import FastDQNConfig
-from navi_core.config.fast_grpo import FastGRPOConfig
 from navi_core.config.service import EnvironmentConfig, ExplorerConfig, ServeConfig
 from navi_core.presets import preset_names, resolve_config
 from navi_core.service.viewing.layouts import LAYOUTS, SERVICE_LAYOUTS
@@ -44,9 +41,6 @@ SETTINGS = {
     "gymnasium": EnvConfig,
     "expert": ExpertConfig,
     "explore": ExplorerConfig,
-    "bench_ppo": FastPPOConfig,
-    "bench_dqn": FastDQNConfig,
-    "bench_grpo": FastGRPOConfig,
 }
 """Configuration that users write, by what reads it."""
 

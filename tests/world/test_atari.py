@@ -5,9 +5,7 @@ import pytest
 import torch
 
 from navi_core.config import TrainConfig, parse_config
-from navi_core.config.fast import FastPPOConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.fast import FastPPO
 from navi_core.policy import build_policy
 from navi_core.tasks import reference_task
 from tests.scale.builders import SMALL, fly_apex
@@ -114,8 +112,3 @@ def test_a_game_without_its_rom_says_where_roms_come_from(monkeypatch):
     monkeypatch.setattr("ale_py.roms.get_rom_path", lambda game: None)
     with pytest.raises(ConfigError, match=r"the ROM of breakout is not there.*\[atari\]"):
         reference_task(BREAKOUT, 1, 0)
-
-
-def test_the_fast_path_sees_no_pictures():
-    with pytest.raises(ConfigError, match="use navi train ppo or dqn"):
-        FastPPO(parse_config(FastPPOConfig, {"task": BREAKOUT, "rows": 2}))

@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import parse_config
-from navi_core.config.fast import FastPPOConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.fast import FastPPO
 from navi_core.tasks import reference_task
 from navi_core.world.counter_random import Purpose, words
 
@@ -72,8 +69,3 @@ def test_after_a_restore_every_row_begins_its_next_episode():
 def test_what_cannot_be_a_task_is_refused(name, options, words_):
     with pytest.raises(ConfigError, match=words_):
         reference_task(name, 1, 0, **options)
-
-
-def test_the_fast_path_learns_from_it():
-    trainer = FastPPO(parse_config(FastPPOConfig, {"task": CART, "rows": 4, "rollout": 16, "total_steps": 128}))
-    assert trainer.train().steps == 128

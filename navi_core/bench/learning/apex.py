@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from navi_core.bench.dqn import DQN_TARGETS, dqn_config
 from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
-from navi_core.config import TrainConfig, parse_config
+from navi_core.bench.tasks import DQN_TARGETS, task_config
+from navi_core.config import TrainConfig
 from navi_core.learn.run.progress import Progress
 from navi_core.presets import merge, parse_assignments
 from navi_core.record import RunDirectory
@@ -82,23 +82,8 @@ def apex_config(seed: int = 0, actors: int = 2, changes: Mapping[str, Any] | Non
     Raises:
         ConfigError: A setting is unknown or impossible.
     """
-    fast = dqn_config("cart_pole", seed)
-    values: dict[str, Any] = {
-        "algorithm": "dqn",
-        "task": "cart_pole",
-        "task_options": {"masked": False},
-        "seed": seed,
-        "actors": fast.rows,
-        "total_steps": fast.total_steps,
-        "threads": 1,
-        "device": "cpu",
-        "policy": {"core": "none", "aux": "off", "width": 64, "q_hidden": 64},
-        "shaper": {"existential_tax": 0.0, "rnd_start": 0.0, "rnd_end": 0.0, "loop_coefficient": 0.0},
-        "dqn": fast.dqn.model_dump(),
-        "replay": fast.replay.model_dump(),
-        "distributed": {"actors_per_gpu": actors, "replay_shards": 2, "param_sync_interval": 16, "ahead": 512},
-    }
-    return parse_config(TrainConfig, merge(values, dict(changes or {})))
+    shares = {"actors_per_gpu": actors, "replay_shards": 2, "param_sync_interval": 16, "ahead": 512}
+    return task_config("dqn", "cart_pole", seed, merge({"distributed": shares}, dict(changes or {})))
 
 
 def run_apex_bench(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
+from navi_core.bench.tasks import first_returns
 from navi_core.config import TrainConfig, parse_config
 from navi_core.config.registry import CORE_NAMES
 from navi_core.errors import ConfigError
@@ -303,23 +304,9 @@ def exact_ratio(policy: NavigationPolicy, rollout: Rollout) -> float:
     return furthest
 
 
-@torch.no_grad()
 def final_returns(policy: Any, case: MemoryCase, seed: int) -> Tensor:
-    """Return what the most probable actions earn in 128 episodes from starts (or decks) of another seed.
-
-    One episode a row: were more flown in a fixed time, short ones would count more often than long ones.
-    """
-    env = reference_task(case.task, _JUDGED, seed + _OTHER_STARTS, **dict(case.options))
-    obs, state = env.reset(), policy.initial_state(_JUDGED)
-    aux, reset = torch.zeros(_JUDGED, 3), torch.ones(_JUDGED, dtype=torch.bool)
-    returns, over = torch.zeros(_JUDGED), torch.zeros(_JUDGED, dtype=torch.bool)
-    while not over.all():
-        decision = policy.act(obs, aux, state, reset, None)
-        step = env.step(decision.action)
-        obs, state, reset = step.obs, decision.state, step.terminated | step.truncated
-        returns = torch.where(reset & ~over, step.info["episode_return"], returns)
-        over |= reset
-    return returns
+    """Return what the most probable actions earn in 128 episodes from starts (or decks) of another seed."""
+    return first_returns(policy, reference_task(case.task, _JUDGED, seed + _OTHER_STARTS, **dict(case.options)))
 
 
 def memory(
