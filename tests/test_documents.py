@@ -254,3 +254,9 @@ def test_rooms_import_what_the_table_of_rooms_allows() -> None:
         if used - table[room] - {room}:
             beyond[room] = used - table[room] - {room}
     assert not beyond
+
+
+def test_every_path_of_the_architecture_exists() -> None:
+    paths = set(re.findall(r"`([\w/.]+/[\w/.]*)`", DOCUMENTS["ARCHITECTURE.md"]))
+    roots = (ROOT, ROOT / "navi_core", ROOT / "navi_core" / "kernels")
+    assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []
