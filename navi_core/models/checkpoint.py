@@ -243,13 +243,29 @@ def load_checkpoint(
             encoder or core; the message names both.
     """
     path = Path(path)
+    payload = _read_payload(path)
+    _check_payload(path, payload)
+    checkpoint = Checkpoint(**{column.name: payload[column.name] for column in fields(Checkpoint)})
+    for kind, found, expected in (
+        ("encoder", checkpoint.encoder_backend, expect_encoder),
+        ("temporal core", checkpoint.temporal_core, expect_core),
+    ):
+        if expected is not None and found != expected:
+            raise CheckpointError(f"{path}: its {kind} is {found!r}, expected {expected!r}")
+    if weights_hash(checkpoint.policy_state) != checkpoint.weights_hash:
+        raise CheckpointError(f"{path}: the weights do not have the hash they were saved with; the file is damaged")
+    return checkpoint
+
+
+def _read_payload(path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint file of this version, not checked yet."""
     if not path.is_file():
         named = "" if path.suffix else "; the file of a version or an alias is Registry(folder).resolve(name).path"
         raise CheckpointError(f"{path}: no such checkpoint{named}")
     try:
         # torch.load does not compare the archive's checksums; a flipped bit of the optimizer would pass.
         with zipfile.ZipFile(path) as archive:
-            # What torch writes is not compressed: a file that unpacks to more than itself is none of its.
+            # Files of torch are not compressed: one that unpacks to more than itself was made by something else.
             if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                 raise ValueError("it unpacks to more than itself")
             damaged = archive.testzip()
@@ -261,7 +277,7 @@ def load_checkpoint(
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{path}: truncated, or not a checkpoint ({reason})") from None
     version = payload.get("version") if isinstance(payload, dict) else None
-    if not isinstance(version, int):
+    if not isinstance(payload, dict) or not isinstance(version, int):
         raise CheckpointError(f"{path}: not a Navi checkpoint, it has no version")
     if version != CHECKPOINT_VERSION:
         age = "older than" if version < CHECKPOINT_VERSION else "newer than"
@@ -269,6 +285,11 @@ def load_checkpoint(
             f"{path}: checkpoint version {version} is {age} version {CHECKPOINT_VERSION}, the only one read; "
             + ("train again with this Navi" if version < CHECKPOINT_VERSION else "update Navi")
         )
+    return payload
+
+
+def _check_payload(path: Path, payload: dict[str, Any]) -> None:
+    """Refuse missing fields, wrong types, shared containers and weights that are not whole."""
     names = [column.name for column in fields(Checkpoint)]
     missing = [name for name in names if name not in payload]
     if missing:
@@ -281,16 +302,6 @@ def load_checkpoint(
     for name, weight in payload["policy_state"].items():
         if not _is_whole(weight):
             raise CheckpointError(f"{path}: damaged: the weight {name} does not lie in the file as a whole")
-    checkpoint = Checkpoint(**{name: payload[name] for name in names})
-    for kind, found, expected in (
-        ("encoder", checkpoint.encoder_backend, expect_encoder),
-        ("temporal core", checkpoint.temporal_core, expect_core),
-    ):
-        if expected is not None and found != expected:
-            raise CheckpointError(f"{path}: its {kind} is {found!r}, expected {expected!r}")
-    if weights_hash(checkpoint.policy_state) != checkpoint.weights_hash:
-        raise CheckpointError(f"{path}: the weights do not have the hash they were saved with; the file is damaged")
-    return checkpoint
 
 
 def _shares_containers(payload: dict[str, Any]) -> bool:

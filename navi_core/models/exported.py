@@ -169,7 +169,7 @@ def _packed_description(path: Path) -> dict[str, Any]:
 
 
 class _AotiPolicy(ExportedPolicy):
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, _threads: int) -> None:
         described = _packed_description(path)
         made, rows = printable(str(described.get("torch", "that it does not name"))), described.get("rows")
         rows = rows if isinstance(rows, int) else "ROWS"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models.acting import ActingModule, Parity, example_inputs, recurrent_parity
@@ -121,7 +122,9 @@ def export_policy(
     return path, parity
 
 
-def _write_onnx(program: Any, inputs: tuple[Any, ...], path: Path, metadata: str, threads: int) -> None:
+def _write_onnx(
+    program: torch.export.ExportedProgram, inputs: tuple[Tensor, ...], path: Path, metadata: str, _threads: int
+) -> None:
     try:
         import onnxscript  # noqa: F401 - torch's exporter needs it, with a less clear error
     except ImportError:
@@ -135,7 +138,9 @@ def _write_onnx(program: Any, inputs: tuple[Any, ...], path: Path, metadata: str
     onnx.save(str(path), external_data=False)
 
 
-def _write_aoti(program: Any, inputs: tuple[Any, ...], path: Path, metadata: str, threads: int) -> None:
+def _write_aoti(
+    program: torch.export.ExportedProgram, _inputs: tuple[Tensor, ...], path: Path, metadata: str, threads: int
+) -> None:
     from torch._inductor.exc import InvalidCxxCompiler
 
     settings = {"cpp.threads": threads, "aot_inductor.metadata": {METADATA_KEY: metadata}}

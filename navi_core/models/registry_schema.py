@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -93,31 +94,38 @@ def validate(book: dict[str, Any]) -> str | None:
     versions, aliases = book.get("versions"), book.get("aliases")
     if not isinstance(versions, dict) or not isinstance(aliases, dict):
         return "it has no versions or no aliases"
+    faults = chain(
+        (_version_fault(version, entry, versions) for version, entry in versions.items()),
+        (_alias_fault(alias, state, versions) for alias, state in aliases.items()),
+    )
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _version_fault(version: str, entry: object, versions: dict[str, Any]) -> str | None:
     names = ({field.name for field in fields(ModelVersion)} - _OWN) | {"file"}
-    for version, entry in versions.items():
-        if not _VERSION.fullmatch(version) or not isinstance(entry, dict):
-            return f"{version!r} is no version"
-        if set(entry) != names:
-            return f"version {version} lacks or adds {', '.join(sorted(names ^ set(entry)))}"
-        for name in sorted(names):
-            if not isinstance(entry[name], _KINDS.get(name, str)):
-                return f"version {version}: {name} is {entry[name]!r}"
-        for name, value in (*entry["metrics"].items(), *((n, entry[n]) for n in ("reward_ema", "decision_hz"))):
-            if value is not None and not (isinstance(value, int | float) and abs(value) <= sys.float_info.max):
-                return f"version {version}: {name} is {value!r}"
-        if "/" in entry["file"] or entry["file"] in ("", ".", ".."):
-            return f"version {version}: its file {entry['file']!r} lies outside the registry"
-        for parent in entry["parents"]:
-            # A version is registered after its parents; anything else could be a cycle.
-            if parent not in versions or int(parent[1:]) >= int(version[1:]):
-                return f"version {version}: {parent!r} cannot be its parent"
-    for alias, state in aliases.items():
-        held = state.get("versions") if isinstance(state, dict) else None
-        moves = state.get("history") if isinstance(state, dict) else None
-        if not isinstance(held, list) or not held or not isinstance(moves, list):
-            return f"alias {alias!r} points at nothing"
-        if any(not isinstance(name, str) or name not in versions for name in held):
-            return f"alias {alias!r} points at versions that do not exist"
-        if any(not isinstance(move, dict) or not all(isinstance(move.get(k), str) for k in _MOVE) for move in moves):
-            return f"alias {alias!r} has a broken history"
+    if not _VERSION.fullmatch(version) or not isinstance(entry, dict):
+        return f"{version!r} is no version"
+    if set(entry) != names:
+        return f"version {version} lacks or adds {', '.join(sorted(names ^ set(entry)))}"
+    for name in sorted(names):
+        if not isinstance(entry[name], _KINDS.get(name, str)):
+            return f"version {version}: {name} is {entry[name]!r}"
+    for name, value in (*entry["metrics"].items(), *((n, entry[n]) for n in ("reward_ema", "decision_hz"))):
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= sys.float_info.max):
+            return f"version {version}: {name} is {value!r}"
+    if "/" in entry["file"] or entry["file"] in ("", ".", ".."):
+        return f"version {version}: its file {entry['file']!r} lies outside the registry"
+    # A version is registered after its parents; anything else could be a cycle.
+    wrong = [p for p in entry["parents"] if p not in versions or int(p[1:]) >= int(version[1:])]
+    return f"version {version}: {wrong[0]!r} cannot be its parent" if wrong else None
+
+
+def _alias_fault(alias: str, state: object, versions: dict[str, Any]) -> str | None:
+    held, moves = (state.get("versions"), state.get("history")) if isinstance(state, dict) else (None, None)
+    if not isinstance(held, list) or not held or not isinstance(moves, list):
+        return f"alias {alias!r} points at nothing"
+    if any(not isinstance(name, str) or name not in versions for name in held):
+        return f"alias {alias!r} points at versions that do not exist"
+    if any(not isinstance(move, dict) or not all(isinstance(move.get(k), str) for k in _MOVE) for move in moves):
+        return f"alias {alias!r} has a broken history"
     return None

@@ -88,6 +88,13 @@ class ActorCritic(nn.Module):
         self.register_buffer("table", torch.tensor(choices), persistent=False)
         self.stop_value_gradient = stop_value_gradient
 
+    @property
+    def value_layer(self) -> nn.Linear:
+        """Last layer of the critic."""
+        layer = self.critic[-1]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
     def forward(self, features: Tensor) -> tuple[ActionDistribution, Tensor]:
         """Return the distribution of actions and the values (…,) of features (…, D)."""
         return self.distribution(features), self.value(features)

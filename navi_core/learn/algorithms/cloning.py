@@ -22,6 +22,7 @@ from navi_core.learn.demos.sequences import DemoFeed, SequenceBatch
 from navi_core.learn.estimators.normalisation import CriticUnits
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import evaluation
+from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
 
@@ -63,7 +64,12 @@ class CloningLearner:
     """
 
     def __init__(
-        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+        self,
+        policy: NavigationPolicy,
+        _shaper: RewardShaper,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
     ) -> None:
         if workers.size > 1:
             raise ConfigError(f"bc learns in one process, not in {workers.size}; start it without torchrun")

@@ -30,6 +30,7 @@ from navi_core.learn.estimators.noise import shuffled
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.segments import find_segments, on_sequences, segment_returns
 from navi_core.learn.rollout.storage import Minibatch, Rollout
+from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
 
 __all__ = ["DPOLearner", "dpo_loss"]
@@ -99,7 +100,12 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     means = ("dpo_loss", "preference_accuracy", "preference_margin", "entropy", "rnd_loss")
 
     def __init__(
-        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+        self,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
     ) -> None:
         super().__init__(policy, shaper, config, device, workers)
         self.updates = 0
@@ -125,7 +131,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         """Return the content and source hashes of the file's scenes; none where it has none."""
         return [] if self.pairs is None else self.pairs.scenes
 
-    def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> _Update:
+    def prepare(self, rollout: Rollout, index: int, _now: dict[str, float], timer: StageTimer) -> _Update:
         """Choose the pairs, and evaluate the reference on the rollout."""
         reference = self.reference_policy()
         if self.pairs is not None:
@@ -142,7 +148,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         """Return the configured number of epochs; 0 without pairs."""
         return self.config.dpo.update_epochs if len(data.pairs) else 0
 
-    def finish(self, data: _Update, now: dict[str, float]) -> dict[str, float]:
+    def finish(self, data: _Update, _now: dict[str, float]) -> dict[str, float]:
         """Synchronise the reference where it is due, and return the metrics of the pairs."""
         every = self.config.dpo.ref_sync_every_updates
         self.updates += 1
@@ -231,14 +237,20 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
                     batch = replace(batch, reference=out.log_prob)
             yield [batch]
 
-    def loss(self, batch: _MicroBatch, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def loss(self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the mean `dpo_loss`, and Δ of each pair's segments (P, 2)."""
+        assert batch.reference is not None
         moved = self._sums(out.log_prob - batch.reference, batch)
         loss = dpo_loss(moved[:, 0], moved[:, 1], now["beta"]).mean()
         return loss, (loss, moved)
 
     def statistics(
-        self, batch: _MicroBatch, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
+        self,
+        _batch: _MicroBatch,
+        out: EvaluateOutput,
+        terms: tuple[Tensor, ...],
+        curiosity: Tensor,
+        now: dict[str, float],
     ) -> tuple[Tensor, Tensor]:
         """Return loss, accuracy, margin, entropy and the loss of curiosity."""
         loss, moved = terms

@@ -31,6 +31,7 @@ from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_
 from navi_core.learn.rollout.execution import stage_timer
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.distributions import table_index
 from navi_core.policy.q_head import QHead
 from navi_core.record import StageTimer
@@ -60,7 +61,7 @@ class Replay(Protocol):
     def sample(self, n: int) -> tuple[dict[str, Tensor], Any, Tensor]:
         """Draw n items: their tensors by name, their places, their importance weights."""
 
-    def update(self, indices: Any, priorities: Any) -> None:
+    def update(self, indices: object, priorities: Tensor) -> None:
         """Give items at places, as `sample` returned them, new priorities."""
 
     def anneal(self, share: float) -> None:
@@ -91,8 +92,8 @@ class DQNLearner:
 
     def __init__(
         self,
-        policy: Any,
-        shaper: Any,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
         config: TrainConfig,
         device: torch.device,
         workers: Workers = ALONE,
@@ -100,6 +101,7 @@ class DQNLearner:
     ) -> None:
         if not isinstance(policy.heads, QHead):
             raise ConfigError("algorithm dqn needs policy.distribution q")
+        self._heads = policy.heads
         if workers.size > 1 and replay is None:
             raise ConfigError(
                 f"navi train dqn runs in one process, not {workers.size}; start it without torchrun, or navi learner"
@@ -111,8 +113,9 @@ class DQNLearner:
         dqn, settings = config.dqn, config.replay
         self.target = copy.deepcopy(policy).requires_grad_(False)
         named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
-        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
-        self._followers = [p for p in self.target.parameters()]
+        self.names = [name for name, _ in named]
+        self.parameters: list[Tensor] = [p for _, p in named]
+        self._followers: list[Tensor] = [*self.target.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=dqn.learning_rate, eps=1e-5, fused=True)
         per_item = config.decisions_of_an_item
         self._own: PrioritizedReplay | None = None
@@ -154,7 +157,7 @@ class DQNLearner:
         assert self._own is not None
         timer = stage_timer(self.device, self.config.profile)
         with timer("replay_add"):
-            actions = table_index(rollout.actions, self.policy.heads.table)
+            actions = table_index(rollout.actions, self._heads.table)
             items = self.read_as(rollout.observations.codec).items(rollout, actions)
             if items:
                 self._publish_update(self._own.add(items))
@@ -208,7 +211,7 @@ class DQNLearner:
                 metrics |= self.smoothing.figures()
         metrics |= {
             "learning_rate": rate,
-            "epsilon": float(self.policy.heads.epsilon.mean()),
+            "epsilon": float(self._heads.epsilon.mean()),
             "priority_beta": self.replay.beta,
             "replay_size": float(len(self.replay) * self._per_item),
             "gradient_steps": float(self.gradient_steps),
@@ -226,9 +229,7 @@ class DQNLearner:
         penalty: Tensor | None = None
         if self.smoothing is not None:
             with timer("smoothing"):
-                batch, penalty = self.smoothing(
-                    batch, self.policy.heads, weights, steps, self._td_var, self.gradient_steps
-                )
+                batch, penalty = self.smoothing(batch, self._heads, weights, steps, self._td_var, self.gradient_steps)
         self._last = batch
         with timer("loss"):
             error = batch.target - batch.q
@@ -251,7 +252,7 @@ class DQNLearner:
             if self.workers.size > 1:
                 for p in self.parameters:
                     p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                self.workers.sum(figures, *(p.grad for p in self.parameters))
+                self.workers.sum(figures, *(p.grad for p in self.parameters if p.grad is not None))
             norm, _ = clip_gradients(self.parameters, dqn.max_grad_norm)
         with timer("optimizer_step"):
             self.optimizer.step()
@@ -301,7 +302,7 @@ class DQNLearner:
             self.smoothing.smoother.config = self.smoothing.smoother.config.model_copy(update=changed)
 
     def _explore(self, steps: int) -> None:
-        self.policy.heads.epsilon = epsilons(self.config.dqn, self.config.actors, steps).to(self.device)
+        self._heads.epsilon = epsilons(self.config.dqn, self.config.actors, steps).to(self.device)
 
     def _anneal(self, steps: int) -> None:
         replay, total = self.config.replay, self.config.total_steps
@@ -339,7 +340,7 @@ class DQNLearner:
         """Return state besides the policy's weights, the optimiser's and the replay's items."""
         return {
             "target": dict(self.target.state_dict()),
-            "epsilon": self.policy.heads.epsilon.clone(),
+            "epsilon": self._heads.epsilon.clone(),
             "gradient_steps": self.gradient_steps,
             "owed": self._owed,
             "td_var": self._td_var,
@@ -351,7 +352,7 @@ class DQNLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
         self.target.load_state_dict(state["target"])
-        self.policy.heads.epsilon = state["epsilon"].to(self.device)
+        self._heads.epsilon = state["epsilon"].to(self.device)
         self.gradient_steps, self._owed = int(state["gradient_steps"]), float(state["owed"])
         self._added_before = int(state["remembered"])
         self._td_var = state["td_var"]

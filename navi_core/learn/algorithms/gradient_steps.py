@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from navi_core.errors import NonFiniteError
 from navi_core.learn.parallel import ALONE, Workers
+from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
 
 __all__ = ["GradientSteps", "UpdateStats", "clip_gradients"]
@@ -53,8 +53,8 @@ class GradientSteps:
 
     def __init__(
         self,
-        policy: Any,
-        shaper: Any,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
         learning_rate: float,
         device: torch.device,
         means: Sequence[str],
@@ -99,7 +99,7 @@ class GradientSteps:
             if self.workers.size > 1:
                 for p in self.parameters:
                     p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                self.workers.sum(*(p.grad for p in self.parameters))
+                self.workers.sum(*(p.grad for p in self.parameters if p.grad is not None))
             norm, norms = clip_gradients(self.parameters, max_grad_norm)
         with timer("optimizer_step"):
             self.optimizer.step()

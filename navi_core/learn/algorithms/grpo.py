@@ -29,6 +29,7 @@ from navi_core.learn.estimators.noise import shuffled
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.segments import Segments, find_segments, on_sequences, segment_returns
 from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
 
 __all__ = ["GRPOLearner", "Groups", "form_groups", "grpo_loss"]
@@ -178,7 +179,12 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     peaks = ("parity_ratio",)
 
     def __init__(
-        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+        self,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
     ) -> None:
         grpo = config.grpo
         super().__init__(policy, shaper, config, device, workers)
@@ -197,7 +203,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         self.group_updates = 0
         """Groups that made, or had a part in, a gradient step."""
 
-    def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> _Update:
+    def prepare(self, rollout: Rollout, _index: int, now: dict[str, float], timer: StageTimer) -> _Update:
         """Form groups, and evaluate the reference."""
         with timer("advantages"):
             groups, dropped = self._groups(rollout, now["gamma"])
@@ -209,7 +215,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         """Return the configured number of epochs; 0 where no group has spread."""
         return self.config.grpo.update_epochs if len(data.learned) else 0
 
-    def finish(self, data: _Update, now: dict[str, float]) -> dict[str, float]:
+    def finish(self, data: _Update, _now: dict[str, float]) -> dict[str, float]:
         """Synchronise the reference where it is due, and return the metrics of the groups."""
         groups = data.groups
         self._sync_reference(len(data.learned))
@@ -290,7 +296,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             share = (part.stop - part.start) / len(sequences)
             yield _MicroBatch(batch, share, advantages[part], mask[part], len(segments), len(step), reference)
 
-    def loss(self, batch: _MicroBatch, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def loss(self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return `grpo_loss` and its terms."""
         total, policy, entropy, divergence = grpo_loss(
             out.log_prob,
@@ -309,7 +315,12 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return total, (policy, entropy, divergence, total)
 
     def statistics(
-        self, batch: _MicroBatch, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
+        self,
+        batch: _MicroBatch,
+        out: EvaluateOutput,
+        terms: tuple[Tensor, ...],
+        curiosity: Tensor,
+        _now: dict[str, float],
     ) -> tuple[Tensor, Tensor]:
         """Return the shares of `means`, and the largest ratio error."""
         log_ratio = (out.log_prob - batch.sequences.log_probs)[batch.mask]

@@ -24,6 +24,8 @@ from navi_core.learn.estimators.schedules import scheduled
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.minibatches import Draw, epoch_minibatches
 from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
+from navi_core.policy.heads import ActorCritic
 from navi_core.record import StageTimer
 
 __all__ = ["PPOLearner", "PPOMicroBatch", "UpdateStats"]
@@ -76,15 +78,22 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
     peaks = ("parity_ratio", "parity_value")
 
     def __init__(
-        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+        self,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
     ) -> None:
         ppo = config.ppo
-        if ppo.std_limit is not None and getattr(policy.heads, "log_std", None) is None:
+        assert isinstance(policy.heads, ActorCritic)
+        self._heads = policy.heads
+        if ppo.std_limit is not None and policy.heads.log_std is None:
             raise ConfigError(
                 "ppo.std_limit bounds the deviations of a Gaussian policy; this one has none: leave it out"
             )
         super().__init__(policy, shaper, config, device, workers)
-        self.scale = ValueScale(policy.heads.critic[-1], device, workers) if ppo.normalise_returns else None
+        self.scale = ValueScale(self._heads.value_layer, device, workers) if ppo.normalise_returns else None
         rows = workers.rows(config.actors)[1]
         self.rewards = RewardScale(rows, ppo.gamma, ppo.reward_clip, device, workers) if ppo.normalise_rewards else None
 
@@ -93,7 +102,7 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         limit = {} if self.config.ppo.std_limit is None else {"std_limit": scheduled(self.config, "std_limit", steps)}
         return super().settings(steps) | limit
 
-    def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> _Update:
+    def prepare(self, rollout: Rollout, _index: int, _now: dict[str, float], timer: StageTimer) -> _Update:
         """Estimate advantages in raw units, then bring values, returns and advantages to unit scale."""
         ppo = self.config.ppo
         with timer("advantages"):
@@ -112,7 +121,7 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
             once = ppo.rho_clip is None and ppo.c_clip is None
             return _Update(explained, None if once else torch.ones_like(rollout.values))
 
-    def epochs(self, data: _Update) -> int:
+    def epochs(self, _data: _Update) -> int:
         """Return the configured number of epochs."""
         return self.config.ppo.epochs
 
@@ -129,12 +138,12 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         """Return the explained variance."""
         return {"explained_variance": data.explained_variance}
 
-    def finish(self, data: _Update, now: dict[str, float]) -> dict[str, float]:
+    def finish(self, _data: _Update, now: dict[str, float]) -> dict[str, float]:
         """Bound the deviations of the policy."""
-        if "std_limit" in now:
+        if "std_limit" in now and self._heads.log_std is not None:
             # Between two rollouts, so that acting and learning stay one function; after the check for infinite weights.
             with torch.no_grad():
-                self.policy.heads.log_std.clamp_(max=math.log(now["std_limit"]))
+                self._heads.log_std.clamp_(max=math.log(now["std_limit"]))
         return {}
 
     def _reweigh(self, rollout: Rollout, ratios: Tensor) -> None:
@@ -194,7 +203,9 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
                 positions = rollout.flat_index(numbers)
             yield PPOMicroBatch(batch, count / draw.total, positions, ratios)
 
-    def loss(self, batch: PPOMicroBatch, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def loss(
+        self, batch: PPOMicroBatch, out: EvaluateOutput, now: dict[str, float]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the clipped surrogate loss, the value loss and the entropy bonus, weighed."""
         ppo, s = self.config.ppo, batch.sequences
         log_ratio = out.log_prob - s.log_probs
@@ -205,7 +216,12 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         return total * batch.share, (actor, critic, entropy, total, log_ratio)
 
     def statistics(
-        self, batch: PPOMicroBatch, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
+        self,
+        batch: PPOMicroBatch,
+        out: EvaluateOutput,
+        terms: tuple[Tensor, ...],
+        curiosity: Tensor,
+        now: dict[str, float],
     ) -> tuple[Tensor, Tensor]:
         """Return the shares of `means`, and the largest differences from the acting policy."""
         *losses, log_ratio = terms
@@ -243,7 +259,7 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         """
         before = state.get("value_scale")
         if before is not None:
-            scale = self.scale if self.scale is not None else ValueScale(self.policy.heads.critic[-1], self.device)
+            scale = self.scale if self.scale is not None else ValueScale(self._heads.value_layer, self.device)
             scale.load_state_dict(before)
             if self.scale is None:
                 scale.dissolve()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -11,6 +10,7 @@ from navi_core.config import SmoothingConfig
 from navi_core.learn.entities import SmoothingDecision
 from navi_core.learn.estimators.drift_smoother import DriftSmoother, free_energy
 from navi_core.learn.replay.q_batches import QBatch
+from navi_core.policy.q_head import QHead
 
 __all__ = ["QSmoothing"]
 
@@ -28,7 +28,7 @@ class QSmoothing:
         self._decisions: list[SmoothingDecision] = []
 
     def __call__(
-        self, batch: QBatch, heads: Any, weights: Tensor, step: int, td_var: float | None, draw: int
+        self, batch: QBatch, heads: QHead, weights: Tensor, step: int, td_var: float | None, draw: int
     ) -> tuple[QBatch, Tensor | None]:
         """Smooth one minibatch.
 

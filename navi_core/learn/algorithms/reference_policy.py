@@ -15,6 +15,7 @@ from navi_core.learn.algorithms.rollout_learner import Data, Micro, RolloutLearn
 from navi_core.learn.estimators.normalisation import CriticUnits
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy import NavigationPolicy, RewardShaper
 
 __all__ = ["ReferenceLearner", "ReferencePolicy"]
 
@@ -32,11 +33,11 @@ class ReferencePolicy:
         policy: The policy to be copied.
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: NavigationPolicy) -> None:
         self.policy = copy.deepcopy(policy).requires_grad_(False).eval()
         self._state: tuple[Tensor, ...] | None = None
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: NavigationPolicy) -> None:
         """Copy the weights of `policy`; the state is then the acting policy's."""
         self.policy.load_state_dict(policy.state_dict())
         self._state = None
@@ -80,7 +81,12 @@ class ReferenceLearner(RolloutLearner[Data, Micro]):
     """
 
     def __init__(
-        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+        self,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
     ) -> None:
         if workers.size > 1:
             raise ConfigError(f"{self.section} learns in one process, not in {workers.size}; start it without torchrun")

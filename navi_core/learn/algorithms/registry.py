@@ -19,7 +19,7 @@ from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.grpo import GRPOLearner
 from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.policy import custom_networks
+from navi_core.policy import NavigationPolicy, RewardShaper, custom_networks
 from navi_core.world.custom_rewards import REWARDS
 
 __all__ = [
@@ -116,7 +116,7 @@ register_learner("bc", CloningLearner)
 
 
 def build_learner(
-    policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+    policy: NavigationPolicy, shaper: RewardShaper, config: TrainConfig, device: torch.device, workers: Workers = ALONE
 ) -> Learner:
     """Build the learner that `config.algorithm` names.
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from navi_core.learn.estimators.schedules import scheduled
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import evaluation, stage_timer, timed_parts
 from navi_core.learn.rollout.storage import Minibatch, Rollout
+from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
 
 __all__ = ["MicroBatch", "RolloutLearner", "pieces", "sequences_at_once"]
@@ -87,7 +88,12 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
     """Statistics of the first minibatch whose maximum counts."""
 
     def __init__(
-        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+        self,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
     ) -> None:
         self.policy, self.shaper, self.config, self.device, self.workers = policy, shaper, config, device, workers
         settings = self.settings(0)
@@ -186,7 +192,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         """Yield the micro-batches of every minibatch of an epoch; each minibatch is a gradient step."""
 
     @abstractmethod
-    def loss(self, batch: Micro, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def loss(self, batch: Micro, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return a micro-batch's share of the loss, a scalar, and the terms that `statistics` takes.
 
         Args:
@@ -197,18 +203,18 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
 
     @abstractmethod
     def statistics(
-        self, batch: Micro, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
+        self, batch: Micro, out: EvaluateOutput, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
     ) -> tuple[Tensor, Tensor]:
         """Return a micro-batch's share of `means` (M,) and its `peaks` (P,)."""
 
-    def stops_early(self, first: int) -> bool:
-        """Return whether the update ends after an epoch, whose first row of statistics is number `first`."""
+    def stops_early(self, _first: int) -> bool:
+        """Return whether the update ends after an epoch, whose first row of statistics is number `_first`."""
         return False
 
-    def tensor_metrics(self, data: Data) -> dict[str, Tensor]:
+    def tensor_metrics(self, _data: Data) -> dict[str, Tensor]:
         """Return scalars on the device that are read with the statistics."""
         return {}
 
-    def finish(self, data: Data, now: dict[str, float]) -> dict[str, float]:
+    def finish(self, _data: Data, _now: dict[str, float]) -> dict[str, float]:
         """Do what follows the last step, and return further metrics."""
         return {}

@@ -30,7 +30,7 @@ def require_alike(facts: Iterable[tuple[str, Any, Any]], whose: str, advice: str
             raise ConfigError(f"{name} is {here}, that of the {whose} {there}; {advice}")
 
 
-def _alike(here: Any, there: Any) -> bool:
+def _alike(here: object, there: object) -> bool:
     if isinstance(here, list | tuple) and isinstance(there, list | tuple):
         return len(here) == len(there) and all(map(_alike, here, there))
     if isinstance(here, float) and isinstance(there, int | float):

@@ -13,6 +13,8 @@ from navi_core.learn.estimators.targets import double_dqn_targets, n_step_return
 from navi_core.learn.replay.transitions import Items, SequenceItems, Tail, TransitionItems
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy import NavigationPolicy
+from navi_core.policy.q_head import QHead
 
 __all__ = ["QBatch", "SequenceBatches", "TransitionBatches", "make_batches"]
 
@@ -42,7 +44,9 @@ class QBatch:
     embedding: Tensor
 
 
-def make_batches(config: TrainConfig, codec: ObservationCodec, policy: Any) -> TransitionBatches | SequenceBatches:
+def make_batches(
+    config: TrainConfig, codec: ObservationCodec, policy: NavigationPolicy
+) -> TransitionBatches | SequenceBatches:
     """Build the converter of rollouts into items and of items into minibatches: transitions, or sequences with a core.
 
     Args:
@@ -80,12 +84,14 @@ class TransitionBatches:
         """Return what the replay keeps of a rollout with the choices (T, B)."""
         return self._items.of(rollout, actions)
 
-    def evaluate(self, items: Items, policy: Any, target: Any) -> QBatch:
+    def evaluate(self, items: Items, policy: NavigationPolicy, target: NavigationPolicy) -> QBatch:
         """Return values and targets of items."""
         obs, after = self._items.observations(items, "obs"), self._items.observations(items, "next")
         embedding, features, _ = policy.step(obs, items.get("aux", obs), (), None)
-        latents = policy.heads.latents(features)
-        values = policy.heads.values_of(latents)
+        heads = policy.heads
+        assert isinstance(heads, QHead)
+        latents = heads.latents(features)
+        values = heads.values_of(latents)
         with torch.no_grad():
             after_aux = items.get("next_aux", after)
             online, followed = (net.heads(net.step(after, after_aux, (), None)[1]) for net in (policy, target))
@@ -97,7 +103,7 @@ class TransitionBatches:
         return QBatch(q, goal, valid, count, values, latents, items["action"], embedding)
 
     @staticmethod
-    def errors(error: Tensor, valid: Tensor) -> Tensor:
+    def errors(error: Tensor, _valid: Tensor) -> Tensor:
         """Return |temporal difference| of every item (N,)."""
         return error.abs()
 
@@ -130,7 +136,7 @@ class SequenceBatches:
         items, self._tail = self._items.of(rollout, actions, self._tail)
         return items
 
-    def evaluate(self, items: Items, policy: Any, target: Any) -> QBatch:
+    def evaluate(self, items: Items, policy: NavigationPolicy, target: NavigationPolicy) -> QBatch:
         """Return values and targets of items; the burn-in brings both networks' states up to date."""
         obs, aux, reset = self._items.observations(items), items["aux"], items["reset"]
         burn, learned = slice(0, self._burn_in), slice(self._burn_in, None)
@@ -144,8 +150,10 @@ class SequenceBatches:
             obs, aux, reset = obs[:, learned], aux[:, learned], reset[:, learned]
             followed = target.heads(target.sequence(obs, aux, states[1], reset)[1])
         embedding, features, _ = policy.sequence(obs, aux, states[0], reset)
-        latents = policy.heads.latents(features)
-        values = policy.heads.values_of(latents)
+        heads = policy.heads
+        assert isinstance(heads, QHead)
+        latents = heads.latents(features)
+        values = heads.values_of(latents)
         action = items["action"][:, learned]
         reward, terminated, truncated = (
             items[name][:, learned].transpose(0, 1) for name in ("reward", "terminated", "truncated")

@@ -25,6 +25,7 @@ from navi_core.learn.rollout.auxiliary_inputs import AuxiliaryInputs
 from navi_core.learn.rollout.diagnostics import non_finite_error
 from navi_core.learn.rollout.execution import acting, flying, stage_timer
 from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy import NavigationPolicy, RewardShaper, ShapedReward
 from navi_core.policy.heads import ACTION_AXES
 from navi_core.record import StageTimer
 from navi_core.world.interface import Environment, StepInfo
@@ -79,8 +80,8 @@ class Collector:
     def __init__(
         self,
         env: Environment,
-        policy: Any,
-        shaper: Any,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
         config: TrainConfig,
         *,
         device: torch.device,
@@ -96,7 +97,7 @@ class Collector:
         self.decisions = 0
         """Decisions every row has made since training began."""
         self.obs = env.reset().to(device)
-        privileged = bool(getattr(getattr(policy, "heads", None), "privileged", False))
+        privileged = bool(policy.heads.privileged)
         self.auxiliary = AuxiliaryInputs(env, config, self.obs, privileged=privileged, device=device)
         self.state: tuple[Tensor, ...] = tuple(x.to(device) for x in policy.initial_state(self.rows))
         self.reset = torch.ones(self.rows, dtype=torch.bool, device=device)
@@ -219,7 +220,7 @@ class Collector:
         rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
 
     @staticmethod
-    def _terms(info: StepInfo, shaped: Any) -> dict[str, Tensor]:
+    def _terms(info: StepInfo, shaped: ShapedReward) -> dict[str, Tensor]:
         terms = dict(info["reward_terms"])
         terms["intrinsic_reward"] = shaped.intrinsic
         terms["loop_penalty"] = shaped.loop_penalty

@@ -6,7 +6,6 @@ Several processes compute the same numbers as one: moments and neighbours are th
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from navi_core.learn.estimators.noise import spread
 from navi_core.learn.estimators.targets import n_step_returns
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy import NavigationPolicy
 
 __all__ = ["non_finite_error", "rollout_diagnostics"]
 
@@ -26,7 +26,7 @@ _SAMPLE = 256
 
 @torch.no_grad()
 def rollout_diagnostics(
-    policy: Any, rollout: Rollout, *, critic: bool, seed: int, update: int, workers: Workers = ALONE
+    policy: NavigationPolicy, rollout: Rollout, *, critic: bool, seed: int, update: int, workers: Workers = ALONE
 ) -> dict[str, float]:
     """Return td_mean, td_var and local_structure of a rollout.
 
@@ -55,7 +55,9 @@ def rollout_diagnostics(
     }
 
 
-def _structure(policy: Any, rollout: Rollout, target: Tensor, seed: int, update: int, workers: Workers) -> float:
+def _structure(
+    policy: NavigationPolicy, rollout: Rollout, target: Tensor, seed: int, update: int, workers: Workers
+) -> float:
     """Return the local structure of decisions that are drawn from all of the run, whichever processes they are of."""
     rows = rollout.rows * workers.size
     total = rollout.steps * rows

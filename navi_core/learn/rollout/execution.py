@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
+from navi_core.policy import NavigationPolicy
 from navi_core.policy.trunk import Trunk
 from navi_core.record import StageTimer
 
@@ -42,7 +43,7 @@ def use_precision(policy: nn.Module, config: TrainConfig) -> None:
             trunk.half_encoder = config.precision == "bf16"
 
 
-def acting(policy: Any, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
+def acting(policy: NavigationPolicy, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
     """Return `policy.act` as `config.execution` has it carried out.
 
     Raises:
@@ -51,7 +52,7 @@ def acting(policy: Any, config: TrainConfig, device: torch.device) -> Callable[.
     return _call(policy.act, config, device)
 
 
-def evaluation(policy: Any, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
+def evaluation(policy: NavigationPolicy, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
     """Return `policy.evaluate` as `config.execution` has it carried out.
 
     Raises:

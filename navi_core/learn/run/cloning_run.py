@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -331,10 +330,10 @@ class _Cloner:
         keep_checkpoint(path, state, run=self.run, record=self.record, copy=self._best if best else None)
         counters.saved_at = self.steps
 
-    def _restore(self, checkpoint: Any) -> None:
+    def _restore(self, checkpoint: Checkpoint) -> None:
         try:
             self.policy.load_state_dict(checkpoint.policy_state)
-            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
+            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state or {})
             self.learner.load_state_dict(checkpoint.normalisers)
             self.initial = checkpoint.extra["initial"]
             add_scenes_of(self.corpus_summary, checkpoint)

@@ -20,6 +20,7 @@ from navi_core.learn.rollout.diagnostics import rollout_diagnostics
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.adaptation import Adapter
 from navi_core.learn.run.early_stopping import EarlyStopController
+from navi_core.policy import NavigationPolicy
 
 __all__ = ["Adaptable", "RunWatch", "sign_changes"]
 
@@ -66,7 +67,9 @@ class RunWatch:
         """The decision that ended the run, if one did."""
         return self.controller.stopped if self.config.early_stopping.enabled else None
 
-    def diagnostics(self, policy: Any, rollout: Rollout, update: int, workers: Workers) -> dict[str, float]:
+    def diagnostics(
+        self, policy: NavigationPolicy, rollout: Rollout, update: int, workers: Workers
+    ) -> dict[str, float]:
         """Return the diagnostics that update number `update` did not report, from its rollout of all processes."""
         if not self.on or self.config.algorithm == "dqn":
             return {}

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.machine import usable_cores
+from navi_core.policy import NavigationPolicy
 from navi_core.record import hardware_profile, navi_home
 from navi_core.record.durable import write_durably
 
@@ -64,7 +65,7 @@ class Threads:
 
 
 def choose_threads(
-    config: TrainConfig, policy: Any, obs: Tensor, folder: Path | None, *, processes: int = 1
+    config: TrainConfig, policy: NavigationPolicy, obs: Tensor, folder: Path | None, *, processes: int = 1
 ) -> Threads:
     """Return the threads of a run: configured, kept from an earlier start, known for this machine, or measured.
 
@@ -93,7 +94,7 @@ def choose_threads(
     return threads
 
 
-def measure_threads(policy: Any, obs: Tensor, bptt: int, most: int) -> Threads:
+def measure_threads(policy: NavigationPolicy, obs: Tensor, bptt: int, most: int) -> Threads:
     """Time acting and learning with one thread and with `most`, in turns; the fastest turn counts.
 
     The policy's weights and every random state are left as they are.

@@ -63,15 +63,15 @@ class NoCore(TemporalCore):
         super().__init__()
         self.width = width
 
-    def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
+    def initial_state(self, _rows: int, _device: torch.device | str | None = None) -> State:
         """Return the empty state."""
         return ()
 
-    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State, _reset: Tensor | None = None) -> tuple[Tensor, State]:
         """Return inputs (B, D) as they are."""
         return x, state
 
-    def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State, _reset: Tensor | None = None) -> tuple[Tensor, State]:
         """Return sequences (B, T, D) as they are."""
         return x, state
 
