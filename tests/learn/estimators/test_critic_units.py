@@ -5,7 +5,7 @@ import torch
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.models import load_checkpoint
-from tests.learn.test_train_loop import fly, make_config, stopper
+from tests.learn.run.test_train_loop import fly, make_config, stopper
 from tests.learn.toy_environments import MixedEndingsEnv
 
 ROWS = 4

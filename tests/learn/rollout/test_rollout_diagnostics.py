@@ -12,7 +12,7 @@ from navi_core.learn.rollout.diagnostics import rollout_diagnostics
 from navi_core.learn.rollout.observation_store import ObservationStore
 from navi_core.learn.rollout.storage import Rollout
 from tests.learn.builders import filled, small_config, small_parts
-from tests.learn.test_train_loop import fly, stopper, untimed
+from tests.learn.run.test_train_loop import fly, stopper, untimed
 from tests.learn.toy_environments import MixedEndingsEnv
 
 ROWS, STEPS = 8, 128

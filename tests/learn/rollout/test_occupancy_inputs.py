@@ -16,7 +16,7 @@ from navi_core.pilots import Pose
 from navi_core.policy import build_policy
 from navi_core.record import RunDirectory
 from navi_core.service.learning.shadow import ShadowFlight
-from navi_core.service.learning.trajectory import Trail
+from navi_core.service.learning.trajectory import Trajectory
 from navi_core.service.policies.runner import EagerRunner
 from navi_core.service.policies.sessions import SessionTable
 from navi_core.service.wire import DistanceMatrix, RobotPose
@@ -175,13 +175,13 @@ def test_a_shadow_flight_tells_both_policies_of_places(flown, apartments):
     assert all(aux[:, PLACES].any(dim=1).all() for aux in told)
 
 
-def test_a_trail_keeps_what_a_policy_was_told_of_places():
-    trail = Trail(4, 8, None)
+def test_a_trajectory_keeps_occupancy_features():
+    trajectory = Trajectory(4, 8, None)
     told = torch.rand(2, AUX + OCCUPANCY_INPUTS)
     for aux in told:
-        trail.append(torch.rand(8), aux, 0.0)
-    torch.testing.assert_close(trail.inputs(0, 2)[1], told)
-    silent = Trail(4, 8, None)
+        trajectory.append(torch.rand(8), aux, 0.0)
+    torch.testing.assert_close(trajectory.inputs(0, 2)[1], told)
+    silent = Trajectory(4, 8, None)
     silent.append(torch.rand(8), torch.zeros_like(told[0]), 0.0)
     assert silent.inputs(0, 1)[1].shape == (1, AUX + OCCUPANCY_INPUTS)
 

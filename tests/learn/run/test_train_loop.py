@@ -364,7 +364,7 @@ def test_the_ray_kernels_do_not_change_the_threads_of_training(tmp_path):
 import sys, torch
 from pathlib import Path
 from tests.conftest import box_triangles, mesh_of
-from tests.learn.test_train_loop import ROWS, make_config
+from tests.learn.run.test_train_loop import ROWS, make_config
 from navi_core.config import CompileConfig
 from navi_core.learn import train
 from navi_core.record import RunDirectory
@@ -376,7 +376,7 @@ with RunDirectory.open(root, asset="a", partition="p", config=config) as run:
     train(config, run, field=Field([scene]), log=run.metric_log(root / "outbox"),
           progress=lambda p: print("threads", torch.get_num_threads()))
 """
-    place = Path(__file__).resolve().parents[2]
+    place = Path(__file__).resolve().parents[3]
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["threads", "1"], done.stdout + done.stderr

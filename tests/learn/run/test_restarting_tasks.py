@@ -9,7 +9,7 @@ from navi_core.learn.estimators.normalisation import RewardScale
 from navi_core.models import load_checkpoint
 from navi_core.record import RunDirectory
 from tests.learn.builders import filled, small_config, small_parts
-from tests.learn.test_train_loop import stopper
+from tests.learn.run.test_train_loop import stopper
 from tests.learn.toy_environments import MixedEndingsEnv
 
 ROWS, EXCLUSION = 6, 3

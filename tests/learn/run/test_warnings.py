@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from navi_core.learn.run.warnings import changed_ids, changed_ids_warning
-from tests.learn.test_train_loop import ROWS, fly, make_config
+from tests.learn.run.test_train_loop import ROWS, fly, make_config
 from tests.learn.toy_environments import MixedEndingsEnv
 
 LEARNED = {"surface": 1, "chair": 2, "wall": 3}

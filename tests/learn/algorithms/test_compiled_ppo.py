@@ -25,7 +25,7 @@ from navi_core.record import RunDirectory
 from navi_core.tasks import reference_task
 from navi_core.tasks.native import NativeStep
 from tests.learn.builders import filled, weights
-from tests.learn.test_train_loop import rows_in, same_weights, stopper, untimed
+from tests.learn.run.test_train_loop import rows_in, same_weights, stopper, untimed
 
 CPU = torch.device("cpu")
 

@@ -80,12 +80,12 @@ def two_processes(root: Path, order: str) -> None:
     code = f"""
 from pathlib import Path
 from navi_core.learn.parallel import joined_workers
-from tests.learn.test_parallel import fly
+from tests.learn.run.test_parallel import fly
 with joined_workers() as workers:
     result = fly(Path({str(root)!r}), {order!r}, workers)
     assert result.steps == 384 and result.run_id.startswith("toy") and result.checkpoint.exists(), result
 """
-    place = Path(__file__).resolve().parents[2]
+    place = Path(__file__).resolve().parents[3]
     base = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     base |= {"PYTHONPATH": os.pathsep.join([str(place), *sys.path])}
     made = [
@@ -193,7 +193,7 @@ with joined_workers() as workers:
 assert soon(lambda: not threads())
 """
     joined = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    place = Path(__file__).resolve().parents[2]
+    place = Path(__file__).resolve().parents[3]
     found = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | joined, cwd=place, capture_output=True, text=True
     )

@@ -29,7 +29,7 @@ from navi_core.world import Field, NavigationEnv
 from tests.own_parts import forgotten
 
 OWN = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "guides" / "PYTHON.md").read_text(), re.DOTALL
+    r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs" / "guides" / "PYTHON.md").read_text(), re.DOTALL
 )[4]
 SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 SETTINGS = {
