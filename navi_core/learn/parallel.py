@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from torch import Tensor
 from navi_core.errors import ConfigError, RunError
 
 __all__ = ["ALONE", "Workers", "joined_workers"]
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -96,18 +98,18 @@ class Workers:
             dist.all_gather(parts, local.contiguous())
         return torch.cat(parts, dim=-1)
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: V) -> list[V]:
         """Return the plain data of every process in the first, an empty list in the others."""
         if self.size == 1:
             return [value]
         import torch.distributed as dist
 
-        found: list[Any] | None = [None] * self.size if self.first else None
+        found: list[V] | None = [value] * self.size if self.first else None
         with _all_there():
             dist.gather_object(value, found)
         return found or []
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: V) -> V:
         """Return the first process's plain data in every process."""
         if self.size == 1:
             return value

@@ -190,7 +190,6 @@ def save_checkpoint(path: Path | str, state: CheckpointState) -> Path:
         raise CheckpointError(f"training_source {state.training_source!r}; allowed: {', '.join(TRAINING_SOURCES)}")
     if state.policy.config != config.policy:
         raise CheckpointError("config.policy is not the configuration the policy was built from")
-    policy_state = _plain(dict(state.policy.state_dict()), "policy")
     rnd = state.rnd.state_dict() if isinstance(state.rnd, nn.Module) else state.rnd
     rng = {"torch": torch.get_rng_state()} if state.rng is None else dict(state.rng)
     payload = {
@@ -210,8 +209,8 @@ def save_checkpoint(path: Path | str, state: CheckpointState) -> Path:
         "decision_hz": config.env.dynamics.decision_hz,
         "scene_hashes": _plain(dict(state.scene_hashes), "scene_hashes"),
         "code_revision": hardware_profile()["revision"],
-        "weights_hash": weights_hash(policy_state),
-        "policy_state": policy_state,
+        "weights_hash": weights_hash(state.policy),
+        "policy_state": _plain(dict(state.policy.state_dict()), "policy"),
         "optimizer_state": None if state.optimizer is None else _plain(state.optimizer.state_dict(), "optimizer"),
         "rnd_state": None if rnd is None else _plain(dict(rnd), "rnd"),
         "rng": _plain(rng, "rng"),
@@ -326,7 +325,7 @@ def _is_whole(tensor: Tensor) -> bool:
     return plain and tensor.untyped_storage().nbytes() >= tensor.nbytes
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: object, hint: Any) -> bool:
     """Return whether plain data is of a field's declared type, looking one level into containers."""
     origin = get_origin(hint)
     if hint is Any:
@@ -369,7 +368,7 @@ def load_policy(path: Path | str, device: torch.device | str = "cpu") -> tuple[N
     return policy.to(device).eval(), checkpoint
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: object, where: str) -> object:
     """Copy nested plain data with tensors on the CPU; refuse what a restricted unpickler would."""
     if isinstance(value, Tensor):
         tensor = value.detach().cpu()

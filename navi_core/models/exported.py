@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class ExportedPolicy(abc.ABC):
         """
 
 
-def _shapes(described: Any, rows: int) -> list[tuple[int, ...]]:
+def _shapes(described: Iterable[Iterable[int]], rows: int) -> list[tuple[int, ...]]:
     """Return the shapes of a state's parts as a file describes them, checked before anything is allocated."""
     shapes = [tuple(shape) for shape in described]
     for shape in shapes:

@@ -85,7 +85,7 @@ class Registry:
         with self._changing() as book:
             for version, entry in book["versions"].items():
                 if entry["weights_hash"] == loaded.weights_hash and entry["run_id"] == loaded.run_id:
-                    return version
+                    return str(version)
             version = f"v{1 + max((int(name[1:]) for name in book['versions']), default=0):03d}"
             entry = {
                 "file": f"{version}.pt",
@@ -227,7 +227,7 @@ class Registry:
         if name in book["versions"]:
             return name
         if name in book["aliases"]:
-            return book["aliases"][name]["versions"][-1]
+            return str(book["aliases"][name]["versions"][-1])
         raise RegistryError(f"no model {name!r} in {self.path}; {_existing(book, name)}")
 
     def _entry(self, book: dict[str, Any], version: str) -> ModelVersion:

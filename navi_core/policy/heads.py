@@ -118,7 +118,8 @@ class ActorCritic(nn.Module):
             features = features.detach()
         if self.privileged:
             features = torch.cat((features, _scaled(privileged, features)), dim=-1)
-        return self.critic(features).squeeze(-1)
+        out: Tensor = self.critic(features).squeeze(-1)
+        return out
 
 
 def _scaled(privileged: Tensor | None, features: Tensor) -> Tensor:

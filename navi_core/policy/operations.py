@@ -28,7 +28,8 @@ def count_macs(call: Callable[[], Any]) -> int:
     """
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         call()
-    return counter.get_total_flops() // 2
+    out: int = counter.get_total_flops() // 2
+    return out
 
 
 def policy_macs(policy: NavigationPolicy) -> dict[str, int]:

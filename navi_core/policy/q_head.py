@@ -55,7 +55,8 @@ class EpsilonGreedy(ActionDistribution):
 
     def entropy(self) -> Tensor:
         """Return the entropy (…,)."""
-        return torch.special.entr(self.probabilities()).sum(-1)
+        out: Tensor = torch.special.entr(self.probabilities()).sum(-1)
+        return out
 
 
 class QHead(nn.Module):
@@ -101,10 +102,11 @@ class QHead(nn.Module):
 
     def values_of(self, latents: Tensor) -> Tensor:
         """Return Q values (…, K) of latents (…, H)."""
-        values = self.values(latents)
+        values: Tensor = self.values(latents)
         if self.state_value is None:
             return values
-        return self.state_value(latents) + values - values.mean(-1, keepdim=True)
+        out: Tensor = self.state_value(latents) + values - values.mean(-1, keepdim=True)
+        return out
 
     def forward(self, features: Tensor) -> Tensor:
         """Return Q values (…, K) of features (…, D)."""
@@ -116,4 +118,5 @@ class QHead(nn.Module):
 
     def value(self, features: Tensor, _privileged: Tensor | None = None) -> Tensor:
         """Return the value (…,) of the best choice at features (…, D); there is no privileged critic."""
-        return self(features).amax(-1)
+        out: Tensor = self(features).amax(-1)
+        return out

@@ -80,7 +80,8 @@ class RND(nn.Module):
     def error(self, embedding: Tensor) -> Tensor:
         """Return the mean squared prediction error (…,) of embeddings (…, D); no gradient reaches them."""
         embedding = embedding.detach()
-        return (self.predictor(embedding) - self.target(embedding)).square().mean(-1)
+        out: Tensor = (self.predictor(embedding) - self.target(embedding)).square().mean(-1)
+        return out
 
     @torch.no_grad()
     def intrinsic(self, embedding: Tensor, reduce: Callable[..., None] | None = None) -> Tensor:

@@ -66,10 +66,12 @@ class Trunk(nn.Module):
     def _embed(self, obs: Tensor) -> Tensor:
         """Return embeddings (B, D), float32."""
         if not self.half_encoder:
-            return self.encoder(obs)
+            whole: Tensor = self.encoder(obs)
+            return whole
         # The encoder scales the raw channels in float32 first; only its products are cast.
         with torch.autocast(obs.device.type, torch.bfloat16):
-            return self.encoder(obs).float()
+            out: Tensor = self.encoder(obs).float()
+            return out
 
     @torch.no_grad()
     def forget_aux(self) -> None:
@@ -98,7 +100,8 @@ class Trunk(nn.Module):
         if self.config.aux == "no_reward":
             # The shaped reward is privileged: its entry is zero in training and evaluation alike.
             step = torch.cat((torch.zeros_like(step[..., :1]), step[..., 1:]), dim=-1)
-        return embedding + self.aux(torch.cat((step, goal), dim=-1) if self.config.goal else step)
+        out: Tensor = embedding + self.aux(torch.cat((step, goal), dim=-1) if self.config.goal else step)
+        return out
 
 
 def _task_encoder(config: PolicyConfig, spaces: Spaces) -> nn.Module:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -56,7 +56,9 @@ class Groups:
     surplus: int
 
 
-def form_groups(segments: Segments, returns: Tensor, size: int, mode: Any, ages: np.ndarray | None = None) -> Groups:
+def form_groups(
+    segments: Segments, returns: Tensor, size: int, mode: Literal["mean", "mean_std"], ages: np.ndarray | None = None
+) -> Groups:
     """Put segments into groups of exactly `size`; what is left over belongs to none.
 
     Args:

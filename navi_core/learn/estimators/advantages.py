@@ -10,15 +10,20 @@ difference, c cuts the trace behind a decision that the present policy would har
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
 
 __all__ = ["gae", "gae_reference", "gae_tensors", "group_advantages"]
+
+
+Array = npt.NDArray[Any]
 
 
 def gae(
@@ -173,13 +178,16 @@ def gae_tensors(
 
 
 @cache
-def _kernel() -> Any:
+def _kernel() -> Callable[..., None]:
     # Imported late: numba costs half a second and only CPU training needs it here.
     import numba
     import numpy as np
 
     @numba.njit(cache=True, nogil=True)
-    def run(rewards, values, terminated, truncated, boot, rho, c, gamma, lam, advantages):  # type: ignore[no-untyped-def]
+    def run(
+        rewards: Array, values: Array, terminated: Array, truncated: Array, boot: Array, rho: Array, c: Array,
+        gamma: float, lam: float, advantages: Array,
+    ) -> None:  # fmt: skip
         steps, rows = rewards.shape
         by_step, trace_by_step = len(rho) == steps, len(c) == steps
         # Row by row the reads would stride through memory; the traces of all rows fit the nearest cache.
@@ -195,4 +203,5 @@ def _kernel() -> Any:
                 trace[b] = rho[i, b] * difference + gamma * lam * c[j, b] * later
                 advantages[t, b] = trace[b]
 
-    return run
+    kernel: Callable[..., None] = run
+    return kernel

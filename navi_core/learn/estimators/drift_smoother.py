@@ -43,7 +43,8 @@ def free_energy(h: Tensor, delta: Tensor, kernel: Tensor, temperature: float = 1
     Returns:
         A scalar; gradients flow through `h`.
     """
-    return 0.5 * (h - delta).square().sum() - temperature * torch.special.entr(kernel).sum()
+    out: Tensor = 0.5 * (h - delta).square().sum() - temperature * torch.special.entr(kernel).sum()
+    return out
 
 
 def apply_consensus_update(

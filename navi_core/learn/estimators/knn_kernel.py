@@ -37,7 +37,8 @@ class Kernel:
 
     def entropy(self) -> Tensor:
         """Return −Σ p log p of every row (N,)."""
-        return torch.special.entr(self.weight).sum(1)
+        out: Tensor = torch.special.entr(self.weight).sum(1)
+        return out
 
 
 def compute_knn_kernel(z: Tensor, config: SmoothingConfig, importance: Tensor | None = None) -> Kernel:

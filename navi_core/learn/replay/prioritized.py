@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from navi_core.errors import CheckpointError, ConfigError
@@ -93,12 +94,12 @@ class PrioritizedReplay:
         """
         self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
 
-    def add(self, batch: Mapping[str, Any], priorities: Any = None) -> Tensor:
+    def add(self, batch: Mapping[str, Any], priorities: ArrayLike | Tensor | None = None) -> Tensor:
         """Add items.
 
         Args:
             batch: Tensors or arrays (N, …) by name; the first batch sets names, types and shapes.
-            priorities: (N,) positive priorities, by custom |temporal difference|; None gives the largest so far.
+            priorities: (N,) positive priorities, usually |temporal difference|; None gives the largest so far.
 
         Returns:
             (N,) int64, the items' places, where they stay until they are overwritten.
@@ -156,7 +157,7 @@ class PrioritizedReplay:
         self._check_draw(n)
         return self._items(torch.from_numpy(self._tree.draw(n, self.seed + _PEEK, number)).to(self.device))
 
-    def update(self, indices: Any, priorities: Any) -> None:
+    def update(self, indices: ArrayLike | Tensor, priorities: ArrayLike | Tensor) -> None:
         """Give items new priorities.
 
         Args:
@@ -178,7 +179,7 @@ class PrioritizedReplay:
         if n < 1 or not len(self):
             raise ConfigError(f"{n} items asked of a replay that holds {len(self)}")
 
-    def _weights(self, priorities: Any, count: int) -> np.ndarray:
+    def _weights(self, priorities: ArrayLike | Tensor | None, count: int) -> np.ndarray:
         if priorities is None:
             return np.full(count, self._largest**self.alpha)
         values = torch.as_tensor(priorities).detach().to("cpu", torch.float64).numpy()

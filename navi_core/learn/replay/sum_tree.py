@@ -39,7 +39,8 @@ class SumTree:
 
     def weights(self, places: np.ndarray) -> np.ndarray:
         """Return the weights (N,) of places (N,) int64."""
-        return self._tree[self._leaves + places]
+        out: np.ndarray = self._tree[self._leaves + places]
+        return out
 
     def set(self, places: np.ndarray, weights: np.ndarray) -> None:
         """Give places (N,) int64 new weights (N,) float64; of a place named twice the last counts.

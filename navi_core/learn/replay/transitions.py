@@ -9,8 +9,8 @@ the observation before the cut. A single transition keeps it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -151,7 +151,7 @@ def _following(rollout: Rollout, obs: Tensor) -> tuple[Tensor, Tensor]:
     return after, after_aux
 
 
-def _named(name: str, parts: Any) -> Items:
+def _named(name: str, parts: Iterable[Tensor]) -> Items:
     return {f"{name}.{i}": part for i, part in enumerate(parts)}
 
 

@@ -82,7 +82,7 @@ def _call(function: Callable[..., Any], config: TrainConfig, device: torch.devic
         return torch.compile(function, fullgraph=True)
     captured = torch.compile(function, mode="reduce-overhead", fullgraph=True)
 
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> object:
         torch.compiler.cudagraph_mark_step_begin()
         out = captured(*args)
         # A replay writes over its outputs, and this one's are kept until the next: state, storage.
@@ -91,7 +91,7 @@ def _call(function: Callable[..., Any], config: TrainConfig, device: torch.devic
     return call
 
 
-def _cloned(value: Any) -> Any:
+def _cloned(value: object) -> object:
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, tuple):
@@ -102,7 +102,7 @@ def _cloned(value: Any) -> Any:
 
 
 _PART = {"encoder": "encoder", "core": "core", "heads.actor": "heads", "heads.critic": "heads"}
-"""What a policy's module counts as."""
+"""Stage of a policy's module."""
 
 
 def stage_timer(device: torch.device, profile: bool) -> StageTimer:
@@ -126,10 +126,12 @@ def timed_parts(policy: nn.Module, timer: StageTimer, stage: str) -> Iterator[No
             continue
         finish: list[Callable[[], None]] = []
 
-        def enter(_module: nn.Module, _args: Any, name: str = part, finish: list[Callable[[], None]] = finish) -> None:
+        def enter(
+            _module: nn.Module, _args: object, name: str = part, finish: list[Callable[[], None]] = finish
+        ) -> None:
             finish.append(timer.begin(f"{stage}/{name}"))
 
-        def leave(_module: nn.Module, _args: Any, _out: Any, finish: list[Callable[[], None]] = finish) -> None:
+        def leave(_module: nn.Module, _args: object, _out: object, finish: list[Callable[[], None]] = finish) -> None:
             finish.pop()()
 
         handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]

@@ -143,4 +143,5 @@ class ObservationStore:
     def by_step(self) -> Tensor:
         """Return a copy in order of time, (T, B, …)."""
         every = self.sequences(slice(None))
-        return every.unflatten(0, (-1, self.rows)).transpose(1, 2).flatten(0, 1)
+        out: Tensor = every.unflatten(0, (-1, self.rows)).transpose(1, 2).flatten(0, 1)
+        return out

@@ -135,7 +135,8 @@ class Rollout:
 
     def in_sequences(self, x: Tensor) -> Tensor:
         """Return (sequences, bptt, …) of a (T, B, …) tensor; sequence i is chunk i // B of row i % B."""
-        return x.unflatten(0, (self.chunks, self.bptt)).transpose(1, 2).flatten(0, 1)
+        out: Tensor = x.unflatten(0, (self.chunks, self.bptt)).transpose(1, 2).flatten(0, 1)
+        return out
 
     def flat_index(self, index: Tensor) -> Tensor:
         """Return the places (S·bptt,) of sequences (S,) in a flattened (T·B, …) tensor."""
@@ -154,7 +155,8 @@ class Rollout:
 
         # index_select on a flat leading axis copies whole entries; advanced indexing walks elements.
         def take(x: Tensor) -> Tensor:
-            return x.flatten(0, 1).index_select(0, flat).unflatten(0, (-1, self.bptt))
+            out: Tensor = x.flatten(0, 1).index_select(0, flat).unflatten(0, (-1, self.bptt))
+            return out
 
         def start(x: Tensor) -> Tensor:
             every = x.flatten(0, 1)

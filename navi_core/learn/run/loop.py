@@ -278,7 +278,7 @@ class _Trainer:
             _LOG.warning("%s", warning)
         path, run_id = self.workers.share((self.parent, self.run.run_id if self.run is not None else ""))
         return TrainResult(
-            checkpoint=Path(path),
+            checkpoint=Path(path or ""),
             run_id=run_id,
             steps=self.steps,
             updates=counters.updates,

@@ -82,7 +82,7 @@ class RunWatch:
         self,
         steps: int,
         metrics: dict[str, float],
-        learner: Any,
+        learner: object,
         population: Callable[[], Sequence[tuple[float, float, float, float]]] | None = None,
     ) -> EarlyStopDecision | None:
         """Add an update; return the controller's decision where an evaluation was due.
@@ -119,7 +119,7 @@ class RunWatch:
         metrics |= {"stop_cost": decision.metrics["cost"], "patience_left": float(decision.patience_left)}
         return decision if stopping.enabled else None
 
-    def _adapt(self, seen: dict[str, float], metrics: dict[str, float], learner: Any) -> None:
+    def _adapt(self, seen: dict[str, float], metrics: dict[str, float], learner: object) -> None:
         # The smoothed return's slope: that of single evaluations changes its sign two times in three for noise alone.
         beta, reward = self.config.early_stopping.reward_ema_beta, seen["reward"]
         average = beta * self._rewards[-1] + (1.0 - beta) * reward if self._rewards else reward

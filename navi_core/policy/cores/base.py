@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NoCore", "ResidualCore", "State", "TemporalCore"]
+__all__ = ["AutogradContext", "NoCore", "ResidualCore", "State", "TemporalCore"]
 
 State = tuple[Tensor, ...]
 """Memory of B rows: float32 tensors, batch first."""
+
+
+class AutogradContext(Protocol):
+    """Context of a `torch.autograd.Function`, which torch leaves untyped."""
+
+    saved_tensors: tuple[Any, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for the backward pass."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+    def __setattr__(self, name: str, value: object) -> None: ...
 
 
 class TemporalCore(nn.Module, abc.ABC):

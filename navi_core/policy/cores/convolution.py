@@ -6,14 +6,13 @@ the arithmetic trivial: what costs is memory, so every tap reuses one scratch ar
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.policy.cores import plain
+from navi_core.policy.cores.base import AutogradContext
 
 __all__ = ["causal_convolution"]
 
@@ -51,7 +50,7 @@ class _Convolution(torch.autograd.Function):
     """out_t = bias + Σ_k taps_k · padded_{t+k}, where t + k lies in the segment of t."""
 
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, taps: Tensor, bias: Tensor, segment: Tensor | None) -> Tensor:
+    def forward(ctx: AutogradContext, padded: Tensor, taps: Tensor, bias: Tensor, segment: Tensor | None) -> Tensor:
         past = len(taps) - 1
         steps = padded.shape[1] - past
         out = torch.addcmul(bias, padded[:, past:], taps[past])
@@ -66,7 +65,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         padded, taps, segment = ctx.saved_tensors
         past = len(taps) - 1
         steps = grad.shape[1]

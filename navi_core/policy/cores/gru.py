@@ -10,7 +10,6 @@ where or how often episodes end.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.policy.cores import plain
-from navi_core.policy.cores.base import State, TemporalCore
+from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
 
 __all__ = ["GRUBlock", "gru_scan"]
 
@@ -28,7 +27,7 @@ class _GRUScan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, h0: Tensor, keep: Tensor | None, weight: Tensor, bias: Tensor
+        ctx: AutogradContext, inputs: Tensor, h0: Tensor, keep: Tensor | None, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
         steps, rows, gates = inputs.shape
         width = gates // 3
@@ -57,7 +56,7 @@ class _GRUScan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_outputs: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: AutogradContext, grad_outputs: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
         before, open_gates, candidate, recurrent, weight, keep = ctx.saved_tensors
         steps, rows, width = before.shape
         reset_gate, update_gate = open_gates[..., :width], open_gates[..., width:]

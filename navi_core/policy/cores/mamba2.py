@@ -8,7 +8,6 @@ window of the last three inputs and honour resets.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import plain
-from navi_core.policy.cores.base import State, TemporalCore
+from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
 from navi_core.policy.cores.convolution import causal_convolution
 from navi_core.policy.cores.ssd import ssd_scan, ssd_step
 
@@ -28,7 +27,7 @@ class _GatedRMSNorm(torch.autograd.Function):
     """norm(y · silu(z)) · weight in few passes over memory; the gate's products are recomputed."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: AutogradContext, y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
         gated = F.silu(z).mul_(y)
         scale = torch.linalg.vector_norm(gated, dim=-1, keepdim=True).square_().div_(y.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(y, z, weight, scale)
@@ -36,7 +35,7 @@ class _GatedRMSNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, z, weight, scale = ctx.saved_tensors
         gate = F.silu(z)
         normed = torch.mul(gate, y).mul_(scale)

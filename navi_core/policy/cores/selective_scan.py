@@ -7,13 +7,12 @@ recomputed there, so that only the states of the sequence are kept.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from navi_core.policy.cores import plain
+from navi_core.policy.cores.base import AutogradContext
 
 __all__ = ["selective_scan"]
 
@@ -23,8 +22,15 @@ class _SelectiveScan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, drive: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, keep: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        ctx: AutogradContext,
+        drive: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        h0: Tensor,
+        keep: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         steps = drive.shape[0]
         states = drive.new_empty(steps + 1, *h0.shape)
         states[0] = h0
@@ -38,7 +44,7 @@ class _SelectiveScan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_outputs: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: AutogradContext, grad_outputs: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
         drive, dt, A, B, C, states, keep = ctx.saved_tensors
         grad_drive, grad_dt = torch.empty_like(drive), torch.empty_like(dt)
         grad_b, grad_c, grad_a = torch.empty_like(B), torch.empty_like(C), torch.zeros_like(A)

@@ -21,14 +21,13 @@ many times the rest, so it is left out of both, or single precision would keep t
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import plain
+from navi_core.policy.cores.base import AutogradContext
 
 __all__ = ["CHUNK", "ssd_scan", "ssd_step"]
 
@@ -70,7 +69,8 @@ def ssd_scan(
     skip = x.new_zeros(heads) if D is None else D
     if torch.compiler.is_compiling():
         return _compiled(x, dt, A, B, C, skip, h, reset)
-    return _Scan.apply(x, dt, A, B, C, skip, h, reset)
+    out: tuple[Tensor, Tensor] = _Scan.apply(x, dt, A, B, C, skip, h, reset)
+    return out
 
 
 def _compiled(
@@ -90,8 +90,16 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h: Tensor, reset: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        ctx: AutogradContext,
+        x: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor,
+        h: Tensor,
+        reset: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
         # Of y what came through a decay; the backward needs it, and y less the rest would have lost its digits.
         decayed = torch.empty_like(y) if any(ctx.needs_input_grad) else y
@@ -109,7 +117,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_y: Tensor | None, grad_h: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: AutogradContext, grad_y: Tensor | None, grad_h: Tensor | None) -> tuple[Tensor | None, ...]:
         x, dt, A, B, C, D, decayed, h, *kept = ctx.saved_tensors
         if grad_y is None:
             grad_y = torch.zeros_like(decayed)
@@ -237,7 +245,8 @@ def _by_head(x: Tensor, dt: Tensor) -> Tensor:
 
 def _by_group(by_head: Tensor, by_group: Tensor) -> Tensor:
     """View (B, H, T, T) as (B, G, H/G, T, T)."""
-    return by_head.unflatten(1, (by_group.shape[1], -1))
+    out: Tensor = by_head.unflatten(1, (by_group.shape[1], -1))
+    return out
 
 
 def _grouped(by_step: Tensor, maps: Tensor) -> Tensor:

@@ -117,7 +117,8 @@ class Layer(nn.Module):
 
     def _residual(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + self.out(mixed)
-        return x + self.mlp(self.norm2(x))
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
 
 
 class RayViT(nn.Module):
@@ -183,4 +184,5 @@ class RayViT(nn.Module):
         *layers, last = self.layers
         for layer in layers:
             x = layer(x, self.area_bias)
-        return self.project(self.norm(last.first_token(x, self.area_bias)))
+        out: Tensor = self.project(self.norm(last.first_token(x, self.area_bias)))
+        return out

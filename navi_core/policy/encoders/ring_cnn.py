@@ -105,9 +105,11 @@ class RingCNN(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Encode raw observations (B, 3, Az, El) to embeddings (B, D)."""
         features = self.features(obs)
-        return self.norm(self.project(features.flatten(1)))
+        out: Tensor = self.norm(self.project(features.flatten(1)))
+        return out
 
     def features(self, obs: Tensor) -> Tensor:
         """Return the last feature ring (B, bins, C) of raw observations (B, 3, Az, El)."""
         wrapped = self.scaling.ring(obs, self.stem.before, self.stem.after)
-        return self.stages(self.stem.convolve(wrapped))
+        out: Tensor = self.stages(self.stem.convolve(wrapped))
+        return out

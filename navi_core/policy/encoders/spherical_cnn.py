@@ -104,8 +104,10 @@ class SphericalCNN(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Encode raw observations (B, 3, Az, El) to embeddings (B, D)."""
-        return self.norm(self.head(self.features(obs).mean(dim=(2, 3))))
+        out: Tensor = self.norm(self.head(self.features(obs).mean(dim=(2, 3))))
+        return out
 
     def features(self, obs: Tensor) -> Tensor:
         """Return the last feature map (B, 128, Az / 8, ⌈El / 4⌉) of raw observations (B, 3, Az, El)."""
-        return self.stages(self.scaling(obs))
+        out: Tensor = self.stages(self.scaling(obs))
+        return out

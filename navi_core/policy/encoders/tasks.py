@@ -34,7 +34,8 @@ class VectorEncoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return embeddings (B, D) of observations (B, n)."""
-        return self.layers(obs / self.scale)
+        out: Tensor = self.layers(obs / self.scale)
+        return out
 
 
 class PictureEncoder(nn.Module):
