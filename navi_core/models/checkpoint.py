@@ -325,7 +325,7 @@ def _is_whole(tensor: Tensor) -> bool:
     return plain and tensor.untyped_storage().nbytes() >= tensor.nbytes
 
 
-def _fits(value: object, hint: Any) -> bool:
+def _fits(value: object, hint: object) -> bool:
     """Return whether plain data is of a field's declared type, looking one level into containers."""
     origin = get_origin(hint)
     if hint is Any:
@@ -335,7 +335,7 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, dict) and all(_fits(item, inner) for item in value.values())
     if origin is not None:
         return any(_fits(value, option) for option in get_args(hint))
-    return isinstance(value, (int, float) if hint is float else hint)
+    return isinstance(hint, type) and isinstance(value, (int, float) if hint is float else hint)
 
 
 _TYPES = get_type_hints(Checkpoint)

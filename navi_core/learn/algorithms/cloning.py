@@ -100,6 +100,7 @@ class CloningLearner:
             NonFiniteError: The loss, the gradient or a weight became NaN or infinite.
             EpochInterrupted: `stop` returned True; weights are those of the middle of the epoch.
         """
+        del steps  # nothing is scheduled
         bc, timer, start = self.config.bc, StageTimer(), time.perf_counter()
         state = self.policy.initial_state(feed.lanes, self.device)
         rows: list[Tensor] = []

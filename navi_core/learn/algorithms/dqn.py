@@ -61,7 +61,7 @@ class Replay(Protocol):
     def sample(self, n: int) -> tuple[dict[str, Tensor], Any, Tensor]:
         """Draw n items: their tensors by name, their places, their importance weights."""
 
-    def update(self, indices: Any, priorities: Tensor) -> None:
+    def update(self, indices: object, priorities: Tensor) -> None:
         """Give items at places, as `sample` returned them, new priorities."""
 
     def anneal(self, share: float) -> None:

@@ -157,7 +157,7 @@ class PrioritizedReplay:
         self._check_draw(n)
         return self._items(torch.from_numpy(self._tree.draw(n, self.seed + _PEEK, number)).to(self.device))
 
-    def update(self, indices: ArrayLike | Tensor, priorities: ArrayLike | Tensor) -> None:
+    def update(self, indices: object, priorities: ArrayLike | Tensor) -> None:
         """Give items new priorities.
 
         Args:

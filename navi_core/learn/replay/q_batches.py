@@ -64,8 +64,9 @@ def make_batches(
         kind = "compact" if panorama else "full"
     if kind != codec.kind:
         codec = ObservationCodec(codec.shape, kind=kind)
-    made = SequenceBatches if policy.initial_state(1) else TransitionBatches
-    return made(config, codec, aux=policy.aux is not None)
+    if policy.initial_state(1):
+        return SequenceBatches(config, codec)
+    return TransitionBatches(config, codec, aux=policy.aux is not None)
 
 
 class TransitionBatches:
@@ -121,10 +122,9 @@ class SequenceBatches:
     Args:
         config: The run's configuration.
         codec: How observations are kept.
-        aux: Whether the policy reads auxiliary inputs; sequences keep them in any case.
     """
 
-    def __init__(self, config: TrainConfig, codec: ObservationCodec, *, aux: bool) -> None:
+    def __init__(self, config: TrainConfig, codec: ObservationCodec) -> None:
         dqn = config.dqn
         self._items = SequenceItems(codec, dqn.bptt, dqn.burn_in)
         self._gamma, self._n, self._burn_in = dqn.gamma, dqn.n_step, dqn.burn_in
