@@ -235,7 +235,7 @@ def test_every_file_and_test_of_a_document_exists(name: str) -> None:
     tests = {path.stem for path in (ROOT / "tests").rglob("*.py")}
     assert set(re.findall(r"\b(?<!/)test_[a-z0-9_]+", text)) - tests == set()
     for file, chosen in re.findall(r"(tests/[\w/.]+) -k \"?([\w ]+)", text):
-        sources = [ROOT / file] if file.endswith(".py") else list((ROOT / file).glob("*.py"))
+        sources = [ROOT / file] if file.endswith(".py") else list((ROOT / file).rglob("*.py"))
         names = " ".join(source.read_text() for source in sources)
         assert any(word in names for word in chosen.split(" or ")), (file, chosen)
 

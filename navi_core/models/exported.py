@@ -148,7 +148,7 @@ class _OnnxPolicy(ExportedPolicy):
         for entry in self._session.get_inputs():
             if expected.get(entry.name) != tuple(entry.shape):
                 raise CheckpointError(
-                    f"{path}: its description has {entry.name} as {expected.get(entry.name)}, its program takes "
+                    f"{path}: in its description {entry.name} is {expected.get(entry.name)}, its program takes "
                     f"{tuple(entry.shape)}: the file was changed; run navi export once more"
                 )
 

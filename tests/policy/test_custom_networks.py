@@ -211,7 +211,7 @@ def test_names_are_taken_once_and_a_definition_read_again_takes_its_own_place():
     register_core("mine", defined(1))
     again = register_core("mine")(defined(2))
     assert CORES["mine"] is again
-    with pytest.raises(ConfigError, match=r"'mine' is taken \(.*Mine of tests\.learn"):
+    with pytest.raises(ConfigError, match=r"'mine' is taken \(.*Mine of tests\.policy"):
         register_core("mine", GRUBlock)
     with pytest.raises(ConfigError, match=r"'gru' is taken \(built in\)"):
         register_core("gru", again)

@@ -122,7 +122,7 @@ def test_sequences_give_the_targets_of_a_walk_step_by_step(burn_in):
     assert counts == ([ROWS, 2 * ROWS] if burn_in else [2 * ROWS, 2 * ROWS])
     from navi_core.learn.replay.q_batches import SequenceBatches
 
-    batch = SequenceBatches(config, codec, aux=True).evaluate(items, policy, target)
+    batch = SequenceBatches(config, codec).evaluate(items, policy, target)
     obs, length, gamma = maker.observations(items), burn_in + 8, config.dqn.gamma
     skipped = 0
     for s in range(len(obs)):
