@@ -9,7 +9,7 @@ from navi_core.world.interface import Environment, StepBatch
 
 
 class ToyEnv(Environment):
-    """Rows that count their age; subclasses say what is seen and what pays."""
+    """Rows that count their age; subclasses define observations and rewards."""
 
     def __init__(self, num_envs: int, *, azimuth: int = 16, elevation: int = 8, seed: int = 0, length: int = 7) -> None:
         self.num_envs, self.azimuth, self.elevation, self.seed, self.length = num_envs, azimuth, elevation, seed, length

@@ -239,7 +239,7 @@ def test_a_failed_write_leaves_the_former_checkpoint(make_checkpoint, tmp_path, 
     assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_safetensors_export_holds_the_weights_and_says_whose(make_checkpoint, tmp_path):
+def test_safetensors_export_holds_the_weights_and_their_origin(make_checkpoint, tmp_path):
     from safetensors import safe_open
 
     path = make_checkpoint()

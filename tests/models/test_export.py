@@ -53,7 +53,7 @@ def test_an_onnx_program_flies_as_the_policy_does(tmp_path, encoder, core, layer
 
 
 def test_a_beta_policy_exports_without_its_log_density(tmp_path):
-    """No program tells it, and ONNX has no logarithm of the gamma function in double precision."""
+    """No program has it, and ONNX has no logarithm of the gamma function in double precision."""
     policy = small_policy(encoder="ring_cnn", core="gru", distribution="beta")
     _, parity = export_policy(policy, tmp_path / "p.onnx", kind="onnx")
     assert parity.worst <= 1e-5
@@ -134,20 +134,20 @@ def test_a_file_whose_description_is_not_its_programs_is_refused_at_loading(tmp_
     file, _ = export_policy(small_policy(encoder="ring_cnn", core="gru"), tmp_path / "p.onnx", kind="onnx")
     model = onnx.load(file)
     (entry,) = (each for each in model.metadata_props if each.key == METADATA_KEY)
-    told = json.loads(entry.value)
+    reported = json.loads(entry.value)
     changes = [
         ({"state": [[1, 8]]}, r"state_0 is \(1, 8\), its program takes \(1, 16\)"),
         ({"state": []}, r"state_0 is None, its program takes \(1, 16\)"),
         ({"state": [[1, 2**24]] * 17}, "a state of 17 parts with more than"),
         ({"rows": 2, "state": [[2, 16]]}, r"is \(2.* its program takes \(1"),
-        ({"policy": told["policy"] | {"goal": True}}, r"aux is \(1, 7\), its program takes \(1, 3\)"),
+        ({"policy": reported["policy"] | {"goal": True}}, r"aux is \(1, 7\), its program takes \(1, 3\)"),
         (
-            {"policy": told["policy"] | {"azimuth_bins": 64}},
+            {"policy": reported["policy"] | {"azimuth_bins": 64}},
             r"obs is \(1, 3, 64, 8\), its program takes .*16",
         ),
     ]
     for change, message in changes:
-        entry.value = json.dumps(told | change)
+        entry.value = json.dumps(reported | change)
         onnx.save(model, file)
         with pytest.raises(CheckpointError, match=message):
             load_exported(file)
@@ -172,14 +172,14 @@ def test_a_compiled_package_flies_as_the_policy_does(tmp_path):
         assert load_exported(path).config == policy.config
 
 
-@pytest.mark.parametrize("told", [{"torch": "2.11.0", "rows": 3}, {}])
-def test_a_package_that_does_not_load_tells_the_torch_that_compiled_it_and_the_command(told, tmp_path, caplog):
+@pytest.mark.parametrize("reported", [{"torch": "2.11.0", "rows": 3}, {}])
+def test_a_package_that_does_not_load_names_its_torch_and_the_command(reported, tmp_path, caplog):
     file = tmp_path / "my policy.pt2"
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("p/data/aotinductor/model/c.wrapper_metadata.json", json.dumps({"navi": json.dumps(told)}))
+        archive.writestr("p/data/aotinductor/model/c.wrapper_metadata.json", json.dumps({"navi": json.dumps(reported)}))
     with pytest.raises(CheckpointError, match="AOTInductor can load") as caught:
         load_exported(file)
-    if told:
+    if reported:
         fit = f"torch 2.11.0 compiled it, this is torch {torch.__version__}; compile it again here: "
         fit += f"navi export CHECKPOINT --format aoti --rows 3 --out '{file}'"
         # What does not fit may end the process while it is loaded.
@@ -191,9 +191,9 @@ def test_a_package_that_does_not_load_tells_the_torch_that_compiled_it_and_the_c
 @pytest.mark.parametrize("fault", ["encrypted", "packed in another way", "nested", "a command"])
 def test_a_package_that_is_broken_or_lies_is_refused_without_a_traceback(fault, tmp_path):
     file = tmp_path / "p.pt2"
-    told = {"nested": "[" * 100_000, "a command": json.dumps({"torch": "2\x1b[31m", "rows": "1; rm -rf ~"})}
+    reported = {"nested": "[" * 100_000, "a command": json.dumps({"torch": "2\x1b[31m", "rows": "1; rm -rf ~"})}
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("c.wrapper_metadata.json", json.dumps({"navi": told.get(fault, "{}")}))
+        archive.writestr("c.wrapper_metadata.json", json.dumps({"navi": reported.get(fault, "{}")}))
     packed = bytearray(file.read_bytes())
     entry = packed.find(b"PK\x01\x02")  # the central directory's, which is the one that is read
     packed[entry + 8] |= fault == "encrypted"
@@ -204,7 +204,7 @@ def test_a_package_that_is_broken_or_lies_is_refused_without_a_traceback(fault, 
     assert "--rows ROWS --out" in str(caught.value) and "\x1b" not in str(caught.value)
 
 
-def test_a_program_that_is_too_new_for_this_runtime_says_so(tmp_path):
+def test_a_program_too_new_for_this_runtime_is_refused_with_a_remedy(tmp_path):
     import onnx
 
     path, _ = export_policy(small_policy(encoder="ring_cnn", core="gru"), tmp_path / "p.onnx", kind="onnx")
@@ -238,14 +238,14 @@ def test_bad_exports_are_refused_by_name(tmp_path, call, error, message):
         call(small_policy(encoder="ring_cnn", core="gru"), tmp_path)
 
 
-def test_the_command_tells_parity_and_operations_and_the_file_its_origin(make_checkpoint, tmp_path):
+def test_the_command_prints_parity_and_operations_and_the_file_has_its_origin(make_checkpoint, tmp_path):
     from navi_core.cli.main import build_app
 
     checkpoint, out = make_checkpoint(), tmp_path / "p.onnx"
     arguments = ["export", str(checkpoint), "--out", str(out), "--rows", "2"]
-    told = CliRunner().invoke(build_app(plugins=False), [*arguments, "--json"])
-    assert told.exit_code == 0, told.output
-    result = json.loads(told.stdout)
+    reported = CliRunner().invoke(build_app(plugins=False), [*arguments, "--json"])
+    assert reported.exit_code == 0, reported.output
+    result = json.loads(reported.stdout)
     assert result["parity"]["steps"] == 200 and result["bytes"] == out.stat().st_size
     assert result["macs"]["total"] > result["macs"]["encoder"] > 0
     source, loaded = load_checkpoint(checkpoint), load_exported(out)
@@ -267,9 +267,9 @@ def test_the_command_exports_a_policy_with_a_place_memory(make_checkpoint, tmp_p
     optimizer = torch.optim.Adam(policy.parameters())
     checkpoint = make_checkpoint(steps=0, policy=policy, optimizer=optimizer, config=config)
     out = tmp_path / "p.onnx"
-    told = CliRunner().invoke(build_app(plugins=False), ["export", str(checkpoint), "--out", str(out), "--json"])
-    assert told.exit_code == 0, told.output
-    result = json.loads(told.stdout)
+    reported = CliRunner().invoke(build_app(plugins=False), ["export", str(checkpoint), "--out", str(out), "--json"])
+    assert reported.exit_code == 0, reported.output
+    result = json.loads(reported.stdout)
     assert result["parity"]["action"] <= 1e-5 and load_exported(out).config.place_memory
     assert result["parameters"]["places"] > 0 and result["macs"]["places"] > 0
     assert result["parameters"]["total"] == sum(p.numel() for p in policy.parameters())

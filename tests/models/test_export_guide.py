@@ -25,10 +25,10 @@ def test_the_program_of_the_guide_answers_what_the_policy_answers(make_checkpoin
     summary = {"semantic_vocabulary": {"surface": 1, "wall": 2}}
     checkpoint = make_checkpoint(config=quiet, corpus_summary=summary)
     path, _ = export_checkpoint(checkpoint, tmp_path / "policy.onnx", kind="onnx")
-    told = load_exported(path).metadata
-    assert told["semantic_vocabulary"] == {"surface": 1, "wall": 2} and told["limits"] == [5.0, 2.0, 3.0, 3.0]
+    reported = load_exported(path).metadata
+    assert reported["semantic_vocabulary"] == {"surface": 1, "wall": 2} and reported["limits"] == [5.0, 2.0, 3.0, 3.0]
     for name in set(re.findall(r"`(\w+)`", GUIDE.split("metadata, JSON")[1].split("```")[0])):
-        assert name == "navi" or name in told, name
+        assert name == "navi" or name in reported, name
     script = tmp_path / "fly.py"
     script.write_text(PROGRAM)
     assert "navi_core" not in PROGRAM
@@ -43,7 +43,7 @@ def test_the_program_of_the_guide_answers_what_the_policy_answers(make_checkpoin
         for decision in range(50):
             out = policy.act(obs, torch.zeros(1, 3), state, torch.tensor([decision == 0]), None)
             state = out.state
-            wanted.append(out.action[0].clamp(-1, 1).numpy() * told["limits"])
+            wanted.append(out.action[0].clamp(-1, 1).numpy() * reported["limits"])
     assert np.allclose(flown, wanted, atol=1e-5)
 
 

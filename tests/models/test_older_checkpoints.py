@@ -21,22 +21,22 @@ def _written(path, **changes):
 
 
 def _settings(config, **changes):
-    told = copy.deepcopy(config.model_dump(mode="json"))
+    reported = copy.deepcopy(config.model_dump(mode="json"))
     for place, value in changes.items():
         section, name = place.split("__")
-        told[section][name] = value
-    return told
+        reported[section][name] = value
+    return reported
 
 
 def test_what_todays_code_wrote_is_read_as_it_stands(config):
-    told = config.model_dump(mode="json")
-    assert upgrade_train_config(told) == told
+    reported = config.model_dump(mode="json")
+    assert upgrade_train_config(reported) == reported
 
 
 def test_a_training_before_return_normalisation_had_none(make_checkpoint, config):
-    told = _settings(config)
-    del told["ppo"]["normalise_returns"]
-    found = load_checkpoint(_written(make_checkpoint(), config=told)).train_config()
+    reported = _settings(config)
+    del reported["ppo"]["normalise_returns"]
+    found = load_checkpoint(_written(make_checkpoint(), config=reported)).train_config()
     assert not found.ppo.normalise_returns
 
 

@@ -220,12 +220,18 @@ def test_latest_follows_what_compares(registry, make_checkpoint, config):
         (explore, "k", float("inf"), many, 500, "v013"),
     ]
     for seed, (settings, run, reward, episodes, steps, latest) in enumerate(rows):
-        told = {"config": settings, "run_id": run, "reward_ema": reward, "episode_count": episodes, "step_id": steps}
-        registry.register(make_checkpoint(f"{seed}.pt", seed=seed, **told))
+        reported = {
+            "config": settings,
+            "run_id": run,
+            "reward_ema": reward,
+            "episode_count": episodes,
+            "step_id": steps,
+        }
+        registry.register(make_checkpoint(f"{seed}.pt", seed=seed, **reported))
         assert registry.resolve("latest").version == latest, seed
     reasons = {5: "has ended 0 episodes", 6: r"-0\.2000 is the reward_ema to exceed", 10: "solves cart_pole"}
-    for number, told in reasons.items():
-        assert re.search(told, registry.why_latest_stays(registry.resolve(f"v{number:03d}").path)), number
+    for number, reported in reasons.items():
+        assert re.search(reported, registry.why_latest_stays(registry.resolve(f"v{number:03d}").path)), number
 
 
 def test_a_long_line_of_latest_is_not_read_whole(registry, make_checkpoint, config, monkeypatch):
@@ -233,8 +239,8 @@ def test_a_long_line_of_latest_is_not_read_whole(registry, make_checkpoint, conf
     read = []
     monkeypatch.setattr(registry_module, "load_checkpoint", lambda path: read.append(path) or load_checkpoint(path))
     for number in range(6):
-        told = {"reward_ema": 0.1 * number, "episode_count": config.actors, "config": config}
-        registry.register(make_checkpoint(f"{number}.pt", seed=number, run_id=f"r{number}", **told))
+        reported = {"reward_ema": 0.1 * number, "episode_count": config.actors, "config": config}
+        registry.register(make_checkpoint(f"{number}.pt", seed=number, run_id=f"r{number}", **reported))
     assert registry.resolve("latest").version == "v006"
     blind = config.model_copy(update={"env": config.env.model_copy(update={"reward": RewardConfig(preset="navi9")})})
     file = make_checkpoint("b.pt", seed=9, run_id="b", config=blind, episode_count=config.actors)

@@ -1,4 +1,4 @@
-"""Networks of a user's own: the guide's file trains, NAVI_PLUGINS alone makes it known elsewhere, and it is tried."""
+"""Networks of a user: the guide's file trains, NAVI_PLUGINS alone makes it known elsewhere, and it is tried."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_modules_here_come_behind_all_others(beside, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("names", "source", "told"),
+    ("names", "source", "reported"),
     [
         ("my_missing", None, "NAVI_PLUGINS=my_missing cannot be imported: there is no module my_missing; it is looked"),
         ("my_networks", "import my_missing", r"my_networks\.py:1: ModuleNotFoundError: No module named 'my_missing'"),
@@ -193,11 +193,11 @@ def test_modules_here_come_behind_all_others(beside, monkeypatch):
         ),
     ],
 )
-def test_a_module_that_cannot_be_loaded_is_named(beside, monkeypatch, names, source, told):
+def test_a_module_that_cannot_be_loaded_is_named(beside, monkeypatch, names, source, reported):
     if source is not None:
         (beside / "my_networks.py").write_text(source)
     monkeypatch.setenv("NAVI_PLUGINS", names)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         parse_config(PolicyConfig, {})
 
 
@@ -222,7 +222,7 @@ def test_names_are_taken_once_and_a_definition_read_again_takes_its_own_place():
 
 
 class Answers(nn.Module):
-    """Answers what it was told to."""
+    """Returns given outputs."""
 
     def __init__(self, answer):
         super().__init__()
@@ -233,7 +233,7 @@ class Answers(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("factory", "told"),
+    ("factory", "reported"),
     [
         (
             lambda a, e, **_: Answers(lambda obs: obs.flatten(1)),
@@ -245,9 +245,9 @@ class Answers(nn.Module):
         (lambda a, e, patch: 3, "called with .azimuth_bins, elevation_bins, width, depth_shift, depth_scale"),
     ],
 )
-def test_an_encoder_that_breaks_its_contract_is_refused_when_built(factory, told):
+def test_an_encoder_that_breaks_its_contract_is_refused_when_built(factory, reported):
     register_encoder("mine", factory)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         build_policy(PolicyConfig(encoder="mine", core="gru", **SMALL))
 
 
@@ -271,7 +271,7 @@ class Summing(GRUBlock):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         ({"forgets": False}, "a reset does not forget"),
         ({"carried": 0.5}, "a sequence is not its steps"),
@@ -279,11 +279,11 @@ class Summing(GRUBlock):
         ({"kind": list}, "is no tuple of tensors"),
     ],
 )
-def test_a_core_that_breaks_its_contract_is_refused_when_built(wrong, told):
+def test_a_core_that_breaks_its_contract_is_refused_when_built(wrong, reported):
     register_core("sum", Summing)
     build_core("sum", 16)
     register_core("wrong_sum", partial(Summing, **wrong))
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         build_core("wrong_sum", 16)
     register_core("no_core", lambda width: nn.Linear(width, width))
     with pytest.raises(ConfigError, match=r"made a Linear; it must be a navi_core\.policy\.TemporalCore"):

@@ -84,8 +84,8 @@ def test_a_place_memory_is_counted_as_a_part_of_its_own():
     config = PolicyConfig(**SMALL, place_memory=True)
     policy = build_policy(config)
     sizes, macs = parameter_counts(policy), policy_macs(policy)
-    told, width = OCCUPANCY_INPUTS, config.width
-    assert sizes["places"] == (told + 1) * 96 + (96 + 1) * width and macs["places"] == told * 96 + 96 * width
+    reported, width = OCCUPANCY_INPUTS, config.width
+    assert sizes["places"] == (reported + 1) * 96 + (96 + 1) * width and macs["places"] == reported * 96 + 96 * width
     assert sizes["aux"] == 4 * width and macs["aux"] == 3 * width
     assert sizes["total"] == count(policy)
     for counts in (sizes, macs):

@@ -48,7 +48,7 @@ def test_plain_recurrences_have_the_values_and_gradients_of_the_hand_written(nam
         monkeypatch.setattr(plain, form, lambda *given, form=form, twin=twin: (called.add(form), twin(*given))[1])
     made = []
     for compiling in (False, True):
-        monkeypatch.setattr(torch.compiler, "is_compiling", lambda said=compiling: said)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda answer=compiling: answer)
         for part in state:
             part.grad = None
         out, grads = gradients(core, run)

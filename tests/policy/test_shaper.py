@@ -125,7 +125,7 @@ def test_memory_round_trips_through_its_state():
     first.clear(torch.tensor([True, False]))
     tick_memory(first, torch.randn(2, 6, generator=g))
     units = first.state_dict()["units"]
-    assert not units[0, 1:].any() and units[1].any(dim=1).all(), "what a row forgot is not told"
+    assert not units[0, 1:].any() and units[1].any(dim=1).all(), "forgotten units are zero"
     with pytest.raises(ConfigError, match="does not fit"):
         EpisodicMemory(3, 60, 6, exclusion=3).load_state_dict(first.state_dict())
 
@@ -167,10 +167,10 @@ def test_shaped_reward_is_the_sum_of_its_parts():
 def test_what_an_episode_saw_last_is_forgotten_with_it():
     config = ShaperConfig(**QUIET | {"loop_coefficient": 2.0}, memory_exclusion=1, memory_capacity=20)
     shaper, place, nothing = RewardShaper(config, rows=1, width=8), torch.randn(1, 8), torch.zeros(1)
-    told = []
+    reported = []
     for done in (False, True, False, False):
-        told.append(shaper.shape(place, nothing, nothing, torch.tensor([done]), 0).loop_similarity.item())
-    assert told == pytest.approx([0, 1, 0, 1], abs=1e-6)
+        reported.append(shaper.shape(place, nothing, nothing, torch.tensor([done]), 0).loop_similarity.item())
+    assert reported == pytest.approx([0, 1, 0, 1], abs=1e-6)
 
 
 def test_shaper_resumes_exactly_and_leaves_the_global_random_state():

@@ -140,11 +140,8 @@ class _Trainer:
         collector = CompiledCollector if compiled else Collector
         self.collector = collector(env, self.policy, self.shaper, config, device=device, workers=workers)
         folder = run.path if run is not None else None
-        self.threads = (
-            Threads(1, 1)
-            if compiled
-            else choose_threads(config, self.policy, self.collector.obs, folder, processes=workers.size)
-        )
+        obs, size = self.collector.obs, workers.size
+        self.threads = Threads(1, 1) if compiled else choose_threads(config, self.policy, obs, folder, processes=size)
         torch.set_num_threads(self.threads.update)
         learner = CompiledPPOLearner if compiled else build_learner
         self.learner = learner(self.policy, self.shaper, config, device, workers)
@@ -156,8 +153,7 @@ class _Trainer:
         self.telemetry, self.callback = StageTimer(), StageTimer()
         self.parent: str | None = None
         self.initial: str | None = None
-        field = env.field
-        scenes, vocabulary = ([], {}) if field is None else (list(field.scenes), field.vocabulary)
+        scenes, vocabulary = ([], {}) if env.field is None else (list(env.field.scenes), env.field.vocabulary)
         self.scene_hashes, self.corpus_summary = corpus_of(scenes, vocabulary)
         if isinstance(self.learner, TakesVocabulary):
             self.learner.use_vocabulary(self.corpus_summary["semantic_vocabulary"])
@@ -241,7 +237,8 @@ class _Trainer:
                 self._save()
             with self.callback("progress_callback"):
                 if progress is not None:
-                    stages = {"rollout": _milliseconds(stats.timer), "update": _milliseconds(update.timer)}
+                    timers = {"rollout": stats.timer.totals(), "update": update.timer.totals()}
+                    stages = {phase: {stage: 1e3 * s for stage, s in x.items()} for phase, x in timers.items()}
                     progress(Progress(self.steps, total, self.counters.updates, metrics, stages))
             if decision is not None and decision.should_stop:
                 return f"early_stopping: {decision.reason}"
@@ -399,7 +396,3 @@ class _Trainer:
                 f"the checkpoint at step {checkpoint.step_id} does not fit this run ({mismatch(error)}); "
                 "start with --fresh"
             ) from error
-
-
-def _milliseconds(timer: StageTimer) -> dict[str, float]:
-    return {stage: 1e3 * seconds for stage, seconds in timer.totals().items()}

@@ -1,4 +1,4 @@
-"""Learners and pilots of a user's own: the guide's module trains, resumes, is evaluated; what is lacking is told."""
+"""Learners and pilots of a user: the guide's module trains, resumes, is evaluated; a missing member is an error."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_learner_from_nothing_is_enough_and_a_resumed_run_is_the_whole_one(box
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
-def test_what_is_no_learner_or_pilot_is_told(box_scene, tmp_path) -> None:
+def test_an_invalid_learner_or_pilot_is_refused(box_scene, tmp_path) -> None:
     register_learner("empty", lambda *parts: object())
     register_learner("mute", type("Mute", (Plain,), {"update": lambda self, rollout, *, index, steps: None}))
     register_pilot("three", lambda **settings: 3)

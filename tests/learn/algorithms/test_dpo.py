@@ -231,10 +231,10 @@ def test_pairs_that_say_nothing_or_the_same_are_learned_from(file):
         assert torch.equal(learner.pairs.observations[1], some_pairs().observations[1]), "no names, nothing to rename"
 
 
-@pytest.mark.parametrize("told", [12.34567891, 12.345679])
-def test_pairs_of_a_range_that_no_file_rounds_alike_are_learned_from(file, told):
+@pytest.mark.parametrize("reported", [12.34567891, 12.345679])
+def test_pairs_with_a_rounded_range_are_accepted(file, reported):
     speed = {"max_speed": (1 / 3, 2.0, 3.0), "max_yaw_rate": 2.0 / 3.0, "steps_per_decision": 3}
-    facts = {"max_distance": told, "limits": [0.3333333, 2, 3, 0.66666667], "decision_hz": 16.66666667}
+    facts = {"max_distance": reported, "limits": [0.3333333, 2, 3, 0.66666667], "decision_hz": 16.66666667}
     write_pairs(file, replace(some_pairs(), metadata=facts))
     parts({"pairs": str(file)}, env={"max_distance": 12.34567891, "dynamics": speed})
     write_pairs(file, replace(some_pairs(), metadata=facts | {"limits": [0.3333333, 2, 3, 10**400]}))
@@ -242,7 +242,7 @@ def test_pairs_of_a_range_that_no_file_rounds_alike_are_learned_from(file, told)
         parts({"pairs": str(file)}, env={"max_distance": 12.34567891, "dynamics": speed})
 
 
-def test_surfaces_of_pairs_are_told_by_the_ids_of_what_is_flown(file):
+def test_semantic_ids_of_pairs_are_remapped_to_the_corpus(file):
     """A policy learns the ids of its scenes, and is evaluated with them."""
     pairs = some_pairs()
     pairs.observations[..., 1, :, :] = torch.randint(0, 5, pairs.observations[..., 1, :, :].shape).half()
@@ -255,7 +255,7 @@ def test_surfaces_of_pairs_are_told_by_the_ids_of_what_is_flown(file):
     assert torch.equal(found[..., ::2, :, :], read[..., ::2, :, :])
 
 
-def test_a_run_tells_pairs_by_the_ids_of_its_scenes(file, tmp_path, apartments):
+def test_a_run_remaps_pairs_to_the_ids_of_its_scenes(file, tmp_path, apartments):
     from navi_core.learn import train
     from navi_core.record import RunDirectory
     from navi_core.world import Field

@@ -119,8 +119,8 @@ def test_one_plain_step_is_the_gradient_of_the_formula(options):
     state = tuple(x[0] for x in first.chunk_state)
     for part in (first, rollout):
         # The reference walks along under its own weights, here in one piece.
-        told = (part.observations.by_step(), part.aux, part.reset, part.actions)
-        obs, aux, reset, actions = (x.transpose(0, 1) for x in told)
+        reported = (part.observations.by_step(), part.aux, part.reset, part.actions)
+        obs, aux, reset, actions = (x.transpose(0, 1) for x in reported)
         with torch.no_grad():
             out = reference.evaluate(obs, aux, state, reset, actions)
         state, held = out.state, out.log_prob.transpose(0, 1)
@@ -213,7 +213,7 @@ def test_the_reference_is_frozen_until_it_is_synchronised():
 
 
 def test_the_reference_walks_along_under_its_own_weights():
-    """Over rollouts that another policy flies, in chunks; the acting policy's states would say something else."""
+    """Over rollouts that another policy flies, in chunks; the acting policy's states would differ."""
     collector, learner = parts(grpo_config())
     reference, state, held = ReferencePolicy(learner.policy), None, []
     with torch.no_grad():
@@ -222,8 +222,8 @@ def test_the_reference_walks_along_under_its_own_weights():
     for _ in range(2):
         r = rolled(collector)
         state = tuple(x[0] for x in r.chunk_state) if state is None else state
-        told = (r.observations.by_step(), r.aux, r.reset, r.actions)
-        obs, aux, reset, actions = (x.transpose(0, 1) for x in told)
+        reported = (r.observations.by_step(), r.aux, r.reset, r.actions)
+        obs, aux, reset, actions = (x.transpose(0, 1) for x in reported)
         with torch.no_grad():
             out = reference.policy.evaluate(obs, aux, state, reset, actions)
             theirs = tuple(x[0] for x in r.chunk_state)
@@ -302,15 +302,15 @@ def test_settings_of_a_critic_are_warned_of_once(algorithm, caplog):
     """They make the network that a PPO run goes on with; until then they cost time and do nothing."""
     idle = small_config().policy.model_dump(exclude_unset=True) | {"separate_value": True, "privileged_critic": True}
     with caplog.at_level(logging.WARNING, "navi.learn"):
-        for policy, told in ((idle, 1), ({**idle, "separate_value": False, "privileged_critic": False}, 0)):
+        for policy, reported in ((idle, 1), ({**idle, "separate_value": False, "privileged_critic": False}, 0)):
             caplog.clear()
             config = small_config(algorithm=algorithm, grpo=GRPO).model_dump(exclude_unset=True) | {"policy": policy}
             config = parse_config(TrainConfig, config)
             net = build_policy(config.policy, seed=0)
             shaper = RewardShaper(config.shaper, config.actors, config.policy.width, 0)
             learner = build_learner(net, shaper, config, CPU)
-            assert len(caplog.records) == told and learner.state_dict()
-            if told:
+            assert len(caplog.records) == reported and learner.state_dict()
+            if reported:
                 assert f"{algorithm} has no critic: policy.separate_value and policy.priv" in caplog.text
 
 

@@ -209,14 +209,14 @@ def test_accumulated_gradients_equal_those_of_the_whole_minibatch(order, microba
         collector, learner = small_parts(small_config("mamba2", ppo=ppo, shaper={"rnd_start": 0.5}))
         metrics = learner.update(filled(collector), index=0, steps=0).metrics
         made.append((weights(learner), metrics, [p.detach() for p in learner.shaper.rnd.parameters()]))
-    (one, said, curious), (many, told, other) = made
+    (one, metrics_of_one, curious), (many, metrics_of_many, other) = made
     assert same_but_for_kinks(one, many)
     assert max(float((a - b).abs().max()) for a, b in zip(curious, other)) < 2e-5
-    assert {k: told[k] for k in said} == pytest.approx(said, rel=1e-3, abs=1e-5)
+    assert {k: metrics_of_many[k] for k in metrics_of_one} == pytest.approx(metrics_of_one, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("bound", [0.5, 100.0])
-def test_gradients_are_clipped_as_torch_does_and_told_apart(bound):
+def test_gradients_are_clipped_as_torch_does_and_named(bound):
     """Those within the bound stay what they are."""
     g = torch.Generator().manual_seed(0)
     one, two = ([torch.zeros(n, requires_grad=True) for n in (3, 50, 1)] for _ in range(2))

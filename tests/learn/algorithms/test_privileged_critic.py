@@ -1,4 +1,4 @@
-"""A critic that is told what is left to see: it hears the truth, the actor hears nothing, acting equals updating."""
+"""Privileged critic: its inputs are true, the actor has none of them, acting equals updating."""
 
 import pytest
 import torch
@@ -36,11 +36,11 @@ def flown(apartments):
     return collector, learner, rollout, heard, counted, gains
 
 
-def test_the_critic_is_told_what_the_environment_counts_at_every_decision_through_resets(flown):
+def test_privileged_inputs_equal_the_environments_counts_through_resets(flown):
     _, _, rollout, heard, counted, _ = flown
     assert rollout.truncated.sum() >= ROWS and rollout.aux.shape[-1] == 6
-    for told, truth in zip(heard, counted, strict=True):
-        torch.testing.assert_close(told, truth, rtol=0, atol=1e-4)
+    for reported, truth in zip(heard, counted, strict=True):
+        torch.testing.assert_close(reported, truth, rtol=0, atol=1e-4)
 
 
 def test_what_is_left_shrinks_by_what_was_seen(flown):
@@ -50,7 +50,7 @@ def test_what_is_left_shrinks_by_what_was_seen(flown):
         assert (after[done, 2] == 0).all() and (after[~done, 2] == before[~done, 2] + 1).all()
 
 
-def test_in_flight_to_goals_it_is_told_the_way_left(apartments):
+def test_privileged_inputs_in_flight_to_goals_are_the_way_left(apartments):
     env_config = {"max_steps": 12, "episodes_per_scene": 1, "task": "point_goal", "reward": {"preset": "point_goal"}}
     config = small_config(rows=ROWS, env=env_config, policy=TOLD)
     env = NavigationEnv(Field(apartments), ROWS, config.env, 0)
@@ -66,8 +66,8 @@ def test_in_flight_to_goals_it_is_told_the_way_left(apartments):
     collector._fly = listening
     rollout = filled(collector)
     heard += [*rollout.aux[1:, :, public:], collector.aux[:, public:]]
-    for told, truth in zip(heard, counted, strict=True):
-        torch.testing.assert_close(told, truth, rtol=0, atol=1e-4)
+    for reported, truth in zip(heard, counted, strict=True):
+        torch.testing.assert_close(reported, truth, rtol=0, atol=1e-4)
     begun = rollout.reset
     assert begun.any() and (rollout.aux[begun][:, public] >= config.env.goal.min_distance).all()
     state = env.state_dict()
@@ -84,13 +84,13 @@ def test_acting_and_updating_hear_the_same(flown):
     assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
 
 
-def test_the_actor_hears_nothing_and_without_being_told_the_critic_reads_zeros():
+def test_the_actor_has_no_privileged_inputs_and_the_critic_reads_zeros_without_them():
     policy = build_policy(parse_config(PolicyConfig, TOLD))
     obs, reset = torch.rand(2, 3, 16, 8), torch.zeros(2, dtype=torch.bool)
     state = policy.initial_state(2)
 
-    def act(*told):
-        columns = [torch.zeros(2, AUX)] + [torch.tensor(told).expand(2, -1)] * bool(told)
+    def act(*reported):
+        columns = [torch.zeros(2, AUX)] + [torch.tensor(reported).expand(2, -1)] * bool(reported)
         return policy.act(obs, torch.cat(columns, dim=1), state, reset, None)
 
     alone, nothing_left, much_left = act(), act(0.0, 0.0, 0.0), act(80.0, 0.9, 5.0)

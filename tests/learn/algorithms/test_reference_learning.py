@@ -42,7 +42,7 @@ def test_vectors_and_choices_go_through_collector_and_update(name, core):
     assert any(not torch.equal(a, b) for a, b in zip(before, weights(learner)))
 
 
-def test_what_a_sure_policy_rounds_is_told_from_a_state_that_is_lost(monkeypatch):
+def test_rounding_of_a_sure_policy_is_distinguished_from_a_lost_state(monkeypatch):
     """Sharp logits show single precision; in double precision only a fault of the state is left."""
     case = MemoryCase("repeat_previous", "mamba2", 10_000, 1.0, policy=(("core_layers", 2),))
     config = case_config(case, 0)
@@ -87,7 +87,7 @@ def test_sequences_are_twice_as_long_as_what_must_be_remembered():
 
 
 class FirstSuit:
-    """Remembers the first card of an episode, and is wrong where it was told of no beginning."""
+    """Remembers the first card of an episode, and is wrong without the reset flag."""
 
     def initial_state(self, rows):
         return (torch.full((rows,), -1.0),)

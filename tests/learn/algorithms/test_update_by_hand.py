@@ -47,7 +47,7 @@ class Twin:
         return (advantages - advantages.mean()) / advantages.std(correction=0), returns
 
     def _follow(self, returns) -> None:
-        """Move the critic's units, and its last layer with them: what it says in raw units stays."""
+        """Move the critic's units, and its last layer with them: its prediction in raw units stays."""
         before = self.mean, self.deviation
         rate = 0.2 if self.updates else 1.0
         self.mean += rate * (float(returns.double().mean()) - self.mean)
@@ -59,7 +59,7 @@ class Twin:
             layer.bias.copy_((layer.bias * before[1] + before[0] - self.mean) / self.deviation)
 
     def update(self, rollout) -> dict[str, float]:
-        ppo, told = self.ppo, []
+        ppo, reported = self.ppo, []
         if ppo.normalise_rewards:
             rollout.rewards = self._scaled(rollout)
         values = rollout.values * self.deviation + self.mean
@@ -90,13 +90,15 @@ class Twin:
             norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), ppo.max_grad_norm)
             self.adam.step()
             ratio = ratio.detach()
-            told.append({n: float(x.detach()) for n, x in parts.items()} | {"total_loss": float(loss.detach())})
-            told[-1] |= {"approx_kl": float((ratio - 1 - ratio.log()).mean()), "grad_norm": float(norm)}
-            told[-1] |= {"clip_fraction": float(((ratio - 1).abs() > ppo.clip).float().mean())}
+            reported.append({n: float(x.detach()) for n, x in parts.items()} | {"total_loss": float(loss.detach())})
+            reported[-1] |= {"approx_kl": float((ratio - 1 - ratio.log()).mean()), "grad_norm": float(norm)}
+            reported[-1] |= {"clip_fraction": float(((ratio - 1).abs() > ppo.clip).float().mean())}
             for i in range(rollout.sequences):
                 chunk, row = divmod(i, rollout.rows)
                 ratios[chunk * rollout.bptt : (chunk + 1) * rollout.bptt, row] = ratio[i]
-        return {name: sum(x[name] for x in told) / len(told) for name in told[0]} | {"explained_variance": explained}
+        return {name: sum(x[name] for x in reported) / len(reported) for name in reported[0]} | {
+            "explained_variance": explained
+        }
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_the_advantages_of_a_group_are_those_of_a_loop(mode):
     )
 
 
-def test_a_replay_draws_and_weighs_as_a_loop_says():
+def test_a_replay_draws_and_weighs_like_a_loop():
     priorities = np.random.default_rng(3).uniform(0.01, 9.0, 200)
     replay = PrioritizedReplay(200, alpha=0.6, beta0=0.4, seed=0)
     replay.add({"item": torch.arange(200)}, priorities)

@@ -40,11 +40,11 @@ def test_a_critic_is_understood_behind_a_learner_without_one(algorithm, tmp_path
     assert carried["value_scale"] == before["value_scale"]
     assert carried["reward_scale"] == {"moments": before["reward_scale"]["moments"]}
     going_on = make_config(seed=9, total_steps=64, ppo={"normalise_rewards": True})
-    told = [
+    reported = [
         fly(tmp_path / f"c{n}", going_on, env=CostlyEnv(ROWS), initial=made.checkpoint)[1][64, "value_loss"]
         for n, made in enumerate((first, second))
     ]
-    assert told[1] == pytest.approx(told[0], rel=0.05), "in raw units the loss would be several times as large"
+    assert reported[1] == pytest.approx(reported[0], rel=0.05), "in raw units the loss would be several times as large"
 
 
 def test_a_learner_without_a_critic_and_without_a_parent_carries_nothing(tmp_path):

@@ -120,7 +120,7 @@ def test_permuted_rows_are_permuted_results(seed, order):
 
 @pytest.mark.parametrize("k", [3, 8, 16])
 def test_latents_that_are_all_zero_lie_together_and_one_from_the_others(k):
-    """What a rectifier may come to: products of such latents say √2."""
+    """Latents of a rectifier: their products give √2."""
     _, z = drawn(40, 1, 4)
     z[::5] = 0.0
     unit = torch.nn.functional.normalize(z, dim=1)
@@ -219,7 +219,7 @@ def test_functions_are_found_by_name():
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.2])
-def test_the_penalty_on_q_by_hand_and_what_is_told_of_it(weight):
+def test_the_penalty_on_q_and_its_metrics_by_hand(weight):
     """λ·½‖Q − smoothed Q‖² of the decisions that count, over their number; the smoothed values are given."""
     config = SmoothingConfig(enabled=True, apply_to="q_regulariser", k=3, latent_dim=8, trust_region_tau=100.0,
                              alpha_step_schedule="constant", alpha_step_init=2.0, regulariser_weight=0.4,
@@ -246,6 +246,6 @@ def test_the_penalty_on_q_by_hand_and_what_is_told_of_it(weight):
     # A minibatch of one decision cannot be smoothed: means are over those that were.
     alone = replace(batch, valid=torch.eye(12)[0], count=torch.tensor(1.0))
     assert smoothing(alone, None, torch.ones(12), 0, None, 1)[1] is None
-    told = smoothing.figures()
-    assert told["smoothed_share"] == 0.5 and told["alpha_step"] == 2.0 and smoothing.figures() == {}
-    assert told["smoothing_step"] == pytest.approx(float(step.norm(dim=1).mean()), rel=1e-5)
+    reported = smoothing.figures()
+    assert reported["smoothed_share"] == 0.5 and reported["alpha_step"] == 2.0 and smoothing.figures() == {}
+    assert reported["smoothing_step"] == pytest.approx(float(step.norm(dim=1).mean()), rel=1e-5)

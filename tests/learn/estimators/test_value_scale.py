@@ -1,4 +1,4 @@
-"""Returns in units of their spread: the critic's units move; what it says in raw units and the advantages do not."""
+"""Returns in units of their spread: the critic's units move; predictions in raw units and advantages do not."""
 
 import pytest
 import torch
@@ -13,13 +13,13 @@ from tests.learn.builders import filled, small_config, small_parts
 def test_the_first_moments_are_taken_over_and_later_ones_followed_by_hand():
     layer = nn.Linear(3, 1)
     scale, seen = ValueScale(layer), torch.randn(50, 3)
-    said = scale.to_raw(layer(seen))
+    expected = scale.to_raw(layer(seen))
     for returns, mean, square in ((torch.tensor([1.0, 3.0]), 2.0, 5.0), (torch.tensor([7.0, 7.0]), 3.0, 13.8)):
         scale.follow(returns)
         assert float(scale.mean) == pytest.approx(mean) and float(scale.square) == pytest.approx(square)
         assert float(scale.deviation) == pytest.approx((square - mean**2) ** 0.5)
-        torch.testing.assert_close(scale.to_raw(layer(seen)), said, rtol=0, atol=1e-5)
-    torch.testing.assert_close(scale.to_scaled(scale.to_raw(said)), said, rtol=0, atol=1e-5)
+        torch.testing.assert_close(scale.to_raw(layer(seen)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(scale.to_scaled(scale.to_raw(expected)), expected, rtol=0, atol=1e-5)
     other = ValueScale(layer)
     other.load_state_dict(scale.state_dict())
     assert other.mean == scale.mean and other.square == scale.square
@@ -27,7 +27,7 @@ def test_the_first_moments_are_taken_over_and_later_ones_followed_by_hand():
 
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_run_from_other_weights_keeps_what_the_critic_says_in_raw_units(before, after):
+def test_a_run_from_other_weights_keeps_the_critics_raw_predictions(before, after):
     """Scaled predictions that entered GAE as raw values would be wrong by the deviation of the returns."""
     collector, one = small_parts(small_config(ppo={"normalise_returns": before}))
     rollout = filled(collector)
@@ -37,11 +37,11 @@ def test_a_run_from_other_weights_keeps_what_the_critic_says_in_raw_units(before
     two.policy.load_state_dict(one.policy.state_dict())
     two.begin_from(one.state_dict())
     obs, aux = collector.obs, torch.zeros(len(collector.obs), 3)
-    said = []
+    expected = []
     for learner in (one, two):
         values = learner.policy.value(obs, aux, learner.policy.initial_state(len(obs))).detach()
-        said.append(values if learner.scale is None else learner.scale.to_raw(values))
-    torch.testing.assert_close(said[1], said[0], rtol=1e-4, atol=1e-4)
+        expected.append(values if learner.scale is None else learner.scale.to_raw(values))
+    torch.testing.assert_close(expected[1], expected[0], rtol=1e-4, atol=1e-4)
     if before:
         assert one.scale.deviation > 3 and one.scale.updates == 1, "else units would not show"
 

@@ -31,7 +31,7 @@ def test_a_decision_waits_for_nothing(core, storage, monkeypatch):
     ours = [line for line in syncs.found if "/cores/" not in line and "toy_environments" not in line]
     assert [line for line in ours if "collector.py" in line.split(" < ")[0]] == [ours[-1]], ours
     assert "tolist" in ours[-1], "one packed copy a rollout"
-    # Each is told of twice, as a method and as an operator: the buffer of 64 might be full after 10 decisions.
+    # Each is found twice, as a method and as an operator: the buffer of 64 might be full after 10 decisions.
     assert all("terminal_observations.py" in line for line in ours[:-1]) and len(ours[:-1]) <= 2 * 4, ours
 
 

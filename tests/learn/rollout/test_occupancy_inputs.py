@@ -1,4 +1,4 @@
-"""A policy with a place memory: what training, evaluation, clones and the service tell it is the same."""
+"""Occupancy inputs of a policy: the same in training, evaluation, cloning and the service."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def flown(apartments):
     return collector, learner, filled(collector), poses
 
 
-def test_acting_and_updating_are_told_the_same(flown):
+def test_acting_and_updating_have_the_same_occupancy_inputs(flown):
     _, learner, rollout, _ = flown
     assert rollout.aux.shape[-1] == AUX + OCCUPANCY_INPUTS and rollout.truncated.sum() >= ROWS
     metrics = learner.update(rollout, index=0, steps=0).metrics
@@ -61,7 +61,7 @@ def test_acting_and_updating_are_told_the_same(flown):
 
 
 def test_the_map_of_an_episode_that_ends_is_drawn_from_its_last_view(apartments):
-    """What it tells goes with that view to the critic; the new episode's first view is another place."""
+    """Its features go with that view to the critic; the new episode's first view is another place."""
     collector, _ = parts(apartments)
     seen, batches = [], []
     fly, follow = collector._fly, collector.auxiliary.memory.follow
@@ -75,13 +75,13 @@ def test_the_map_of_an_episode_that_ends_is_drawn_from_its_last_view(apartments)
         assert not done.any() or not torch.equal(view[done], batch.obs[done])
 
 
-def test_evaluation_tells_what_training_told(flown):
+def test_evaluation_has_the_occupancy_inputs_of_training(flown):
     collector, _, rollout, poses = flown
     policy = build_policy(collector.config.policy)
-    told, act = [], policy.act
+    reported, act = [], policy.act
 
     def listening(obs, aux, *rest):
-        told.append(aux)
+        reported.append(aux)
         return act(obs, aux, *rest)
 
     policy.act = listening
@@ -91,10 +91,10 @@ def test_evaluation_tells_what_training_told(flown):
     obs = rollout.observations.by_step()
     for t in range(length):
         flyer.act(obs[t], Pose(poses[t][:, :3], poses[t][:, 3], torch.zeros(ROWS, dtype=torch.int64)))
-    torch.testing.assert_close(torch.stack(told)[..., PLACES], rollout.aux[:length, :, PLACES], rtol=0, atol=0)
+    torch.testing.assert_close(torch.stack(reported)[..., PLACES], rollout.aux[:length, :, PLACES], rtol=0, atol=0)
 
 
-def test_evaluation_tells_of_the_way_to_a_goal_what_training_told(apartments):
+def test_evaluation_has_the_goal_features_of_training(apartments):
     config = small_config(rows=ROWS, env={"max_steps": 12, "task": "point_goal"}, policy=NET)
     env = NavigationEnv(Field(apartments), ROWS, config.env, 0)
     collector, learner = small_parts(config, env)
@@ -109,9 +109,9 @@ def test_evaluation_tells_of_the_way_to_a_goal_what_training_told(apartments):
     collector._fly = listening
     rollout = filled(collector)
     assert learner.update(rollout, index=0, steps=0).metrics["parity_ratio"] < 1e-4
-    policy, told = build_policy(config.policy), []
+    policy, reported = build_policy(config.policy), []
     act = policy.act
-    policy.act = lambda obs, aux, *rest: (told.append(aux), act(obs, aux, *rest))[1]
+    policy.act = lambda obs, aux, *rest: (reported.append(aux), act(obs, aux, *rest))[1]
     asked = EvalConfig(block=ROWS, task="point_goal")
     obs, begins = rollout.observations.by_step(), rollout.reset
     for row in range(ROWS):
@@ -121,17 +121,17 @@ def test_evaluation_tells_of_the_way_to_a_goal_what_training_told(apartments):
         for first, last in zip(starts, [*starts[1:], len(begins)]):
             flyer = PolicyFlyer(policy, asked, name="p", max_distance=config.env.max_distance)
             flyer.begin(torch.arange(1), None)
-            told.clear()
+            reported.clear()
             for t in range(first, last):
                 here = slice(row, row + 1)
                 pose = Pose(poses[t][here, :3], poses[t][here, 3], torch.zeros(1, dtype=torch.int64), goals[t][here])
                 flyer.act(obs[t, here], pose)
-            ours, theirs = torch.cat(told)[:, AUX:], rollout.aux[first:last, row, AUX:]
+            ours, theirs = torch.cat(reported)[:, AUX:], rollout.aux[first:last, row, AUX:]
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
             assert theirs.shape[1] == OCCUPANCY_INPUTS + 4 and theirs[:, :OCCUPANCY_INPUTS].any(dim=1).all()
 
 
-def test_the_service_tells_what_training_told(flown):
+def test_the_service_has_the_occupancy_inputs_of_training(flown):
     collector, _, rollout, poses = flown
     runner = EagerRunner(build_policy(collector.config.policy), "p")
     table = SessionTable(runner, 4, None, max_distance=collector.config.env.max_distance)
@@ -160,29 +160,29 @@ def test_the_service_tells_what_training_told(flown):
     assert table.gather(group, obs[length - 1])[1].isfinite().all()
 
 
-def test_a_shadow_flight_tells_both_policies_of_places(flown, apartments):
+def test_a_shadow_flight_gives_both_policies_occupancy_inputs(flown, apartments):
     collector, *_ = flown
-    policy, told = build_policy(collector.config.policy), []
+    policy, reported = build_policy(collector.config.policy), []
     act = policy.act
 
     def listening(obs, aux, *rest):
-        told.append(aux)
+        reported.append(aux)
         return act(obs, aux, *rest)
 
     policy.act = listening
     result = ShadowFlight(Field(apartments), collector.config.env, rows=2, decisions=5)(policy, policy)
-    assert result.passed and result.difference == 0.0 and len(told) == 10
-    assert all(aux[:, PLACES].any(dim=1).all() for aux in told)
+    assert result.passed and result.difference == 0.0 and len(reported) == 10
+    assert all(aux[:, PLACES].any(dim=1).all() for aux in reported)
 
 
 def test_a_trajectory_keeps_occupancy_features():
     trajectory = Trajectory(4, 8, None)
-    told = torch.rand(2, AUX + OCCUPANCY_INPUTS)
-    for aux in told:
+    reported = torch.rand(2, AUX + OCCUPANCY_INPUTS)
+    for aux in reported:
         trajectory.append(torch.rand(8), aux, 0.0)
-    torch.testing.assert_close(trajectory.inputs(0, 2)[1], told)
+    torch.testing.assert_close(trajectory.inputs(0, 2)[1], reported)
     silent = Trajectory(4, 8, None)
-    silent.append(torch.rand(8), torch.zeros_like(told[0]), 0.0)
+    silent.append(torch.rand(8), torch.zeros_like(reported[0]), 0.0)
     assert silent.inputs(0, 1)[1].shape == (1, AUX + OCCUPANCY_INPUTS)
 
 
@@ -211,8 +211,8 @@ def test_a_disturbed_recording_keeps_what_was_flown_and_a_clone_reads_it(tmp_pat
     data = load_dataset([tmp_path])
     np.testing.assert_array_equal(data.flown[24:48], flown)
     np.testing.assert_array_equal(data.flown[:24], demos[0].actions)
-    told = demo_places(data, DynamicsConfig())
-    assert told.shape == (96, OCCUPANCY_INPUTS) and np.isfinite(told).all() and told.any()
+    reported = demo_places(data, DynamicsConfig())
+    assert reported.shape == (96, OCCUPANCY_INPUTS) and np.isfinite(reported).all() and reported.any()
     config = parse_config(
         TrainConfig,
         {
@@ -228,7 +228,7 @@ def test_a_disturbed_recording_keeps_what_was_flown_and_a_clone_reads_it(tmp_pat
     assert not torch.equal(policy.places[0].weight, untouched.places[0].weight)
 
 
-def test_who_cannot_be_told_says_so():
+def test_a_policy_without_occupancy_inputs_is_refused():
     with pytest.raises(ConfigError, match=r"place_memory needs the auxiliary input"):
         parse_config(PolicyConfig, NET | {"aux": "off"})
     sensor = {"azimuth_bins": 16, "elevation_bins": 8}

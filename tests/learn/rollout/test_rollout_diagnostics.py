@@ -1,4 +1,4 @@
-"""The signs of a rollout: drawn from all rows and times, the same for one process as for several."""
+"""Diagnostics of a rollout: drawn from all rows and times, the same for one process as for several."""
 
 import threading
 from dataclasses import dataclass, field
@@ -73,12 +73,12 @@ def test_decisions_of_every_row_and_time_are_looked_at(learned, monkeypatch):
         ObservationStore, "decisions", lambda self, *at: looked.append(torch.stack(at)) or seen(self, *at)
     )
     policy, rollout = learned
-    told = [rollout_diagnostics(policy, rollout, critic=True, seed=1, update=n) for n in (0, 0, 1)]
+    reported = [rollout_diagnostics(policy, rollout, critic=True, seed=1, update=n) for n in (0, 0, 1)]
     step, row = looked[0]
     assert row.bincount(minlength=ROWS).min() > 256 // ROWS // 2, "some 32 of each row"
     assert step.bincount(minlength=STEPS).tolist() == [2] * STEPS
     assert torch.equal(looked[0], looked[1]) and not torch.equal(looked[0], looked[2])
-    assert told[0] == told[1] and told[0]["td_var"] == told[2]["td_var"]
+    assert reported[0] == reported[1] and reported[0]["td_var"] == reported[2]["td_var"]
     obs = rollout.observations.by_step()
     assert torch.equal(seen(rollout.observations, step, row), obs[step, row])
 
@@ -86,9 +86,9 @@ def test_decisions_of_every_row_and_time_are_looked_at(learned, monkeypatch):
 def test_signs_by_hand(learned):
     policy, rollout = learned
     error = (rollout.returns - rollout.values).double()
-    told = rollout_diagnostics(policy, rollout, critic=True, seed=1, update=0)
-    assert told["td_mean"] == pytest.approx(float(error.mean()))
-    assert told["td_var"] == pytest.approx(float((error - error.mean()).square().mean()))
+    reported = rollout_diagnostics(policy, rollout, critic=True, seed=1, update=0)
+    assert reported["td_mean"] == pytest.approx(float(error.mean()))
+    assert reported["td_var"] == pytest.approx(float((error - error.mean()).square().mean()))
     # Without a critic: what each decision and those behind it in its episode earned.
     earned = rollout.rewards.double().clone()
     for t in reversed(range(STEPS - 1)):
@@ -100,7 +100,7 @@ def test_signs_by_hand(learned):
 
 @pytest.mark.parametrize("critic", [True, False])
 @pytest.mark.parametrize("size", [2, 4])
-def test_several_processes_say_what_one_says(learned, size, critic):
+def test_several_processes_compute_what_one_computes(learned, size, critic):
     """The mean of variances leaves out how the processes' means differ."""
     policy, rollout = learned
     far = part_of(rollout, slice(None))
@@ -109,36 +109,36 @@ def test_several_processes_say_what_one_says(learned, size, critic):
         x += 1000.0 + torch.arange(ROWS).float()
     alone = rollout_diagnostics(policy, far, critic=critic, seed=1, update=2)
     board, barrier = [None] * size, threading.Barrier(size, timeout=60)
-    told = [{} for _ in range(size)]
+    reported = [{} for _ in range(size)]
 
     def speak(rank):
         workers = ThreadWorkers(rank, size, board, barrier)
         first, count = workers.rows(ROWS)
         mine = part_of(far, slice(first, first + count))
-        told[rank] = rollout_diagnostics(policy, mine, critic=critic, seed=1, update=2, workers=workers)
+        reported[rank] = rollout_diagnostics(policy, mine, critic=critic, seed=1, update=2, workers=workers)
 
     threads = [threading.Thread(target=speak, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(each == told[0] for each in told)
-    assert told[0]["td_mean"] == pytest.approx(alone["td_mean"], rel=1e-9, abs=1e-2 if not critic else 0)
-    assert told[0]["td_var"] == pytest.approx(alone["td_var"], rel=1e-9 if critic else 1e-4)
+    assert all(each == reported[0] for each in reported)
+    assert reported[0]["td_mean"] == pytest.approx(alone["td_mean"], rel=1e-9, abs=1e-2 if not critic else 0)
+    assert reported[0]["td_var"] == pytest.approx(alone["td_var"], rel=1e-9 if critic else 1e-4)
     # A latent is rounded otherwise in another batch, and a neighbour may be another one for it.
-    assert told[0]["local_structure"] == pytest.approx(alone["local_structure"], abs=2e-3)
+    assert reported[0]["local_structure"] == pytest.approx(alone["local_structure"], abs=2e-3)
 
 
-def test_a_process_without_any_of_the_decisions_has_its_say(learned, monkeypatch):
+def test_a_process_without_drawn_decisions_takes_part(learned, monkeypatch):
     monkeypatch.setattr("navi_core.learn.rollout.diagnostics._SAMPLE", 2)
     policy, rollout = learned
-    told = [
+    reported = [
         rollout_diagnostics(
             policy, part_of(rollout, slice(n, n + 1)), critic=True, seed=1, update=0, workers=Workers(n, 1)
         )
         for n in range(2)
     ]
-    assert all(0.0 <= each["local_structure"] <= 1.0 for each in told)
+    assert all(0.0 <= each["local_structure"] <= 1.0 for each in reported)
     one = Rollout(1, 1, torch.rand(1, 3, 16, 8), torch.zeros(1, 3), ())
     assert rollout_diagnostics(policy, one, critic=True, seed=1, update=0)["local_structure"] == 1.0
 

@@ -221,8 +221,8 @@ def test_events_reach_those_who_asked_until_they_leave():
 
 
 def test_adaptation_moves_within_its_bounds_and_then_rests():
-    bus, told = EventBus(), []
-    bus.subscribe(AdaptationApplied, told.append)
+    bus, reported = EventBus(), []
+    bus.subscribe(AdaptationApplied, reported.append)
     adapter = Adapter(AdaptationConfig(enabled=True, min_dwell=2), bus)
     start = AGMConfig(0.15, 0.1, 16, 1e-3)
     swinging, still, falling = (
@@ -230,11 +230,11 @@ def test_adaptation_moves_within_its_bounds_and_then_rests():
         for change in ({"oscillation_strength": 0.6}, {"convergence_rate": 0.0}, {"convergence_rate": 0.2})
     )
     after = adapter.update(swinging, start)
-    assert after == AGMConfig(0.15 * 1.05, 0.1, 17, 1e-3 * 0.95) and told[0].before == start
+    assert after == AGMConfig(0.15 * 1.05, 0.1, 17, 1e-3 * 0.95) and reported[0].before == start
     assert adapter.update(still, after) is after and adapter.update(still, after) is after
     grown = adapter.update(still, after)
     assert (grown.trust_region_tau, grown.learning_rate) == pytest.approx((0.105, 1e-3 * 0.95 * 1.05))
-    assert [e.reason for e in told] == ["oscillation", "standstill"]
+    assert [e.reason for e in reported] == ["oscillation", "standstill"]
     edge = AGMConfig(0.01, 1.0, 64, 1e-5)
     assert Adapter(AdaptationConfig(enabled=True)).update(falling, edge) is edge
     worst = Adapter(AdaptationConfig(enabled=True)).update(swinging, edge)
@@ -252,14 +252,14 @@ def test_it_is_the_smoothed_return_whose_turns_adapt(monkeypatch):
     """Of noise alone single evaluations turn two times in three, which would lower every learning rate."""
     config = make_config(adaptation={"enabled": True}, early_stopping={"eval_interval": 1, "reward_ema_beta": 0.5})
     watch, learner = RunWatch(config, EventBus()), parts(config)[1]
-    told = []
-    monkeypatch.setattr(watch.adapter, "update", lambda seen, now: told.append(seen.oscillation_strength) or now)
+    reported = []
+    monkeypatch.setattr(watch.adapter, "update", lambda seen, now: reported.append(seen.oscillation_strength) or now)
     rewards = [0.0, 8.0, 2.0, 10.0, 4.0, 12.0, 6.0]
     signs = {"td_mean": 1.0, "td_var": 1.0, "local_structure": 0.5}
     for step, reward in enumerate(rewards, 1):
         watch.after(step, signs | {"episode_return": reward}, learner)
     averages = [0.0, 4.0, 3.0, 6.5, 5.25, 8.625, 7.3125]
-    assert told[-1] == sign_changes(averages[-watch.config.early_stopping.window - 2 :])
+    assert reported[-1] == sign_changes(averages[-watch.config.early_stopping.window - 2 :])
     assert RunWatch(config, EventBus()).state_dict()["rewards"] == [] and watch.state_dict()["rewards"] == averages
 
 
@@ -271,10 +271,10 @@ def test_a_run_that_owes_less_than_a_step_an_update_resumes_as_if_it_had_not_sto
         total_steps=64 * 10,
         checkpoint_every=10_000,
     )
-    whole, seen, straight = fly(tmp_path / "whole", config, progress=(told := []).append), [], []
+    whole, seen, straight = fly(tmp_path / "whole", config, progress=(reported := []).append), [], []
     fly(tmp_path / "parts", config, stop=lambda: len(seen) >= 4, progress=seen.append)
     fly(tmp_path / "parts", config, progress=seen.append)
-    straight, resumed = ([m.metrics.get("stop_cost") for m in run] for run in (told, seen))
+    straight, resumed = ([m.metrics.get("stop_cost") for m in run] for run in (reported, seen))
     assert straight == resumed and sum(cost is not None for cost in straight) > 3, whole.reason
 
 
@@ -295,7 +295,7 @@ def test_every_learner_may_be_stopped_early_and_stays_stopped(algorithm, tmp_pat
 @pytest.mark.parametrize(
     ("where", "core"), [("td_targets", "none"), ("td_targets", "gru"), ("latents", "gru"), ("q_regulariser", "none")]
 )
-def test_smoothing_acts_in_every_place_and_says_how_much(where, core, tmp_path):
+def test_smoothing_acts_in_every_place_and_reports_how_much(where, core, tmp_path):
     short = {"total_steps": 128, "checkpoint_every": 10_000}
     smoothing = {"enabled": True, "apply_to": where, "k": 4, "free_energy_weight": 1e-3}
     made = fly(tmp_path / "a", make_config(core, kernel_smoothing=smoothing, **short))

@@ -209,7 +209,7 @@ def test_a_group_that_cannot_be_joined_is_refused(name, value, monkeypatch):
         pass
 
 
-def test_who_is_left_by_another_process_is_told_so(monkeypatch):
+def test_a_process_left_by_another_raises_run_error(monkeypatch):
     def gone(*_, **__):
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1\nframe #0")
 

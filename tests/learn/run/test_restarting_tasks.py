@@ -1,4 +1,4 @@
-"""Tasks that cannot be taken up where they were: a resumed run begins new episodes, which know nothing of the old."""
+"""Tasks that cannot be taken up where they were: a resumed run begins new episodes, independent of the old."""
 
 import copy
 
@@ -41,9 +41,9 @@ def test_the_memory_of_an_abandoned_episode_is_not_compared_with_the_next_one():
     state = copy.deepcopy(collector.state_dict())
     taken_up, _ = small_parts(config(), RestartingEnv(ROWS))
     taken_up.load_state_dict(state)
-    told = filled(taken_up).aux[:, :, 1]
-    # What decision t was like is told with decision t + 1.
-    assert not told[: EXCLUSION + 1].any() and told[EXCLUSION + 1].all()
+    reported = filled(taken_up).aux[:, :, 1]
+    # The result of decision t is an input of decision t + 1.
+    assert not reported[: EXCLUSION + 1].any() and reported[EXCLUSION + 1].all()
 
 
 def test_a_resumed_run_scales_rewards_by_the_episodes_it_flies(tmp_path, monkeypatch):

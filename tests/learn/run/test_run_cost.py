@@ -59,7 +59,7 @@ def test_processor_time_is_added_up_over_the_starts_of_a_run():
 
 
 @pytest.mark.parametrize("damage", ["gone", "broken"])
-def test_a_run_whose_earlier_starts_told_nothing_has_no_sum(damage):
+def test_a_run_with_unknown_earlier_starts_has_no_sum(damage):
     file = start(0.0).path / "cpu_seconds.json"
     file.unlink() if damage == "gone" else file.write_text("{")
     start(0.0)

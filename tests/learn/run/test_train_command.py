@@ -14,7 +14,6 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.cli.training.flags import TrainFlags
 from navi_core.cli.training.versions import fitting_latest
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
@@ -73,18 +72,18 @@ def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         (["env.task=point_goal"], "keeps the reward preset explore"),
         (["env.task=point_goal", "env.reward.preset=point_goal"], None),
         (["env.reward.preset=point_goal"], None),
     ],
 )
-def test_a_task_that_is_only_set_is_told_what_the_flag_sets_beside_it(settings, told, capsys):
-    TrainFlags(preset="quick", assign=settings).resolve("ppo")
-    TrainFlags(preset="quick", assign=["env.reward.preset=explore"], task="point_goal").resolve("ppo")
+def test_a_task_set_without_its_flag_warns_what_the_flag_also_sets(settings, reported, capsys):
+    flagged_config("ppo", "quick", None, settings, None, {}, {})
+    flagged_config("ppo", "quick", None, ["env.reward.preset=explore"], None, {"task": "point_goal"}, {})
     warned = capsys.readouterr().err
-    assert (told in warned and "--task point_goal sets both" in warned) if told else warned == ""
+    assert (reported in warned and "--task point_goal does both" in warned) if reported else warned == ""
 
 
 def test_a_latest_that_does_not_fit_is_begun_without_and_one_that_is_named_is_an_error(home, caplog):
@@ -148,8 +147,8 @@ def test_train_again_and_on_from_latest(home):
     assert (again["version"], again["resumed_from"]) == ("v001", 128), "a finished run is neither flown nor registered"
 
     registry = Registry(home / "models")
-    told = [json.loads(line) for file in (home / "outbox").glob("*-models.ndjson") for line in file.open()]
-    assert {(row["version"], row["run_id"]) for row in told if "version" in row} == {("v001", first["run_id"])}
+    reported = [json.loads(line) for file in (home / "outbox").glob("*-models.ndjson") for line in file.open()]
+    assert {(row["version"], row["run_id"]) for row in reported if "version" in row} == {("v001", first["run_id"])}
     further = navi(home, "--steps", "64", "--seed", "1")
     assert further["initial"] == str(registry.resolve("v001").path)
     assert registry.resolve(further["version"]).parents == ("v001",)
@@ -181,7 +180,7 @@ def test_a_task_is_learned_by_the_same_command_and_never_becomes_a_pilot(home):
         navi(home, "--steps", "64", "--task", "cart_pole", "--set", "task_options.poles=2")
 
 
-def test_a_run_that_is_not_registered_says_why_it_has_no_version(home):
+def test_an_unregistered_run_logs_why_it_has_no_version(home):
     settings = str(home.parent / "settings.json")
     command = ["train", "ppo", "--config", settings, "--steps", "64", "--no-register"]
     done = CliRunner().invoke(build_app(groups=("training.train",), plugins=False), command)
@@ -211,7 +210,7 @@ def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(ho
     assert asked == [2, 2] and len(files) == 2 and (home / "scenes" / "manifest.json").is_file()
 
 
-def test_scenes_that_cannot_be_read_are_left_out_and_told_and_alone_they_are_an_error(home, caplog):
+def test_unreadable_scenes_are_left_out_with_a_warning_and_alone_raise(home, caplog):
     """One of a folder, a mesh or a compiled scene, does not end the training on the others."""
     first = navi(home, "--steps", str(ROWS * ROLLOUT))
     folder = home.parent / "flats"

@@ -1,4 +1,4 @@
-"""Weights meet another corpus: the run says when names have other semantic ids than those that were learned."""
+"""Weights meet another corpus: the run warns of names with other semantic ids than those that were learned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def over(vocabulary: dict[str, int]) -> MixedEndingsEnv:
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "reported"),
     [
         (LEARNED, ""),
         (LEARNED | {"zebra": 4}, ""),
@@ -29,12 +29,12 @@ def over(vocabulary: dict[str, int]) -> MixedEndingsEnv:
         ({"surface": 1, "bed": 2, "chair": 3, "wall": 4}, "2 of 4 names differ, first 'chair' (2 there, 3 here)"),
     ],
 )
-def test_a_run_from_other_weights_tells_of_other_ids(tmp_path, caplog, now, told):
+def test_a_run_from_other_weights_warns_of_changed_ids(tmp_path, caplog, now, reported):
     config = make_config(total_steps=None)
     first, _ = fly(tmp_path / "a", config, env=over(LEARNED), stop=lambda: True)
     fly(tmp_path / "b", config, env=over(now), initial=first.checkpoint, stop=lambda: True)
     warnings = [record.getMessage() for record in caplog.records if "semantic ids" in record.getMessage()]
-    assert len(warnings) == bool(told) and all(told in text and "--init none" in text for text in warnings)
+    assert len(warnings) == bool(reported) and all(reported in text and "--init none" in text for text in warnings)
 
 
 def test_weights_without_a_vocabulary_say_nothing():
