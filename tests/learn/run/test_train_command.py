@@ -80,10 +80,10 @@ def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
     ],
 )
 def test_a_task_set_without_its_flag_warns_what_the_flag_also_sets(settings, reported, capsys):
-    flagged_config("ppo", "quick", None, settings, None, {}, {})
-    flagged_config("ppo", "quick", None, ["env.reward.preset=explore"], None, {"task": "point_goal"}, {})
+    TrainFlags(preset="quick", assign=settings).resolve("ppo")
+    TrainFlags(preset="quick", assign=["env.reward.preset=explore"], task="point_goal").resolve("ppo")
     warned = capsys.readouterr().err
-    assert (reported in warned and "--task point_goal does both" in warned) if reported else warned == ""
+    assert (reported in warned and "--task point_goal sets both" in warned) if reported else warned == ""
 
 
 def test_a_latest_that_does_not_fit_is_begun_without_and_one_that_is_named_is_an_error(home, caplog):
