@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
+from navi_core.cli.training.flags import TrainFlags
 from navi_core.cli.training.versions import fitting_latest
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
