@@ -1,4 +1,4 @@
-"""A drone's own map read as a compass: where there is floor that it has not seen, or the way to its goal.
+"""Frontier features of an occupancy map: directions to unseen floor, or the way to a goal.
 
 What is free and not seen is worth flying to, and where there is none, the edge of what is known: the frontier
 (Yamauchi 1997). The way to it is measured along free cells without walls, so that a frontier behind a wall is as far
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from navi_core.config.policy import AHEAD, RINGS, SECTORS
 from navi_core.mapping.occupancy_map import FREE, SEEN, WALL
 
-__all__ = ["EDGE", "FIFTHS", "NOWHERE", "SLIVER", "UNREACHED", "UNSEEN", "read", "ways"]
+__all__ = ["EDGE", "FIFTHS", "NOWHERE", "SLIVER", "UNREACHED", "UNSEEN", "frontier_features", "path_costs"]
 
 FIFTHS = 5
 """Cost of a straight step between cells; a diagonal one costs 7, √2 to one per cent (Borgefors 1986)."""
@@ -25,7 +25,7 @@ UNREACHED = 2**30
 UNSEEN, EDGE, SLIVER = 0, 1, 2
 """What counts as frontier: free cells that have not been seen, with many such around; where no way leads to one, open
 cells beside much that is not known, as a room is whose door was passed; where there is none either, unseen cells with
-some around. Less are slivers in corners that a flight sees in passing."""
+some around. Fewer are slivers in corners that a flight sees in passing."""
 NOWHERE = -1
 """No goal, in place of its cell: the way is to the frontier."""
 
@@ -34,11 +34,11 @@ _BUCKETS = 16
 _MANY, _MUCH, _SOME = 15, 8, 4
 """Cells in a window of 5 × 5, 5 × 5 and 3 × 3 with a frontier cell in its middle: unseen, unknown, unseen ones."""
 _LOOK = 2.0
-"""A direction is judged by the place this far along it [m], or by the last free one before."""
+"""A direction is judged by the cell this far along it [m], or by the last free one before."""
 _MARGIN = 12
 """Cells around what is drawn and a goal through which the way to the goal may lead."""
 _PAST = 28
-"""With a goal no way is told apart that is this much longer than the one from here [fifths]: a promise is −1 from 25 on
+"""With a goal no way is distinguished that is this much longer than the one from here [fifths]: a promise is −1 from 25 on
 over 2 m, and a neighbour's way is at most two diagonal steps at double cost longer, unless a corner parts them."""
 _NEAR, _HOME = 4.0, 6.0
 """Ways to the frontier at which its nearness falls to 1/e: from the end of a direction, and from here [m]."""
@@ -100,7 +100,7 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def ways(
+def path_costs(
     marks: Bytes,
     box: Rows,
     rule: int,
@@ -111,7 +111,7 @@ def ways(
     goal: int = NOWHERE,
     here: int = NOWHERE,
 ) -> None:
-    """Measure the way from every free cell of a map to the nearest frontier, around corners not through them.
+    """Measure the shortest path from every free cell of a map to the nearest frontier, around corners not through them.
 
     Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the way may lead through what is not known,
     which costs double, as does what lies beside it (the free-space assumption, Koenig and Likhachev 2002).
@@ -222,7 +222,99 @@ def _beside(
 
 
 @numba.njit(cache=True, nogil=True)
-def read(
+def _goal_cell(goal: Floats, cell: float, size: int, area: Rows) -> int:
+    """Return the flat index of a goal's cell, and widen the area to it; one beyond the map is flown to by its edge."""
+    if math.isnan(goal[0]):
+        return NOWHERE
+    gi = min(max(math.floor(goal[0] / cell + size / 2.0), 1), size - 2)
+    gk = min(max(math.floor(goal[1] / cell + size / 2.0), 1), size - 2)
+    area[0], area[1] = max(min(area[0], gi) - _MARGIN, 0), min(max(area[1], gi) + _MARGIN, size - 1)
+    area[2], area[3] = max(min(area[2], gk) - _MARGIN, 0), min(max(area[3], gk) + _MARGIN, size - 1)
+    return gi * size + gk
+
+
+@numba.njit(cache=True, nogil=True)
+def _write_sectors(
+    marks: Bytes,
+    way: Ints,
+    area: Rows,
+    where: tuple[float, float, float],
+    own: int,
+    most: int,
+    cell: float,
+    sight: float,
+    out: Float32,
+) -> None:
+    """Write promise and nearness of each sector, `own` the way from here, `UNREACHED` for none.
+
+    Ways are bounded by `most`.
+    """
+    (px, pz, yaw), metres, reached = where, cell / FIFTHS, own < UNREACHED
+    for s in range(SECTORS):
+        angle = 2.0 * math.pi * s / SECTORS - yaw
+        dx, dz = math.sin(angle), -math.cos(angle)
+        least, promise = math.inf, -1.0
+        for n in range(1, int(sight / cell) + 1):
+            ni, nk = math.floor(px + dx * n), math.floor(pz + dz * n)
+            if not (area[0] <= ni <= area[1] and area[2] <= nk <= area[3]) or not _open(marks[ni, nk]):
+                break
+            there = min(way[ni, nk], most)
+            if there < UNREACHED:
+                left = there * metres
+                least = min(least, left)
+                if n * cell <= _LOOK:
+                    promise = ((own * metres if reached else 0.0) - left) / (n * cell)
+        out[s] = min(max(promise, -1.0), 1.0) if reached else 0.0
+        out[SECTORS + s] = math.exp(-least / _NEAR)
+
+
+@numba.njit(cache=True, nogil=True)
+def _write_counts(
+    way: Ints, area: Rows, i: int, k: int, where: tuple[float, float, float], cell: float, out: Float32
+) -> None:
+    """Write log(1 + frontier cells) / 3 of each (sector, ring) around a cell."""
+    (px, pz, yaw), bands = where, len(RINGS)
+    count = np.zeros((SECTORS, bands), np.float64)
+    around = int(RINGS[bands - 1] / cell)
+    for ni in range(max(i - around, area[0]), min(i + around, area[1]) + 1):
+        for nk in range(max(k - around, area[2]), min(k + around, area[3]) + 1):
+            if way[ni, nk] != 0:
+                continue
+            x, z = ni + 0.5 - px, nk + 0.5 - pz
+            away = math.hypot(x, z) * cell
+            for r in range(bands):
+                if away <= RINGS[r]:
+                    turn = (math.atan2(x, -z) + yaw) / (2.0 * math.pi) * SECTORS + 0.5
+                    count[math.floor(turn) % SECTORS, r] += 1.0
+                    break
+    for s in range(SECTORS):
+        for r in range(bands):
+            out[s * bands + r] = math.log1p(count[s, r]) / _COUNT_SCALE
+
+
+@numba.njit(cache=True, nogil=True)
+def _write_bearings(
+    marks: Bytes,
+    way: Ints,
+    area: Rows,
+    i: int,
+    k: int,
+    where: tuple[float, float, float],
+    hoped: bool,
+    out: Float32,
+) -> None:
+    """Write the bearings, cosine and sine, of the waypoints `AHEAD` of a cell from which there is a way."""
+    px, pz, yaw = where
+    for n in range(len(AHEAD)):
+        ni, nk = _along(marks, way, area, i, k, AHEAD[n], hoped)
+        x, z = ni + 0.5 - px, nk + 0.5 - pz
+        if math.hypot(x, z) > 0.0:
+            turn = math.atan2(x, -z) + yaw
+            out[2 * n], out[2 * n + 1] = math.cos(turn), math.sin(turn)
+
+
+@numba.njit(cache=True, nogil=True)
+def frontier_features(  # its length is the list of arguments
     marks: Bytes,
     rows: Rows,
     pose: Floats,
@@ -235,15 +327,14 @@ def read(
     out: Float32,
     everywhere: bool = False,
 ) -> None:
-    """Read the compass of some rows.
+    """Compute the frontier features of some rows.
 
-    Where a row has a goal, that takes the frontier's place in all that follows, its way may lead through what is not
-    known, and longer ways than the one from here and `_PAST` count as so long. For each sector, seen from the drone's
-    heading: the *promise* of flying 2 m straight that way through known free cells, the metres by which the way to
-    the frontier becomes shorter, per metre flown, in [−1, 1]; how *near* the frontier is from the best cell within
-    sight on that line, exp(−way / 4 m); and for each ring log(1 + frontier cells) / 3. Then the bearings, cosine and
-    sine, of the places a few cells along the way to the nearest frontier, exp(−way from here / 6 m), and whether
-    there is a way at all.
+    A goal takes the frontier's place: its way may lead through unknown cells, and ways longer than the one from here
+    plus `_PAST` count as that long. Each sector, relative to the heading, has three features. Its *promise* is the
+    shortening of the way to the frontier per metre of straight flight through known free cells, over 2 m, in [−1, 1].
+    Its *nearness* is exp(−way / 4 m) from the best cell within sight on that line. Its counts are log(1 + frontier
+    cells) / 3 for each ring. Then follow the bearings, cosine and sine, of waypoints along the way to the nearest
+    frontier, exp(−way from here / 6 m), and whether there is a way.
 
     Args:
         marks: (R, G, G) marks.
@@ -252,84 +343,39 @@ def read(
         reach: (R, Az) horizontal ranges [m].
         box: (R, 4) first and last index that may be marked, along x and along z.
         cell: Edge of a cell [m].
-        sight: How far a straight flight is followed [m].
-        scratch: (G, G) ways, (16, G²) queue, (16,) fill, (G, G) factors of `ways`.
-        goal: (R, 2) x and z of goals [m] from the middle of the map; no numbers for rows without.
+        sight: Length of a straight flight that is followed [m].
+        scratch: (G, G) ways, (16, G²) queue, (16,) fill, (G, G) factors of `path_costs`.
+        goal: (R, 2) x and z of goals [m] from the middle of the map; NaN for rows without.
         out: (R, OCCUPANCY_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
-            (place, 2), the way from here, whether there is one; written, but for the last `MOVED`.
-        everywhere: Measure all ways to a goal; slower, and what is told is the same.
+            (waypoint, 2), the way from here, whether there is one; written, but for the last `MOVED`.
+        everywhere: Measure all ways to a goal; slower, with the same features.
     """
     way, queue, fill, factor = scratch
-    size, bands = marks.shape[1], len(RINGS)
-    half = size / 2.0
-    metres = cell / FIFTHS
-    count = np.zeros((SECTORS, bands), np.float64)
+    size, half = marks.shape[1], marks.shape[1] / 2.0
+    counts = 2 * SECTORS
+    bearings = counts + SECTORS * len(RINGS)
+    last = bearings + 2 * len(AHEAD)
     area = np.empty(4, np.int64)
     for b in rows:
         area[:] = box[b]
-        px, pz, yaw = pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3]
-        i, k = math.floor(px), math.floor(pz)
-        hoped, to = not math.isnan(goal[b, 0]), NOWHERE
-        if hoped:
-            # One that lies beyond the map is flown to by the map's edge.
-            gi = min(max(math.floor(goal[b, 0] / cell + half), 1), size - 2)
-            gk = min(max(math.floor(goal[b, 1] / cell + half), 1), size - 2)
-            to = gi * size + gk
-            area[0], area[1] = max(min(area[0], gi) - _MARGIN, 0), min(max(area[1], gi) + _MARGIN, size - 1)
-            area[2], area[3] = max(min(area[2], gk) - _MARGIN, 0), min(max(area[3], gk) + _MARGIN, size - 1)
-        x0, x1, z0, z1 = area[0], area[1], area[2], area[3]
-        inside, reached = x0 <= i <= x1 and z0 <= k <= z1, False
+        where = (pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3])
+        i, k = math.floor(where[0]), math.floor(where[1])
+        to = _goal_cell(goal[b], cell, size, area)
+        hoped = to != NOWHERE
+        inside, reached = area[0] <= i <= area[1] and area[2] <= k <= area[3], False
         for rule in (UNSEEN, EDGE, SLIVER):
             here = i * size + k if hoped and inside and not everywhere else NOWHERE
-            ways(marks[b], area, rule, way, queue, fill, factor, to, here)
+            path_costs(marks[b], area, rule, way, queue, fill, factor, to, here)
             if inside and marks[b, i, k] & WALL and way[i, k] != 0:
-                i, k = _beside(marks[b], way, area, px, pz, yaw, reach[b] / cell, hoped)
+                i, k = _beside(marks[b], way, area, where[0], where[1], where[2], reach[b] / cell, hoped)
             reached = inside and way[i, k] < UNREACHED
             if reached or hoped:
                 break
-        own = way[i, k] * metres if reached else 0.0
-        for s in range(SECTORS):
-            angle = 2.0 * math.pi * s / SECTORS - yaw
-            dx, dz = math.sin(angle), -math.cos(angle)
-            least, promise = math.inf, -1.0
-            for n in range(1, int(sight / cell) + 1):
-                ni, nk = math.floor(px + dx * n), math.floor(pz + dz * n)
-                if not (x0 <= ni <= x1 and z0 <= nk <= z1) or not _open(marks[b, ni, nk]):
-                    break
-                there = min(way[ni, nk], way[i, k] + _PAST) if hoped and reached else way[ni, nk]
-                if there < UNREACHED:
-                    left = there * metres
-                    least = min(least, left)
-                    if n * cell <= _LOOK:
-                        promise = (own - left) / (n * cell)
-            out[b, s] = min(max(promise, -1.0), 1.0) if reached else 0.0
-            out[b, SECTORS + s] = math.exp(-least / _NEAR)
-        count[:] = 0.0
-        around = int(RINGS[bands - 1] / cell)
-        for ni in range(max(i - around, x0), min(i + around, x1) + 1):
-            for nk in range(max(k - around, z0), min(k + around, z1) + 1):
-                if way[ni, nk] != 0:
-                    continue
-                x, z = ni + 0.5 - px, nk + 0.5 - pz
-                away = math.hypot(x, z) * cell
-                for r in range(bands):
-                    if away <= RINGS[r]:
-                        turn = (math.atan2(x, -z) + yaw) / (2.0 * math.pi) * SECTORS + 0.5
-                        count[math.floor(turn) % SECTORS, r] += 1.0
-                        break
-        for s in range(SECTORS):
-            for r in range(bands):
-                out[b, 2 * SECTORS + s * bands + r] = math.log1p(count[s, r]) / _COUNT_SCALE
-        at = 2 * SECTORS + SECTORS * bands
-        for n in range(len(AHEAD)):
-            ni, nk = _along(marks[b], way, area, i, k, AHEAD[n], hoped) if reached else (i, k)
-            x, z = ni + 0.5 - px, nk + 0.5 - pz
-            away = math.hypot(x, z)
-            ahead, right = 0.0, 0.0
-            if reached and away > 0.0:
-                turn = math.atan2(x, -z) + yaw
-                ahead, right = math.cos(turn), math.sin(turn)
-            out[b, at + 2 * n], out[b, at + 2 * n + 1] = ahead, right
-        at += 2 * len(AHEAD)
-        out[b, at] = math.exp(-own / _HOME) if reached else 0.0
-        out[b, at + 1] = 1.0 if reached else 0.0
+        own = way[i, k] if reached else UNREACHED
+        most = own + _PAST if hoped and reached else UNREACHED
+        _write_sectors(marks[b], way, area, where, own, most, cell, sight, out[b])
+        _write_counts(way, area, i, k, where, cell, out[b, counts:bearings])
+        out[b, bearings : last + 2] = 0.0
+        if reached:
+            _write_bearings(marks[b], way, area, i, k, where, hoped, out[b, bearings:last])
+            out[b, last], out[b, last + 1] = math.exp(-own * (cell / FIFTHS) / _HOME), 1.0

@@ -19,7 +19,7 @@ from torch import Tensor
 from navi_core.config import DynamicsConfig, EnvConfig
 from navi_core.config.policy import MOVED, OCCUPANCY_INPUTS
 from navi_core.errors import ConfigError
-from navi_core.mapping.frontier_features import read
+from navi_core.mapping.frontier_features import frontier_features
 from navi_core.mapping.occupancy_map import draw, read_levels
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.odometry import reckon
@@ -273,7 +273,7 @@ class OccupancyMemory:
         for row in chosen[np.abs(pose[:, [0, 2]]).max(axis=1) > _SCROLL]:
             self._scroll(row)
         draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, CELL, LONGEST, VIEW_RADIUS)
-        read(
+        frontier_features(
             self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._goal, self._told
         )  # fmt: skip
         return torch.from_numpy(self._told[chosen].copy()).to(device)

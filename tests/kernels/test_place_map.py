@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from navi_core.config.policy import AHEAD, MOVED, OCCUPANCY_INPUTS, RINGS, SECTORS
-from navi_core.mapping.frontier_features import EDGE, NOWHERE, SLIVER, UNREACHED, UNSEEN, read, ways
+from navi_core.mapping.frontier_features import EDGE, NOWHERE, SLIVER, UNREACHED, UNSEEN, frontier_features, path_costs
 from navi_core.mapping.occupancy_map import FREE, SEEN, WALL, draw, read_levels
 
 BOTH = FREE | SEEN
@@ -27,7 +27,7 @@ def scratch_of(size):
 def measured(marks, box=None, rule=UNSEEN, goal=NOWHERE, here=NOWHERE):
     way, queue, fill, factor = scratch_of(len(marks))
     box = np.array([0, len(marks) - 1, 0, len(marks) - 1] if box is None else box, np.int64)
-    ways(marks, box, rule, way, queue, fill, factor, goal, here)
+    path_costs(marks, box, rule, way, queue, fill, factor, goal, here)
     return way
 
 
@@ -277,7 +277,7 @@ def compass(marks, *poses, reach=None, goal=(np.nan, np.nan), everywhere=False):
     reach = np.full((len(pose), 16), 20.0) if reach is None else np.tile(reach, (len(pose), 1))
     aims = np.tile(np.array(goal), (len(pose), 1))
     maps, scratch = np.tile(marks, (len(pose), 1, 1)), scratch_of(len(marks))
-    read(maps, rows, pose, reach, box, CELL, SIGHT, scratch, aims, out, everywhere)
+    frontier_features(maps, rows, pose, reach, box, CELL, SIGHT, scratch, aims, out, everywhere)
     assert np.isnan(out[:, -MOVED:]).all(), "how the drone moved is not read from a map"
     return out[:, :-MOVED]
 
