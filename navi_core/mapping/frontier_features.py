@@ -38,7 +38,7 @@ _LOOK = 2.0
 _MARGIN = 12
 """Cells around what is drawn and a goal through which the way to the goal may lead."""
 _PAST = 28
-"""With a goal no way is distinguished that is this much longer than the one from here [fifths]: a promise is −1 from 25 on
+"""With a goal, ways are bounded by the one from here and this much more [fifths]: a promise is −1 from 25 on
 over 2 m, and a neighbour's way is at most two diagonal steps at double cost longer, unless a corner parts them."""
 _NEAR, _HOME = 4.0, 6.0
 """Ways to the frontier at which its nearness falls to 1/e: from the end of a direction, and from here [m]."""

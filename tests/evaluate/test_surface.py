@@ -10,7 +10,7 @@ from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.metrics.surface import SurfaceTruth, measure_surface
 from navi_core.world import Field, FloorMap
 from tests.evaluate.conftest import boxes_scene
-from tests.world.test_floor import stage
+from tests.world.floor.test_floor import stage
 
 
 def truth_of(scene):

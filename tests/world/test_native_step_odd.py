@@ -11,8 +11,8 @@ from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv
 from tests.evaluate.conftest import boxes_scene
 from tests.world.conftest import native_field
+from tests.world.spawning.test_spawning import open_air
 from tests.world.test_native_step import assert_same, assert_same_state
-from tests.world.test_spawning import open_air
 
 ROWS = 12
 FEW = {"grid": (3, 3, 3), "probe": (16, 6)}

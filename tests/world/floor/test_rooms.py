@@ -17,7 +17,7 @@ from navi_core.world.floor import rooms
 from navi_core.world.floor.rooms import _met, _met_of_all, rooms_on_open_ground
 from navi_core.world.spawning.spawn_pool import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
-from tests.world.test_spawning import sheet
+from tests.world.spawning.test_spawning import sheet
 
 HALF = 9.0
 """Half of the ground's edge [m]."""

@@ -16,7 +16,7 @@ from navi_core.world import Field, FloorMap, scene_verdict, spawn_pool
 from navi_core.world.floor.reachable import over_floor
 from navi_core.world.spawning.spawn_pool import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
-from tests.world.test_spawning import sheet
+from tests.world.spawning.test_spawning import sheet
 
 
 def stage(*more: np.ndarray) -> Scene:
