@@ -11,7 +11,7 @@ _GOLDEN, _MIX1, _MIX2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1C
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _spread(word, part):  # type: ignore[no-untyped-def]
+def _spread(word: np.uint64, part: int) -> np.uint64:
     x = np.uint64(word + _GOLDEN) ^ np.uint64(np.uint64(part) * _MIX2 + _GOLDEN)
     x = np.uint64((x ^ (x >> np.uint64(30))) * _MIX1)
     x = np.uint64((x ^ (x >> np.uint64(27))) * _MIX2)
@@ -19,7 +19,7 @@ def _spread(word, part):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always", error_model="numpy")
-def draw(key, row, episode, step):  # type: ignore[no-untyped-def]
+def draw(key: int, row: int, episode: int, step: int) -> np.float64:
     """Return `counter_random.uniform` of one row: `key` is the `stream_key` of its seed and purpose."""
     word = _spread(_spread(_spread(np.uint64(key), row), episode), step)
     return np.float64(word >> np.uint64(11)) * 2.0**-53

@@ -36,7 +36,8 @@ Int32 = npt.NDArray[np.int32]
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _half_area(box: Float32, i: int) -> float:
     dx, dy, dz = box[i, 3] - box[i, 0], box[i, 4] - box[i, 1], box[i, 5] - box[i, 2]
-    return dx * dy + dy * dz + dz * dx
+    area: float = dx * dy + dy * dz + dz * dx
+    return area
 
 
 @numba.njit(cache=True, error_model="numpy")

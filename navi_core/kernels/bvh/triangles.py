@@ -35,7 +35,8 @@ def _axis_separates(ax: float, ay: float, az: float, v: FloatArray, hx: float, h
     p1 = ax * v[1, 0] + ay * v[1, 1] + az * v[1, 2]
     p2 = ax * v[2, 0] + ay * v[2, 1] + az * v[2, 2]
     r = hx * abs(ax) + hy * abs(ay) + hz * abs(az)
-    return min(p0, p1, p2) > r or max(p0, p1, p2) < -r
+    separates: bool = min(p0, p1, p2) > r or max(p0, p1, p2) < -r
+    return separates
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -124,7 +125,8 @@ def closest_distance_squared(px: float, py: float, pz: float, t: FloatArray) -> 
         gamma = ((uy * wz - uz * wy) * nx + (uz * wx - ux * wz) * ny + (ux * wy - uy * wx) * nz) / area2
         if beta >= 0.0 and gamma >= 0.0 and beta + gamma <= 1.0:
             h = wx * nx + wy * ny + wz * nz
-            return h * h / area2
+            squared: float = h * h / area2
+            return squared
     return min(
         segment_distance_squared(px, py, pz, ax, ay, az, bx, by, bz),
         segment_distance_squared(px, py, pz, bx, by, bz, cx, cy, cz),

@@ -70,13 +70,14 @@ def add_quadrics(vertices: Float64, faces: Int32, border: Bool, quadrics: Float6
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _error(q: Float64, x: float, y: float, z: float) -> float:
-    return (
+    error: float = (
         q[0] * x * x
         + q[4] * y * y
         + q[7] * z * z
         + q[9]
         + 2.0 * (q[1] * x * y + q[2] * x * z + q[5] * y * z + q[3] * x + q[6] * y + q[8] * z)
     )
+    return error
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")

@@ -20,7 +20,8 @@ Float64 = npt.NDArray[np.float64]
 @numba.njit(cache=True, inline="always")
 def _area(p: Float64, a: int, b: int, c: int) -> float:
     """Return twice the signed area of three points."""
-    return (p[b, 0] - p[a, 0]) * (p[c, 1] - p[a, 1]) - (p[b, 1] - p[a, 1]) * (p[c, 0] - p[a, 0])
+    area: float = (p[b, 0] - p[a, 0]) * (p[c, 1] - p[a, 1]) - (p[b, 1] - p[a, 1]) * (p[c, 0] - p[a, 0])
+    return area
 
 
 @numba.njit(cache=True)
@@ -45,7 +46,8 @@ def _project(points: Float64, ring: Int64, p: Float64) -> float:
     for k in range(count):
         p[k, 0] = points[ring[k], i] - points[ring[0], i]
         p[k, 1] = points[ring[k], j] - points[ring[0], j]
-    return abs(n[drop])
+    area: float = abs(n[drop])
+    return area
 
 
 @numba.njit(cache=True)

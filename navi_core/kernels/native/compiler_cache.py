@@ -1,4 +1,4 @@
-"""How compilers are run, and the cache of what they built: `${XDG_CACHE_HOME:-~/.cache}/navi/kernels/<key>/`.
+"""Compiler runs and the cache of their builds: `${XDG_CACHE_HOME:-~/.cache}/navi/kernels/<key>/`.
 
 Processes that start together build once: a build runs under a file lock, in a temporary folder that is renamed
 into place. What lies there is whole, so it is taken without the lock: a cache may be another user's, or be mounted to
@@ -113,14 +113,14 @@ def build_key(sources: Iterable[Path], *parts: str) -> str:
 
 
 def run_compiler(command: Sequence[str], unavailable: type[ConfigError]) -> str:
-    """Run a compiler and return what it said.
+    """Run a compiler and return its output.
 
     Args:
         command: Program and arguments.
-        unavailable: Raised where it cannot be run, takes more than five minutes or fails; carries the end of what it
-            said.
+        unavailable: Raised where it cannot be run, takes more than five minutes or fails; carries the end of its
+            output.
     """
-    # What it says of its version is part of a build's key, which is not to hang on a user's language.
+    # The compiler's version is part of a build's key, which must not depend on a user's language.
     english = os.environ | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -129,6 +129,6 @@ def run_compiler(command: Sequence[str], unavailable: type[ConfigError]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise unavailable(f"{command[0]} could not be run: {error}") from None
     if done.returncode:
-        said = "\n".join(done.stderr.strip().splitlines()[-8:])
-        raise unavailable(f"{command[0]} failed with code {done.returncode}:\n{said}")
+        errors = "\n".join(done.stderr.strip().splitlines()[-8:])
+        raise unavailable(f"{command[0]} failed with code {done.returncode}:\n{errors}")
     return done.stdout + done.stderr

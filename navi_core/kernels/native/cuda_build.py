@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class CudaUnavailableError(ConfigError):
-    """The CUDA kernels cannot be built or loaded on this machine; says why and what to install."""
+    """The CUDA kernels cannot be built or loaded on this machine; the message names the cause and what to install."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,15 @@ def nvrtc_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
             program, len(options), (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         )
         if code:
-            said = _bytes(library, program, "ProgramLog").decode(errors="replace").strip("\0\n")
-            raise CudaUnavailableError(f"NVRTC {nvrtc.version} failed for {architecture}:\n{said[-2000:]}")
+            log = _bytes(library, program, "ProgramLog").decode(errors="replace").strip("\0\n")
+            raise CudaUnavailableError(f"NVRTC {nvrtc.version} failed for {architecture}:\n{log[-2000:]}")
         return _bytes(library, program, "CUBIN")
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
 def nvcc_cubin(nvcc: str, architecture: str, target: Path, flags: Sequence[str] = ()) -> str:
-    """Write the machine code that nvcc makes and return what the assembler says of registers and spills.
+    """Write the machine code that nvcc makes and return the assembler's report of registers and spills.
 
     Args:
         nvcc: The program.
@@ -107,7 +107,7 @@ def nvcc_cubin(nvcc: str, architecture: str, target: Path, flags: Sequence[str] 
         flags: Further flags.
 
     Raises:
-        CudaUnavailableError: nvcc fails; carries the end of what it said.
+        CudaUnavailableError: nvcc fails; carries the end of its output.
     """
     command = [
         nvcc,

@@ -47,7 +47,7 @@ class CudaKernels:
     """
 
     def __init__(self, device: torch.device, flags: Sequence[str] = ()) -> None:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         major, minor = torch.cuda.get_device_capability(device)
         image = build_cubin(f"sm_{major}{minor}", flags)
         try:
@@ -108,9 +108,9 @@ class CudaKernels:
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._driver, name)(*arguments)
         if code:
-            said = ctypes.c_char_p()
-            self._driver.cuGetErrorString(code, ctypes.byref(said))
-            raise RuntimeError(f"{name}: {(said.value or b'unknown error').decode()} (CUDA error {code})")
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorString(code, ctypes.byref(text))
+            raise RuntimeError(f"{name}: {(text.value or b'unknown error').decode()} (CUDA error {code})")
 
 
 def _declare(driver: ctypes.CDLL) -> ctypes.CDLL:

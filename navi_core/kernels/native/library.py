@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class NativeUnavailableError(ConfigError):
-    """The C++ kernels cannot be built or loaded on this machine; says why and what to install."""
+    """The C++ kernels cannot be built or loaded on this machine; the message names the cause and what to install."""
 
 
 def find_compiler() -> list[str] | None:

@@ -1,6 +1,6 @@
 """Lists of ascending integers, one after the other: hashing, comparing, and their variable-length bytes.
 
-A number is written seven bits a byte, the lowest first; the highest bit says that another byte follows.
+A number is written seven bits a byte, the lowest first; the highest bit marks that another byte follows.
 """
 
 from __future__ import annotations

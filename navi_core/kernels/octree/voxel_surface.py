@@ -22,7 +22,7 @@ FP16_SLACK = 0.002
 PLANE_TOLERANCE = 0.02
 """Corner distances that differ from a plane's by more [voxel], or a normal that is longer or shorter, fit none."""
 AMBIGUOUS = 0.004
-"""Axes that fit this much alike are not told apart: across the middle of a voxel, all corners are at half a voxel."""
+"""Axes that fit this much alike are ambiguous: across the middle of a voxel, all corners are at half a voxel."""
 FLAT_NORMAL = 0.01
 """A normal whose square lacks more than this is cut by the surface on all four edges of an axis; fp16 lacks less."""
 OVERLAP = 0.02
@@ -248,7 +248,8 @@ def _nearest_ball(corners: Float32, x: float, y: float, z: float) -> tuple[float
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _at(labels: npt.NDArray[np.int64], axis: int, i: int, p: int, q: int) -> int:
     """Return the label of cell i along an axis and (p, q) along the two that follow it."""
-    return labels[i, p, q] if axis == 0 else (labels[q, i, p] if axis == 1 else labels[p, q, i])
+    label: int = labels[i, p, q] if axis == 0 else (labels[q, i, p] if axis == 1 else labels[p, q, i])
+    return label
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -34,7 +34,7 @@ def cuda_device(device: torch.device) -> torch.device:
     """Return a CUDA device with its index.
 
     Raises:
-        ConfigError: torch sees no such device; says what is missing.
+        ConfigError: torch sees no such device; the message names what is missing.
     """
     build = f"torch {torch.__version__}" + ("" if torch.version.cuda else ", a build without CUDA")
     if not torch.cuda.is_available():
@@ -51,7 +51,7 @@ class _Kernels(Protocol):
     resources: dict[str, KernelResources]
 
     def launch(
-        self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int
+        self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int, /
     ) -> None: ...
 
 
@@ -62,7 +62,9 @@ class _Loops:
         self._library = load_library()
         self.resources: dict[str, KernelResources] = {}
 
-    def launch(self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int) -> None:
+    def launch(
+        self, name: str, _blocks: int, _threads: int, parameters: Sequence[ctypes.Structure], _stream: int
+    ) -> None:
         getattr(self._library, f"navi_jobs_{name}")(*(ctypes.addressof(struct) for struct in parameters))
 
 
@@ -167,7 +169,7 @@ class CudaTracer:
             Points(self._scenes, points.data_ptr(), scene.data_ptr(), len(points), radius, None, out.data_ptr()),
         )
 
-    def _ask(self, name: str, points: Any) -> None:
+    def _ask(self, name: str, points: Points) -> None:
         if points.count:
             self._launch(name, -(-points.count // THREADS), THREADS, self._hierarchies, points)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Protocol
 
 import torch
 
@@ -19,18 +20,50 @@ from navi_core.errors import SceneError
 __all__ = ["cast_rays", "cast_rays_out", "distance", "register_field", "within"]
 
 _DEVICES = ("cpu", "cuda")
-_fields: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+class Hits(Protocol):
+    """Hits of rays; `world.RayHits` is one."""
+
+    @property
+    def depth(self) -> torch.Tensor:
+        """(B, R) [m]."""
+
+    @property
+    def semantic(self) -> torch.Tensor:
+        """(B, R) semantic ids."""
+
+    @property
+    def valid(self) -> torch.Tensor:
+        """(B, R) whether a surface was met."""
+
+
+class RayField(Protocol):
+    """A field that the operators call; `world.Field` is one."""
+
+    @property
+    def cast_rays(self) -> Callable[..., Hits]:
+        """Cast R rays from each origin."""
+
+    def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
+        """Return the distance to the nearest surface."""
+
+    def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
+        """Return whether the surface is nearer than `radius`."""
+
+
+_fields: weakref.WeakValueDictionary[int, RayField] = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
-def register_field(field: Any) -> int:
-    """Return a new number under which the operators find a field (anything that answers as `world.Field`)."""
+def register_field(field: RayField) -> int:
+    """Return a new number under which the operators find a field."""
     number = next(_numbers)
     _fields[number] = field
     return number
 
 
-def _field(number: int) -> Any:
+def _field(number: int) -> RayField:
     owner = _fields.get(number)
     if owner is None:
         raise SceneError(f"field {number} no longer exists; keep a reference to it while programs use it")
@@ -105,7 +138,7 @@ def distance(points: torch.Tensor, scene_index: torch.Tensor, field: int) -> tor
 
 
 @distance.register_fake
-def _(points: torch.Tensor, scene_index: torch.Tensor, field: int) -> torch.Tensor:
+def _(points: torch.Tensor, *_: object) -> torch.Tensor:
     return points.new_empty(points.shape[:1], dtype=torch.float32)
 
 
@@ -116,5 +149,5 @@ def within(points: torch.Tensor, scene_index: torch.Tensor, field: int, radius: 
 
 
 @within.register_fake
-def _(points: torch.Tensor, scene_index: torch.Tensor, field: int, radius: float) -> torch.Tensor:
+def _(points: torch.Tensor, *_: object) -> torch.Tensor:
     return points.new_empty(points.shape[:1], dtype=torch.bool)

@@ -74,7 +74,7 @@ def cell_words(
         cells: (S, 2) coarse cells per edge and resolution of each scene.
 
     Raises:
-        SceneError: A list is longer than a word can say.
+        SceneError: A list is longer than a word can hold.
     """
     words = np.zeros(len(grid), np.uint64)
     if len(records) and records[:, 1].max() >= _SPLIT_WORD:

@@ -316,4 +316,5 @@ def cast_tiles(
                 label[b, ray[lane]] = semantic[bases[s, 2] + f] if f >= 0 else 0
                 valid[b, ray[lane]] = f >= 0
         work[job, 0], work[job, 1] = flags[2], flags[3]
-    return work.sum(axis=0)
+    total: npt.NDArray[np.int64] = work.sum(axis=0)
+    return total

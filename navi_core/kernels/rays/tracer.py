@@ -1,8 +1,7 @@
 """The seam between a field and its kernels: the C++ library, or its numba twin.
 
-Both walk the same wide hierarchy and say the same to the bit, at four lanes of C++. `NAVI_TRACER` (or the
-argument of `Field`) says which: `native` insists on C++, `numba` on the twin, `auto` takes C++ where a
-compiler is at hand.
+Both walk the same wide hierarchy and agree to the bit, at four lanes of C++. `NAVI_TRACER` (or the argument of
+`Field`) chooses: `native` insists on C++, `numba` on the twin, `auto` takes C++ where there is a compiler.
 """
 
 from __future__ import annotations

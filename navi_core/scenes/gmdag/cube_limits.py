@@ -1,4 +1,4 @@
-"""Which cubes of voxels a file may describe: those in which single precision can tell two voxels apart."""
+"""Limits of a scene's cube: single precision must distinguish neighbouring voxels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_EDGE = 1e5
 
 
 def frame_fault(lower: Sequence[float], voxel_size: float, resolution: int) -> str | None:
-    """Say why no ray can be cast in a cube, None where one can.
+    """Return why no ray can be cast in a cube, None where one can.
 
     Args:
         lower: (3,) minimum corner [m], finite.

@@ -1,4 +1,4 @@
-"""The octree DAG of a scene: empty leaves that say how far to skip, surface leaves that list triangles.
+"""Octree DAG of a scene: empty leaves with the distance to skip, surface leaves with lists of triangles.
 
 The cube is halved until a coarse grid of at most 64³ cells is reached; below it a cell is halved while
 its list is long. Equal lists and equal subtrees are stored once.
@@ -21,7 +21,6 @@ from navi_core.kernels.octree.build import (
     gather_children,
 )
 from navi_core.kernels.octree.dag import (
-    COARSE_CELLS,
     EMPTY,
     INNER,
     KIND_SHIFT,
@@ -31,6 +30,7 @@ from navi_core.kernels.octree.dag import (
     path_counts,
 )
 from navi_core.kernels.octree.lists import take_lists
+from navi_core.kernels.octree.surface_tree import COARSE_CELLS
 from navi_core.scenes.gmdag.dedup import unique_lists, unique_rows
 
 __all__ = ["Dag", "DagSize", "build_dag", "levels_of"]
@@ -148,12 +148,12 @@ def build_dag(
         triangles: (F, 3, 3) corners in voxels, inside [0, resolution]³.
         resolution: Voxels along an edge, a power of two.
         max_leaf: The longest list that is not split.
-        progress: Told the stages "tree" and "dag" with the share of each, 0 to 1.
-        afford: Told how many entries a level's lists will have before they are made; raises where they are too many.
+        progress: Called with the stages "tree" and "dag" and the fraction of each, 0 to 1.
+        afford: Called with the entries of a level's lists before they are made; raises where they are too many.
     """
-    report = progress or (lambda stage, share: None)
+    report = progress or (lambda *_: None)
     coarse, _ = levels_of(resolution)
-    levels = _distribute(triangles, resolution, max_leaf, report, afford or (lambda references: None))
+    levels = _distribute(triangles, resolution, max_leaf, report, afford or (lambda _: None))
     report("dag", 0.0)
     bounds, items, number = unique_lists(*_joined([(level.bounds, level.items) for level in levels]))
     report("dag", 0.3)

@@ -33,8 +33,9 @@ POPCOUNT = np.array([bin(mask).count("1") for mask in range(256)], dtype=np.int6
 
 
 def is_leaf(words: Words) -> npt.NDArray[np.bool_]:
-    """Tell which words are leaves."""
-    return (words & LEAF_BIT) != 0
+    """Return which words are leaves."""
+    leaf: npt.NDArray[np.bool_] = (words & LEAF_BIT) != 0
+    return leaf
 
 
 def child_mask(words: Words) -> npt.NDArray[np.int64]:

@@ -56,7 +56,7 @@ class Scene:
     compile_hash: str
     """Hash of compiler version and configuration; empty for version 1 files."""
     verdict: str | None
-    """Spawn verdict PASS, MARGINAL or FAIL; None while nobody asked."""
+    """Spawn verdict PASS, MARGINAL or FAIL; None before an examination."""
     version: int
     """1 or 2: the file format."""
     triangles: npt.NDArray[np.float32] | None = None
@@ -155,7 +155,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException as error:
-        # Also where the process is told to stop in the middle.
+        # Also where the process is stopped in the middle.
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError | ValueError):  # a name that no file can have is a ValueError

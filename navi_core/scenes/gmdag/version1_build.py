@@ -79,7 +79,8 @@ def _finest_keys(voxels: npt.NDArray[np.int32], resolution: int) -> Int64:
 def _sorted_unique(keys: Int64) -> Int64:
     """Return the distinct keys in order; sorting beats the hash table `np.unique` uses for plain calls."""
     keys = np.sort(keys)
-    return keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+    distinct: Int64 = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+    return distinct
 
 
 def _add_empty_leaves(

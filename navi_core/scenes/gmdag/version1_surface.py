@@ -34,6 +34,7 @@ Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
 
 _OCTANTS = np.array([[o & 1, o >> 1 & 1, o >> 2 & 1] for o in range(8)], dtype=np.int64)
 
@@ -62,7 +63,7 @@ def surface_triangles(nodes: Words, resolution: int, lower: Float64, voxel_size:
     pieces = [
         _planes(key[near[flat]], planes[flat], semantic[nearest[near[flat]]]),
         _gaps(key[near[~flat]], corners[near[~flat]], semantic[nearest[near[~flat]]]),
-        _blocks(key, distance, semantic, known, resolution),
+        _blocks(key, distance, semantic, known),
     ]
     triangles = np.concatenate([piece for piece, _ in pieces])
     inside = np.clip(triangles, 0, resolution)
@@ -100,7 +101,7 @@ def _corner_distances(key: Int64, distance: Float32, resolution: int) -> tuple[F
     return corners, nearest
 
 
-def _look_up(key: Int64, wanted: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
+def _look_up(key: Int64, wanted: Int64) -> tuple[Int64, Bool]:
     """Return where ascending keys hold those wanted, and which are there."""
     found = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
     return found, key[found] == wanted if len(key) else np.zeros(len(wanted), np.bool_)
@@ -121,8 +122,8 @@ def _planes(key: Int64, planes: Float64, semantic: Int32) -> tuple[Float64, Int3
         moved[:, 3] += (planes[:, :3] * shift).sum(axis=1)
         moved *= np.where((moved[:, :3] * moved[first[group], :3]).sum(axis=1) < 0.0, -1.0, 1.0)[:, None]
         sums = [np.bincount(group, moved[:, a] * area) for a in range(4)]
-        mean = np.stack(sums, axis=1).astype(np.float64, copy=False)
-        mean /= np.linalg.norm(mean[:, :3], axis=1, keepdims=True)
+        mean: Float64 = np.stack(sums, axis=1).astype(np.float64, copy=False)
+        mean = mean / np.linalg.norm(mean[:, :3], axis=1, keepdims=True)
         off = moved - mean[group]
         apart = np.abs(((shift[:, None] + _OCTANTS * edge) * off[:, None, :3]).sum(axis=2) - off[:, 3:]).max(axis=1)
         alike = (apart <= MERGE_TOLERANCE) & (semantic == semantic[first[group]])
@@ -142,9 +143,7 @@ def _gaps(key: Int64, corners: Float32, semantic: Int32) -> tuple[Float64, Int32
     return _emitted(gap_faces, key, semantic, np.ascontiguousarray(corners), 1)
 
 
-def _blocks(
-    key: Int64, distance: Float32, semantic: Int32, known: npt.NDArray[np.bool_], resolution: int
-) -> tuple[Float64, Int32]:
+def _blocks(key: Int64, distance: Float32, semantic: Int32, known: Bool) -> tuple[Float64, Int32]:
     """Return triangles [voxel] and ids of surface corners in files that do not keep all corners of surface voxels.
 
     A cube of one voxel stands around each such corner: no ray passes between two. A corner of a voxel that has all

@@ -303,7 +303,7 @@ def _read_meta(text: bytes, refuse: Refuse) -> dict[str, Any]:
     }
 
 
-def _read_decimation(values: Any) -> Decimation:
+def _read_decimation(values: object) -> Decimation:
     if not isinstance(values, dict) or set(values) != {field.name for field in fields(Decimation)}:
         raise ValueError("decimation holds other fields than it should")
     for name, value in values.items():

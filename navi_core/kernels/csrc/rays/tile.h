@@ -310,7 +310,7 @@ class Tile {
         return changed;
     }
 
-    // A second face within a tie of the first. `tied_`: one that lies behind the best has had its say.
+    // A second face within a tie of the first. `tied_`: one that lies behind the best is known.
     void tie(int l, float t, int id, float& best) {
         const unsigned bit = 1u << l;
         if (t < best) {
