@@ -14,7 +14,7 @@ from navi_core.bench.report import Column, Log, Option, Report, Row, figure, rep
 from navi_core.bench.tasks import DQN_TARGETS, run_task, task_config
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.run.progress import Progress
+from navi_core.learn.run.result import Progress
 from navi_core.learn.run.threads import torch_threads
 from navi_core.presets import parse_assignments
 

@@ -19,7 +19,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.learn import train
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.run.checkpoints import checkpoints_in
-from navi_core.learn.run.progress import Progress
+from navi_core.learn.run.result import Progress
 from navi_core.models import load_checkpoint
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.presets import merge

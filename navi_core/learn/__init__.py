@@ -9,15 +9,14 @@ from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.algorithms.registry import KeepsData, Learner, build_learner, register_learner
 from navi_core.learn.estimators.advantages import gae, gae_reference, group_advantages
 from navi_core.learn.estimators.drift_smoother import DriftSmoother, free_energy
-from navi_core.learn.estimators.targets import double_dqn_targets, n_step_returns
+from navi_core.learn.estimators.losses import double_dqn_targets, n_step_returns
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.rollout.collector import Collector, RolloutStats
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.cloning_run import clone
 from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.learn.run.loop import train
-from navi_core.learn.run.progress import Progress, console_progress
-from navi_core.learn.run.result import TrainResult
+from navi_core.learn.run.result import Progress, TrainResult, console_progress
 
 __all__ = [
     "CloningLearner",

@@ -54,7 +54,8 @@ class Entity:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, with the kind and its version."""
-        plain = {name: dict(x) if isinstance(x, Mapping) else x for name, x in _shallow(self).items()}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain = {name: dict(x) if isinstance(x, Mapping) else x for name, x in values.items()}
         return {"kind": type(self).__name__, "version": self.version, **plain}
 
     def _require(self, holds: bool, name: str, allowed: str) -> None:
@@ -242,7 +243,3 @@ class PopulationMetrics(Entity):
         self._require(self.workers >= 1, "workers", "1 or more")
         self._not_negative("td_var")
         self._share("local_structure")
-
-
-def _shallow(entity: Entity) -> dict[str, Any]:
-    return {item.name: getattr(entity, item.name) for item in fields(entity)}

@@ -10,11 +10,12 @@ from navi_core.policy.navigation_policy import (
     EvaluateOutput,
     NavigationPolicy,
     build_policy,
+    count_macs,
     custom_networks,
     parameter_counts,
+    policy_macs,
 )
 from navi_core.policy.observation import ObservationScaling
-from navi_core.policy.operations import count_macs, policy_macs
 from navi_core.policy.rnd import RND
 from navi_core.policy.shaper import RewardShaper, ShapedReward
 

@@ -7,22 +7,56 @@ first update the importance ratio is one.
 
 from __future__ import annotations
 
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from navi_core.config import PolicyConfig
+from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.config.tasks import Spaces
 from navi_core.policy.cores import CORES
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import ENCODERS
 from navi_core.policy.heads import PRIVILEGED, ActorCritic
 from navi_core.policy.q_head import QHead
-from navi_core.policy.seeding import seeded
 from navi_core.policy.trunk import Trunk
 
-__all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "custom_networks", "parameter_counts"]
+__all__ = [
+    "ActOutput",
+    "EvaluateOutput",
+    "NavigationPolicy",
+    "build_policy",
+    "count_macs",
+    "custom_networks",
+    "parameter_counts",
+    "policy_macs",
+    "seeded",
+]
+
+# torch draws initial weights from one generator of the process: two threads that build at once would seed it for
+# each other, and either would get weights of no seed.
+_GENERATOR = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's CPU generator while modules are built, and leave it as it was; one thread at a time.
+
+    Args:
+        seed: Of the weights.
+    """
+    with _GENERATOR, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 @dataclass(frozen=True)
@@ -214,3 +248,42 @@ def custom_networks(encoder: str, core: str) -> str | None:
     parts = {"encoder": (encoder, ENCODERS.source(encoder)), "core": (core, CORES.source(core))}
     digests = [f"{kind} {name} {source}" for kind, (name, source) in parts.items() if source is not None]
     return ", ".join(digests) or None
+
+
+def count_macs(call: Callable[[], Any]) -> int:
+    """Return the multiply-accumulate operations of the products and convolutions that `call` makes.
+
+    Elementwise work is not counted. Attention runs in its plain form meanwhile, because fused kernels
+    hide their products from the counter.
+
+    Args:
+        call: What to count; it runs once, without gradients.
+    """
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        call()
+    out: int = counter.get_total_flops() // 2
+    return out
+
+
+def policy_macs(policy: NavigationPolicy) -> dict[str, int]:
+    """Return the measured multiply-accumulates of one decision of one row by part, and their total.
+
+    The parts are those of `parameter_counts`. The policy itself is not touched: a copy runs on the CPU.
+    """
+    policy = copy.deepcopy(policy).cpu()
+    config = policy.config
+    obs = torch.zeros(1, 3, config.azimuth_bins, config.elevation_bins)
+    aux, reset = torch.zeros(1, policy.config.aux_inputs), torch.zeros(1, dtype=torch.bool)
+    features, state = torch.zeros(1, config.width), policy.core.initial_state(1)
+    counts = {
+        "encoder": count_macs(lambda: policy.encoder(obs)),
+        # Without the occupancy features, which go through `places`.
+        "aux": 0 if policy.aux is None else count_macs(partial(policy.aux, torch.zeros(1, policy.aux.in_features))),
+        "core": count_macs(lambda: policy.core.step(features, state, reset)),
+        "heads": count_macs(lambda: policy.heads(features)),
+    }
+    if policy.places is not None:
+        counts["places"] = count_macs(partial(policy.places, torch.zeros(1, OCCUPANCY_INPUTS)))
+    if policy.critic_trunk is not None:
+        counts["critic_trunk"] = count_macs(partial(policy.critic_trunk.step, obs, aux, state, reset))
+    return counts | {"total": sum(counts.values())}

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from navi_core.config import ShaperConfig
 from navi_core.policy.episodic_memory import EpisodicMemory
+from navi_core.policy.navigation_policy import seeded
 from navi_core.policy.rnd import RND
-from navi_core.policy.seeding import seeded
 
 __all__ = ["RewardShaper", "ShapedReward", "loop_penalty"]
 

@@ -25,9 +25,8 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.run.monitor import RunWatch
-from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.records import RunRecord, now, run_device
-from navi_core.learn.run.result import Counters, TrainResult
+from navi_core.learn.run.result import Counters, Progress, TrainResult
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import TrainConfig
 from navi_core.config.tasks import Spaces
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.run.progress import Progress
-from navi_core.learn.run.result import TrainResult
+from navi_core.learn.run.result import Progress, TrainResult
 from navi_core.models import corpus_of
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.apex import train_apex

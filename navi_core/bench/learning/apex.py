@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
 from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.config import TrainConfig
-from navi_core.learn.run.progress import Progress
+from navi_core.learn.run.result import Progress
 from navi_core.presets import merge, parse_assignments
 from navi_core.record import RunDirectory
 

@@ -27,8 +27,7 @@ from navi_core.errors import ConfigError
 from navi_core.learn import Collector, PPOLearner, Rollout
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
-from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy
-from navi_core.policy.seeding import seeded
+from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy, seeded
 from navi_core.tasks import reference_task
 
 __all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "exact_ratio", "final_returns", "memory_cases", "run_memory"]

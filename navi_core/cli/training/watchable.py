@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from navi_core.learn.run.progress import Progress
+    from navi_core.learn.run.result import Progress
 
 __all__ = ["AUTO", "OFF", "Publish", "watchable"]
 

@@ -21,8 +21,6 @@ from navi_core.machine import whole_memory
 __all__ = ["PrioritizedReplay"]
 
 _MOST_OF_MEMORY = 0.8
-_PEEK = 2**40
-"""Added to the seed for draws that are only looked at."""
 _TREE_BYTES = 32
 """Memory of an item's priority, at most: two float64 for every place of a power of two."""
 
@@ -132,30 +130,15 @@ class PrioritizedReplay:
         Raises:
             ConfigError: The replay is empty, or n below 1.
         """
-        self._check_draw(n)
+        if n < 1 or not len(self):
+            raise ConfigError(f"{n} items asked of a replay that holds {len(self)}")
         places = self._tree.draw(n, self.seed, self._draws)
         self._draws += 1
         index = torch.from_numpy(places).to(self.device)
         # (N·P)^−β up to a factor that the division by the largest takes away.
         inverse = self._tree.weights(places) ** -self.beta
         weights = torch.from_numpy((inverse / inverse.max()).astype(np.float32)).to(self.device)
-        return self._items(index), index, weights
-
-    def peek(self, n: int, number: int) -> dict[str, Tensor]:
-        """Draw items to look at, by a stream of its own: what `sample` draws next does not depend on who looked.
-
-        Args:
-            n: How many.
-            number: Number of this look; with the seed it determines the draws.
-
-        Returns:
-            The items' tensors (n, …) by name.
-
-        Raises:
-            ConfigError: The replay is empty, or n below 1.
-        """
-        self._check_draw(n)
-        return self._items(torch.from_numpy(self._tree.draw(n, self.seed + _PEEK, number)).to(self.device))
+        return {name: x.index_select(0, index) for name, x in self._fields.items()}, index, weights
 
     def update(self, indices: object, priorities: ArrayLike | Tensor) -> None:
         """Give items new priorities.
@@ -171,13 +154,6 @@ class PrioritizedReplay:
         if len(places) and not (places.min() >= 0 and places.max() < len(self)):
             raise ConfigError(f"places {places.min()} … {places.max()} of a replay that holds {len(self)} items")
         self._tree.set(places, self._weights(priorities, len(places)))
-
-    def _items(self, index: Tensor) -> dict[str, Tensor]:
-        return {name: x.index_select(0, index) for name, x in self._fields.items()}
-
-    def _check_draw(self, n: int) -> None:
-        if n < 1 or not len(self):
-            raise ConfigError(f"{n} items asked of a replay that holds {len(self)}")
 
     def _weights(self, priorities: ArrayLike | Tensor | None, count: int) -> np.ndarray:
         if priorities is None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
-from navi_core.learn.estimators.targets import double_dqn_targets, n_step_returns
+from navi_core.learn.estimators.losses import double_dqn_targets, n_step_returns
 from navi_core.learn.replay.transitions import Items, SequenceItems, Tail, TransitionItems
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout

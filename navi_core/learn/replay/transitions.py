@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from navi_core.learn.estimators.targets import n_step_returns
+from navi_core.learn.estimators.losses import n_step_returns
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
 

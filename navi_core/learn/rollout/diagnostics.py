@@ -13,8 +13,8 @@ from torch import Tensor
 from navi_core.config import SmoothingConfig
 from navi_core.errors import NonFiniteError
 from navi_core.learn.estimators.knn_kernel import compute_knn_kernel, local_structure
+from navi_core.learn.estimators.losses import n_step_returns
 from navi_core.learn.estimators.noise import spread
-from navi_core.learn.estimators.targets import n_step_returns
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import NavigationPolicy

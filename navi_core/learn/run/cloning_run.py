@@ -25,9 +25,8 @@ from navi_core.learn.demos.compatibility import require_alike
 from navi_core.learn.demos.sequences import DemoFeed, demo_places
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.run.checkpoints import checkpoint_path, keep_checkpoint, take_up
-from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.records import RunRecord, now, run_device
-from navi_core.learn.run.result import TrainResult
+from navi_core.learn.run.result import Progress, TrainResult
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import choose_threads, torch_threads
 from navi_core.learn.run.warnings import changed_ids_warning

@@ -27,9 +27,8 @@ from navi_core.learn.rollout.execution import check_execution, use_precision
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.checkpoints import check_scenes, checkpoint_path, keep_checkpoint, mismatch, take_up
 from navi_core.learn.run.monitor import RunWatch
-from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.records import RunRecord, now, run_device
-from navi_core.learn.run.result import Counters, TrainResult
+from navi_core.learn.run.result import Counters, Progress, TrainResult
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import Threads, choose_threads, torch_threads
 from navi_core.learn.run.warnings import changed_ids_warning, void_warning

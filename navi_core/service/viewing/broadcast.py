@@ -26,7 +26,7 @@ from navi_core.world import Environment, EnvironmentWrapper, NavigationEnv, Step
 if TYPE_CHECKING:
     import torch
 
-    from navi_core.learn.run.progress import Progress
+    from navi_core.learn.run.result import Progress
 
 __all__ = ["TrainingBroadcast", "WatchedEnv"]
 

@@ -23,9 +23,8 @@ from navi_core.learn.entities import (
 from navi_core.learn.estimators import drift_smoother
 from navi_core.learn.estimators.noise import normals
 from navi_core.learn.events import AdaptationApplied, EarlyStopTriggered, Event, EventBus, ParameterSync, ReplayUpdate
-from navi_core.learn.run.adaptation import Adapter
 from navi_core.learn.run.early_stopping import aggregate, early_stop_check, rising_trend, stop_cost
-from navi_core.learn.run.monitor import RunWatch, sign_changes
+from navi_core.learn.run.monitor import Adapter, RunWatch, sign_changes
 from tests.learn.algorithms.test_dqn import collected, fly, make_config, parts
 
 FLAT = (1.0, 0.0, 1.0, 10.0)
