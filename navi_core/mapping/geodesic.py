@@ -20,7 +20,7 @@ __all__ = ["geodesic_distance"]
 
 @numba.njit(cache=True, inline="always")
 def _in_sight(free, ax, ay, az, bx, by, bz):  # type: ignore[no-untyped-def]
-    """Tell whether the segment between two points [voxels] stays in free voxels, tested every half of one."""
+    """Return whether the segment between two points [voxels] stays in free voxels, tested every half of one."""
     dx, dy, dz = bx - ax, by - ay, bz - az
     steps = int(math.sqrt(dx * dx + dy * dy + dz * dz) * 2.0) + 1
     for n in range(1, steps):
@@ -62,7 +62,7 @@ def geodesic_distance(
         p, q, r = at // (ny * nz), at // nz % ny, at % nz
         px, py, pz, base = p + 0.5, q + 0.5, r + 0.5, np.float64(out[p, q, r])
         if at == first:
-            px, py, pz, base = source[0], source[1], source[2], 0.0
+            px, py, pz, base = source[0], source[1], source[2], np.float64(0.0)
         if index != first and not _in_sight(free, px, py, pz, i + 0.5, j + 0.5, k + 0.5):
             # It was believed to be seen from there; it bends at its best settled neighbour instead.
             best = np.inf
@@ -89,8 +89,8 @@ def geodesic_distance(
                     if not (0 <= x < nx and 0 <= y < ny and 0 <= z < nz) or not free[x, y, z] or settled[x, y, z]:
                         continue
                     gx, gy, gz = x + 0.5 - px, y + 0.5 - py, z + 0.5 - pz
-                    length = np.float32(base + math.sqrt(gx * gx + gy * gy + gz * gz))
-                    if length < out[x, y, z]:
-                        out[x, y, z] = length
+                    shorter = np.float32(base + math.sqrt(gx * gx + gy * gy + gz * gz))
+                    if shorter < out[x, y, z]:
+                        out[x, y, z] = shorter
                         bend[x, y, z] = at
-                        heapq.heappush(queue, (length, np.int32((x * ny + y) * nz + z)))
+                        heapq.heappush(queue, (shorter, np.int32((x * ny + y) * nz + z)))

@@ -1,4 +1,4 @@
-"""Rays that met nothing: where there is nothing they are free, where they dropped out they tell nothing."""
+"""Missing rays: free where nothing is in range, unknown where the sensor dropped them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def nothing_there(valid: npt.NDArray[Any], a: int, e: int) -> bool:
 def measured_rays(valid: npt.NDArray[Any], first: int, last: int) -> npt.NDArray[np.bool_]:
     """Return (B, Az, last − first + 1) whether rays did not drop out, of observations' (B, Az, El) valid masks."""
     rows, azimuths, _ = valid.shape
-    told = np.empty((rows, azimuths, last - first + 1), np.bool_)
+    measured = np.empty((rows, azimuths, last - first + 1), np.bool_)
     for b in range(rows):
         for a in range(azimuths):
             for e in range(first, last + 1):
-                told[b, a, e - first] = valid[b, a, e] > 0 or nothing_there(valid[b], a, e)
-    return told
+                measured[b, a, e - first] = valid[b, a, e] > 0 or nothing_there(valid[b], a, e)
+    return measured
 
 
 @numba.njit(cache=True, nogil=True)

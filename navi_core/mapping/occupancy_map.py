@@ -1,7 +1,7 @@
-"""A drone's own map of one flight, drawn from level rays.
+"""Occupancy map of one flight, drawn from level rays.
 
 A map is a square of bytes around the place where the flight began. A level ray makes the cells it crosses FREE, and
-those within the view radius SEEN; the one in which it meets a surface is a WALL. A ray that dropped out tells nothing.
+those within the view radius SEEN; the one in which it meets a surface is a WALL. A dropped ray marks nothing.
 Most walls are thinner than a cell, and then rays cross it from both sides: without the mark a way would lead through
 them. `kernels.place_compass` reads it.
 """
@@ -76,7 +76,7 @@ def read_levels(
             for e in range(levels[0], levels[1] + 1):
                 valid = obs[b, 2, a, e] > 0.0
                 hit = hit and valid
-                # A ray that meets nothing is free as far as the sensor reaches; one that dropped out tells nothing.
+                # A ray that meets nothing is free as far as the sensor reaches; a dropped one marks nothing.
                 if valid or nothing_there(obs[b, 2], a, e):
                     longest = max(longest, obs[b, 0, a, e] if valid else 1.0)
             reach[b, a] = math.expm1(longest * scale) * flat if longest >= 0.0 else -1.0

@@ -1,4 +1,4 @@
-"""A pilot's map: a square grid around the place where its flight began, filled by its own observations.
+"""Occupancy map of a pilot: a square grid around the start of its flight, drawn from its own observations.
 
 Each cell is a byte of marks. A ray that flies level through a cell makes it FREE, within the view radius SEEN; a
 surface near the height of flight makes it HIT; the straight line between two neighbouring hits is a WALL that is
@@ -118,10 +118,10 @@ def chart(
                 box[b, 1] = max(box[b, 1], min(int(px + dx * end) + 2, marks.shape[1] - 1))
                 box[b, 2] = min(box[b, 2], max(int(pz + dz * end) - 2, 0))
                 box[b, 3] = max(box[b, 3], min(int(pz + dz * end) + 2, marks.shape[2] - 1))
-        told, levels = valid[b].reshape(bins, -1), rays // bins
+        seen, levels = valid[b].reshape(bins, -1), rays // bins
         for r in range(rays):
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
-            if not valid[b, r] and nothing_there(told, r // levels, r % levels):
+            if not valid[b, r] and nothing_there(seen, r // levels, r % levels):
                 end_x, end_z = (x * cos + z * sin) / cell, (z * cos - x * sin) / cell
                 _no_floor(marks[b], px, pz, end_x, y / cell, end_z, _DEEP / cell, view_radius / cell + 3.0)
         for r in range(rays):

@@ -1,4 +1,4 @@
-"""The way over a grid: Dijkstra's search with a cost for closeness, and the shortcut that is flown.
+"""Shortest path over a grid: Dijkstra's search with a cost for closeness, and shortcuts in line of sight.
 
 The same search serves the map that a pilot drew itself and the true one.
 """

@@ -1,4 +1,4 @@
-"""A pilot's random numbers: pure functions of (seed, key, episode, step), never of a batch.
+"""Random numbers of pilots: pure functions of (seed, key, episode, step), independent of the batch.
 
 A generator that is advanced gives a row other numbers as soon as another row joins its batch. These come from the
 world's counter-based draws; several numbers of one decision take neighbouring lanes of its step counter.

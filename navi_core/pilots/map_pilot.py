@@ -1,4 +1,4 @@
-"""What the pilots with a map share: finding a height to fly at, following a path, and keeping off surfaces.
+"""Base of the pilots with a map: finding a flight height, following a path, keeping off surfaces.
 
 A flight begins with a climb or a descent to the cruising height; from there on it is level, so that a plane map is
 enough.
@@ -120,7 +120,7 @@ class MapPilot(Pilot):
         self._age[gone] = 0
 
     def executed(self, actions: Tensor) -> None:
-        """Tell what was really flown, (B, 4)."""
+        """Record the executed actions, (B, 4)."""
         self._note(actions.detach().cpu().numpy())
 
     def _note(self, actions: npt.NDArray[np.float32]) -> None:

@@ -1,6 +1,6 @@
-"""What every scripted pilot is: an object that sees observations and answers with actions.
+"""Base of the scripted pilots: observations in, actions out.
 
-Most see nothing else. A privileged pilot is also told where it is and in which scene: it shows what knowing the map is
+Most see nothing else. A privileged pilot also has its pose and scene: it shows what knowing the map is
 worth, and teaches. A pilot keeps per-row memory (what it is turning towards, how long it holds a command). The memory
 belongs to a row's *key*, so that the same key flies the same way in any batch and at any place in it.
 """
@@ -31,7 +31,7 @@ class PilotSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Pose:
-    """Where rows are: what a privileged pilot is told."""
+    """Poses and scenes of rows, the inputs of a privileged pilot."""
 
     position: Tensor
     """(B, 3) [m]."""
@@ -54,7 +54,7 @@ class Pilot(ABC):
 
     name: str
     privileged: bool = False
-    """Whether it is told its pose and its scene."""
+    """Whether it needs its pose and its scene."""
 
     def __init__(self, *, seed: int = 0, max_distance: float = 100.0, dynamics: DynamicsConfig | None = None) -> None:
         if seed < 0:
@@ -76,7 +76,7 @@ class Pilot(ABC):
                 raise ConfigError(f"{self.name}: {name} {value} lies outside [{least:g}, {most:g}]")
 
     def executed(self, actions: Tensor) -> None:  # noqa: B027 - only a pilot that reckons its position needs it
-        """Tell what was really flown, (B, 4), where that is not what `act` answered."""
+        """Record the executed actions, (B, 4), where they differ from what `act` returned."""
 
     def reset(self, rows: Tensor, keys: Tensor) -> None:
         """Give rows their keys and an empty memory; a first call, or one of another size, sets the batch size.

@@ -29,7 +29,7 @@ _FAN = 256
 _LEAST_CELLS = 50
 """Unseen cells for which another storey is flown to."""
 _MOVED = 1e-3
-"""A place farther than this from the free flight's end tells of a collision [m]."""
+"""A place farther than this from the free flight's end counts as a collision [m]."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -230,7 +230,7 @@ def _follow(
     before: Floats, now: Floats, velocity: Floats, command: Floats, moving: npt.NDArray[np.bool_], substeps: int,
     dt: float, smoothing: float,
 ) -> None:  # fmt: skip
-    """Update the velocities (B, 4): that of free flight, or 0 where the true pose tells of a collision."""
+    """Update the velocities (B, 4): that of free flight, or 0 where the true pose shows a collision."""
     for b in range(before.shape[0]):
         if moving[b]:
             pose, speed = np.empty(4), np.empty(4)

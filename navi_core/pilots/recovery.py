@@ -1,4 +1,4 @@
-"""A recovery behaviour: what a drone does that does not come from the spot.
+"""Recovery behaviour of a drone that does not leave its spot.
 
 Where a wall blocks the typical action of a policy, the drone sees the same again, its recurrent state comes to rest,
 and it pushes against the wall to its end. Sampled flights come free by themselves, which is why training does not

@@ -1,4 +1,4 @@
-"""Pilots by name, Navi's and a user's own."""
+"""Registry of pilots by name, built-in and custom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an observation says in metres: points, level ranges, and the nearest surface."""
+"""Metric scan of an observation: points, level ranges, and the nearest surface."""
 
 from __future__ import annotations
 

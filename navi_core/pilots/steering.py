@@ -1,4 +1,4 @@
-"""From a place to fly to, to an action: turn to it, fly at it on all axes, and never into what the scan shows.
+"""Steering to a waypoint: turn to it, fly at it on all axes, and never into a surface of the scan.
 
 The shield simulates the coming decision with the drone's own dynamics and takes the fastest command that keeps its
 distance from every point of the current scan.

@@ -1,4 +1,4 @@
-"""The true map of a scene at one height, as the planner is given it: where to fly, and what is seen from where."""
+"""True map of a scene at one height for the planner: free cells and the cells visible from each."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A decision lasts four frames; of the last two the brighter pixels are kept, in grey and at 84x84; four such pictures are
 seen at once. An episode is a whole game, with up to 30 idle frames before it, and an action is repeated against the
-policy's will as often as the environment's id says (a quarter of the time for -v5). All rows are stepped by the
+policy's will as often as the environment's id defines (a quarter of the time for -v5). All rows are stepped by the
 library's own vector environment, on one thread.
 """
 
@@ -22,7 +22,7 @@ from navi_core.world.interface import StepBatch
 __all__ = ["ATARI", "AtariTask"]
 
 ATARI = "ALE/"
-"""What stands before a game's name in the id of its environment."""
+"""Prefix of a game's name in the id of its environment."""
 
 
 class AtariTask(ExternalTask):

@@ -17,7 +17,7 @@ from navi_core.kernels.draws import draw
 __all__ = ["ACROBOT", "CART_POLE", "advance_rows", "step_episodes"]
 
 CART_POLE, ACROBOT = 0, 1
-"""Which task a loop steps."""
+"""Numbers of the tasks."""
 
 Numbers = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

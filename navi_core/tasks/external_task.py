@@ -1,4 +1,4 @@
-"""What tasks over foreign environments share: seeds by row and episode, autoreset, returns, and no saved state."""
+"""Base of tasks over external environments: seeds by row and episode, autoreset, returns, no saved state."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from navi_core.world.interface import StepBatch
 __all__ = ["PREFIX", "GymnasiumEnv"]
 
 PREFIX = "gymnasium:"
-"""What stands before an environment's id in the name of a task."""
+"""Prefix of an environment's id in the name of a task."""
 
 
 class GymnasiumEnv(ExternalTask):

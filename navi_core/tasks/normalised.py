@@ -1,4 +1,4 @@
-"""A task whose observations are brought to mean 0 and deviation 1 by what was seen so far.
+"""Observation normalisation of a task: mean 0 and deviation 1 by the observations so far.
 
 The usual preprocessing of tasks with quantities of unlike size, such as those of MuJoCo: (x − mean) / √(variance + ε),
 bounded by ±10, with moments of all rows merged in float64 (Chan et al. 1979). They belong to the environment: what the

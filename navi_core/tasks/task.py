@@ -1,4 +1,4 @@
-"""What all reference tasks share: rows, episodes, autoreset in the same step, counter-based draws."""
+"""Base of the reference tasks: rows, episodes, autoreset in the same step, counter-based draws."""
 
 from __future__ import annotations
 

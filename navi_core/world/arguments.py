@@ -1,4 +1,4 @@
-"""What callers hand to the world, checked by name before anything is allocated or cast."""
+"""Checks of arguments of the world, by name, before anything is allocated or cast."""
 
 from __future__ import annotations
 

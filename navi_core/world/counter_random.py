@@ -1,4 +1,4 @@
-"""Random numbers as pure functions of what they are for, so that a row's life ignores its batch.
+"""Counter-based random numbers: pure functions of their purpose, so that a row is independent of its batch.
 
 Every draw hashes (seed, purpose, row, episode, step) with the finaliser of SplitMix64 (Steele, Lea &
 Flood 2014). The arithmetic is int64 with wrap-around, the same on every device.

@@ -218,7 +218,7 @@ class NavigationEnv(Environment):
         return self._custom_rewards.add_to(batch, action, self._drone_state["return"].squeeze(1))
 
     def relative_goals(self) -> torch.Tensor | None:
-        """Return (B, 4) the goals as the drones are told them now, see `relative_goal`; None without goals."""
+        """Return (B, 4) the present goals, relative to the drones, see `relative_goal`; None without goals."""
         if self.goals is None:
             return None
         return relative_goal(

@@ -35,7 +35,7 @@ MOST_THREADS = 1024
 
 @cache
 def _tell_fewer(threads: int, most: int) -> None:
-    """Say once of each number that it is not had everywhere: numba starts no more threads than it was imported with."""
+    """Warn once for each number of threads beyond the limit that numba was imported with."""
     _LOG.warning(
         "threads %d: kernels in numba take %d, the cores that this process is given (NUMBA_NUM_THREADS sets another "
         "number); those in C++ take %d",

@@ -1,4 +1,4 @@
-"""Point-goal flight: where the goals are, how far the way to them is, and when one is reached.
+"""Point-goal flight: goals, shortest paths to them, and success.
 
 The way is the geodesic distance through the scene's reachable voxels, kept for every goal and voxel, so that a step
 looks it up. A goal is reached where the drone is within the success radius and has stopped (Anderson et al. 2018, On
@@ -29,7 +29,7 @@ _MOST_BYTES = 4 << 30
 
 
 def relative_goal(position: torch.Tensor, yaw: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
-    """Return goals as a drone is told them.
+    """Return goals relative to the drone.
 
     Args:
         position: (B, 3) [m].
@@ -189,7 +189,7 @@ class Goals:
         return self._place[scene[row] * self.config.per_scene + self.index[row]]
 
     def known(self, index: torch.Tensor, scene: torch.Tensor) -> bool:
-        """Tell whether (B,) numbers of goals are such as rows in these scenes (B,) may have."""
+        """Return whether (B,) numbers of goals are valid in the scenes (B,) of the rows."""
         entry = scene * self.config.per_scene + index
         own = (entry >= self._drawn) & (entry < len(self._ways))
         return bool(((index >= 0) & ((index < self.config.per_scene) | own)).all())
@@ -231,7 +231,7 @@ class Goals:
         return self._own, self._ways[self._drawn :].clone(), self._place[self._drawn :].clone()
 
     def take_own(self, own: tuple[dict[int, int], torch.Tensor, torch.Tensor]) -> None:
-        """Take up what `own` has told."""
+        """Undo `own`."""
         self._own, ways, place = own
         self._ways, self._place = torch.cat([self._ways, ways]), torch.cat([self._place, place])
 
@@ -302,7 +302,7 @@ class Goals:
             scene: (B,) int64.
 
         Returns:
-            Who has reached the goal (B,) bool, and what a step tells of goals: "reward_terms", weighted, "success",
+            Success (B,) bool, and the details of a step: "reward_terms", weighted, "success",
             "goal" (B, 4) as `relative_goal`, "way" (B,) that is left [m], "near" (B,) as `near`.
         """
         now, goal = self._length(position, scene, self.way), self.of(scene)
@@ -312,9 +312,9 @@ class Goals:
             "goal_success": self.config.success_reward * success,
         }
         self.way.copy_(now)
-        told = {"reward_terms": terms, "success": success, "goal": relative_goal(position, yaw, goal), "way": now}
-        told["near"] = self.near(position, scene)
-        return success, told
+        info = {"reward_terms": terms, "success": success, "goal": relative_goal(position, yaw, goal), "way": now}
+        info["near"] = self.near(position, scene)
+        return success, info
 
     def near(self, position: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
         """Return (B,) bool: who is near enough to the goal, at (B, 3), to stop there."""

@@ -9,7 +9,7 @@ Import this module to register them, or let gymnasium import it by its name:
 Observation: Box (3, Az, El) float32 of normalised depth in [0, 1], semantic id, valid mask 0 or 1; with goals a Dict of
 it, `view`, and of `goal`, Box (4,), see `navi_core.world.goals.relative_goal`. Action: Box (4,) in [−1, 1]: forward,
 vertical, lateral, yaw. An episode is truncated at its time limit or in the void, which terminates it with
-`void_ends: terminated`, and terminates where the drone has stopped at its goal. `reset(options=…)` says where episodes
+`void_ends: terminated`, and terminates where the drone has stopped at its goal. `reset(options=…)` sets where episodes
 begin: `scene` (number or name), `position` (x, y, z) [m], `yaw` [rad], `goal` (x, y, z); what is left out is drawn, and
 so are the episodes that follow.
 
@@ -124,7 +124,7 @@ class ExploreVectorEnv(VectorEnv):
             settings = env_config(settings.model_dump() | {"max_steps": max_episode_steps}, self.task)
         found = found_scenes(scenes, corpus, family, seeds, resolution)
         # The places of goals are drawn by the seed an environment is made with: they are to be the same for all that
-        # are made of these scenes, so that `reset(seed=…)` alone says what is flown.
+        # are made of these scenes, so that `reset(seed=…)` alone decides what is flown.
         self.env = NavigationEnv(Field(found, threads=threads), num_envs, settings)
         """The environment itself."""
         self.env.reset(settled_seed(self, seed))

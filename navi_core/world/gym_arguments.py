@@ -74,7 +74,7 @@ def env_config(config: EnvConfig | Mapping[str, Any] | None, task: str) -> EnvCo
         raise ConfigError(f"config is {config!r}; allowed: an EnvConfig, or its keys as a dictionary")
     given = config.model_dump(exclude_unset=True) if isinstance(config, EnvConfig) else dict(config or {})
     reward = given.get("reward", {})
-    if isinstance(reward, Mapping):  # each task is paid by its own terms, unless told
+    if isinstance(reward, Mapping):  # each task has its own default terms
         given["reward"] = {"preset": task, **reward}
     parsed = parse_config(EnvConfig, {"task": task} | given)
     if parsed.task != task:

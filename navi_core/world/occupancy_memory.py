@@ -1,10 +1,9 @@
-"""Where has this drone been, and what has it not seen? A memory of places for policies.
+"""Occupancy memory: a map of the flight so far and its frontier features, for policies.
 
-Every row keeps a map of its flight, drawn from its own observations (`kernels.place_map`), and is told in which
-directions, and how far off, there is free floor that it has not seen; one that flies to a goal is told the way there
-instead, through what is not known where it must be. Nothing privileged is read: the pose is reckoned from the drone's
-own actions and from what it sees, collisions included (`world.odometry`), or told by a body that knows it. A recurrent
-state of 128 numbers cannot hold a floor plan; this can.
+Every row keeps a map of its flight, drawn from its own observations (`mapping.occupancy_map`). Its features are
+direction and distance of free floor that it has not seen; with a goal, of the way there, through unknown cells where
+needed. Nothing privileged is read: the pose is reckoned from the actions and observations, collisions included
+(`world.odometry`), or given by the caller. A recurrent state of 128 numbers cannot hold a floor plan; this can.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _SCROLL = 16.0
 _STOREY = 1.5
 """A drone this far above or below its map begins another [m]."""
 _JUMP = 2.0
-"""No drone moves more than twice a decision's most along one axis; where a body's pose jumps, no more is told."""
+"""No drone moves more than twice a decision's most along one axis; larger jumps of a pose are clipped to this."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -92,7 +91,7 @@ class OccupancyMemory:
             np.zeros(16, np.int64),
             np.zeros((SIZE, SIZE), np.uint8),
         )
-        self._told = np.zeros((rows, OCCUPANCY_INPUTS), np.float32)
+        self._out = np.zeros((rows, OCCUPANCY_INPUTS), np.float32)
         self._goal = np.full((rows, 2), np.nan)
 
     @classmethod
@@ -108,18 +107,18 @@ class OccupancyMemory:
         Args:
             obs: (n, 3, Az, El) the first observation of each.
             rows: (n,) the rows that begin; all of them where it is None.
-            pose: (n, 4) x, y, z [m] and yaw [rad] as a body tells them; None for rows that reckon their own.
+            pose: (n, 4) x, y, z [m] and yaw [rad] as known to the caller; None for rows with dead reckoning.
             goal: (n, 4) where their goals lie from them, see `world.goals.relative_goal`; None without.
 
         Returns:
-            (n, OCCUPANCY_INPUTS) what they are told, see `kernels.place_compass.read`.
+            (n, OCCUPANCY_INPUTS) features, see `mapping.frontier_features`.
         """
         chosen = self._all if rows is None else rows.cpu().numpy()
         self.marks[chosen] = 0
         self.pose[chosen] = 0.0
         self._origin[chosen] = 0.0
         self._velocity[chosen] = 0.0
-        self._told[chosen, -MOVED:] = 0.0
+        self._out[chosen, -MOVED:] = 0.0
         self._box[chosen] = SIZE // 2
         if pose is not None:
             here = pose.cpu().numpy().astype(np.float64)
@@ -127,7 +126,7 @@ class OccupancyMemory:
             self.pose[chosen, 3] = here[:, 3]
         self._look(obs, chosen)
         self._aim(chosen, goal)
-        return self._tell(chosen, obs.device)
+        return self._features(chosen, obs.device)
 
     def fly(self, obs: Tensor, action: Tensor) -> Tensor:
         """Reckon where all rows are after a decision, and look.
@@ -150,10 +149,10 @@ class OccupancyMemory:
             np.ones(self.rows, np.bool_), d.radius, d.steps_per_decision, d.substep, d.smoothing,
         )  # fmt: skip
         self._move(self._all, start)
-        return self._tell(self._all, obs.device)
+        return self._features(self._all, obs.device)
 
     def follow(self, obs: Tensor, pose: Tensor, rows: Tensor, goal: Tensor | None = None) -> Tensor:
-        """Look from poses that a body tells.
+        """Look from given poses.
 
         Args:
             obs: (n, 3, Az, El) what some rows see now.
@@ -171,7 +170,7 @@ class OccupancyMemory:
         self._move(chosen, start)
         self._look(obs, chosen)
         self._aim(chosen, goal)
-        return self._tell(chosen, obs.device)
+        return self._features(chosen, obs.device)
 
     def look(
         self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None, goal: Tensor | None = None
@@ -192,20 +191,20 @@ class OccupancyMemory:
         new = begins.cpu()
         if not bool(new.any()):
             return self.follow(obs, pose, which, goal)
-        told = torch.empty(len(which), OCCUPANCY_INPUTS, device=obs.device)
-        for some, tell in ((new, self.begin), (~new, self.follow)):
+        features = torch.empty(len(which), OCCUPANCY_INPUTS, device=obs.device)
+        for some, update in ((new, self.begin), (~new, self.follow)):
             if bool(some.any()):
                 there = some.to(obs.device)
                 aims = None if goal is None else goal[some.to(goal.device)]
-                told[there] = tell(obs[there], rows=which[some], pose=pose[some.to(pose.device)], goal=aims)
-        return told
+                features[there] = update(obs[there], rows=which[some], pose=pose[some.to(pose.device)], goal=aims)
+        return features
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that is remembered; shares its memory with the maps."""
         return {name: torch.from_numpy(array) for name, array in self._kept().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Remember what `state_dict` told.
+        """Undo `state_dict`.
 
         Raises:
             ConfigError: It is of other rows or another sensor.
@@ -243,28 +242,28 @@ class OccupancyMemory:
         self._front[chosen], self._clearance[chosen] = front, clearance
 
     def _move(self, chosen: npt.NDArray[np.int64], start: Floats) -> None:
-        """Tell how rows moved: metres ahead and to the right, radians to the left, as shares of a decision's most."""
+        """Write the rows' motion ahead, right [m] and to the left [rad], as shares of a decision's most."""
         d, now = self._dynamics, self.pose[chosen]
         x, z = now[:, 0] - start[:, 0], now[:, 2] - start[:, 2]
         sin, cos = np.sin(start[:, 3]), np.cos(start[:, 3])
         turn = (now[:, 3] - start[:, 3] + math.pi) % (2.0 * math.pi) - math.pi
         moved = np.stack([-x * sin - z * cos, x * cos - z * sin, turn], axis=1)
         most = np.array([d.max_speed[0], d.max_speed[2], d.max_yaw_rate]) * d.decision_seconds
-        self._told[chosen, -MOVED:] = np.clip(moved / most, -_JUMP, _JUMP)
+        self._out[chosen, -MOVED:] = np.clip(moved / most, -_JUMP, _JUMP)
 
     def _aim(self, chosen: npt.NDArray[np.int64], goal: Tensor | None) -> None:
         """Note where the goals of rows lie on their maps."""
         if goal is None:
             self._goal[chosen] = np.nan
             return
-        told = goal.detach().cpu().numpy().astype(np.float64)
-        scale, yaw = np.exp(told[:, 0]), self.pose[chosen, 3]
-        ahead, left = scale * told[:, 1], scale * told[:, 2]
+        relative = goal.detach().cpu().numpy().astype(np.float64)
+        scale, yaw = np.exp(relative[:, 0]), self.pose[chosen, 3]
+        ahead, left = scale * relative[:, 1], scale * relative[:, 2]
         sin, cos = np.sin(yaw), np.cos(yaw)
         gap = np.stack([-ahead * sin - left * cos, -ahead * cos + left * sin], axis=1)
         self._goal[chosen] = self.pose[chosen][:, [0, 2]] + gap
 
-    def _tell(self, chosen: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    def _features(self, chosen: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         pose = self.pose[chosen]
         for row in chosen[np.abs(pose[:, 1]) > _STOREY]:
             self.marks[row] = 0
@@ -274,9 +273,9 @@ class OccupancyMemory:
             self._scroll(row)
         draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, CELL, LONGEST, VIEW_RADIUS)
         frontier_features(
-            self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._goal, self._told
+            self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._goal, self._out
         )  # fmt: skip
-        return torch.from_numpy(self._told[chosen].copy()).to(device)
+        return torch.from_numpy(self._out[chosen].copy()).to(device)
 
     def _scroll(self, row: int) -> None:
         """Bring the drone back to the middle of its map, by whole cells; what leaves the map is forgotten."""

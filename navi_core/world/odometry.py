@@ -1,4 +1,4 @@
-"""Where a drone is, reckoned from its own commands: the physics integrated without a map.
+"""Dead reckoning: a drone's pose integrated from its own commands, without a map.
 
 The dynamics are known, so the only surprise is a collision, which reverts a substep and stops the drone. A decision of
 n substeps has 2ⁿ ways to be blocked. The drone finds out which one happened by matching scans: surfaces that it saw

@@ -1,4 +1,4 @@
-"""How scenes become the arrays of a field, one scene after the other."""
+"""Packing of scenes into the arrays of a field, one scene after the other."""
 
 from __future__ import annotations
 

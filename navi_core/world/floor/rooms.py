@@ -1,4 +1,4 @@
-"""Telling rooms from the open ground around them.
+"""Separation of rooms from the open ground around them.
 
 From a place in a room nearly every horizontal look meets something, with a ceiling or without; from the ground beside
 a house half of them and more meet nothing. Where such ground is the larger part of what can be flown, as around a house
@@ -104,7 +104,7 @@ def _decide(
 
 
 def in_rooms(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """Tell of each point (N, 3) [m] whether it is in a room, be it too narrow for a drone."""
+    """Return (N,) whether each point (N, 3) [m] is in a room, be it too narrow for a drone."""
     met = [_met(field, scene_index, points[i : i + _PER_CAST]) for i in range(0, len(points), _PER_CAST)]
     return np.concatenate([np.zeros(0, np.uint8), *met]) >= _ROOM
 
@@ -120,7 +120,7 @@ def _part_of(label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], places:
 def _seems_open(
     field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
 ) -> bool:
-    """Tell by some places whether a quarter or more of a part may be open: most scenes are not, and pay little."""
+    """Return by samples whether a quarter or more of a part may be open; most scenes are not."""
     stride = max(1, round((int(free.sum()) / _SAMPLE) ** (1 / 3)))
     places = np.argwhere(free[stride // 2 :: stride, stride // 2 :: stride, stride // 2 :: stride])
     if not len(places):

@@ -1,4 +1,4 @@
-"""Telling storeys apart: where reachable floor lies over reachable floor.
+"""Separation of storeys: reachable floor that lies over reachable floor.
 
 Seen from above, the floors of two storeys fall on one another, and a horizontal look at one would count as a look at
 both. A storey begins at a height at which a large connected patch of floor begins, with reachable space beneath it in

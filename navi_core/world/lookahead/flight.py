@@ -1,4 +1,4 @@
-"""Where held actions lead: several decisions in a row, flown in the distance field from one observation.
+"""Lookahead flight: held motions of several decisions, flown in the distance field from one observation.
 
 The speed limiter sees the sector ahead as that observation shows it after the turn, and never less far than before
 it: the flight foreseen is at least as fast as the one to come.

@@ -1,4 +1,4 @@
-"""What held motions would bring: the reward's terms at the end of a horizon, of drones whose past is remembered.
+"""Lookahead rewards: the reward terms at the end of held motions, for drones with a remembered trajectory.
 
 What the reward reads of a panorama is taken from the observation now, at a few of its bins, and from a panorama of as
 many bins that is cast at the end of the horizon.

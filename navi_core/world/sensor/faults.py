@@ -1,4 +1,4 @@
-"""What drones are shown: true observations, corrupted by the sensor's faults, and a decision late where it is slow."""
+"""Sensor model: faults and delay applied to the true observations of an environment's rows."""
 
 from __future__ import annotations
 

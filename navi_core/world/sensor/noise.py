@@ -39,7 +39,7 @@ class SensorFaults:
     def apply(
         self, obs: torch.Tensor, episode: torch.Tensor, step: torch.Tensor, which: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return a spoilt copy of true observations; without faults, themselves.
+        """Return a corrupted copy of true observations; without faults, themselves.
 
         Args:
             obs: (B, 3, Az, El) as `sensor.observation`.
@@ -66,8 +66,8 @@ class SensorFaults:
             depth = normalise_depth(metres + sigma * _normal(word), self._max_distance)
         if c.dropout:
             kept = kept & ((spread(word, 1) & _LOW) >= round(c.dropout * 2**32))
-        spoilt = [torch.where(kept, depth, 1.0), torch.where(kept, semantic, 0.0), kept.to(obs.dtype)]
-        return torch.stack(spoilt, dim=1).view(obs.shape)
+        corrupted = [torch.where(kept, depth, 1.0), torch.where(kept, semantic, 0.0), kept.to(obs.dtype)]
+        return torch.stack(corrupted, dim=1).view(obs.shape)
 
 
 def _unit(bits: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What one panorama says: the observation, and everything that rewards and the speed limiter read from it.
+"""Reading of panoramas: the observation, and the inputs of rewards and of the speed limiter.
 
 On the CPU one C++ kernel touches every hit once, within a step of the environment or here (`csrc/step/panorama.h`).
 Elsewhere, and without a compiler, the same is a tensor program of fixed shapes; its counts agree to the bit, normalised
@@ -26,7 +26,7 @@ __all__ = ["Panorama", "PanoramaReader"]
 
 @dataclass(frozen=True)
 class Panorama:
-    """What one panorama per row says.
+    """Readings of one panorama per row.
 
     Attributes:
         obs: (B, 3, Az, El) float32 normalised depth, semantic id, valid mask.

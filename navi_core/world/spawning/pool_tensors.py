@@ -1,6 +1,6 @@
 """Spawn pools of all scenes as tensors: where episodes may begin, and everything that is known there.
 
-An entry holds the pose, what its panorama says and the observation itself, so that an episode begins by
+An entry holds the pose, the readings of its panorama and the observation itself, so that an episode begins by
 a lookup and nothing is cast again.
 """
 

@@ -1,4 +1,4 @@
-"""Spawn pools: where an episode may begin in a scene, and whether the scene is fit to be flown."""
+"""Spawn pools: candidate start poses of a scene, and whether the scene is fit for flight."""
 
 from __future__ import annotations
 
