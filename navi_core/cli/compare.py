@@ -48,6 +48,7 @@ def register(app: typer.Typer) -> None:
     app.command("compare")(compare)
 
 
+# More than 60 lines: flags and their help.
 def compare(
     subjects: Annotated[
         list[str],
@@ -84,19 +85,21 @@ def compare(
     sides = two_sides(subjects)
     config = eval_config(protocol, starts, steps, seed, sampled, noisy, task)
     scenes: list[Scene] = []
-    results: list[list[EvalResult]] = [[], []]
-    several = len(subjects) > 2
-    for side, flown in zip(sides, results, strict=True):
-        for name in side:
-            if name.endswith(".json"):
-                flown.append(EvalResult.load(name))
-            else:
-                found = find_subject(name, models)
-                scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
-                flown.append(fly_subject(found, scenes, config, name if several else run_name(name, found)))
-            if not no_record:
-                # As soon as it is flown: of ten checkpoints nine may be done when something ends the command.
-                record_evaluation(flown[-1])
+
+    def flown(name: str) -> EvalResult:
+        nonlocal scenes
+        if name.endswith(".json"):
+            result = EvalResult.load(name)
+        else:
+            found = find_subject(name, models)
+            scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
+            result = fly_subject(found, scenes, config, name if len(subjects) > 2 else run_name(name, found))
+        if not no_record:
+            # At once: of ten checkpoints nine may be done when something ends the command.
+            record_evaluation(result)
+        return result
+
+    results = [[flown(name) for name in side] for side in sides]
     everybody = [result for side in results for result in side]
     if maps is not None:
         draw_maps(maps, [result for result in everybody if result.trajectories], scenes)

@@ -39,6 +39,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="demos")
 
 
+# More than 60 lines: flags and their help.
 def expert(
     out: Annotated[Path, typer.Option(help="Folder of the recording; given again, it goes on.")],
     scene: Scenes = None,

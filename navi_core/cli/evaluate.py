@@ -152,6 +152,7 @@ def evaluate(
         typer.echo("it pushes against walls; --recovery frees drones that are stuck, here and in navi serve", err=True)
 
 
+# More than 60 lines: flags and their help.
 def promote(
     version: Annotated[str, typer.Argument(help="The challenger: a version, or an alias such as latest.")],
     scene: Scenes = None,

@@ -95,6 +95,7 @@ def environment(
     )
 
 
+# More than 60 lines: flags and their help.
 def serve(
     model: Annotated[
         str, typer.Argument(help="A .pt checkpoint, a .onnx or .pt2 program, a version or alias of the registry.")

@@ -122,7 +122,7 @@ def run_dpo(
         ConfigError: A pilot or a setting is unknown, or the winner hardly ever earns more.
         NonFiniteError: NaN appeared.
     """
-    report_line = progress if progress is not None else lambda line: None
+    report_line = progress if progress is not None else str
     field = Field(scenes, device="cpu")
     course = build_course(unseen, protocol, vocabulary=dict(field.vocabulary))
     with tempfile.TemporaryDirectory() as folder:

@@ -126,7 +126,7 @@ def run_soak(
     training: ContinuousTrainingConfig | None = None,
     gate: GateConfig | None = None,
     seed: int = 0,
-    progress: Callable[[str, float, float], None] = lambda label, done, total: None,
+    progress: Callable[[str, float, float], None] = lambda *_: None,
 ) -> SoakRow:
     """Fly and learn.
 
