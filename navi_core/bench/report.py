@@ -116,9 +116,17 @@ class Report:
     lines: Sequence[str] = ()
 
 
-def report(title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], **layout: Any) -> Report:
-    """Return a report of rows with one table of them; `layout` goes to `table`."""
-    return Report({"rows": rows}, [table(title, rows, columns, **layout)])
+def report(
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    *,
+    threads: int = 1,
+    words: int = 0,
+    caption: str | None = None,
+) -> Report:
+    """Return a report of rows with one table of them; arguments as of `table`."""
+    return Report({"rows": rows}, [table(title, rows, columns, threads=threads, words=words, caption=caption)])
 
 
 def table(

@@ -183,7 +183,7 @@ def qualify(
         raise SceneError(f"{len(faults)} of {len(sources)} scenes could not be judged")
 
 
-def _compile_config(resolution: int, **options: Any) -> CompileConfig:
+def _compile_config(resolution: int, **options: object) -> CompileConfig:
     from navi_core.config import CompileConfig, parse_config
 
     return parse_config(CompileConfig, {"resolution": resolution} | options)
@@ -222,28 +222,6 @@ def _compile_all(
             f"{len(sources)} scenes, {min(jobs, len(sources))} at a time, up to {largest:.1f} GiB each", err=True
         )
 
-    def note(done: CompileReport) -> None:
-        rows.append(
-            {
-                "name": done.row.name,
-                "file": done.row.gmdag.name,
-                "gmdag": str(done.row.gmdag),
-                "triangles": done.triangles,
-                "resolution": done.row.resolution,
-                "bytes": done.row.gmdag.stat().st_size,
-                "seconds": round(done.seconds, 3),
-                "skipped": done.skipped,
-                "sharing": None if done.sharing is None else round(done.sharing, 2),
-                "decimated": None,
-            }
-        )
-        if done.decimation is not None:
-            merged, voxel = done.decimation, done.voxel_size
-            error = max(merged.to_original, merged.from_original)
-            rows[-1]["decimated"] = (
-                f"{merged.before} → {merged.after}, off by at most {100 * error:.2g} cm ({error / voxel:.2g} voxel)"
-            )
-
     def fault(source: SceneSource, error: NaviError) -> None:
         faults.append((source, error))
 
@@ -252,14 +230,9 @@ def _compile_all(
         failed = fault if len(sources) > 1 else None
         try:
             compile_corpus(
-                sources,
-                folder,
-                config,
-                progress,
-                done=note,
-                jobs=jobs,
-                failed=failed,
-            )
+                sources, folder, config, progress,
+                done=lambda done: rows.append(_compile_row(done)), jobs=jobs, failed=failed,
+            )  # fmt: skip
         except SceneError:
             # Where none succeeded, each failure is listed below.
             if len(faults) < len(sources):
@@ -278,6 +251,27 @@ def _compile_all(
         more = f" (and {len(faults) - 20} more)" if len(faults) > 20 else ""
         command = f"navi scenes compile {again}{retry}" if again else "the same command"
         raise SceneError(f"{len(faults)} of {len(sources)} scenes failed; when mended, retry with: {command}{more}")
+
+
+def _compile_row(done: CompileReport) -> dict[str, Any]:
+    """Return the row of a compiled scene."""
+    decimated = None
+    if done.decimation is not None:
+        merged, voxel = done.decimation, done.voxel_size
+        error = max(merged.to_original, merged.from_original)
+        decimated = f"{merged.before} → {merged.after}, off by at most {100 * error:.2g} cm ({error / voxel:.2g} voxel)"
+    return {
+        "name": done.row.name,
+        "file": done.row.gmdag.name,
+        "gmdag": str(done.row.gmdag),
+        "triangles": done.triangles,
+        "resolution": done.row.resolution,
+        "bytes": done.row.gmdag.stat().st_size,
+        "seconds": round(done.seconds, 3),
+        "skipped": done.skipped,
+        "sharing": None if done.sharing is None else round(done.sharing, 2),
+        "decimated": decimated,
+    }
 
 
 def _facts(scene: Scene, path: Path) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def format_error(error: ValidationError) -> str:
     return "; ".join(parts)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = _REPR.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -94,7 +94,7 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_the_nearest_key(cls, data: Any) -> Any:
+    def _name_the_nearest_key(cls, data: object) -> object:
         if isinstance(data, dict):
             known = list(cls.model_fields)
             for key in data:

@@ -115,7 +115,7 @@ class TrainConfig(Config):
     """Actors, learners and shards."""
 
     @property
-    def rule(self) -> Any:
+    def rule(self) -> object:
         """Section of the learner that `algorithm` names; of a user-defined one that of ppo."""
         return getattr(self, self.algorithm if self.algorithm in LEARNER_NAMES.built_in else "ppo")
 
@@ -126,7 +126,7 @@ class TrainConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_sensor(cls, data: Any) -> Any:
+    def _one_sensor(cls, data: object) -> object:
         """Give the policy the environment's bins where only these are set, and the other way round."""
         if not isinstance(data, dict):
             return data

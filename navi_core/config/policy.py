@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -103,13 +103,13 @@ class PolicyConfig(Config):
 
     @field_validator("aux", mode="before")
     @classmethod
-    def _off_is_a_word(cls, value: Any) -> Any:
+    def _off_is_a_word(cls, value: object) -> object:
         # YAML reads a bare off as false.
         return "off" if value is False else value
 
     @field_validator("core", mode="before")
     @classmethod
-    def _fused_is_for_benchmarks(cls, value: Any) -> Any:
+    def _fused_is_for_benchmarks(cls, value: object) -> object:
         if isinstance(value, str) and value.replace("_", "-") == "mamba-ssm" and value not in CORE_NAMES.all():
             raise ConfigError(
                 f"temporal core {value} is for benchmarks only (navi bench core); train and serve with mamba2, "

@@ -172,7 +172,7 @@ class PartNames:
             + (f"; loaded: {loaded}" if loaded else "")
         )
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_after_validator_function(self._in_context, handler(source))
 
     def _in_context(self, name: str, info: ValidationInfo) -> str:
@@ -293,30 +293,30 @@ class Parts(Mapping[str, F]):
         return len(self._builders)
 
 
-def _bare(build: Any) -> Any:
+def _bare(build: object) -> object:
     return _bare(build.func) if isinstance(build, partial) else build
 
 
-def _identity(build: Any) -> str:
+def _identity(build: object) -> str:
     return str(getattr(_bare(build), "__qualname__", type(build).__qualname__))
 
 
-def _module(build: Any) -> str:
+def _module(build: object) -> str:
     bare = _bare(build)
     return str(getattr(bare, "__module__", type(bare).__module__))
 
 
-def _file(build: Any) -> str | None:
+def _file(build: object) -> str | None:
     return getattr(sys.modules.get(_module(build)), "__file__", None)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     """Tell whether two are one definition: a notebook's cell run again, a script that is also imported as a plugin."""
     place = _module(a) == _module(b) or (_file(a) is not None and _file(a) == _file(b))
     return place and _identity(a) == _identity(b)
 
 
-def _digest(build: Any) -> str:
+def _digest(build: object) -> str:
     name, file = _module(build), _file(build)
     if file is None or not Path(file).is_file():
         return secrets.token_hex(6)

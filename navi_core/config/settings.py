@@ -117,7 +117,7 @@ def _bound(value: float) -> str:
     return f"{value:.12g}"
 
 
-def _typed(value: Any) -> str:
+def _typed(value: object) -> str:
     """Write a value as YAML takes it, on one line."""
     if isinstance(value, str):
         return value

@@ -224,9 +224,7 @@ def preset_values(name: str) -> dict[str, Any]:
 
 
 def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    for name in reversed(path):
-        value = {name: value}
-    return value
+    return {path[0]: _nested(path[1:], value) if len(path) > 1 else value}
 
 
 def _value(text: str) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["cell", "console", "print_facts", "print_json", "print_records", "print_table"]
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """Print data as one JSON document."""
     typer.echo(json.dumps(data, indent=1))
 
@@ -88,7 +88,7 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     console().print(table)
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """Return a value as people read it; what a terminal would not show is escaped."""
     if value is None:
         return ""

@@ -186,7 +186,9 @@ def _measure(case: CompileCase, version_1: bool) -> CompileRow:
         old = time.perf_counter() - wall if version_1 else 0.0
         size, loaded = file.stat().st_size, load_gmdag(file)
     tree, dag, merged = loaded.tree, loaded.dag, scene.decimation
-    assert tree is not None and dag is not None and scene.triangles is not None
+    assert tree is not None
+    assert dag is not None
+    assert scene.triangles is not None
     return CompileRow(
         scene=Path(case.scene).name,
         resolution=case.resolution,

@@ -140,6 +140,7 @@ def _is_native(name: str) -> bool:
     return name.startswith("native")
 
 
+# More than 60 lines: one measurement, its arguments and its row.
 def run_raycast(
     cases: Sequence[RaycastCase],
     *,

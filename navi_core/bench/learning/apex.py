@@ -20,6 +20,7 @@ from navi_core.config import TrainConfig
 from navi_core.learn.run.result import Progress
 from navi_core.presets import merge, parse_assignments
 from navi_core.record import RunDirectory
+from navi_core.scale.ray_cluster import RayCluster
 
 __all__ = ["ApexRow", "apex_config", "run_apex_bench"]
 
@@ -86,6 +87,7 @@ def apex_config(seed: int = 0, actors: int = 2, changes: Mapping[str, Any] | Non
     return task_config("dqn", "cart_pole", seed, merge({"distributed": shares}, dict(changes or {})))
 
 
+# More than 60 lines: one measurement, its arguments and its row.
 def run_apex_bench(
     seeds: Sequence[int],
     *,
@@ -119,7 +121,7 @@ def run_apex_bench(
         def observe(at: Progress, seed: int = seed, seen: list[Progress] = seen, places: list[Any] = places) -> None:
             seen.append(at)
             if kill and not in_process:
-                _murder(at, places[0])
+                _kill_parts(at, places[0])
             if progress is not None:
                 progress(f"seed {seed}: {at.line()}  last 100 {at.metrics.get('return_100', math.nan):.1f}")
 
@@ -151,7 +153,7 @@ def run_apex_bench(
         )
 
 
-def _murder(at: Progress, here: Any) -> None:
+def _kill_parts(at: Progress, here: RayCluster) -> None:
     """Kill an actor in the second third of a run, and a shard in the last, once each."""
     share = at.steps / (at.total_steps or at.steps)
     if share > 1 / 3 and not here.replaced.actors:

@@ -65,6 +65,7 @@ class DashboardBenchmark:
     page_cpu_share: float
 
 
+# More than 60 lines: one measurement, its arguments and its row.
 def run_dashboard(
     config: TrainConfig,
     field: Field,
@@ -179,7 +180,8 @@ class _Page:
         return float(self._request("time"))
 
     def _request(self, word: str) -> str:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
         return self._process.stdout.readline()

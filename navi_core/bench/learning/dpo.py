@@ -89,6 +89,7 @@ def dpo_config(seed: int, updates: int, pairs: Path | None, changes: dict[str, A
     return resolve_config(preset="quick", flags=merge(flags, {"dpo": {"pairs": None if pairs is None else str(pairs)}}))
 
 
+# More than 60 lines: one measurement, its arguments and its row.
 def run_dpo(
     scenes: Sequence[Scene],
     unseen: Sequence[Scene],

@@ -218,13 +218,17 @@ def case_config(case: MemoryCase, seed: int) -> TrainConfig:
 class _Memoryless(NavigationPolicy):
     """Every decision is the first of its life, in acting and learning alike."""
 
-    def act(self, obs: Tensor, aux: Tensor, state: Any, reset: Tensor, noise: Tensor | None) -> ActOutput:
+    def act(
+        self, obs: Tensor, aux: Tensor, state: tuple[Tensor, ...], reset: Tensor, noise: Tensor | None
+    ) -> ActOutput:
         return super().act(obs, aux, state, torch.ones_like(reset), noise)
 
-    def value(self, obs: Tensor, aux: Tensor, state: Any) -> Tensor:
+    def value(self, obs: Tensor, aux: Tensor, state: tuple[Tensor, ...]) -> Tensor:
         return super().value(obs, aux, tuple(torch.zeros_like(x) for x in state))
 
-    def evaluate(self, obs: Tensor, aux: Tensor, state0: Any, reset: Tensor, actions: Tensor) -> EvaluateOutput:
+    def evaluate(
+        self, obs: Tensor, aux: Tensor, state0: tuple[Tensor, ...], reset: Tensor, actions: Tensor
+    ) -> EvaluateOutput:
         return super().evaluate(obs, aux, state0, torch.ones_like(reset), actions)
 
 
@@ -303,7 +307,7 @@ def exact_ratio(policy: NavigationPolicy, rollout: Rollout) -> float:
     return furthest
 
 
-def final_returns(policy: Any, case: MemoryCase, seed: int) -> Tensor:
+def final_returns(policy: NavigationPolicy, case: MemoryCase, seed: int) -> Tensor:
     """Return what the most probable actions earn in 128 episodes from starts (or decks) of another seed."""
     return first_returns(policy, reference_task(case.task, _JUDGED, seed + _OTHER_STARTS, **dict(case.options)))
 

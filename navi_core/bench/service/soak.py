@@ -115,6 +115,7 @@ class _Listening(FlightLearning):
         super().complete(result)
 
 
+# More than 60 lines: one measurement, its arguments and its row.
 def run_soak(
     model: ServedModel,
     scene: Scene,

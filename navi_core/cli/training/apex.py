@@ -108,6 +108,7 @@ def actor(
         print_facts("actor", {"shard": str(shard), "ended by": ended, "rollouts shipped": f"{shipped:,}"})
 
 
+# More than 60 lines: its arguments and the keys of its record.
 def run_apex(
     config: TrainConfig,
     *,

@@ -84,6 +84,7 @@ def bc(
     _show(record, as_json)
 
 
+# More than 60 lines: its arguments and the keys of its record.
 def run_cloning(
     config: TrainConfig,
     data: Dataset,

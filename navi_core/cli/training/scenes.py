@@ -37,7 +37,6 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
     from navi_core.errors import GmdagError, MeshError, SceneError
     from navi_core.record import navi_home
     from navi_core.scenes import compile_corpus, compile_source, discover
-    from navi_core.world import Field, scene_verdict
 
     log = logging.getLogger("navi.train")
     sources, folder = discover(config.corpus), navi_home() / "scenes"
@@ -48,7 +47,6 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
         outcomes[report.row.name] = "unchanged" if report.skipped else f"{report.seconds:.1f} s"
 
     unread: list[str] = []
-
     named = {os.path.expanduser(name) for name in config.corpus.scenes or ()}
 
     def fault(source: SceneSource, error: NaviError) -> None:
@@ -74,10 +72,7 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
         except NaviError as error:
             fault(source, error)
             continue
-        verdict, reason = compiled.scene.verdict, "from the file"
-        if verdict is None:
-            judged = scene_verdict(Field([compiled.scene], device="cpu"), 0, config.env.spawn)
-            verdict, reason = judged.verdict, judged.reason
+        verdict, reason = _verdict(compiled.scene, config)
         log.info("scene %s: %s, %s", source.name, outcomes.get(source.name, "as it is"), verdict)
         if verdict == "FAIL":
             log.warning("scene %s is left out, verdict FAIL: %s", source.name, reason)
@@ -85,7 +80,23 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
         else:
             scenes.append(compiled)
     if not scenes:
-        reasons = {"cannot be read": unread, "verdict FAIL": rejected}
-        why = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
-        raise SceneError(f"no scene can be flown in; {why}; see `navi scenes qualify` for the reasons")
+        raise _none_left(unread, rejected)
     return scenes
+
+
+def _verdict(scene: Scene, config: TrainConfig) -> tuple[str, str]:
+    """Return a scene's verdict and its reason; judged here where the file holds none."""
+    from navi_core.world import Field, scene_verdict
+
+    if scene.verdict is not None:
+        return scene.verdict, "from the file"
+    judged = scene_verdict(Field([scene], device="cpu"), 0, config.env.spawn)
+    return judged.verdict, judged.reason
+
+
+def _none_left(unread: list[str], rejected: list[str]) -> NaviError:
+    from navi_core.errors import SceneError
+
+    reasons = {"cannot be read": unread, "verdict FAIL": rejected}
+    why = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
+    return SceneError(f"no scene can be flown in; {why}; see `navi scenes qualify` for the reasons")

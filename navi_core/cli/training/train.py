@@ -134,6 +134,7 @@ def with_pairs_hash(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"dpo": config.dpo.model_copy(update={"pairs_hash": digest})})
 
 
+# More than 60 lines: its arguments and the keys of its record.
 def run_training(
     config: TrainConfig,
     *,
