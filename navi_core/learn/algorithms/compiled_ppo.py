@@ -116,9 +116,9 @@ class Perceptron:
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits (n, A) and values (n, 1) of observations (n, N)."""
         scaled = obs / self._scale
-        first = _linear(self._trunk[0], scaled).tanh_()
-        second = _linear(self._trunk[1], first).tanh_()
-        actor, critic = (_linear(head[0], second).tanh_() for head in (self._actor, self._critic))
+        first = _hidden(self._trunk[0], scaled)
+        second = _hidden(self._trunk[1], first)
+        actor, critic = (_hidden(head[0], second) for head in (self._actor, self._critic))
         self._seen = (scaled, first, second, actor, critic)
         return _linear(self._actor[1], actor), _linear(self._critic[1], critic)
 
@@ -142,6 +142,13 @@ class Perceptron:
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     return torch.addmm(layer.bias, x, layer.weight.T)
+
+
+def _hidden(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Return tanh activations of a layer; numpy's tanh takes a tenth of torch's time on a CPU."""
+    out = _linear(layer, x)
+    np.tanh(out.numpy(), out=out.numpy())
+    return out
 
 
 def _through_tanh(gradient: Tensor, out: Tensor) -> Tensor:

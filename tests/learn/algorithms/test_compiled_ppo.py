@@ -163,6 +163,16 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, caplog):
     assert json.dumps(sorted(untimed(rows).items())) == json.dumps(sorted(untimed(parts_rows).items()))
 
 
+def test_a_killed_run_resumes_from_its_last_checkpoint_to_the_same_bits(tmp_path):
+    config = make()
+    straight, rows = fly(tmp_path / "straight", config)
+    stopped, _ = fly(tmp_path / "parts", config, **stopper(3))
+    stopped.checkpoint.unlink()  # SIGKILL leaves the checkpoint of step 512 alone, and the rows until 768
+    resumed, parts_rows = fly(tmp_path / "parts", config)
+    assert (resumed.resumed_from, resumed.steps) == (512, 1024)
+    assert same_weights(straight.checkpoint, resumed.checkpoint) and untimed(rows) == untimed(parts_rows)
+
+
 def test_a_run_may_go_on_in_torch_from_a_compiled_checkpoint(tmp_path, monkeypatch):
     config = make()
     stopped, _ = fly(tmp_path, config, **stopper(2))
