@@ -126,7 +126,8 @@ class FrameIndex(Sequence[Frame]):
         if not len(times):
             return times
         back = np.minimum(np.diff(times, prepend=times[0]), 0.0)
-        return times - times[0] - np.cumsum(back)
+        elapsed: npt.NDArray[np.float64] = times - times[0] - np.cumsum(back)
+        return elapsed
 
 
 class Journal:

@@ -125,7 +125,7 @@ class MetricLog:
         missing = [name for name in key if name not in _AUTO_KEYS and values.get(name) is None]
         if missing:
             raise RecordError(f"a row of {table!r} needs {', '.join(missing)} (its key is {', '.join(key)})")
-        row = {_plain(str(name), table): _plain(value, f"{table}.{name}") for name, value in values.items()}
+        row = {_utf8(str(name)): _plain(value, f"{table}.{name}") for name, value in values.items()}
         row.setdefault("step", self._step)
         row.setdefault("recorded_at", _now())
         with self._lock:
@@ -210,11 +210,15 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e6):06d}Z"
 
 
-def _plain(value: Any, where: str) -> Any:
+def _utf8(text: str) -> str:
+    """Return a text that every database takes: a path that is not UTF-8 has half a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _plain(value: object, where: str) -> object:
     """Return `value` as strict JSON data; non-finite floats become their names."""
     if isinstance(value, str):
-        # A path that is not UTF-8 becomes half a surrogate pair, which no database takes.
-        return value.encode("utf-8", "backslashreplace").decode()
+        return _utf8(value)
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
@@ -222,11 +226,11 @@ def _plain(value: Any, where: str) -> Any:
             return value
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, dict):
-        return {_plain(str(name), where): _plain(item, f"{where}.{name}") for name, item in value.items()}
+        return {_utf8(str(name)): _plain(item, f"{where}.{name}") for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item, where) for item in value]
     if isinstance(value, Path):
-        return _plain(str(value), where)
+        return _utf8(str(value))
     for name in ("tolist", "item"):  # numpy and torch scalars and arrays, without importing either
         convert = getattr(value, name, None)
         if callable(convert):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import RecordError
+
+if TYPE_CHECKING:
+    import rerun
 
 __all__ = ["EpisodeTrace", "require_rerun", "write_rrd"]
 
@@ -118,7 +122,7 @@ def write_rrd(path: Path, trace: EpisodeTrace) -> None:
         raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _log(rr: Any, stream: Any, trace: EpisodeTrace) -> None:
+def _log(rr: ModuleType, stream: rerun.RecordingStream, trace: EpisodeTrace) -> None:
     azimuths = trace.depth.shape[1]
     stream.send_recording_name(trace.name)
     stream.log("world", rr.ViewCoordinates.RIGHT_HAND_Y_UP, static=True)

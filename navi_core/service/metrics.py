@@ -180,10 +180,10 @@ class HealthPages:
             # Waiting connections; beyond it a new one is retried after a second.
             request_queue_size = 128
 
-            def handle_error(self, *about: Any) -> None:
+            def handle_error(self, *about: object) -> None:
                 """Ignore clients that disconnect before the answer."""
                 if not isinstance(sys.exc_info()[1], OSError):
-                    super().handle_error(*about)
+                    super().handle_error(*about)  # type: ignore[arg-type]
 
         try:
             self._server = Pages((host, port), Handler)

@@ -1,4 +1,4 @@
-"""A file that is written durably is there as a whole or not at all, and nobody else may write it."""
+"""Durable files are complete or absent, and writable by their owner alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of runs: what they take is told, and removing one touches nothing else."""
+"""Run folders: sizes are listed, and removal touches nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A motion that would collide is proposed again, slower; only what passes no way hovers."""
+"""Colliding motions are proposed again slower; only those without a free speed hover."""
 
 from __future__ import annotations
 

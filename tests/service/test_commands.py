@@ -1,4 +1,4 @@
-"""From what a policy answers to what is sent."""
+"""Commands of policy actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from navi_core.service.wire import RobotPose
 from navi_core.world import NavigationEnv
 from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS
 from tests.service.conftest import SMALL, tiny_model
-from tests.service.test_learning_actor import matrix
+from tests.service.learning.test_learning_actor import matrix
 
 
 def test_commands_receive_resets_and_velocities(stage) -> None:

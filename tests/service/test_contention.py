@@ -1,4 +1,4 @@
-"""Two actors of one drone are noticed; one that was started again is not taken for two."""
+"""Contention of two actors for one drone is detected; a restarted actor is none."""
 
 from __future__ import annotations
 

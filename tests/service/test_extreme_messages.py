@@ -1,4 +1,4 @@
-"""Messages that the wire takes, and that nobody sends who means well: nothing hangs, stops or grows by them."""
+"""Extreme but valid messages: nothing hangs, stops or grows by them."""
 
 from __future__ import annotations
 

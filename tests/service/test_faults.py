@@ -1,4 +1,4 @@
-"""Faults: either server killed and started again, floods, slow readers, broken frames, taken ports."""
+"""Faults: servers killed and restarted, floods, slow readers, broken frames, ports in use."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from navi_core.service.learning.experience_record import ServiceRecord
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.wire import Fault, StepRequest, StepResult, Subscriber, decode, encode
 from tests.service.conftest import ANY, BRISK, SMALL, requester, tiny_model, until
-from tests.service.test_buffer import experience
-from tests.service.test_learning_actor import rows
+from tests.service.learning.test_buffer import experience
+from tests.service.learning.test_learning_actor import rows
 from tests.service.test_servers import ask, command
 from tests.service.wire_samples import all_messages
 

@@ -1,4 +1,4 @@
-"""Flight to goals as a service: the environment tells them, the actor flies there as it was trained to."""
+"""Served flight to goals: published by the environment, flown by the actor as in training."""
 
 from __future__ import annotations
 

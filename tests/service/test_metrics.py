@@ -1,4 +1,4 @@
-"""Counters, gauges and latencies as Prometheus reads them."""
+"""Counters, gauges and latencies in the Prometheus format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served flies as it was trained, whichever runtime computes it; and an alias that moves is followed."""
+"""Served models act as in training in every runtime, and a moved alias is followed."""
 
 from __future__ import annotations
 

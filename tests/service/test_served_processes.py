@@ -1,4 +1,4 @@
-"""Both servers as the processes that people start, killed as machines kill them."""
+"""Both servers as processes that are killed."""
 
 from __future__ import annotations
 

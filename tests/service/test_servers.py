@@ -1,4 +1,4 @@
-"""Environment and actor over loopback: they fly what the environment alone would fly."""
+"""Environment and actor over loopback fly exactly as the environment alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning in flight for a while leaves memory, versions and counts in order."""
+"""Long learning in flight keeps memory, versions and counts in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing and subscribing over loopback: who watches, what a slow reader loses, ports that are taken."""
+"""Publishers and subscribers over loopback: subscriptions, slow readers, ports in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock that knows for how long it is held."""
+"""TimedLock measures its holders."""
 
 import gc
 import threading

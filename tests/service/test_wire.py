@@ -1,4 +1,4 @@
-"""The bytes of the wire, written by hand, and what is refused."""
+"""Wire format: bytes by hand, and refused messages."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
 from navi_core.scenes.naming import file_stem
 from navi_core.service.explorer.flight_journal import FlightJournal, FlightLog, recover_flights
-from navi_core.world import Field, NavigationEnv, SphericalSensor
+from navi_core.world import Field, NavigationEnv, SphericalSensor, StepBatch
 from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
 __all__ = ["ExplorerSession", "SceneChoice", "SceneProgress"]
@@ -274,7 +274,7 @@ class ExplorerSession:
         self.observation = batch.obs[0].numpy()
         self._update(batch)
 
-    def _update(self, batch: Any) -> None:
+    def _update(self, batch: StepBatch | None) -> None:
         x, y, z, _ = self.pose()
         self.trajectory.append((x, y, z))
         if batch is None:

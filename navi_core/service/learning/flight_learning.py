@@ -158,10 +158,10 @@ class FlightLearning:
             state: Before the decisions.
             reset: (N,) an episode begins.
             decision: Actions, values, log-probabilities and latents.
-            choice: Of the gate. A motion flown slower is learned as it was proposed, with its own reward and expected
-                reward: learning from unchanged motions alone would favour motions that the gate slows.
+            choice: Of the gate. A motion flown slower is learned as proposed, with its rewards: learning from unchanged
+                motions alone would favour motions that the gate slows.
         """
-        assert decision.latent is not None and decision.log_prob is not None
+        assert decision.log_prob is not None
         mean, deviation = self._scale
         scenes = None if self.gate is None else self.gate.scenes(torch.tensor([session.slot for session in group]))
         now = time.time()
@@ -188,12 +188,11 @@ class FlightLearning:
                 aux=seen_aux[i],
                 scene=-1 if scenes is None else int(scenes[i]),
             )
-            waits = False
+            waits = choice is not None and not bool(choice.flown.send[i])
             if choice is not None:
-                proposed, waits = choice.proposed, not bool(choice.flown.send[i])
-                experience.gate_send = bool(proposed.send[i])
-                experience.expected_reward = float(proposed.expected_reward[i])
-                experience.components = {name: float(part[i]) for name, part in proposed.components.items()}
+                experience.gate_send = bool(choice.proposed.send[i])
+                experience.expected_reward = float(choice.proposed.expected_reward[i])
+                experience.components = {name: float(x[i]) for name, x in choice.proposed.components.items()}
             if waits and self.config.train_on_wait and experience.scene >= 0:
                 experience.actual_reward = experience.expected_reward * self.config.wait_reward_multiplier
             added = self.buffer.add(experience, learn=not waits or experience.is_completed)

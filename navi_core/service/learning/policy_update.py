@@ -95,7 +95,7 @@ class PolicyUpdate:
         loss = loss + c.value_coefficient * value_loss(values, (target - mean) / deviation, old, c.clip)
         loss = loss - c.entropy_coefficient * distribution.entropy().mean()
         self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_([p for p in self._learned if p.grad is not None], c.max_grad_norm)
         if not (bool(torch.isfinite(loss)) and bool(torch.isfinite(norm))):
             self._optimizer.zero_grad(set_to_none=True)
@@ -124,7 +124,8 @@ def _features(
     if newest is not None and newest[1] is not None:
         latent = latent.index_put((torch.arange(len(inputs)), newest[0]), newest[1])
     going = torch.zeros(latent.shape[:2], dtype=torch.bool)
-    return policy.core(policy.joined(latent, aux, None), state, going)
+    features: tuple[Tensor, State] = policy.core(policy.joined(latent, aux, None), state, going)
+    return features
 
 
 def _stacked(states: list[State]) -> State:

@@ -97,7 +97,7 @@ class EagerRunner(Runner):
             out = self.policy.act(obs.to(device), aux.to(device), state, reset.to(device), draws)
         # One copy to the host, and one wait for the device.
         parts = (out.action, out.value[:, None], out.log_prob[:, None], out.embedding)
-        split = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)
+        split = torch.split(torch.cat(parts, dim=1).cpu(), [part.shape[1] for part in parts], dim=1)
         action, value, log_prob, latent = (part.contiguous() for part in split)
         return Decision(action, value.squeeze(1), out.state, latent, log_prob.squeeze(1))
 

@@ -161,8 +161,6 @@ def record_session(
         ConfigError: `seconds` is not above 0.
         RecordError: The file cannot be written, is written by another process, or is something else.
     """
-    import zmq
-
     if seconds is not None and not seconds > 0:
         raise ConfigError(f"cannot record for {seconds} s; give more than 0, or nothing to record until stopped")
     limits, began = limits or WireConfig(), time.monotonic()
@@ -178,18 +176,7 @@ def record_session(
                 for selector in selectors:
                     selector.keep()
                 subscriber.socket.poll(100)
-                for _ in range(limits.queue_length):
-                    try:
-                        frames = subscriber.socket.recv_multipart(zmq.NOBLOCK)
-                    except zmq.Again:
-                        break
-                    try:
-                        decode(frames, limits)
-                    except WireError:
-                        done.refused += 1
-                        continue
-                    writer.record(frames[0], frames[1], time.time())
-                    done.messages[frames[0].decode()] += 1
+                _record_waiting(subscriber, writer, limits, done)
                 done.seconds = time.monotonic() - began
                 if progress is not None:
                     progress(done)
@@ -198,3 +185,21 @@ def record_session(
         for selector in selectors:
             selector.close()
     return done
+
+
+def _record_waiting(subscriber: Subscriber, writer: RecordingWriter, limits: WireConfig, done: Recorded) -> None:
+    """Record the messages that have arrived, a queue's length at most."""
+    import zmq
+
+    for _ in range(limits.queue_length):
+        try:
+            frames = subscriber.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        try:
+            decode(frames, limits)
+        except WireError:
+            done.refused += 1
+            continue
+        writer.record(frames[0], frames[1], time.time())
+        done.messages[frames[0].decode()] += 1

@@ -94,13 +94,7 @@ class Digest:
         if isinstance(message, DistanceMatrix):
             self._observation(message)
         elif isinstance(message, TelemetryEvent):
-            kind = training_event(message.event_type)
-            if kind is not None:
-                self._training(kind, message)
-            elif message.event_type == GOAL_EVENT:
-                self.goals.update(message)
-            else:
-                self._service(message, (layouts or {}).get(message.event_type, ()))
+            self._event(message, layouts or {})
         elif isinstance(message, StepResult):
             self._result(message)
         elif isinstance(message, BatchStepResult):
@@ -110,6 +104,15 @@ class Digest:
             for env_id in message.env_ids.tolist():
                 if (session := self._session(env_id)) is not None:
                     session.steps = message.step_id
+
+    def _event(self, event: TelemetryEvent, layouts: Mapping[str, tuple[str, ...]]) -> None:
+        kind = training_event(event.event_type)
+        if kind is not None:
+            self._training(kind, event)
+        elif event.event_type == GOAL_EVENT:
+            self.goals.update(event)
+        else:
+            self._service(event, layouts.get(event.event_type, ()))
 
     @property
     def max_distance(self) -> float:

@@ -9,7 +9,7 @@ import ipaddress
 import json
 import logging
 import socket as socket_library
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -78,7 +78,7 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
     app = FastAPI(title="Navi", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
 
     @app.middleware("http")
-    async def headers(request: Request, call_next: Any) -> Response:
+    async def headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         if not _is_local_name(request.headers.get("host", ""), host):
             # Against DNS rebinding: a site whose name resolves to this machine could read the page and fly the drone.
             text = "this page answers to addresses, to localhost and to the name of its machine"
@@ -96,7 +96,7 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
     return app
 
 
-def _websocket(show: Show, host: str) -> Any:
+def _websocket(show: Show, host: str) -> Callable[[WebSocket], Awaitable[None]]:
     from fastapi import WebSocket, WebSocketDisconnect
 
     page = pack_message("page", {"version": _page_version()})

@@ -225,7 +225,7 @@ class ExploreShow:
 
     def _viewers_changed(self, viewers: int) -> None:
         if viewers:
-            # Whoever came has seen nothing of the path yet.
+            # A new viewer has no trajectory yet.
             self._sent_trajectory = -1
             self._watched.set()
         else:

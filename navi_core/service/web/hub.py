@@ -24,7 +24,7 @@ _DTYPES = ("float32", "uint8", "uint16")
 """Types that a page has typed arrays for."""
 
 
-def pack_message(kind: str, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
+def pack_message(kind: str, facts: Mapping[str, object], arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
     """Return the bytes of a message.
 
     Args:
@@ -44,12 +44,14 @@ def pack_message(kind: str, facts: Mapping[str, Any], arrays: Mapping[str, npt.N
         padding = -len(data) % 8
         parts += [data, b"\0" * padding]
         offset += len(data) + padding
-    header = json.dumps({"kind": kind, **_finite(dict(facts)), "arrays": places}, allow_nan=False).encode()
+    header = json.dumps(
+        {"kind": kind, **{name: _finite(value) for name, value in facts.items()}, "arrays": places}, allow_nan=False
+    ).encode()
     header += b" " * (-(len(header) + 4) % 8)
     return b"".join([struct.pack("<I", len(header)), header, *parts])
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """Return plain values with null for non-finite numbers, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
@@ -115,7 +117,9 @@ class Hub:
             self._viewers.remove(viewer)
             self._report_viewers()
 
-    def send(self, kind: str, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
+    def send(
+        self, kind: str, facts: Mapping[str, object], arrays: Mapping[str, npt.NDArray[Any]] | None = None
+    ) -> None:
         """Send a message of `kind` to all viewers."""
         message = pack_message(kind, facts, arrays)
         self._newest[kind] = message

@@ -119,7 +119,7 @@ class ReplayShow:
         between = ", damaged between them" if self.recording.gaps else ""
         return left_out + between + (", damaged behind them" if self.recording.broken_off else "")
 
-    def _viewers_changed(self, viewers: int) -> None:
+    def _viewers_changed(self, _viewers: int) -> None:
         self.digest.changed.add("trajectory")
 
 

@@ -17,7 +17,8 @@ __all__ = ["map_facts", "metres", "panorama_arrays", "send_changes", "trajectory
 
 def metres(depth: npt.NDArray[np.float32], max_distance: float) -> npt.NDArray[np.float32]:
     """Return depth [m] of normalised depth; `navi_core.world.denormalise_depth` without torch."""
-    return np.expm1(depth * np.float32(math.log1p(max_distance)))
+    depth_m: npt.NDArray[np.float32] = np.expm1(depth * np.float32(math.log1p(max_distance)))
+    return depth_m
 
 
 def panorama_arrays(

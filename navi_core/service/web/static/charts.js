@@ -119,8 +119,8 @@ export class Terms {
       for (const [name, value] of Object.entries(terms)) this.sums[name] = (this.sums[name] ?? 0) + (value ?? 0);
       this.last = step;
     }
-    const told = reward === null ? "not told" : `${reward >= 0 ? "+" : ""}${reward.toFixed(3)} this decision`;
-    $("reward-facts").textContent = `${told}${collided ? " · collision" : ""}`;
+    const text = reward === null ? "no reward" : `${reward >= 0 ? "+" : ""}${reward.toFixed(3)} this decision`;
+    $("reward-facts").textContent = `${text}${collided ? " · collision" : ""}`;
     const known = Object.entries(terms).filter(([, value]) => value !== null);
     const most = Math.max(0.2, ...known.map(([, value]) => Math.abs(value)));
     const lines = known.map(([name, value]) => {

@@ -34,7 +34,7 @@ export class Flight {
     $("do-record").onclick = () => this.order("toggle");
     $("sharp").onchange = (event) => send({ do: "view", sharp: event.target.checked });
     $("throttle").oninput = (event) => { $("throttle-value").textContent = `${event.target.value}\u00a0%`; };
-    // Whoever points goes on flying by keys; whoever walks by Tab stays where they are.
+    // After a click the keys keep flying the drone; after Tab the focus stays on the control.
     addEventListener("click", ({ detail }) => {
       const control = document.activeElement;
       if (detail && control?.matches("button, input[type=range], input[type=checkbox]")) control.blur();
@@ -53,7 +53,7 @@ export class Flight {
 
   key(event, down) {
     if (!down) {
-      // Always: else a key that is let go while Ctrl is down would be held for ever. macOS tells of no key under Meta.
+      // Always: else a key released while Ctrl is down would stay pressed. macOS reports no key release under Meta.
       if (event.key === "Meta") this.held.clear();
       this.held.delete(event.key === "Shift" ? "Shift" : event.code);
     }
@@ -115,7 +115,7 @@ export class Flight {
     for (const name of ["pointerup", "pointercancel", "lostpointercapture"]) element.addEventListener(name, end);
   }
 
-  /** A page that flies nothing says so once and is silent then: it may be one of two, and the other flies. */
+  /** An idle page sends one hover command and is silent then: a second page may fly the drone. */
   command() {
     const axes = this.axes(), still = axes.every((a) => a === 0);
     if (!still || !this.still) this.send({ do: "command", axes });

@@ -1,6 +1,6 @@
-// One WebSocket: binary messages in, orders as JSON out. It comes back by itself, also where nobody said that it ended.
+// One WebSocket: binary messages in, orders as JSON out. It reconnects by itself, also after a silent loss.
 
-const SILENT = 6000; // milliseconds without a word: the server says something every two seconds
+const SILENT = 6000; // longest silence [ms]: the server sends a beat every two seconds
 
 const TYPES = { float32: Float32Array, uint8: Uint8Array, uint16: Uint16Array };
 
@@ -44,7 +44,7 @@ export class Connection {
     this.wait = Math.min(2 * this.wait, 4000);
   }
 
-  /** A laptop that slept, or a network that went: such a connection is dead and does not say so. */
+  /** After sleep or a network change a connection is dead without a close event. */
   watch() {
     if (this.socket.readyState > WebSocket.OPEN || Date.now() - this.heard < SILENT) return;
     this.socket.onopen = this.socket.onmessage = this.socket.onclose = null;

@@ -24,8 +24,8 @@ from navi_core.service.web.hub import Viewer, pack_message
 from navi_core.service.web.live import LiveShow
 from navi_core.service.wire import DistanceMatrix, RobotPose, StepResult
 from navi_core.world import Field, NavigationEnv, denormalise_depth
-from tests.service.page_client import page_client, unpacked
-from tests.service.test_watching import until
+from tests.service.web.page_client import page_client, unpacked
+from tests.service.web.test_watching import until
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from navi_core.world import Field, NavigationEnv
 from tests.browser import headless_browser
 from tests.service.conftest import SMALL as TINY_ENV
 from tests.service.conftest import tiny_model
-from tests.service.test_explorer import SMALL
-from tests.service.test_watching import until
+from tests.service.web.test_explorer import SMALL
+from tests.service.web.test_watching import until
 
 pytestmark = pytest.mark.browser
 PHONE = {"width": 390, "height": 844}

@@ -1,4 +1,4 @@
-"""What a service learns from behind the gate: what was drawn, with what came of what was flown."""
+"""Learning behind the gate: proposed actions with the results of the flown ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.learning.policy_update import features_of
 from navi_core.service.policies.sessions import SessionTable
 from navi_core.service.wire import StepResult
-from tests.service.test_learning_actor import learning_of, matrix  # noqa: F401 - a fixture
+from tests.service.learning.test_learning_actor import learning_of, matrix  # noqa: F401 - a fixture
 
 SENT, SLOWED, HOVERS = (True, True), (False, True), (False, False)
 

@@ -1,4 +1,4 @@
-"""A version is judged by whole episodes in the order in which they began: short ones are known first, whoever flies."""
+"""Admission tests versions by whole episodes, in the order of their beginnings."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from navi_core.errors import DemoError
 from navi_core.service.explorer import ExplorerSession, SceneChoice
 from navi_core.service.web import app, listen, serve_page, served_page
 from navi_core.service.web.explore import ExploreShow
-from tests.service.page_client import page_client, unpacked
-from tests.service.test_explorer import SMALL
+from tests.service.web.page_client import page_client, unpacked
+from tests.service.web.test_explorer import SMALL
 
 
 @pytest.fixture

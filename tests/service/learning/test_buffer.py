@@ -1,4 +1,4 @@
-"""The experience buffer: pending, completed, first in first out, bounded, never waiting for ever."""
+"""Experience buffer: pending, completed, first in first out, bounded."""
 
 from __future__ import annotations
 

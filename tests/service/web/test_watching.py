@@ -1,4 +1,4 @@
-"""A training may be watched: it flies the same, and where nobody looks it publishes nothing."""
+"""Broadcast of a training: unchanged flights, and no messages without viewers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page without a browser: takes the WebSocket's messages apart as the page does."""
+"""Page client without a browser: parses the WebSocket's messages as the page does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded sessions: every message comes back, a kill costs one, and a stranger's file costs nothing."""
+"""Recordings: every message is read back, a kill costs one, and foreign files cost nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from navi_core.service.web import served_page
 from navi_core.service.web.replay import ReplayShow
 from navi_core.service.wire import DistanceMatrix, encode
 from navi_core.world import denormalise_depth, spherical_directions
-from tests.service.page_client import page_client
-from tests.service.test_dashboard import env  # noqa: F401
-from tests.service.test_watching import update
+from tests.service.web.page_client import page_client
+from tests.service.web.test_dashboard import env  # noqa: F401
+from tests.service.web.test_watching import update
 from tests.service.wire_samples import matrix as observation
 
 NEWEST = FORMATS[-1]

@@ -1,4 +1,4 @@
-"""Flying by hand: what is recorded is what a policy would have seen, and taking back leaves no trace."""
+"""Explorer: recorded flights hold what a policy would observe, and undo leaves no trace."""
 
 from __future__ import annotations
 

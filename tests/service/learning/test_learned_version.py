@@ -1,4 +1,4 @@
-"""What was learned in flight outlives the service: a version of the registry, a child of what was served."""
+"""Learned weights outlive the service as a version of the registry, a child of the served one."""
 
 from __future__ import annotations
 
