@@ -235,7 +235,7 @@ def test_damaged_head_changes_no_other_message(tmp_path):
     small(path, 5)
     whole = path.read_bytes()
     with Recording(path) as recording:
-        whole = list(recording.messages())
+        expected = list(recording.messages())
         heads = [entry.offset for entry in recording.frames]
     for number, offset in enumerate(heads):
         for place in range(offset, offset + NEWEST.size):
@@ -245,7 +245,9 @@ def test_damaged_head_changes_no_other_message(tmp_path):
                 path.write_bytes(data)
                 with Recording(path) as recording:
                     found = [(entry.time, recording.message(entry).step_id) for entry in recording.frames]
-                    assert found == [(when, message.step_id) for when, message in whole[:number] + whole[number + 1 :]]
+                    assert found == [
+                        (when, message.step_id) for when, message in expected[:number] + expected[number + 1 :]
+                    ]
                     assert f"byte {offset}" in recording.damage
                     assert (recording.gaps, recording.broken_off) == ((0, True) if number == 4 else (1, False))
 
