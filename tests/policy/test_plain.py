@@ -1,4 +1,4 @@
-"""What a compiler is shown of the cores computes what runs without one, and is one graph."""
+"""Plain forms of the cores for torch.compile: equal results, one graph."""
 
 import pytest
 import torch

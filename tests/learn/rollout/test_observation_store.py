@@ -1,4 +1,4 @@
-"""What storing observations costs: memory, and nothing that a policy would notice."""
+"""Observation store: memory, and observations as the policy sees them."""
 
 import math
 

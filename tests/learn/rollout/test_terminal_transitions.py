@@ -1,4 +1,4 @@
-"""What happens where an episode ends: terminated, truncated, both; resets, autoreset, bootstrap."""
+"""Ends of episodes: terminated, truncated, both; resets, autoreset, bootstrap."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a training cost in processor time: added up over its starts, and never made up."""
+"""Processor time of a training: summed over its starts, never invented."""
 
 import time
 

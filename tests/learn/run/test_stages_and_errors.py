@@ -1,4 +1,4 @@
-"""Where the time goes, what is not a number, and what a killed writer leaves."""
+"""Stage timings, non-finite numbers, and files of a killed writer."""
 
 import json
 
