@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import ConfigError, RunError
+from navi_pipeline.defs.corpus.assets import CompileSettings
+from navi_pipeline.defs.partitions import profile_partitions, size_partitions
+from navi_pipeline.lib.corpus.compiled_scenes import due_scenes
+from navi_pipeline.lib.corpus.scene_plan import read_plan
 from navi_pipeline.lib.orchestration.clock import Work, work_by_name
 from navi_pipeline.lib.orchestration.instance import PROCESS_TAG, process_mark
 
@@ -54,8 +58,6 @@ class Flow:
         say: Callable[[str], None],
         echo: bool = False,
     ) -> None:
-        from navi_pipeline.defs.partitions import profile_partitions, size_partitions
-
         # Before anything is made: Dagster would say it at the first asset that has the partition, minutes later.
         for what, given, partitions in (("profile", profile, profile_partitions), ("size", size, size_partitions)):
             allowed = partitions.get_partition_keys()
@@ -94,10 +96,6 @@ class Flow:
             plan: Settings of `scene_sources`; by default those of the plan that there is.
         """
         import dagster as dg
-
-        from navi_pipeline.defs.corpus.assets import CompileSettings
-        from navi_pipeline.lib.corpus.compiled_scenes import due_scenes
-        from navi_pipeline.lib.corpus.scene_plan import read_plan
 
         with self._stage("scene_sources"):
             self._require(self._run("sources_job", ops={"scene_sources": {"config": plan or {}}}))

@@ -11,6 +11,7 @@ from pydantic import Field
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
 from navi_pipeline.defs.partitions import GPU
 from navi_pipeline.defs.training.assets import POLICIES
+from navi_pipeline.flow import Flow
 
 __all__ = ["JOBS", "PROFILE_ASSETS"]
 
@@ -45,8 +46,6 @@ def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings)
 
     The jobs are those of the code location that the run was launched from; `navi materialize` does it in one process.
     """
-    from navi_pipeline.flow import Flow
-
     job = context.repository_def.get_job
     flow = Flow(context.instance, job, profile=config.profile, size=config.size, seed=config.seed, say=context.log.info)
     failed = flow.materialize_everything()

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RunError
+from navi_pipeline.definitions import defs
+from navi_pipeline.defs.studies.assets import trial
 from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance
+from navi_pipeline.lib.studies.audit import audit_faults
+from navi_pipeline.lib.studies.catalogue import find_study
+from navi_pipeline.lib.studies.rows import trial_row
+from navi_pipeline.lib.studies.trial_queue import TrialQueue
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["kill_and_resume"]
 
@@ -44,12 +51,6 @@ def kill_and_resume(
     Raises:
         RunError: The study did not end.
     """
-    from navi_pipeline.lib.studies.audit import audit_faults
-    from navi_pipeline.lib.studies.catalogue import find_study
-    from navi_pipeline.lib.studies.rows import trial_row
-    from navi_pipeline.lib.studies.trial_queue import TrialQueue
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     began, draw = time.monotonic(), random.Random(seed)
     (home / "dagster").mkdir(parents=True)
     shutil.copy(dagster_home() / "dagster.yaml", home / "dagster")
@@ -88,8 +89,6 @@ def kill_and_resume(
                 process.kill()
                 process.wait()
     with open_instance() as instance:
-        from navi_pipeline.defs.studies.assets import trial
-
         partitions = instance.get_materialized_partitions(trial.key)
     stored = Warehouse().query("select count(*) as n from trials where state in ('complete', 'pruned')")
     metrics = Warehouse().query("select count(distinct run_id) as n from metrics where name = 'reward_ema'")
@@ -116,8 +115,6 @@ def _busy_worker(queue: Any, draw: random.Random) -> int | None:
 
 def _materialize(trials: int, workers: int) -> int:
     """Materialize the asset of the small study in this process."""
-    from navi_pipeline.definitions import defs
-
     with open_instance() as instance:
         made = (
             defs()

@@ -12,8 +12,16 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import Field
 
+from navi_core.config import parse_config
+from navi_core.errors import NaviError
+from navi_core.machine.file_lock import hold_lock
 from navi_pipeline.defs.automation.renewals import renewed_by, renewed_warehouse
 from navi_pipeline.defs.partitions import GPU
+from navi_pipeline.lib.nightly.night import Night, night_lock, night_name
+from navi_pipeline.lib.nightly.settings import nightly_config
+from navi_pipeline.lib.nightly.stages import stages_of, summed_up_if_broken, written_off
+from navi_pipeline.lib.nightly.summary import write_summary
+from navi_pipeline.settings.nightly import NightlyConfig
 
 __all__ = ["JOBS", "SCHEDULES", "nightly_training", "nightly_validation"]
 
@@ -50,9 +58,6 @@ class NightHold:
         Raises:
             RunError: Another process works on this night.
         """
-        from navi_core.machine.file_lock import hold_lock
-        from navi_pipeline.lib.nightly.night import night_lock
-
         if self._name == name:
             return
         self._held.enter_context(hold_lock(night_lock(name), f"night {name}"))
@@ -82,9 +87,6 @@ def _begin(train: bool) -> Any:
         required_resource_keys={"hold"},
     )
     def begin(context: dg.OpExecutionContext, config: NightSettings) -> dict[str, Any]:
-        from navi_pipeline.lib.nightly.night import Night, night_name
-        from navi_pipeline.lib.nightly.settings import nightly_config
-
         settings = nightly_config(minutes=config.minutes, assignments=config.assignments, train=train)
         name = night_name(settings, config.name)
         context.resources.hold.take(context, name)
@@ -95,10 +97,6 @@ def _begin(train: bool) -> Any:
 
 
 def _tonight(context: dg.OpExecutionContext, night: dict[str, Any]) -> Any:
-    from navi_core.config import parse_config
-    from navi_pipeline.lib.nightly.night import Night
-    from navi_pipeline.settings.nightly import NightlyConfig
-
     context.resources.hold.take(context, night["name"])
     return Night(parse_config(NightlyConfig, night["settings"]), night["name"], say=context.log.info)
 
@@ -114,8 +112,6 @@ def _stage(stage: str) -> Any:
         required_resource_keys={"hold"},
     )
     def run(context: dg.OpExecutionContext, night: dict[str, Any]) -> dict[str, Any]:
-        from navi_pipeline.lib.nightly.stages import stages_of, summed_up_if_broken, written_off
-
         tonight = _tonight(context, night)
         with summed_up_if_broken(tonight):
             done = tonight.run(stage, stages_of(tonight.config)[stage])
@@ -148,8 +144,6 @@ def _summary(context: dg.OpExecutionContext, tonight: Any, written: tuple[Path, 
 @dg.op(description="Write the morning's summary of a night whose hard gates all hold.", required_resource_keys={"hold"})
 def morning_summary(context: dg.OpExecutionContext, night: dict[str, Any]) -> None:
     """Summarise the night."""
-    from navi_pipeline.lib.nightly.summary import write_summary
-
     tonight = _tonight(context, night)
     context.add_output_metadata(_summary(context, tonight, write_summary(tonight)))
 
@@ -211,10 +205,6 @@ def _now() -> datetime:
 
 def _when(kind: str) -> tuple[int, str]:
     """Return hour and time zone of a schedule, as the settings of nights say when the code location is loaded."""
-    from navi_core.errors import NaviError
-    from navi_pipeline.lib.nightly.settings import nightly_config
-    from navi_pipeline.settings.nightly import NightlyConfig
-
     try:
         settings = nightly_config()
     except NaviError as error:

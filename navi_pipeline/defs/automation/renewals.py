@@ -4,6 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from navi_pipeline.defs.evaluation.assets import ranked
+from navi_pipeline.defs.warehouse.assets import folded_in
+from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
+from navi_pipeline.lib.records.documents import content_key
+
 if TYPE_CHECKING:
     from navi_pipeline.lib.nightly.night import Night
 
@@ -18,8 +23,6 @@ def renewed_by(stage: str, night: "Night") -> list[dg.AssetMaterialization]:
         night: Its night.
     """
     if stage == "evaluation":
-        from navi_pipeline.defs.evaluation.assets import ranked
-
         return [_materialization("leaderboard", night, *ranked())]
     told = night.data("promotion") if stage == "promotion" else {}
     # Without a version nobody was challenged.
@@ -28,15 +31,10 @@ def renewed_by(stage: str, night: "Night") -> list[dg.AssetMaterialization]:
 
 def renewed_warehouse(night: "Night", warn: Any) -> dg.AssetMaterialization:
     """Fold in what the night has written and return the materialization."""
-    from navi_pipeline.defs.warehouse.assets import folded_in
-
     return _materialization("warehouse", night, *folded_in(warn))
 
 
 def _promotion(night: "Night", told: dict[str, Any]) -> dg.AssetMaterialization:
-    from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
-    from navi_pipeline.lib.records.documents import content_key
-
     registry = open_registry()
     champion = registry.resolve(ALIAS).weights_hash if ALIAS in registry.aliases() else None
     metadata: dict[str, Any] = {

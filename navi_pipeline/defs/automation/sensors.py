@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from navi_core.record.home import navi_home
+from navi_pipeline.defs.corpus.assets import CompileSettings
+from navi_pipeline.lib.corpus.compiled_scenes import due_scenes
+from navi_pipeline.lib.orchestration.failures import record_failure
+from navi_pipeline.lib.training.stale_runs import sweep
+
 if TYPE_CHECKING:
     from navi_pipeline.lib.corpus.scene_plan import SceneSource
 
@@ -84,8 +90,6 @@ def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Skip
 )
 def new_demonstrations(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     """Take recordings in."""
-    from navi_core.record.home import navi_home
-
     folder = Path(os.environ.get("NAVI_DEMOS") or navi_home() / "recordings").expanduser()
     signature = folder_signature(folder, _RECORDINGS)
     if not signature:
@@ -103,8 +107,6 @@ def new_demonstrations(context: dg.SensorEvaluationContext) -> dg.SensorResult |
 )
 def run_failures(context: dg.RunFailureSensorContext) -> None:
     """Record the failure."""
-    from navi_pipeline.lib.orchestration.failures import record_failure
-
     run = context.dagster_run
     steps = [(event.step_key or "", event.message or "") for event in context.get_step_failure_events()]
     record_failure(run.run_id, run.job_name, context.failure_event.message or "", steps, night=run.tags.get("night"))
@@ -117,8 +119,6 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 )
 def stale_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Sweep."""
-    from navi_pipeline.lib.training.stale_runs import sweep
-
     report = sweep()
     for pid in report.ended:
         context.log.warning("trainer %d had lost its supervisor and was ended", pid)
@@ -168,9 +168,6 @@ def _at_work(instance: dg.DagsterInstance) -> bool:
 
 
 def _due(instance: dg.DagsterInstance) -> list["SceneSource"]:
-    from navi_pipeline.defs.corpus.assets import CompileSettings
-    from navi_pipeline.lib.corpus.compiled_scenes import due_scenes
-
     known = instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
     return due_scenes(known, CompileSettings().compile_config())
 

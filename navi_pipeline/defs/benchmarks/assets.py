@@ -5,9 +5,14 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from navi_core.config import parse_config
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.partitions import GPU, size_partitions
 from navi_pipeline.lib.orchestration.clock import worked_as
+from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
+from navi_pipeline.lib.sweeps.perform import perform_sweep
+from navi_pipeline.settings.sweeps import SweepConfig
 
 __all__ = ["BENCHMARKS", "SweepSettings"]
 
@@ -57,12 +62,6 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
 
 
 def _materialize(context: dg.AssetExecutionContext, sweep: str, settings: SweepSettings) -> dg.MaterializeResult:
-    from navi_core.config import parse_config
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-    from navi_pipeline.lib.sweeps.perform import perform_sweep
-    from navi_pipeline.settings.sweeps import SweepConfig
-
     given = {name: value for name, value in settings.model_dump(exclude={"again"}).items() if value is not None}
     config = parse_config(SweepConfig, {"profile": context.partition_key} | given)
     made = perform_sweep(sweep, config, on_line=context.log.info, again=settings.again)

@@ -5,6 +5,7 @@ import dagster as dg
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
 from navi_pipeline.defs.partitions import size_partitions
 from navi_pipeline.lib.orchestration.clock import worked_as
+from navi_pipeline.lib.sweeps.perform import read_sweep
 
 __all__ = ["OUTCOMES"]
 
@@ -18,8 +19,6 @@ def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.Asset
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Read the outcomes."""
-        from navi_pipeline.lib.sweeps.perform import read_sweep
-
         with worked_as("every_cell_was_measured"):
             outcomes = read_sweep(sweep, context.partition_key)["outcomes"]
         failed = {cell: status for cell, status in outcomes.items() if status != "ok"}

@@ -6,9 +6,22 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from navi_core.config import CompileConfig, parse_config
 from navi_pipeline.defs.partitions import scene_partitions
-from navi_pipeline.lib.corpus.scene_plan import RESOLUTION
+from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_rows, write_corpus
+from navi_pipeline.lib.corpus.scene_plan import (
+    RESOLUTION,
+    as_rows,
+    chosen_settings,
+    plan_scenes,
+    plan_settings,
+    read_plan,
+    write_plan,
+)
 from navi_pipeline.lib.orchestration.clock import worked
+from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.reports.charts import scatter_chart
+from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
@@ -56,8 +69,6 @@ class CompileSettings(dg.Config):
 
     def compile_config(self) -> "CompileConfig":
         """Return what the compiler is given."""
-        from navi_core.config import CompileConfig, parse_config
-
         return parse_config(CompileConfig, self.model_dump())
 
 
@@ -72,10 +83,6 @@ class CompileSettings(dg.Config):
 @worked
 def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult:
     """Plan the scenes and register their partitions."""
-    from navi_pipeline.lib.corpus.scene_plan import as_rows, chosen_settings, plan_scenes, plan_settings, write_plan
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pages import markdown_table
-
     earlier = chosen_settings()
     named = {name: value for name in DEFAULT_SCENES if (value := getattr(config, name)) is not None}
     if kept := {name: value for name, value in earlier.items() if name not in named}:
@@ -118,9 +125,6 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
 @worked
 def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult:
     """Compile one scene and judge it."""
-    from navi_pipeline.lib.corpus.compiled_scenes import compile_source
-    from navi_pipeline.lib.corpus.scene_plan import read_plan
-
     plan = read_plan()
     source = plan.get(context.partition_key)
     if source is None:
@@ -164,11 +168,6 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
 @worked
 def scene_quality() -> dg.MaterializeResult:
     """Judge the compiled scenes together."""
-    from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.charts import scatter_chart
-    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-
     rows = corpus_rows()
     verdicts = {word: sum(row["verdict"] == word for row in rows) for word in ("PASS", "MARGINAL", "FAIL")}
     shown = ("name", "split", "verdict", "viable_spawns", "best_starvation", "floor_area_m2", "triangles", "file_bytes")
@@ -201,10 +200,6 @@ def scene_quality() -> dg.MaterializeResult:
 @worked
 def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Gather the compiled scenes into one manifest."""
-    from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows, write_corpus
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pages import markdown_table
-
     rows = corpus_rows()
     used = [row for row in rows if row["verdict"] != "FAIL"]
     left_out = {

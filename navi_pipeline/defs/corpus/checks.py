@@ -4,6 +4,7 @@ import dagster as dg
 
 from navi_pipeline.defs.corpus.assets import compiled_scene, corpus, scene_quality
 from navi_pipeline.defs.partitions import scene_partitions
+from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows, read_corpus, scene_card
 from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"]
@@ -17,8 +18,6 @@ __all__ = ["corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"]
 @worked
 def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read the verdict of the scene that was compiled."""
-    from navi_pipeline.lib.corpus.compiled_scenes import scene_card
-
     row = scene_card(context.partition_key)
     return dg.AssetCheckResult(
         passed=row["verdict"] == "PASS",
@@ -31,8 +30,6 @@ def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult
 @worked
 def most_scenes_pass() -> dg.AssetCheckResult:
     """Count the verdicts."""
-    from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows
-
     verdicts = [row["verdict"] for row in corpus_rows()]
     share = verdicts.count("PASS") / len(verdicts)
     return dg.AssetCheckResult(
@@ -50,8 +47,6 @@ def most_scenes_pass() -> dg.AssetCheckResult:
 @worked
 def corpus_is_split_by_scene() -> dg.AssetCheckResult:
     """Check the manifest."""
-    from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
-
     rows = read_corpus()
     splits: dict[str, set[str]] = {}
     for row in rows:

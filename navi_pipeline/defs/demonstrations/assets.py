@@ -7,7 +7,17 @@ from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.partitions import profile_partitions
+from navi_pipeline.lib.corpus.demonstrations import (
+    action_statistics,
+    expert_config,
+    fly_expert,
+    gather_demonstrations,
+    take_recordings,
+)
 from navi_pipeline.lib.orchestration.clock import worked
+from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.reports.charts import histogram_chart, panorama_picture
+from navi_pipeline.lib.reports.pages import embedded_charts, embedded_picture, markdown_table
 
 __all__ = ["ExpertSettings", "demonstrations", "expert_demonstrations", "recorded_demonstrations"]
 
@@ -40,9 +50,6 @@ class ExpertSettings(dg.Config):
 @worked
 def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult:
     """Fly the teacher, or reuse its flights."""
-    from navi_pipeline.lib.corpus.demonstrations import expert_config, fly_expert
-    from navi_pipeline.lib.reports.pages import markdown_table
-
     settings = {name: getattr(config, name) for name in ("pilot", "episodes", "steps", "noise", "seed")}
     made = fly_expert(
         context.partition_key,
@@ -75,10 +82,6 @@ def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSetti
 @worked
 def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Take recordings in."""
-    from navi_pipeline.lib.corpus.demonstrations import take_recordings
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pages import markdown_table
-
     made = take_recordings()
     refused = [row for row in made["rows"] if not row["accepted"]]
     for row in refused:
@@ -107,10 +110,6 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
 @worked
 def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Gather them, and show what was seen and what was answered."""
-    from navi_pipeline.lib.corpus.demonstrations import action_statistics, gather_demonstrations
-    from navi_pipeline.lib.reports.charts import histogram_chart, panorama_picture
-    from navi_pipeline.lib.reports.pages import embedded_charts, embedded_picture, markdown_table
-
     made = gather_demonstrations(context.partition_key)
     rows, actions, first = action_statistics(made["folders"])
     metadata: dict[str, Any] = {name: made[name] for name in ("decisions", "episodes", "scenes", "left_out")}

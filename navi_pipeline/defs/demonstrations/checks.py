@@ -4,6 +4,7 @@ import dagster as dg
 
 from navi_pipeline.defs.demonstrations.assets import demonstrations, expert_demonstrations, recorded_demonstrations
 from navi_pipeline.defs.partitions import profile_partitions
+from navi_pipeline.lib.corpus.demonstrations import read_demonstrations, read_expert, read_recorded
 from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["demonstrations_can_be_learned_from", "recordings_are_good", "teacher_flies_safely"]
@@ -19,8 +20,6 @@ _MOST_COLLISIONS = 10.0
 @worked
 def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read what was counted while it flew."""
-    from navi_pipeline.lib.corpus.demonstrations import read_expert
-
     rates = [row["collisions_per_minute"] for row in read_expert(context.partition_key)["rows"]]
     flown = [rate for rate in rates if rate is not None]
     mean = sum(flown) / len(flown) if flown else 0.0
@@ -35,8 +34,6 @@ def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetChec
 @worked
 def recordings_are_good() -> dg.AssetCheckResult:
     """Read what the ingest said of each file."""
-    from navi_pipeline.lib.corpus.demonstrations import read_recorded
-
     rows = read_recorded()["rows"]
     refused = [f"{row['file']}: {row['reason']}" for row in rows if not row["accepted"]]
     return dg.AssetCheckResult(
@@ -56,8 +53,6 @@ def recordings_are_good() -> dg.AssetCheckResult:
 @worked
 def demonstrations_can_be_learned_from(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read what was gathered."""
-    from navi_pipeline.lib.corpus.demonstrations import read_demonstrations
-
     made = read_demonstrations(context.partition_key)
     return dg.AssetCheckResult(
         passed=made["decisions"] > 0 and made["episodes"] >= 2,

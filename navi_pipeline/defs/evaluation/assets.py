@@ -5,11 +5,27 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from navi_core.config import EvalConfig, parse_config
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.pretraining.assets import bc_policy
 from navi_pipeline.defs.training.assets import POLICIES
+from navi_pipeline.lib.evaluation.baselines import fly_baselines, ranking, worth_drawing
+from navi_pipeline.lib.evaluation.scoring import (
+    PILOTS,
+    SplitScenes,
+    flown_policy,
+    result_row,
+    score_policy,
+    summary_rows,
+    write_verdict,
+)
 from navi_pipeline.lib.orchestration.clock import worked
+from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.reports.charts import interval_chart, scatter_chart
+from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
+from navi_pipeline.lib.training.policies import known_policies, policy_name, read_policy
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
@@ -26,8 +42,6 @@ class EvaluationSettings(dg.Config):
 
     def protocol(self) -> "EvalConfig":
         """Return how policies are flown."""
-        from navi_core.config import EvalConfig, parse_config
-
         return parse_config(EvalConfig, self.model_dump())
 
 
@@ -45,20 +59,6 @@ class EvaluationSettings(dg.Config):
 @worked
 def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Fly, compare, record."""
-    from navi_pipeline.lib.evaluation.scoring import (
-        PILOTS,
-        SplitScenes,
-        flown_policy,
-        result_row,
-        score_policy,
-        summary_rows,
-        write_verdict,
-    )
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pages import markdown_table
-    from navi_pipeline.lib.training.policies import known_policies, policy_name, read_policy
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     profile = context.partition_key
     policy = read_policy(profile)
     protocol = config.protocol()
@@ -112,13 +112,6 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
 @worked
 def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Fly the pilots, or take the flights of the same protocol."""
-    from navi_pipeline.lib.evaluation.baselines import fly_baselines
-    from navi_pipeline.lib.evaluation.scoring import result_row
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.charts import interval_chart
-    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     protocol = config.protocol()
     made = fly_baselines(protocol, on_line=context.log.info)
     Warehouse().ingest()
@@ -158,11 +151,6 @@ def leaderboard() -> dg.MaterializeResult:
 
 def ranked() -> tuple[dict[str, Any], str]:
     """Return what the leaderboard shows, and its data version."""
-    from navi_pipeline.lib.evaluation.baselines import ranking, worth_drawing
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.charts import interval_chart, scatter_chart
-    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-
     rows = ranking()
     drawn_rows = worth_drawing(rows)
     bars = [(row["subject"], row["c_vis_auc_percent"], row["low"], row["high"]) for row in drawn_rows]

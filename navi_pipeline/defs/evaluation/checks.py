@@ -7,6 +7,8 @@ import dagster as dg
 
 from navi_pipeline.defs.evaluation.assets import baseline_evaluation, leaderboard, policy_evaluation
 from navi_pipeline.defs.partitions import profile_partitions
+from navi_pipeline.lib.evaluation.baselines import BASELINES, ranking, read_baselines
+from navi_pipeline.lib.evaluation.scoring import read_verdict
 from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = [
@@ -19,8 +21,6 @@ __all__ = [
 
 
 def _comparison(context: dg.AssetCheckExecutionContext, pilot: str, metric: str) -> dict[str, Any]:
-    from navi_pipeline.lib.evaluation.scoring import read_verdict
-
     return dict(read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric])
 
 
@@ -74,8 +74,6 @@ def collides_less_than_random(context: dg.AssetCheckExecutionContext) -> dg.Asse
 @worked
 def baselines_keep_their_order() -> dg.AssetCheckResult:
     """Compare their coverage."""
-    from navi_pipeline.lib.evaluation.baselines import read_baselines
-
     coverage = read_baselines()
     order = [coverage[name] for name in ("random", "forward-plus", "frontier", "planner")]
     return dg.AssetCheckResult(
@@ -89,8 +87,6 @@ def baselines_keep_their_order() -> dg.AssetCheckResult:
 @worked
 def everybody_is_ranked() -> dg.AssetCheckResult:
     """Read the ranking."""
-    from navi_pipeline.lib.evaluation.baselines import BASELINES, ranking
-
     rows = ranking()
     missing = sorted(set(BASELINES) - {row["subject"] for row in rows})
     policies = sum(row["kind"] != "pilot" for row in rows)

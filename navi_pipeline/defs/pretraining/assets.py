@@ -7,6 +7,7 @@ from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.demonstrations.assets import demonstrations
 from navi_pipeline.defs.partitions import GPU, profile_partitions
 from navi_pipeline.lib.orchestration.clock import worked
+from navi_pipeline.lib.training.training_step import materialize_policy
 
 __all__ = ["CloningSettings", "bc_policy"]
 
@@ -32,6 +33,4 @@ class CloningSettings(dg.Config):
 @worked
 def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult:
     """Clone, or reuse the finished run of this configuration and these demonstrations."""
-    from navi_pipeline.lib.training.training_step import materialize_policy
-
     return materialize_policy(context, "bc", seed=config.seed, epochs=config.epochs)

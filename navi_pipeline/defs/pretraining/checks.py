@@ -5,6 +5,7 @@ import dagster as dg
 from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.pretraining.assets import bc_policy
 from navi_pipeline.lib.orchestration.clock import worked
+from navi_pipeline.lib.training.policies import cloning_curve_of, read_policy
 
 __all__ = ["clone_has_learned"]
 
@@ -19,8 +20,6 @@ __all__ = ["clone_has_learned"]
 def clone_has_learned(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Compare the epochs."""
     import math
-
-    from navi_pipeline.lib.training.policies import cloning_curve_of, read_policy
 
     losses = cloning_curve_of(read_policy(context.partition_key, "bc")["run_id"])["validation_nll"]
     first, best = float(losses.iloc[0]), float(losses.min())

@@ -8,7 +8,12 @@ from navi_pipeline.defs.corpus.assets import OWNERS
 from navi_pipeline.defs.evaluation.assets import EvaluationSettings, policy_evaluation
 from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.training.assets import POLICIES
+from navi_pipeline.lib.evaluation.promotions import challenge, lineage_of, open_registry
 from navi_pipeline.lib.orchestration.clock import worked
+from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.reports.pages import markdown_table
+from navi_pipeline.lib.training.policies import read_policy
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["promoted_model"]
 
@@ -28,11 +33,6 @@ __all__ = ["promoted_model"]
 def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Challenge the champion."""
     from navi_core.models import record_registry
-    from navi_pipeline.lib.evaluation.promotions import challenge, lineage_of, open_registry
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pages import markdown_table
-    from navi_pipeline.lib.training.policies import read_policy
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     policy = read_policy(context.partition_key)
     decision = challenge(policy, config.protocol())

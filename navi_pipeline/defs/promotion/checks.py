@@ -2,8 +2,10 @@
 
 import dagster as dg
 
+from navi_core.errors import NaviError
 from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.promotion.assets import promoted_model
+from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["champion_loads"]
@@ -17,9 +19,7 @@ __all__ = ["champion_loads"]
 @worked
 def champion_loads() -> dg.AssetCheckResult:
     """Resolve and load the champion."""
-    from navi_core.errors import NaviError
     from navi_core.models import load_checkpoint
-    from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 
     try:
         champion = open_registry().resolve(ALIAS)

@@ -7,7 +7,14 @@ from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.partitions import GPU
+from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
 from navi_pipeline.lib.orchestration.clock import worked_as
+from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
+from navi_pipeline.lib.studies.best_trial import selection_note
+from navi_pipeline.lib.studies.catalogue import find_study, over_scenes
+from navi_pipeline.lib.studies.perform import perform_study
+from navi_pipeline.lib.studies.trial import partition_of
 
 __all__ = ["STUDY_NAMES", "StudySettings", "study", "study_partitions", "trial", "trial_partitions"]
 
@@ -58,14 +65,6 @@ trial = dg.AssetSpec(
 
 
 def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult:
-    from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-    from navi_pipeline.lib.studies.best_trial import selection_note
-    from navi_pipeline.lib.studies.catalogue import find_study, over_scenes
-    from navi_pipeline.lib.studies.perform import perform_study
-    from navi_pipeline.lib.studies.trial import partition_of
-
     given = {name: value for name, value in settings.model_dump().items() if value is not None}
     config = find_study(context.partition_key, overrides=given)
     if "task" not in config.settings:

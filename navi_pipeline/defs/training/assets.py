@@ -7,7 +7,8 @@ from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.partitions import GPU, profile_partitions
 from navi_pipeline.defs.pretraining.assets import bc_policy
 from navi_pipeline.lib.orchestration.clock import worked_as
-from navi_pipeline.lib.training.policies import ALGORITHMS, asset_name
+from navi_pipeline.lib.training.policies import ALGORITHMS, asset_name, parse_start
+from navi_pipeline.lib.training.training_step import materialize_policy
 
 __all__ = ["POLICIES", "TrainingSettings"]
 
@@ -52,9 +53,6 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
     )
     def policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult:
         """Train, or reuse the finished run of this configuration."""
-        from navi_pipeline.lib.training.policies import parse_start
-        from navi_pipeline.lib.training.training_step import materialize_policy
-
         with worked_as(asset_name(algorithm)):
             return materialize_policy(
                 context,

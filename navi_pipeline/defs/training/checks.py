@@ -5,6 +5,8 @@ import dagster as dg
 from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.lib.orchestration.clock import worked_as
+from navi_pipeline.lib.training.policies import curve_of, read_policy
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["FINITE", "RISES"]
 
@@ -19,9 +21,6 @@ def _metrics_are_finite(algorithm: str, asset: dg.AssetsDefinition) -> dg.AssetC
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Ask the warehouse."""
-        from navi_pipeline.lib.training.policies import read_policy
-        from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
         with worked_as("metrics_are_finite"):
             row = Warehouse().query(
                 "select count(*) as n, count(*) filter (not isfinite(value)) as broken, "
@@ -46,8 +45,6 @@ def _reward_rises(algorithm: str, asset: dg.AssetsDefinition) -> dg.AssetChecksD
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Compare the ends of the curve."""
-        from navi_pipeline.lib.training.policies import curve_of, read_policy
-
         with worked_as("reward_rises"):
             curve = curve_of(read_policy(context.partition_key, algorithm)["run_id"])["reward_ema"]
         tenth = max(1, len(curve) // 10)

@@ -11,6 +11,9 @@ from navi_pipeline.defs.evaluation.assets import leaderboard
 from navi_pipeline.defs.promotion.assets import promoted_model
 from navi_pipeline.defs.studies.assets import study
 from navi_pipeline.lib.orchestration.clock import worked
+from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.reports.pages import markdown_table
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["folded_in", "warehouse"]
 
@@ -37,10 +40,6 @@ def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
     Args:
         warn: Told of every segment that is in quarantine.
     """
-    from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pages import markdown_table
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     store = Warehouse()
     report = store.ingest()
     for name, reason in report.quarantined.items():

@@ -2,8 +2,11 @@
 
 import dagster as dg
 
+from navi_core.record.schema import UNINDEXED_TABLES
 from navi_pipeline.defs.warehouse.assets import warehouse
 from navi_pipeline.lib.orchestration.clock import worked
+from navi_pipeline.lib.warehouse.database import count_duplicate_keys
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["every_row_counts_once", "nothing_in_quarantine"]
 
@@ -12,8 +15,6 @@ __all__ = ["every_row_counts_once", "nothing_in_quarantine"]
 @worked
 def nothing_in_quarantine() -> dg.AssetCheckResult:
     """Look into the quarantine."""
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     names = sorted(path.name for path in Warehouse().quarantine.glob("*.ndjson"))
     return dg.AssetCheckResult(
         passed=not names,
@@ -27,10 +28,6 @@ def nothing_in_quarantine() -> dg.AssetCheckResult:
 @worked
 def every_row_counts_once() -> dg.AssetCheckResult:
     """Count the keys of the tables that the writer alone keeps unique."""
-    from navi_core.record.schema import UNINDEXED_TABLES
-    from navi_pipeline.lib.warehouse.database import count_duplicate_keys
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     with Warehouse().reader() as ask:
         doubled = {table: count_duplicate_keys(ask, table) for table in UNINDEXED_TABLES}
     return dg.AssetCheckResult(passed=not any(doubled.values()), metadata=doubled)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from navi_core.config import SpawnConfig
 from navi_core.errors import MeshError, RecordError, SceneTooLargeError
 from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scene_plan import SceneSource, load_source, mesh_hash, read_plan
@@ -51,7 +52,6 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
     Raises:
         SceneError: The scene cannot be written.
     """
-    from navi_core.config import SpawnConfig
     from navi_core.scenes import compile_to_file
     from navi_core.world import Field, FloorMap, scene_verdict
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from navi_core.config import CorpusConfig
 from navi_core.errors import ConfigError, MeshError, RecordError, SceneError
 from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
 
@@ -176,7 +177,6 @@ def as_rows(sources: list[SceneSource]) -> list[dict[str, Any]]:
 
 
 def _external() -> list[SceneSource]:
-    from navi_core.config import CorpusConfig
     from navi_core.scenes import discover, discover_root
 
     named = os.environ.get("NAVI_SCENES")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from navi_core.config import EvalConfig, config_hash
+from navi_core.config import CompileConfig, EvalConfig, config_hash
 from navi_core.errors import EvaluationError
+from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, open_registry
+from navi_pipeline.lib.evaluation.scoring import comparison_row, score_policy, summary_rows
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.training import night_policy
+from navi_pipeline.lib.records.logs import BenchmarkLog
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["BENCHMARK", "benchmarks", "evaluation", "promotion"]
 
@@ -19,9 +23,6 @@ _DRONES, _AZIMUTH, _ELEVATION = 64, 64, 16
 
 def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Fly the night's policy (or the champion) and two pilots over the test scenes."""
-    from navi_pipeline.lib.evaluation.scoring import comparison_row, score_policy, summary_rows
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     score = score_policy(_policy(night), "test", _protocol(night))
     if score is None:
         raise EvaluationError("the corpus has no test scene; materialize scene_sources with test above 0")
@@ -34,10 +35,7 @@ def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Fly each scene in turns, record the figures, and compare them with the last nights on this hardware."""
     from navi_core.bench.engine.env import env_cases, run_env
-    from navi_core.config import CompileConfig
     from navi_core.scenes import compile_mesh, generate_scene
-    from navi_pipeline.lib.records.logs import BenchmarkLog
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     config = night.config
     cases = env_cases(((_AZIMUTH, _ELEVATION),), (_DRONES,))
@@ -97,8 +95,6 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Let the night's policy challenge the champion on the validation scenes."""
     from navi_core.models import record_registry
-    from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, open_registry
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     comparison = night.data("evaluation")["comparisons"]["random"]
     if not comparison["better"]:
@@ -119,8 +115,6 @@ def _protocol(night: Night) -> EvalConfig:
 def _policy(night: Night) -> dict[str, Any]:
     if night.config.train:
         return night_policy(night)
-    from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
-
     entry = open_registry().resolve(ALIAS)
     return {
         # Whatever made it: a champion is called by its version.

@@ -6,11 +6,17 @@ import os
 import shutil
 from typing import Any
 
+from navi_core.config import CompileConfig
 from navi_core.errors import NaviError, RecordError
-from navi_core.record import navi_home
+from navi_core.record import hardware_profile, navi_home
+from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_path, corpus_rows, read_corpus, write_corpus
+from navi_pipeline.lib.corpus.scene_plan import RESOLUTION, plan_path, plan_scenes, write_plan
+from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.nightly.initial_weights import Start, choose_start
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.settings import preset_settings
+from navi_pipeline.lib.training.stale_runs import runs_in_use
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["preflight"]
 
@@ -18,8 +24,6 @@ __all__ = ["preflight"]
 def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Look at everything that would otherwise fail at three in the morning; missing scenes are made."""
     from navi_core.kernels.native.library import find_compiler
-    from navi_core.record import hardware_profile
-    from navi_pipeline.lib.training.stale_runs import runs_in_use
 
     home, gates, data = navi_home(), [], dict[str, Any]()
     home.mkdir(parents=True, exist_ok=True)
@@ -56,8 +60,6 @@ def _answer(name: str, call: Any) -> Gate:
 
 def _start(night: Night, data: dict[str, Any]) -> Gate:
     """Settle what the night begins with, and leave it in the stage's data: in the night `latest` may move."""
-    from navi_pipeline.lib.evaluation.promotions import open_registry
-
     if night.config.fresh:
         start = Start("none", "new weights, as told")
     else:
@@ -71,8 +73,6 @@ def _start(night: Night, data: dict[str, Any]) -> Gate:
 
 
 def _warehouse() -> str:
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     report = Warehouse().ingest()
     Warehouse().probe()  # what ingests may still give no reader an answer
     refused = f", {len(report.quarantined)} segments refused" if report.quarantined else ""
@@ -82,9 +82,6 @@ def _warehouse() -> str:
 def _corpus(night: Night) -> str:
     """Check the manifest's files, or make a corpus where nobody has planned one."""
     from pathlib import Path
-
-    from navi_pipeline.lib.corpus.compiled_scenes import corpus_path, read_corpus
-    from navi_pipeline.lib.corpus.scene_plan import plan_path
 
     if corpus_path().exists():
         rows = read_corpus()
@@ -107,10 +104,6 @@ def _corpus(night: Night) -> str:
 
 
 def _made_corpus(night: Night) -> list[dict[str, Any]]:
-    from navi_core.config import CompileConfig
-    from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_rows, read_corpus, write_corpus
-    from navi_pipeline.lib.corpus.scene_plan import RESOLUTION, plan_scenes, write_plan
-
     config = night.config
     counts = {"train": config.train_scenes, "validation": config.validation_scenes, "test": config.test_scenes}
     sources = plan_scenes("apartment", counts)
@@ -128,7 +121,6 @@ def _made_corpus(night: Night) -> list[dict[str, Any]]:
 
 def _champion() -> str:
     from navi_core.models import load_checkpoint
-    from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 
     version = open_registry().resolve(ALIAS)
     load_checkpoint(version.path)

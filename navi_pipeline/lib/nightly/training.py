@@ -9,11 +9,15 @@ from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.config.migrations import upgrade_train_config
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
+from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
 from navi_pipeline.lib.nightly.initial_weights import ASSET
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.settings import preset_settings
 from navi_pipeline.lib.nightly.viewer import ViewerProbe
 from navi_pipeline.lib.training.monitor import Monitor
+from navi_pipeline.lib.training.stale_runs import wait_for_run
+from navi_pipeline.lib.training.trainer_client import train_in_child
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["bounded_training", "night_policy", "night_settings", "resume_proof"]
 
@@ -114,8 +118,6 @@ def night_policy(night: Night) -> dict[str, Any]:
 
 
 def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, Any]:
-    from navi_pipeline.lib.training.trainer_client import train_in_child
-
     return train_in_child(
         settings,
         asset=ASSET,
@@ -130,8 +132,6 @@ def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, A
 
 def _let_end(night: Night, settings: TrainConfig) -> None:
     """Wait for the trainer of a night that was killed a moment ago: it writes where the run stands."""
-    from navi_pipeline.lib.training.stale_runs import wait_for_run
-
     wait_for_run(_run_id(night, settings))
 
 
@@ -147,8 +147,6 @@ def _init(night: Night) -> str:
 
 def night_settings(night: Night) -> TrainConfig:
     """Return what a night trains with: its profile, without an end, on the scenes of the corpus."""
-    from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
-
     settings = preset_settings(night.config, [str(path) for path in scene_paths("train")])
     # Time ends it, not a number of steps: the resume proof goes on with the very same run. What the profile lets move
     # over its steps moves over as many.
@@ -167,8 +165,6 @@ def _monitor(night: Night, seconds: float, until_step: int | None = None) -> Mon
 
 
 def _finite(run_id: str) -> Gate:
-    from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
     warehouse = Warehouse()
     warehouse.ingest()
     row = warehouse.query(

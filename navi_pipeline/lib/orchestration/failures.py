@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from navi_core.config import parse_config
 from navi_core.errors import NaviError
+from navi_core.machine.file_lock import is_locked
+from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
+from navi_pipeline.lib.nightly.stages import stages_of
+from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
 from navi_pipeline.lib.records.logs import pipeline_log
+from navi_pipeline.settings.nightly import NightlyConfig
 
 __all__ = ["record_failure"]
 
@@ -27,13 +33,6 @@ def record_failure(
         log.row("events", {"event": "run_failure", "detail": detail, "job": job, "steps": [step for step, _ in steps]})
     if night is None:
         return
-    from navi_core.config import parse_config
-    from navi_core.machine.file_lock import is_locked
-    from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
-    from navi_pipeline.lib.nightly.stages import stages_of
-    from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
-    from navi_pipeline.settings.nightly import NightlyConfig
-
     try:
         config = parse_config(NightlyConfig, read_night(night)["config"])
         told = Night(config, night, say=lambda _: None, keep_failed=True)

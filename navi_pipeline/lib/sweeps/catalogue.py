@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import ConfigError
+from navi_core.presets import merge
 from navi_pipeline.lib.sweeps.cells import Cell, read_train
 from navi_pipeline.settings.sweeps import SweepConfig
 
@@ -100,8 +101,6 @@ def _cell(
     scenes: Scenery,
     asked: dict[str, Any],
 ) -> Cell:
-    from navi_core.presets import merge
-
     actors = settings.get("actors", size.actors)
     rollout = settings.get("ppo", {}).get("rollout", size.rollout)
     updates = -(-steps // (actors * rollout)) if config.profile == "full" else steps // (actors * rollout)

@@ -16,6 +16,7 @@ from typing import Any
 from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, RunError
 from navi_pipeline.lib.records.documents import pipeline_folder, write_document
+from navi_pipeline.lib.training.ray_jobs import run_ray_job
 from navi_pipeline.lib.training.supervised import run_supervised
 
 __all__ = ["ended_of_itself", "require_whole", "run_navi", "train_in_child"]
@@ -127,8 +128,6 @@ def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
     """Return what runs commands: NAVI_TRAINER is child (the default) or ray."""
     where = os.environ.get("NAVI_TRAINER") or "child"
     if where == "ray":
-        from navi_pipeline.lib.training.ray_jobs import run_ray_job
-
         return run_ray_job
     if where != "child":
         raise ConfigError(f"NAVI_TRAINER={where!r}; allowed: child (a process of this machine), ray (a Ray job)")

@@ -9,9 +9,11 @@ from typing import Any
 import dagster as dg
 
 from navi_core.errors import RunError
+from navi_pipeline.lib.reports.charts import CLONING_PANELS, REWARD_PANELS, curve_charts
 from navi_pipeline.lib.reports.live_training import LiveTraining
+from navi_pipeline.lib.reports.pages import embedded_charts
 from navi_pipeline.lib.training.monitor import Monitor
-from navi_pipeline.lib.training.policies import Start, train_policy
+from navi_pipeline.lib.training.policies import Start, cloning_curve_of, curve_of, train_policy
 from navi_pipeline.settings.nightly import NightlyConfig
 
 __all__ = ["materialize_policy"]
@@ -91,10 +93,6 @@ def materialize_policy(
 
 
 def _curves(policy: dict[str, Any], *, cloned: bool) -> dict[str, Any]:
-    from navi_pipeline.lib.reports.charts import CLONING_PANELS, REWARD_PANELS, curve_charts
-    from navi_pipeline.lib.reports.pages import embedded_charts
-    from navi_pipeline.lib.training.policies import cloning_curve_of, curve_of
-
     curve = cloning_curve_of(policy["run_id"]) if cloned else curve_of(policy["run_id"])
     if not len(curve):
         return {}

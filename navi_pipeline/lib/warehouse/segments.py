@@ -1,8 +1,6 @@
-"""Reading one segment of the outbox back: every check that can fail before the database is touched.
+"""Reader of one outbox segment, with every check that can fail before the database is touched.
 
-Rows of one shape, as producers write them, are parsed at once and checked column by column; whatever looks
-otherwise is read row by row, which is slower and names the line and column of a fault. Both give the same
-values; a test compares them.
+Rows are parsed at once and converted column by column; a fault is reported with its line and column.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +20,6 @@ from navi_core.record.schema import NATURAL_KEYS, SEGMENT_VERSION
 __all__ = ["Segment", "read_segment"]
 
 _CONTEXT = ("seed", "hardware", "versions", "revision", "config_hash")
-_NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 @dataclass(frozen=True)
@@ -91,16 +89,14 @@ def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
         raise RecordError(f"no table {table!r}; known: {', '.join(NATURAL_KEYS)}")
     shared = {name: context.get(name) for name in _CONTEXT} | {"run_id": run_id, "segment": path.name}
     rest = {name: value for name, value in context.items() if name not in _CONTEXT}
-    read = read_plain_rows(body, count, shared, rest, table, columns[table])
-    if read is None:
-        read = read_rows(body, shared, rest, table, columns[table]), {}
-    return Segment(path.name, table, run_id, digest, created, count, *read)
+    values, same = read_columns(body, shared, rest, table, columns[table])
+    return Segment(path.name, table, run_id, digest, created, count, values, same)
 
 
-def read_rows(
+def read_columns(
     body: bytes, shared: dict[str, Any], rest: dict[str, Any], table: str, kinds: dict[str, str]
-) -> dict[str, list[Any]]:
-    """Read any rows, one by one.
+) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Read rows into columns.
 
     Args:
         body: Lines of JSON objects.
@@ -110,126 +106,83 @@ def read_rows(
         kinds: Its columns and their DuckDB types.
 
     Returns:
-        Every column of the table.
+        Columns and shared values as in `Segment`.
 
     Raises:
         RecordError: A line is no object, or a value does not fit its column; line and column are named.
     """
-    lines = body.decode().split("\n")[:-1]
-    rows = [_typed(number, line, shared, rest, table, kinds) for number, line in enumerate(lines, start=2)]
-    return {name: [row[name] for row in rows] for name in kinds}
-
-
-def read_plain_rows(
-    body: bytes, count: int, shared: dict[str, Any], rest: dict[str, Any], table: str, kinds: dict[str, str]
-) -> tuple[dict[str, list[Any]], dict[str, Any]] | None:
-    """Read rows that all name the same known columns, with values of their columns' types.
-
-    Args:
-        body: `count` lines of JSON objects.
-        count: Number of rows.
-        shared: Values of columns that a row does not name.
-        rest: What the header's context holds beyond the columns.
-        table: Destination.
-        kinds: Its columns and their DuckDB types.
-
-    Returns:
-        Columns and shared values as in `Segment`; None where the rows are not of this simple form.
-    """
-    if not body.startswith(b"{") or not body.endswith(b"}\n") or body.count(b"}\n{") != count - 1:
-        return None
-    if b"\\ud" in body.lower():
-        return None
-    try:
-        rows = json.loads(b"[" + body[:-1].replace(b"\n", b",") + b"]")
-    except (ValueError, RecursionError):
-        return None
-    names = set(rows[0]) if len(rows) == count and isinstance(rows[0], dict) else set()
-    if not names or "extra" in names or not names <= set(kinds):
-        return None
-    if any(type(row) is not dict or row.keys() != names for row in rows):
-        return None
-    columns = {}
-    for name in names:
-        values = _plain_column([row[name] for row in rows], kinds[name], name in NATURAL_KEYS[table])
-        if values is None:
-            return None
-        columns[name] = values
-    try:
-        same = {name: _one(shared.get(name), kind) for name, kind in kinds.items() if name not in names}
-    except (ValueError, TypeError, OverflowError, KeyError):
-        return None
-    if "extra" in kinds:
-        same["extra"] = json.dumps(rest) if rest else None
-    if any(same.get(name, 0) is None for name in NATURAL_KEYS[table]):
-        return None
+    rows = _objects(body)
+    names = set().union(*rows)
+    shared = shared | {"extra": rest or None}
+    if "extra" in names or not names <= kinds.keys():
+        for row in rows:
+            row["extra"] = _extra(row, rest, kinds) or None
+        names.add("extra")
+    columns: dict[str, list[Any]] = {}
+    same: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        where = f"{table}.{name}"
+        if name in names:
+            columns[name] = _converted([row.get(name, shared.get(name)) for row in rows], kind, where)
+        else:
+            (same[name],) = _converted([shared.get(name)], kind, where)
+    for name in NATURAL_KEYS[table]:
+        missing = columns[name] if name in columns else [same[name]]
+        if rows and None in missing:
+            raise RecordError(f"line {missing.index(None) + 2}: key column {name} of {table} is missing")
     return columns, same
 
 
-def _plain_column(values: list[Any], kind: str, key: bool) -> list[Any] | None:
-    """Convert a column; None where a value needs a closer look."""
-    types = set(map(type, values))
-    if key and type(None) in types:
-        return None
-    types.discard(type(None))
-    if kind == "DOUBLE":
-        if types == {float}:
-            return values
-        if types <= {float, int, str} and all(value in _NOT_FINITE for value in values if type(value) is str):
-            return [None if value is None else float(value) for value in values]
-    elif kind == "BIGINT":
-        if types <= {int} and all(value is None or -(2**63) <= value < 2**63 for value in values):
-            return values
-    elif kind == "VARCHAR":
-        if types <= {str}:
-            return values
-    elif kind == "BOOLEAN":
-        if types <= {bool}:
-            return values
-    elif kind == "JSON":
-        return [None if value is None else json.dumps(value) for value in values]
-    elif kind == "TIMESTAMP" and types <= {str}:
-        try:
-            known = {text: _one(text, kind) for text in set(values)}
-        except (ValueError, OverflowError):
-            return None
-        return [known[text] for text in values]
-    return None
+def _objects(body: bytes) -> list[dict[str, Any]]:
+    """Parse all lines at once; where that fails, one by one, to name the faulty line."""
+    rows: list[Any] = []
+    # Each line end stands between two objects, so no two lines can be read as one.
+    if body.count(b"}\n{") == body.count(b"\n") - 1 and b"\\ud" not in body.lower():
+        with suppress(ValueError, RecursionError):
+            rows = json.loads(b"[" + body[:-1].replace(b"\n", b",") + b"]")
+    if len(rows) != body.count(b"\n"):
+        rows = []
+        for number, line in enumerate(body.decode().split("\n")[:-1], start=2):
+            try:
+                rows.append(json.loads(line))
+                _check_text(line.encode(), number)
+            except (ValueError, RecursionError) as error:
+                raise RecordError(f"line {number} is not JSON: {error}") from error
+    for number, row in enumerate(rows, start=2):
+        if type(row) is not dict:
+            raise RecordError(f"line {number} is not an object")
+    return rows
 
 
-def _one(value: Any, kind: str) -> Any:
-    return None if value is None else _CONVERT[kind](value)
+def _extra(row: dict[str, Any], rest: dict[str, Any], kinds: dict[str, str]) -> dict[str, Any]:
+    """Return the values of a row that have no column."""
+    extra = rest | {name: value for name, value in row.items() if name not in kinds and name != "extra"}
+    given = row.get("extra")
+    return extra if given is None else extra | (given if isinstance(given, dict) else {"extra": given})
 
 
-def _typed(
-    number: int, line: str, shared: dict[str, Any], rest: dict[str, Any], table: str, columns: dict[str, str]
-) -> dict[str, Any]:
-    try:
-        sent = json.loads(line)
-        _check_text(line.encode(), number)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"line {number} is not JSON: {error}") from error
-    if not isinstance(sent, dict):
-        raise RecordError(f"line {number} is not an object")
-    values = shared | {name: value for name, value in sent.items() if name in columns and name != "extra"}
-    extra = rest | {name: value for name, value in sent.items() if name not in columns}
-    if "extra" in sent and sent["extra"] is not None:
-        extra |= sent["extra"] if isinstance(sent["extra"], dict) else {"extra": sent["extra"]}
-    values["extra"] = extra or None
-    row: dict[str, Any] = {}
-    for column, kind in columns.items():
-        value = values.get(column)
+def _converted(values: list[Any], kind: str, where: str) -> list[Any]:
+    """Convert a column to its type; most columns hold it already."""
+    plain, types = _PLAIN.get(kind), set(map(type, values)) - {type(None)}
+    if types <= {plain} and (plain is not int or all(value is None or abs(value) < 2**63 for value in values)):
+        return values
+    convert = _CONVERT[kind]
+    known: dict[str, Any] = {}  # rows of one call share their time, and a conversion costs more than a lookup
+    converted = []
+    for line, value in enumerate(values, start=2):
         if value is None:
-            row[column] = None
+            converted.append(None)
             continue
         try:
-            row[column] = _CONVERT[kind](value)
+            if type(value) is str:
+                if value not in known:
+                    known[value] = convert(value)
+                converted.append(known[value])
+            else:
+                converted.append(convert(value))
         except (ValueError, TypeError, OverflowError, KeyError) as error:
-            raise RecordError(f"line {number}: {table}.{column} = {value!r} is not {kind}: {error}") from error
-    missing = [column for column in NATURAL_KEYS[table] if row[column] is None]
-    if missing:
-        raise RecordError(f"line {number}: key column {', '.join(missing)} of {table} is missing")
-    return row
+            raise RecordError(f"line {line}: {where} = {value!r} is not {kind}: {error}") from error
+    return converted
 
 
 def _check_text(line: bytes, number: int) -> None:
@@ -274,3 +227,5 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "BOOLEAN": _boolean,
     "TIMESTAMP": _timestamp,
 }
+_PLAIN: dict[str, type] = {"VARCHAR": str, "BIGINT": int, "DOUBLE": float, "BOOLEAN": bool}
+"""DuckDB type → Python type of values that need no conversion."""

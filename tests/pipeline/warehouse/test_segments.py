@@ -1,10 +1,11 @@
-"""Rows parsed at once and rows read one by one: the same values, or the closer look."""
+"""Segment reader: columns of a segment against a row-by-row reference."""
 
 import json
 
 import pytest
 
-from navi_pipeline.lib.warehouse.segments import read_plain_rows, read_rows
+from navi_core.errors import RecordError
+from navi_pipeline.lib.warehouse.segments import _CONVERT, read_columns
 
 KINDS = {
     "run_id": "VARCHAR", "step": "BIGINT", "name": "VARCHAR", "value": "DOUBLE", "ok": "BOOLEAN",
@@ -14,10 +15,23 @@ SHARED = {"run_id": "r", "segment": "s.ndjson", "seed": 3, "versions": {"a": "1"
 ROW = {"step": 1, "name": "a", "value": 0.5, "ok": True, "recorded_at": "2026-01-01T10:00:00.25+02:00"}
 
 
-def both(rows, rest=None):
+def read(rows, rest=None):
     body = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    arguments = (SHARED, rest or {}, "metrics", KINDS)
-    return read_plain_rows(body, len(rows), *arguments), lambda: read_rows(body, *arguments)
+    columns, same = read_columns(body, SHARED, rest or {}, "metrics", KINDS)
+    return columns | {name: [value] * len(rows) for name, value in same.items()}
+
+
+def reference(rows, rest=None):
+    """Return every column, each row converted by itself."""
+    columns = {name: [] for name in KINDS}
+    for row in rows:
+        extra = (rest or {}) | {name: value for name, value in row.items() if name not in KINDS}
+        extra |= row.get("extra") or {}
+        values = SHARED | row | {"extra": extra or None}
+        for name, kind in KINDS.items():
+            value = values.get(name)
+            columns[name].append(None if value is None else _CONVERT[kind](value))
+    return columns
 
 
 @pytest.mark.parametrize(
@@ -27,40 +41,45 @@ def both(rows, rest=None):
         [ROW | {"value": None}, ROW | {"value": "NaN"}, ROW | {"value": "-Infinity"}],
         [ROW | {"versions": {"b": [1]}, "seed": None, "recorded_at": None, "ok": None}],
         [ROW | {"name": "Ü\n\"'{}"}],
-    ],
-)
-@pytest.mark.parametrize("rest", [{}, {"colour": "red"}])
-def test_rows_of_one_shape_read_at_once_are_the_rows_read_one_by_one(rows, rest):
-    at_once, one_by_one = both(rows, rest)
-    columns, same = at_once
-    told = columns | {name: [value] * len(rows) for name, value in same.items()}
-    expected = one_by_one()
-    assert {n: list(map(repr, v)) for n, v in told.items()} == {n: list(map(repr, v)) for n, v in expected.items()}
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
         [ROW, {"step": 1, "name": "b"}],
-        [ROW | {"colour": "red"}],
-        [ROW | {"extra": {"a": 1}}],
+        [ROW | {"seed": 4}, ROW],
+        [ROW | {"colour": "red"}, ROW],
+        [ROW | {"extra": {"a": 1}, "colour": "red"}],
         [ROW | {"step": 1.0}],
-        [ROW | {"step": 2**63}],
         [ROW | {"step": True}],
-        [ROW | {"step": None}],
         [ROW | {"value": "0.5"}],
-        [ROW | {"ok": 1}],
         [ROW | {"name": 5}],
-        [ROW | {"name": "\ud800"}],
-        [ROW | {"recorded_at": "soon"}],
-        [[1], [2]],
+        [ROW | {"name": "\U0001f680"}],
         [],
     ],
 )
-def test_anything_else_is_given_a_closer_look(rows):
-    assert both(rows)[0] is None
+@pytest.mark.parametrize("rest", [{}, {"place": "hall"}])
+def test_columns_hold_each_row_as_converted_by_itself(rows, rest):
+    found, expected = read(rows, rest), reference(rows, rest)
+    assert {n: list(map(repr, v)) for n, v in found.items()} == {n: list(map(repr, v)) for n, v in expected.items()}
 
 
-def test_lines_that_only_together_are_rows_are_not_taken_for_rows():
-    body = b'{"step":1,"name":"a","value":[1\n2]}\n'
-    assert read_plain_rows(body, 2, SHARED, {}, "metrics", KINDS) is None
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (ROW | {"step": 2**63}, r"line 3: metrics.step = 9223372036854775808 is not BIGINT"),
+        (ROW | {"step": 1.5}, r"line 3: metrics.step = 1.5 is not BIGINT: it has a fraction"),
+        (ROW | {"step": None}, r"line 3: key column step of metrics is missing"),
+        (ROW | {"ok": 1}, r"line 3: metrics.ok = 1 is not BOOLEAN"),
+        (ROW | {"name": "\ud800"}, r"line 3 holds text that is not Unicode"),
+        (ROW | {"recorded_at": "soon"}, r"line 3: metrics.recorded_at = 'soon' is not TIMESTAMP"),
+        ([1], r"line 3 is not an object"),
+    ],
+)
+def test_a_faulty_value_is_reported_with_its_line(row, message):
+    with pytest.raises(RecordError, match=message):
+        read([ROW, row])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"step":1,"name":"a","value":[1\n2]}\n', b'{"step":1,"name":"a"},{"step":2,"name":[1\n2]}\n'],
+)
+def test_lines_that_are_rows_only_together_are_refused(body):
+    with pytest.raises(RecordError, match="line 2 is not JSON"):
+        read_columns(body, SHARED, {}, "metrics", KINDS)
