@@ -36,7 +36,7 @@ class Flow:
         profile: Training profile.
         size: Size of the sweeps.
         seed: Seed of the training runs.
-        say: Told what happens, a line at a time.
+        say: Called with progress, a line at a time.
         echo: Let the trainer's lines through to standard error.
 
     Raises:
@@ -58,7 +58,7 @@ class Flow:
         say: Callable[[str], None],
         echo: bool = False,
     ) -> None:
-        # Before anything is made: Dagster would say it at the first asset that has the partition, minutes later.
+        # Before anything is made: Dagster would report it at the first asset that has the partition, minutes later.
         for what, given, partitions in (("profile", profile, profile_partitions), ("size", size, size_partitions)):
             allowed = partitions.get_partition_keys()
             if given not in allowed:
@@ -144,7 +144,9 @@ class Flow:
         seeds["ppo_policy"]["config"]["echo"] = self._echo
         return seeds
 
-    def _run(self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None) -> Any:
+    def _run(
+        self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None
+    ) -> dg.ExecuteInProcessResult:
         # Dagster's own log lines stay in its storage; the terminal shows ours.
         config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
         with _sigterm_kept():
@@ -167,7 +169,7 @@ class Flow:
         return result
 
     @staticmethod
-    def _require(result: Any) -> None:
+    def _require(result: dg.ExecuteInProcessResult) -> None:
         if result.success:
             return
         for event in result.all_events:

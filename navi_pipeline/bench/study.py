@@ -1,4 +1,4 @@
-"""A study whose workers and supervisor are killed at random: does it end with every trial once?"""
+"""Kill test of a study: workers and supervisor die at random, every trial must be there once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kill_and_resume(
         workers: Trials at once.
         kills: How often.
         seed: Of the victims and moments.
-        on_line: Told of each kill.
+        on_line: Called with a line for each kill.
 
     Returns:
         trials, kills, attempts, rows (of the warehouse), partitions, faults (a list), wall_seconds.
@@ -107,7 +107,7 @@ def kill_and_resume(
     }
 
 
-def _busy_worker(queue: Any, draw: random.Random) -> int | None:
+def _busy_worker(queue: TrialQueue, draw: random.Random) -> int | None:
     """Return the process id of a worker that is at a trial."""
     busy = [t.user_attrs["worker"] for t in queue.trials() if t.state.name == "RUNNING" and "run_id" in t.user_attrs]
     return int(draw.choice(busy).rsplit("-", 2)[1]) if busy else None

@@ -1,4 +1,4 @@
-"""`navi bench warehouse`: rows a second folded in, and how long the questions take over millions of rows."""
+"""`navi bench warehouse`: ingested rows per second, and query times over millions of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUESTIONS: dict[str, str] = {
     "model_lineage": "select * from model_lineage where version = 'v100'",
     "stage_share": "select * from stage_share where run_id = 'run-7'",
 }
-"""What is asked."""
+"""Timed queries by name."""
 
 _METRICS = 40
 _STEPS_PER_RUN = 2500
@@ -108,7 +108,7 @@ def measure_questions(
         rows: Metric rows; a tenth as many stage timings, and evaluations of 200 versions and 4 pilots stand beside.
         repeats: Times that each question is asked; the median counts. Each opens the snapshot anew.
         keep: Folder in which the warehouse is left; by default it is removed.
-        progress: Told what is being done.
+        progress: Called with the current task.
     """
     home = Path(tempfile.mkdtemp()) if keep is None else keep
     try:

@@ -1,4 +1,4 @@
-"""`navi ablate`: change one thing at a time, train with several seeds, fly unseen scenes, compare."""
+"""`navi ablate`: one changed setting at a time, several seeds, evaluation on held-out scenes."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def materialize(
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training runs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Materialize every asset of the graph, and tell what each took and what Dagster itself cost.
+    """Materialize every asset of the graph, and print the time of each and the cost of Dagster itself.
 
     What has not changed since the last time is reused.
     """
@@ -87,7 +87,7 @@ def sweep(
     again: Annotated[bool, typer.Option("--again", help="Measure every cell anew.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Vary one thing, measure each combination in its own process, and say what it shows.
+    """Vary one thing, measure each combination in its own process, and print the result.
 
     Memory that runs out, a crash and a time-out are outcomes of their cell. Cells that are done are not
     measured again, so a sweep that was interrupted goes on.

@@ -1,4 +1,4 @@
-"""`navi query`: ingest, ask, print."""
+"""`navi query`: ingest, query, print."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from navi_core.errors import ConfigError, RecordError, printable
 from navi_pipeline.lib.warehouse.database import records
@@ -166,7 +166,7 @@ def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool, 
         print(f"query    {name:<24} {explanation}")  # noqa: T201
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

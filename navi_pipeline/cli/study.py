@@ -89,7 +89,7 @@ def show(
         left = queue.release_lost()
         running = any(trial.state.name == "RUNNING" for trial in queue.trials())
         status = "finished" if left <= 0 else "running" if running else "stopped"
-        _told(queue.config, study_result(queue, status, reused=True), as_json)
+        _print_result(queue.config, study_result(queue, status, reused=True), as_json)
 
 
 def best(
@@ -169,15 +169,15 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
             progress(f"trial {row['trial']} {row['state']}", done / config.trials)
 
         def say(line: str) -> None:
-            # A worker's own lines tell of trials; those of the trainers are in their runs' logs.
+            # The lines of a worker report trials; those of the trainers are in their runs' logs.
             if line.startswith(("study ", "a worker")):
                 _say(line)
 
         result = perform_study(config, on_line=say, on_trial=count)
-    _told(config, result, as_json)
+    _print_result(config, result, as_json)
 
 
-def _told(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
+def _print_result(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
     from navi_core.terminal.table import print_json, print_records
     from navi_pipeline.lib.studies.best_trial import selection_note
 

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(home: Home = None, as_json: Json = False) -> None:
-    """Fold new rows in and say what there is: rows, sizes, segments that wait, what was refused and why."""
+    """Fold new rows in and print rows, sizes, waiting segments and refused ones with the reason."""
     from navi_core.terminal.table import print_facts, print_json
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -41,11 +41,11 @@ def status(home: Home = None, as_json: Json = False) -> None:
     if as_json:
         print_json(facts)
         return
-    told = {f"rows of {table}": f"{rows:,}" for table, rows in facts["rows"].items() if rows}
-    told |= {f"{name} [MiB]": f"{size / 2**20:,.1f}" for name, size in facts["bytes"].items()}
-    told |= {"segments in done/": f"{facts['segments']:,}", "last migration": facts["migration"]}
-    told |= {f"refused {name}": reason for name, reason in facts["quarantined"].items()}
-    print_facts(str(warehouse.folder), told)
+    shown = {f"rows of {table}": f"{rows:,}" for table, rows in facts["rows"].items() if rows}
+    shown |= {f"{name} [MiB]": f"{size / 2**20:,.1f}" for name, size in facts["bytes"].items()}
+    shown |= {"segments in done/": f"{facts['segments']:,}", "last migration": facts["migration"]}
+    shown |= {f"refused {name}": reason for name, reason in facts["quarantined"].items()}
+    print_facts(str(warehouse.folder), shown)
 
 
 def report_page(

@@ -1,1 +1,1 @@
-"""What the assets share: warehouse, trainer client, pictures."""
+"""Work of the assets: warehouse, training, evaluation, nights, sweeps, studies, reports."""

@@ -27,7 +27,7 @@ __all__ = ["WatchedRunLauncher"]
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Tells run monitoring which runs of this machine have lost their process, and ends all that have one.
+    """Reports runs of this machine without a process to run monitoring, and ends all that have one.
 
     `dagster.yaml` names it.
     """
@@ -64,7 +64,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
             return bool(super().terminate(run_id))
         if GRPC_INFO_TAG not in run.tags and _another_users(pid):
             raise RunError(f"process {pid}, which works on run {run_id}, is another user's, who can end it")
-        # What whole_graph is just making ends with it, and is not to be told as a failure of those assets.
+        # What whole_graph is just making ends with it, and is no failure of those assets.
         for other in self._instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
             if GRPC_INFO_TAG not in other.tags and other.run_id != run_id and self._process(other) == pid:
                 self._instance.report_run_canceling(other)
@@ -75,7 +75,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
             except (DagsterUserCodeUnreachableError, DagsterUserCodeProcessError):
                 if not self._is_worker(run, pid):
                     raise
-            # The code server was killed, and its worker goes on: it is told what the server would have told it.
+            # The code server was killed, and its worker goes on: it gets the signal that the server would have sent.
             if not self._is_worker(run, pid):
                 return False
         else:

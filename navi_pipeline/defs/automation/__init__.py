@@ -1,4 +1,4 @@
-"""What happens without anybody clicking: nights, sensors, freshness."""
+"""Automation: nights, sensors, freshness policies."""
 
 from navi_pipeline.defs.automation.definitions import definitions, with_freshness
 

@@ -1,4 +1,4 @@
-"""The nights as jobs: one op per stage, so that the run page shows how far a night came, and their schedules."""
+"""Nightly jobs, one op a stage, and their schedules."""
 
 import logging
 from collections.abc import Iterator
@@ -28,17 +28,17 @@ __all__ = ["JOBS", "SCHEDULES", "nightly_training", "nightly_validation"]
 _STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 _VALIDATION_STAGES = ("preflight", "evaluation", "benchmarks")
 _LATEST = timedelta(hours=1)
-"""How late a schedule may begin a night: the daemon catches up on what it missed while the machine was off."""
+"""Most delay of a scheduled night: the daemon catches up on what it missed while the machine was off."""
 # No op has a retry policy: Dagster would take Terminate for a failure of the step and start the trainer again in the
 # same worker. A trainer that is killed is started again by its supervisor, a lost worker by run_retries.
 
 
 class NightSettings(dg.Config):
-    """What a night may be told; everything else is in the file that $NAVI_NIGHTLY names."""
+    """Settings of a night; the others come from the file of $NAVI_NIGHTLY."""
 
     minutes: float | None = Field(default=None, description="Length [min]; up to 60 it is a small night.")
     name: str | None = Field(
-        default=None, description="Name; by default date and time. The same name goes on where it stood."
+        default=None, description="Name; by default date and time. The same name resumes the night."
     )
     assignments: list[str] = Field(
         default_factory=list, description="Settings of NightlyConfig as a=b; `navi settings --of nightly` lists them."
@@ -115,23 +115,23 @@ def _stage(stage: str) -> Any:
         tonight = _tonight(context, night)
         with summed_up_if_broken(tonight):
             done = tonight.run(stage, stages_of(tonight.config)[stage])
-        told = {gate.name: f"{'holds' if gate.passed else 'DOES NOT HOLD'}: {gate.detail}" for gate in done.gates}
-        told |= {"status": done.status, "seconds": done.seconds}
+        metadata = {gate.name: f"{'holds' if gate.passed else 'DOES NOT HOLD'}: {gate.detail}" for gate in done.gates}
+        metadata |= {"status": done.status, "seconds": done.seconds}
         if tonight.failed:
             # Dagster abandons what follows a failed step, the summary too: it is written here.
-            told |= _summary(context, tonight, written_off(tonight))
+            metadata |= _summary(context, tonight, written_off(tonight))
             reasons = "; ".join(f"{gate.name}: {gate.detail}" for gate in tonight.failed)
-            raise dg.Failure(f"night {tonight.name} failed: {reasons}", metadata=told, allow_retries=False)
+            raise dg.Failure(f"night {tonight.name} failed: {reasons}", metadata=metadata, allow_retries=False)
         for made in renewed_by(stage, tonight):
             context.log_event(made)
-        context.add_output_metadata(told)
+        context.add_output_metadata(metadata)
         return night
 
     return run
 
 
 def _summary(context: dg.OpExecutionContext, tonight: Any, written: tuple[Path, Path]) -> dict[str, Any]:
-    """Tell Dagster of the warehouse, which a summary folds into; return what is shown of the summary."""
+    """Report the warehouse, which a summary folds into, to Dagster; return what is shown of the summary."""
     context.log_event(renewed_warehouse(tonight, context.log.warning))
     markdown, page = written
     return {
@@ -204,7 +204,7 @@ def _now() -> datetime:
 
 
 def _when(kind: str) -> tuple[int, str]:
-    """Return hour and time zone of a schedule, as the settings of nights say when the code location is loaded."""
+    """Return hour and time zone of a schedule, from the settings of nights when the code location is loaded."""
     try:
         settings = nightly_config()
     except NaviError as error:

@@ -1,4 +1,4 @@
-"""Assets that a night renews, told to Dagster: what a night has done is not shown as overdue."""
+"""Materializations of the assets that a night renews."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ def renewed_by(stage: str, night: "Night") -> list[dg.AssetMaterialization]:
     """
     if stage == "evaluation":
         return [_materialization("leaderboard", night, *ranked())]
-    told = night.data("promotion") if stage == "promotion" else {}
+    decision = night.data("promotion") if stage == "promotion" else {}
     # Without a version nobody was challenged.
-    return [_promotion(night, told)] if "version" in told else []
+    return [_promotion(night, decision)] if "version" in decision else []
 
 
 def renewed_warehouse(night: "Night", warn: Any) -> dg.AssetMaterialization:
@@ -34,14 +34,14 @@ def renewed_warehouse(night: "Night", warn: Any) -> dg.AssetMaterialization:
     return _materialization("warehouse", night, *folded_in(warn))
 
 
-def _promotion(night: "Night", told: dict[str, Any]) -> dg.AssetMaterialization:
+def _promotion(night: "Night", decision: dict[str, Any]) -> dg.AssetMaterialization:
     registry = open_registry()
     champion = registry.resolve(ALIAS).weights_hash if ALIAS in registry.aliases() else None
     metadata: dict[str, Any] = {
-        "champion": told["champion"] or "none",
-        "challenger": told["version"],
-        "promoted": bool(told["promoted"]),
-        "reason": told["reason"],
+        "champion": decision["champion"] or "none",
+        "challenger": decision["version"],
+        "promoted": bool(decision["promoted"]),
+        "reason": decision["reason"],
     }
     # As the asset's own: a night of a profile is one more challenge of it.
     return _materialization("promoted_model", night, metadata, content_key(champion), partition=night.config.profile)

@@ -1,4 +1,4 @@
-"""Sensors: new scenes, recorded demonstrations, failed runs, runs that nobody works on any more."""
+"""Sensors: new scenes, new demonstrations, failed runs, stale runs."""
 
 import hashlib
 import json
@@ -114,7 +114,7 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 
 @dg.sensor(
     minimum_interval_seconds=300,
-    description="Ends trainers whose supervisor is gone, marks runs that say running and that nobody holds as stopped, "
+    description="Ends trainers whose supervisor is gone, marks running ones that nobody holds as stopped, "
     "and removes what they left unfinished. The same command or a retry resumes such a run.",
 )
 def stale_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:

@@ -1,4 +1,4 @@
-"""What things cost and which is better: sweeps whose cells are child processes, each measured once."""
+"""Sweep assets: cost and quality of variants, one child process a cell."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ _STORIES = {
 
 
 class SweepSettings(dg.Config):
-    """What a sweep may be told from outside; None follows its size."""
+    """Settings of a sweep; None takes the default of its size."""
 
     seeds: int | None = Field(default=None, description="Repeats of each cell; by default the size's.")
     steps: int | None = Field(default=None, description="Decisions of a cell; by default the size's.")

@@ -1,4 +1,4 @@
-"""What a sweep must have given."""
+"""Checks of sweeps."""
 
 import dagster as dg
 

@@ -1,4 +1,4 @@
-"""From sources to a corpus: which scenes there are, each one compiled, and the split that training uses."""
+"""Corpus assets: planned sources, compiled scenes, and the split into training, validation and test."""
 
 import time
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What a corpus must hold before anything learns from it."""
+"""Checks of the corpus."""
 
 import dagster as dg
 

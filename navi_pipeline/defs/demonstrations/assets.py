@@ -1,4 +1,4 @@
-"""What a pupil can learn from before it flies itself: a teacher's flights and people's recordings."""
+"""Demonstration assets: a teacher's flights and people's recordings."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What demonstrations must be before anything is cloned from them."""
+"""Checks of demonstrations."""
 
 import dagster as dg
 
@@ -33,7 +33,7 @@ def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetChec
 @dg.asset_check(asset=recorded_demonstrations, description="No recording was refused.")
 @worked
 def recordings_are_good() -> dg.AssetCheckResult:
-    """Read what the ingest said of each file."""
+    """Read the verdict of the ingest on each file."""
     rows = read_recorded()["rows"]
     refused = [f"{row['file']}: {row['reason']}" for row in rows if not row["accepted"]]
     return dg.AssetCheckResult(

@@ -1,4 +1,4 @@
-"""Policies and scripted pilots on scenes that nobody trained on, and who explores best."""
+"""Evaluation assets: policies and scripted pilots on held-out scenes, and the leaderboard."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Gates between an evaluation and a promotion."""
+"""Checks of evaluations, the gates before a promotion."""
 
 from itertools import pairwise
 from typing import Any

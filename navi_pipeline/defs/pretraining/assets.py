@@ -1,4 +1,4 @@
-"""A clone of the teachers, where reinforcement goes on."""
+"""Behaviour-cloning asset, the start of reinforcement learning."""
 
 import dagster as dg
 from pydantic import Field
@@ -13,7 +13,7 @@ __all__ = ["CloningSettings", "bc_policy"]
 
 
 class CloningSettings(dg.Config):
-    """What a cloning run may be told from outside; everything else is the profile's preset."""
+    """Settings of a cloning run; the others come from the profile's preset."""
 
     seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
     epochs: int | None = Field(default=None, description="Passes over the demonstrations; by default the profile's.")

@@ -1,4 +1,4 @@
-"""What a clone must have shown."""
+"""Checks of a behaviour-cloning run."""
 
 import dagster as dg
 

@@ -1,4 +1,4 @@
-"""The champion: a version that was shown to be better, or the one that held the place before."""
+"""Promotion asset: the champion after a challenge."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What must hold after a promotion."""
+"""Checks of a promotion."""
 
 import dagster as dg
 

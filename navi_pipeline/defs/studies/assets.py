@@ -1,4 +1,4 @@
-"""Searches over settings: a study is an asset, and each of its trials a partition of an external one."""
+"""Study asset, a search over settings, and its trials as partitions of an external asset."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ trial_partitions = dg.DynamicPartitionsDefinition(name="trials")
 
 
 class StudySettings(dg.Config):
-    """What a study may be told from outside; None is what the study says itself."""
+    """Settings of a study; None takes the study's own."""
 
     trials: int | None = Field(default=None, description="Trials; by default the study's own.")
     workers: int | None = Field(default=None, description="Trials at a time; by default the study's own.")
@@ -76,7 +76,7 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
         if partition in known:
             return
         context.instance.add_dynamic_partitions(str(trial_partitions.name), [partition])
-        context.log_event(dg.AssetMaterialization(trial.key, partition=partition, metadata=_told(row)))
+        context.log_event(dg.AssetMaterialization(trial.key, partition=partition, metadata=_trial_metadata(row)))
 
     made = perform_study(config, on_line=context.log.info, on_trial=report)
     ended = [row["state"] for row in made.trials]
@@ -85,7 +85,7 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
         **{state: ended.count(state) for state in ("complete", "pruned", "failed")},
         "reused": made.reused,
         "best_params": made.row["best_params"] or {},
-        "table": dg.MetadataValue.md(markdown_table([_told(row) for row in made.trials])),
+        "table": dg.MetadataValue.md(markdown_table([_trial_metadata(row) for row in made.trials])),
         "picture": dg.MetadataValue.md(embedded_charts([made.chart], config.name)),
         "report": dg.MetadataValue.path(str(made.report)),
     }
@@ -96,6 +96,6 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(outcomes)))
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
+def _trial_metadata(row: dict[str, Any]) -> dict[str, Any]:
     names = ("study", "slot", "trial", "state", "value", "reward_ema", "sps", "step", "run_id", "config_hash", "reason")
     return {name: row[name] for name in names if row[name] is not None} | row["params"]

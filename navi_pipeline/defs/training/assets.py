@@ -1,4 +1,4 @@
-"""Reinforcement learning of one profile, each learner an asset, in a supervised child process."""
+"""Reinforcement-learning assets: one for each learner, partitioned by profile."""
 
 import dagster as dg
 from pydantic import Field
@@ -26,7 +26,7 @@ _STORIES = {
 
 
 class TrainingSettings(dg.Config):
-    """What a training run may be told from outside; everything else is the profile's preset."""
+    """Settings of a training run; the others come from the profile's preset."""
 
     seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
     total_steps: int | None = Field(
@@ -34,7 +34,7 @@ class TrainingSettings(dg.Config):
     )
     start: str = Field(
         default="profile",
-        description="profile: as the profile says; clone: from bc_policy (PPO alone); new: from new weights.",
+        description="profile: as the profile sets; clone: from bc_policy (PPO alone); new: from new weights.",
     )
     echo: bool = Field(default=False, description="Let the trainer's lines through to the terminal, too.")
 

@@ -1,4 +1,4 @@
-"""What a training run must have shown."""
+"""Checks of a training run."""
 
 import dagster as dg
 

@@ -1,4 +1,4 @@
-"""Where every number ends up."""
+"""Warehouse asset: all rows of all stages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ __all__ = ["folded_in", "warehouse"]
     code_version="1",
     deps=[leaderboard, promoted_model, *BENCHMARKS.values(), study],
     description="Where it ends: every number of every stage as a row of one DuckDB file, ready for SQL "
-    "(navi query). Folds in what producers have written since, and says what there is.",
+    "(navi query). Folds in what producers have written since, and counts all rows.",
 )
 @worked
 def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
@@ -38,7 +38,7 @@ def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
     """Fold everything in; return what the warehouse shows, and its data version.
 
     Args:
-        warn: Told of every segment that is in quarantine.
+        warn: Called with every segment in quarantine.
     """
     store = Warehouse()
     report = store.ingest()

@@ -1,4 +1,4 @@
-"""What the warehouse must be."""
+"""Checks of the warehouse."""
 
 import dagster as dg
 

@@ -1,4 +1,4 @@
-"""What an ablation may change, by name."""
+"""Catalogue of ablation variants."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ VARIANTS: dict[str, Variant] = {
         ),
         Variant(
             "no_collision",
-            "Does it need to be told of collisions?",
+            "Does the policy need a collision penalty?",
             {"env": {"reward": {"weights": {"collision": 0.0}}}},
         ),
         Variant("no_tax", "Does the tax on time matter?", {"shaper": {"existential_tax": 0.0}}),

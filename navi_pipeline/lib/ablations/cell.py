@@ -1,7 +1,7 @@
 """A cell of an ablation: a training and an evaluation by `navi` commands, each of which goes on where it was stopped.
 
 What a cell did is a document that is written last: while it is missing the cell counts as not done. A command that
-fails ends its cell and nothing else: the failure is an outcome. One that was hindered or told to end is none: the cell
+fails ends its cell and nothing else: the failure is an outcome. One that was hindered or stopped is none: the cell
 goes on another time. A cell is held by one process at a time, so ablations that share cells may run beside each other.
 """
 
@@ -42,7 +42,7 @@ class CellOutcome:
         variant: Its name.
         seed: Of the training.
         status: ok, or how it ended instead: crash, timeout.
-        detail: What it said last, where it is not ok.
+        detail: Its last line of output, where it is not ok.
         result: File of the evaluation; empty where there is none.
         checkpoint: What was evaluated.
         cpu_minutes: Processor time by command.
@@ -100,10 +100,10 @@ def run_cell(
         variant: What is changed.
         config: What the cells share.
         seed: Of the training.
-        on_line: Called with what the commands tell.
+        on_line: Called with every line of the commands.
 
     Raises:
-        RunError: Another process holds the cell's run, or a command was told to end; the cell has no outcome yet.
+        RunError: Another process holds the cell's run, or a command was stopped; the cell has no outcome yet.
     """
     document = _document(variant, config, seed)
     with wait_for_lock(document.with_suffix(".lock")):
@@ -211,7 +211,7 @@ class _Commands:
         if why := interruption(code, last):
             raise RunError(f"{stage} {why}; the same command goes on with it")
         if code != 0:
-            raise _CommandError("crash", f"{stage}, exit code {code}: {last[-1] if last else 'it said nothing'}")
+            raise _CommandError("crash", f"{stage}, exit code {code}: {last[-1] if last else 'no output'}")
         try:
             document = json.loads(output)
         except ValueError as error:
@@ -251,10 +251,10 @@ def _key(variant: Variant, config: AblationConfig, seed: int) -> str:
     from navi_core.learn.algorithms.registry import custom_code
 
     train = resolved(variant, config, seed)
-    told, own = train.model_dump(mode="json"), custom_code(train)
+    settings, own = train.model_dump(mode="json"), custom_code(train)
     demos = [config.demo_pilot, config.demo_episodes] if variant.cloned else None
     code = [] if own is None else [own]
-    return content_key("ablation", variant.algorithm, told, demos, config.scenes, config.protocol, _VERSION, *code)
+    return content_key("ablation", variant.algorithm, settings, demos, config.scenes, config.protocol, _VERSION, *code)
 
 
 def _document(variant: Variant, config: AblationConfig, seed: int) -> Path:

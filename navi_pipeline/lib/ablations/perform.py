@@ -1,4 +1,4 @@
-"""An ablation from its variants to its table: cells that are not done yet, paired comparisons, rows, a page."""
+"""Ablation run: open cells, paired comparisons, rows, a page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AblationResult:
         outcomes: Of the cells that are done.
         waiting: Cells that are not.
         rows: One line per variant.
-        sentences: What is said of each against the base.
+        sentences: Verdict on each variant against the base.
         skipped: Variants that change nothing of this preset, and why.
         report: HTML file with all of this.
     """
@@ -57,7 +57,7 @@ def perform_ablation(
     jobs: int = 1,
     on_line: Callable[[str], None],
 ) -> AblationResult:
-    """Measure cells that are not done, seed by seed, and say what is known so far.
+    """Measure cells that are not done, seed by seed, and summarise the known ones.
 
     Args:
         names: Variants; none means those of one's own, and without any all.
@@ -100,10 +100,10 @@ def _measure(
     jobs: int,
     on_line: Callable[[str], None],
 ) -> RunError | None:
-    """Measure cells, `jobs` at a time, and tell of each when it is done.
+    """Measure cells, `jobs` at a time, and report each when it is done.
 
     Returns:
-        Why the first cell ended that has no outcome; the others were told to end then, and go on another time.
+        Why the first cell ended that has no outcome; the others were stopped then, and go on another time.
     """
     ending = threading.Event()
     failure: RunError | None = None
@@ -116,7 +116,7 @@ def _measure(
             for number, done in enumerate(as_completed(cells_of), start=1):
                 variant, seed = cells_of[done]
                 try:
-                    on_line(f"{name} {number}/{len(cells)} {variant.name}/seed{seed}: {_told(done.result())}")
+                    on_line(f"{name} {number}/{len(cells)} {variant.name}/seed{seed}: {_described(done.result())}")
                 except CancelledError:
                     pass
                 except RunError as error:
@@ -125,7 +125,7 @@ def _measure(
                     for waiting in cells_of:
                         waiting.cancel()
         finally:
-            # Interrupted: what is under way is told to end, too.
+            # Interrupted: what is under way is stopped, too.
             ending.set()
             pool.shutdown(wait=False, cancel_futures=True)
     return failure
@@ -183,9 +183,9 @@ def _summary(
 def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: bool) -> dict[str, SeedComparison]:
     """Compare variants with the base over the seeds that both have; none of fewer than two.
 
-    Better and worse are said by Holm's rule: of a page of variants that change nothing one would often look like it.
+    Better and worse follow Holm's rule: among many variants without effect one would often seem to have one.
     Nor would seeds that are added until something shows mean what the first ones do: before all cells are measured
-    nothing is said, and a comparison that more seeds were added to has its p-value times the looks at it.
+    there is no verdict, and a comparison that more seeds were added to has its p-value times the looks at it.
     """
     from navi_core.evaluate import compare_seeds, holm, record_comparison
 
@@ -205,8 +205,8 @@ def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: 
         if (verdict.better or verdict.worse) and not shown:
             made[name] = verdict.withheld(f"among {len(made)} variants{looked} it may be chance (Holm)")
         if before[name]:
-            told = ", ".join(map(str, before[name]))
-            made[name] = replace(made[name], sentence=f"{made[name].sentence} Looked at before with {told} seeds.")
+            looks = ", ".join(map(str, before[name]))
+            made[name] = replace(made[name], sentence=f"{made[name].sentence} Looked at before with {looks} seeds.")
     for name, verdict in made.items():
         record_comparison(verdict, *sides[name])
     return made
@@ -236,7 +236,7 @@ def _mean(outcomes: Sequence[CellOutcome], figure: str) -> float | None:
     return sum(outcome.metrics[figure] for outcome in outcomes) / len(outcomes) if outcomes else None
 
 
-def _told(outcome: CellOutcome) -> str:
+def _described(outcome: CellOutcome) -> str:
     minutes = sum(outcome.cpu_minutes.values())
     if outcome.status != "ok":
         return f"{outcome.status} after {minutes:.1f} CPU minutes ({outcome.detail})"

@@ -23,7 +23,7 @@ _GRACE = 60.0
 def run_cell_in_child(
     name: str, variant: Variant, config: AblationConfig, seed: int, *, stop: Callable[[], bool]
 ) -> CellOutcome:
-    """Measure a cell in a child, which ends with this process or when told to.
+    """Measure a cell in a child, which ends with this process or on request.
 
     Args:
         name: Of the ablation.
@@ -48,19 +48,19 @@ def run_cell_in_child(
 
 
 def main(name: str, variant: str, seed: str, settings: str) -> int:
-    """Measure one cell of this home; told to end, it ends its command first."""
+    """Measure one cell of this home ; on SIGTERM it ends its command first."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         config = parse_config(AblationConfig, json.loads(settings))
         found = next(one for one in find_variants([variant], config.variants) if one.name == variant)
-        run_cell(name, found, config, int(seed), on_line=_tell)
+        run_cell(name, found, config, int(seed), on_line=_print_line)
     except NaviError as error:
-        _tell(f"{type(error).__name__}: {error}")
+        _print_line(f"{type(error).__name__}: {error}")
         return 1
     return 0
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""Compiling planned scenes, judging them, and the corpus manifest made of them."""
+"""Compilation and verdicts of planned scenes, and the corpus manifest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 _CARD = "3"
-"""Another one wherever the same scene is told of differently; cards of before are made anew."""
+"""Another one where the card of the same scene changes; older cards are made again."""
 
 
 def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
     from navi_core.world import Field, FloorMap, scene_verdict
 
     try:
-        # The planned name: two meshes of one file name are told apart by it.
+        # The planned name: two meshes of one file name are distinguished by it.
         compiled = compile_to_file(load_source(source), navi_home() / "scenes", config, name=source.name)
     except (MeshError, SceneTooLargeError) as error:
         if source.path is None:
@@ -129,7 +129,7 @@ def _unusable(source: SceneSource, config: CompileConfig, error: Exception) -> d
 
 
 def _key(content_hash: str | None, compile_hash: str | None, split: str) -> str:
-    """Return what a card was made of: the scene, its split, and how scenes are told of."""
+    """Return what a card was made of: the scene, its split, and the version of the card."""
     return content_key(_CARD, content_hash, compile_hash, split)
 
 
@@ -151,7 +151,7 @@ def _record(source: SceneSource, row: dict[str, Any]) -> None:
 
 
 def unchanged(source: SceneSource, config: CompileConfig) -> bool:
-    """Tell without loading anything whether a planned scene is compiled, judged and up to date."""
+    """Return, without loading anything, whether a planned scene is compiled, judged and up to date."""
     from navi_core.scenes.compiler import compile_hash, is_current, output_path
 
     try:

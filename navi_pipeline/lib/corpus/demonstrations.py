@@ -51,7 +51,7 @@ def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Call
         profile: Training profile, whose sensor and drone `config` has.
         config: Who flies, how often, how long.
         scenes: How many scenes.
-        on_line: Called with every line the recording says.
+        on_line: Called with every line of the recording.
 
     Returns:
         Document: folder, files, episodes, decisions, content_hash, rows by scene, `reused`.
@@ -136,7 +136,7 @@ def _last_recorded() -> Path | None:
 def _ingest(source: Path, folder: Path, earlier: Path | None) -> dict[str, Any]:
     from navi_core.demos import ingest, read_index
 
-    # What a killed attempt has left would be told to be there already.
+    # What a killed attempt has left would count as recorded.
     shutil.rmtree(folder, ignore_errors=True)
     taken = ingest(source, folder, earlier=earlier, may_be_empty=True)
     rows = [{"file": row.file, "accepted": row.accepted, "reason": row.reason} for row in taken]

@@ -1,4 +1,4 @@
-"""Which scenes the pipeline uses, and for what: a plan of sources with content hashes."""
+"""Scene plan: sources of the corpus with split and content hash."""
 
 from __future__ import annotations
 

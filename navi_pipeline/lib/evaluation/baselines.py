@@ -1,4 +1,4 @@
-"""Scripted pilots on the test scenes, and the ranking of everybody who flew there."""
+"""Scripted pilots on the test scenes, and the ranking of all subjects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fly_baselines(config: EvalConfig, *, on_line: Callable[[str], None]) -> Base
 
     Args:
         config: The protocol.
-        on_line: Told who flies.
+        on_line: Called with a line for each pilot.
 
     Raises:
         EvaluationError: The corpus has no test scene.
@@ -82,7 +82,7 @@ def ranking() -> list[dict[str, Any]]:
         "order by rank nulls last, c_vis_auc_percent desc"
     )
     rows = [{name: row[name] for name in _SHOWN} for row in frame.to_dict("records")]
-    # A pilot has no version, which pandas tells as a number that is none.
+    # A pilot has no version, which pandas returns as NaN.
     return [{k: (None if v is None or v != v else v) for k, v in row.items()} for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""The champion's gate: challenger against champion on the validation scenes, each pair once."""
+"""Promotion gate: challenger against champion on the validation scenes, each pair once."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         raise EvaluationError("the corpus has no validation scene; materialize scene_sources with validation above 0")
     challenger, _ = flown_policy(policy, scenes, config)
     previous = None if holder is None else holder.version
-    code = challenger.summary.get("flight_code")
-    own = [told for one in (Path(policy["checkpoint"]), holder) if (told := own_networks_of(one)) is not None]
-    file = held / f"pair-{content_key(version, previous, challenger.evaluation_id, code, _RULES, *own)}.json"
+    flight_code = challenger.summary.get("flight_code")
+    own = [code for one in (Path(policy["checkpoint"]), holder) if (code := own_networks_of(one)) is not None]
+    file = held / f"pair-{content_key(version, previous, challenger.evaluation_id, flight_code, _RULES, *own)}.json"
     reused = file.exists()
     if reused:
         row = read_document(file, made_by="promoted_model")
@@ -114,16 +114,16 @@ def _fly_opponent(
     holder: ModelVersion | None, scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
 ) -> EvalResult:
     """Return the champion's result, or the random pilot's where there is no champion."""
-    told = {"confirms": True} if confirms else {}
+    columns = {"confirms": True} if confirms else {}
     if holder is None:
-        return flown("random", scenes, config, columns=told)[0]
+        return flown("random", scenes, config, columns=columns)[0]
     return flown(
         holder,
         scenes,
         config,
         name=holder.version,
         weights=holder.weights_hash,
-        columns={"run_id": holder.run_id, "step": holder.step_id, "model_version": holder.version, **told},
+        columns={"run_id": holder.run_id, "step": holder.step_id, "model_version": holder.version, **columns},
     )[0]
 
 

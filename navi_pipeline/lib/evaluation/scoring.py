@@ -1,4 +1,4 @@
-"""Flying policies and pilots over the corpus' held-out scenes, each combination once."""
+"""Evaluation of policies and pilots on held-out scenes, each combination once, and its verdict."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from navi_pipeline.lib.training.policies import policy_name
 
 if TYPE_CHECKING:
     from navi_core.evaluate import Comparison, EvalResult
+    from navi_core.models import ModelVersion
     from navi_core.scenes import Scene
 
 __all__ = [
@@ -117,7 +118,7 @@ class SplitScenes:
 def flown_policy(
     policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
 ) -> tuple[EvalResult, bool]:
-    """Return the result of a trained policy (see `flown`); `confirms` is told of a flight that has to confirm a win."""
+    """Return the result of a trained policy (see `flown`); `confirms` marks a flight that has to confirm a win."""
     return flown(
         Path(policy["checkpoint"]),
         scenes,
@@ -134,7 +135,7 @@ def flown_policy(
 
 
 def flown(
-    subject: Any,
+    subject: Path | ModelVersion | str,
     scenes: SplitScenes,
     config: EvalConfig,
     *,
@@ -159,8 +160,8 @@ def flown(
 
     name = name or str(subject)
     own = own_networks_of(subject)
-    told = [] if own is None else [own]
-    key = content_key(name, weights, scenes.key, config_hash(config), flight_code(), _VERSION, *told)
+    custom = [] if own is None else [own]
+    key = content_key(name, weights, scenes.key, config_hash(config), flight_code(), _VERSION, *custom)
     file = navi_home() / "evaluations" / f"{key}.json"
     if file.exists():
         return EvalResult.load(file), False
@@ -174,15 +175,15 @@ def flown(
     return result, True
 
 
-def own_networks_of(subject: Any) -> str | None:
+def own_networks_of(subject: object) -> str | None:
     """Return the code of networks that are not Navi's; None for a pilot and for Navi's own."""
     from navi_core.models import ModelVersion, load_checkpoint
     from navi_core.policy import custom_networks
 
     if not isinstance(subject, ModelVersion | Path):
         return None
-    told = load_checkpoint(subject) if isinstance(subject, Path) else subject
-    return custom_networks(told.encoder_backend, told.temporal_core)
+    model = load_checkpoint(subject) if isinstance(subject, Path) else subject
+    return custom_networks(model.encoder_backend, model.temporal_core)
 
 
 def summary_rows(score: Score) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Which weights a night begins with: `latest` where it fits, else what a night made last, else the champion.
+"""Initial weights of a night: `latest` where it fits, else the newest version of a night, else the champion.
 
 `latest` moves to whatever was trained last where rewards do not compare, so an experiment of the day may hold it in
 the evening. A night goes on with another one's network only if it can, and with another one's rewards not at all: the

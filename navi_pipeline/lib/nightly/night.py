@@ -1,4 +1,4 @@
-"""What a night consists of, and what it remembers: stages in order, each with gates, each done once.
+"""Night: stages in order, each with gates, each done once, kept in a document.
 
     <home>/pipeline/nights/<night>.json    stages that are done; the same night started again goes on behind them
 
@@ -77,8 +77,8 @@ class Night:
 
     Args:
         config: Its settings.
-        name: Its name; by default that of `night_name`. The same name goes on where it stood.
-        say: Told what happens, a line at a time.
+        name: Its name; by default that of `night_name`. The same name resumes the night.
+        say: Called with progress, a line at a time.
         keep_failed: Take up failed and skipped stages too, to go on within the night; by default they are done again.
 
     Raises:
@@ -173,13 +173,13 @@ class Night:
             if keep_failed or stage.status in ("passed", "warned"):
                 self.stages[stage.name] = stage
 
-    def _differing(self, told: Any) -> list[str]:
+    def _differing(self, raw: object) -> list[str]:
         """Return the options that make this night the one that was begun; none where it is.
 
         A setting that a later Navi added, or when to begin and compact, makes no other night.
         """
         try:
-            begun = parse_config(NightlyConfig, told)
+            begun = parse_config(NightlyConfig, raw)
         except (ConfigError, TypeError) as error:
             raise RunError(
                 f"night {self.name} was begun with other settings ({error}); give this one another --name"

@@ -1,9 +1,10 @@
-"""Before a night begins: is there space, a corpus, a warehouse that answers, and nobody else at work?"""
+"""Preflight of a night: disk, corpus, warehouse, weights, other runs."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 from navi_core.config import CompileConfig
@@ -51,7 +52,7 @@ def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     return gates, data | {"hardware": hardware["hardware"], "revision": hardware["revision"]}
 
 
-def _answer(name: str, call: Any) -> Gate:
+def _answer(name: str, call: Callable[[], object]) -> Gate:
     try:
         return Gate(name, True, True, str(call()))
     except NaviError as error:
@@ -61,7 +62,7 @@ def _answer(name: str, call: Any) -> Gate:
 def _start(night: Night, data: dict[str, Any]) -> Gate:
     """Settle what the night begins with, and leave it in the stage's data: in the night `latest` may move."""
     if night.config.fresh:
-        start = Start("none", "new weights, as told")
+        start = Start("none", "new weights, as configured")
     else:
         try:
             start = choose_start(preset_settings(night.config), open_registry())

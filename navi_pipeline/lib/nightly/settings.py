@@ -1,4 +1,4 @@
-"""Where a night's settings come from: small ones for a few minutes, a file, single assignments."""
+"""Settings of a night: small defaults for a short one, a file, single assignments."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def run_night(
     Args:
         config: Its settings.
         name: Its name; by default date, time and kind.
-        say: Told what happens, a line at a time.
+        say: Called with progress, a line at a time.
 
     Returns:
         The night, and its summary as Markdown and HTML.
@@ -69,7 +69,7 @@ def summed_up_if_broken(night: Night) -> Iterator[None]:
         try:
             write_summary(night)
         except Exception as fault:
-            # The night's own error is the one to tell.
+            # The night's own error is the one to report.
             logging.getLogger("navi.nightly").warning("the summary of night %s is not written: %s", night.name, fault)
         raise
 

@@ -1,4 +1,4 @@
-"""Bounded training with a monitor, and the proof that its run can be taken up again."""
+"""Bounded training of a night, and the proof that its run resumes."""
 
 from __future__ import annotations
 

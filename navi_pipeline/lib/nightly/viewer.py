@@ -1,4 +1,4 @@
-"""A viewer that attaches to the night's trainer as the dashboard does, to show that a night can be watched."""
+"""Viewer probe: attaches to the trainer of a night as the dashboard does."""
 
 from __future__ import annotations
 

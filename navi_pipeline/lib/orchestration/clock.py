@@ -1,4 +1,4 @@
-"""How much time the bodies of assets and checks take; what a run takes besides is orchestration."""
+"""Work clock: wall and CPU time of asset and check functions; the rest of a run is orchestration."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def record_failure(
     Args:
         run_id: Dagster's run.
         job: Its job.
-        message: What Dagster says of it.
+        message: Message of Dagster.
         steps: Failed steps and their messages.
         night: Name of the night that it was.
     """
@@ -35,12 +35,12 @@ def record_failure(
         return
     try:
         config = parse_config(NightlyConfig, read_night(night)["config"])
-        told = Night(config, night, say=lambda _: None, keep_failed=True)
+        broken = Night(config, night, say=lambda _: None, keep_failed=True)
     except NaviError:
         return  # it broke down before its first stage was over: there is nothing to summarise
-    if (told.failed or set(told.stages) >= set(stages_of(config))) and summary_paths(night)[0].exists():
-        return  # a hard gate failed the run, or the night was over before this run took it up: its summary says it
+    if (broken.failed or set(broken.stages) >= set(stages_of(config))) and summary_paths(night)[0].exists():
+        return  # a hard gate failed the run, or the night was over before this run took it up: its summary reports it
     if is_locked(night_lock(night)):
         return  # another run is at work on it, and this one was refused
-    told.note("run", Gate("the run ends", True, False, detail))
-    write_summary(told)
+    broken.note("run", Gate("the run ends", True, False, detail))
+    write_summary(broken)

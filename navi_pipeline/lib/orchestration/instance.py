@@ -23,7 +23,7 @@ PROCESS_TAG = "navi/process"
 
 
 def process_mark(pid: int) -> str:
-    """Return the machine and when a process began there, which tells it from others that had or will have its number.
+    """Return the machine and when a process began there, which distinguishes it from others of the same process id.
 
     Raises:
         OSError: There is no such process any more.

@@ -1,4 +1,4 @@
-"""Small JSON documents by which assets hand results on, and hashes of plain data."""
+"""JSON documents between assets, hashes of plain data, and folders of the package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pipeline_folder() -> Path:
     return folder
 
 
-def content_key(*parts: Any) -> str:
+def content_key(*parts: object) -> str:
     """Return 16 hex digits that name plain data by content."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Rows of sweeps and benchmarks: every cell leaves its numbers, or the reason why it has none."""
+"""Metric logs of the pipeline, and rows of sweeps and benchmarks."""
 
 from __future__ import annotations
 

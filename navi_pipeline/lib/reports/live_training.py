@@ -1,4 +1,4 @@
-"""A training run as it is seen while it runs: progress, figures and curves as observations of its asset."""
+"""Observations of a training run while it lasts: progress, figures, curves."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class LiveTraining:
     def __init__(self, context: dg.AssetExecutionContext, *, interval: float = 30.0, title: str) -> None:
         self._context, self._interval, self._title = context, interval, title
         self._curve = ThinnedCurve(_POINTS)
-        self._told = time.monotonic()
-        self._pause, self._due = interval, self._told + interval
+        self._reported_at = time.monotonic()
+        self._pause, self._due = interval, self._reported_at + interval
         self._newest: tuple[dict[str, float], float | None] | None = None
         self._bare = False
         """Whether the last observation had no curves."""
@@ -63,8 +63,8 @@ class LiveTraining:
         except Exception as fault:
             if error is None:
                 raise
-            # The trainer's own error is the one to tell.
-            _LOG.warning("the last curves of %s are not told: %s", self._title, fault)
+            # The trainer's own error is the one to report.
+            _LOG.warning("the last curves of %s are not reported: %s", self._title, fault)
 
     def line(self, text: str) -> None:
         """Take a line; most are not about progress."""
@@ -78,8 +78,8 @@ class LiveTraining:
         self._curve.take(point["step"], {name: value for name, value in point.items() if name != "step"})
         self._newest = point, _number(found[2]) if found[2] else None
         now = time.monotonic()
-        if now - self._told >= self._interval:
-            self._told = now
+        if now - self._reported_at >= self._interval:
+            self._reported_at = now
             self._observe(curves=now >= self._due)
 
     def _observe(self, *, curves: bool) -> None:
@@ -95,7 +95,7 @@ class LiveTraining:
             charts = curve_charts({"step": self._curve.steps, **self._curve.series}, REWARD_PANELS)
             metadata["curves"] = dg.MetadataValue.md(embedded_charts(charts, "curves so far"))
             self._pause *= 2
-            self._due = self._told + self._pause
+            self._due = self._reported_at + self._pause
         self._context.log_event(
             dg.AssetObservation(
                 asset_key=self._context.asset_key, partition=self._context.partition_key, metadata=metadata

@@ -126,8 +126,8 @@ def _comparisons(ask: Ask) -> list[Part]:
         return []
     parts: list[Part] = [
         text_part(
-            "Paired differences a − b with their 95 % intervals. Over seeds and scenes they tell of ways of training: "
-            "both are random, and better or worse is said from five seeds on. Over scenes and starts they tell of two "
+            "Paired differences a − b with their 95 % intervals. Over seeds and scenes they compare ways of training: "
+            "both are random, and a verdict needs five seeds. Over scenes and starts they compare two "
             "subjects as they are. a_trained_on and b_trained_on count the scenes that a side was trained on: there it "
             "shows what it remembers."
         )
@@ -254,7 +254,7 @@ def _short(rows: Sequence[dict[str, Any]]) -> Rows:
     return [{name: _cut(value) for name, value in row.items()} for row in rows]
 
 
-def _cut(value: Any) -> Any:
+def _cut(value: object) -> object:
     return f"{value[:157]}…" if isinstance(value, str) and len(value) > 160 else value
 
 

@@ -1,4 +1,4 @@
-"""Whether a study lost or doubled anything."""
+"""Audit of a finished study: lost, doubled or changed trials."""
 
 from __future__ import annotations
 

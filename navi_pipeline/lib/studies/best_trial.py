@@ -1,9 +1,9 @@
-"""The best trial's settings as a preset file that training takes."""
+"""Best trial of a study: its settings as a preset file, and a note on selection bias."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from navi_core.errors import ConfigError, RecordError, RunError, as_argument
 from navi_core.presets.plain_yaml import write_yaml
@@ -12,10 +12,13 @@ from navi_core.record.durable import write_durably
 from navi_pipeline.lib.studies.spaces import trial_config, trial_settings
 from navi_pipeline.lib.studies.trial_queue import TrialQueue, number_of
 
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
 __all__ = ["pick_trial", "selection_note", "trials_compared", "write_preset"]
 
 
-def pick_trial(queue: TrialQueue, number: int | None = None) -> Any:
+def pick_trial(queue: TrialQueue, number: int | None = None) -> FrozenTrial:
     """Return the best feasible trial, of a front the one best by the first objective, or the trial of a number.
 
     Raises:
@@ -33,11 +36,11 @@ def pick_trial(queue: TrialQueue, number: int | None = None) -> Any:
     return max(best, key=lambda trial: (sign * trial.values[0], -trial.number))
 
 
-def write_preset(queue: TrialQueue, trial: Any, file: Path) -> None:
+def write_preset(queue: TrialQueue, trial: FrozenTrial, file: Path) -> None:
     """Write a trial's settings as YAML, for `navi train … --preset FILE` and `--config FILE`.
 
     Raises:
-        ConfigError: The study's own preset says something else than when the trial was trained.
+        ConfigError: The study's own preset differs from when the trial was trained.
         RecordError: The file cannot be written.
     """
     trial_config(queue.config, trial.params)  # what training would refuse is not written

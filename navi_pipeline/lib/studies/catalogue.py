@@ -1,4 +1,4 @@
-"""Studies that are ready to run, by name; others are files."""
+"""Catalogue of studies; others are files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STUDIES: dict[str, dict[str, Any]] = {
             "ppo.learning_rate": {"kind": "float", "low": 3e-4, "high": 3e-3, "log": True},
             "ppo.epochs": {"kind": "int", "low": 1, "high": 2},
         },
-        # Every decision of cart-pole earns 1: how long it stands is what tells.
+        # Every decision of cart-pole earns 1: the episode return is the time that it stands.
         "objectives": [{"metric": "episode_return"}],
         "trials": 2,
     },
@@ -81,7 +81,7 @@ def find_study(name: str, *, file: Path | str | None = None, overrides: Mapping[
 
 
 def over_scenes(config: StudyConfig, scenes: Sequence[str]) -> StudyConfig:
-    """Return a study on these scenes; other scenes are another study, so its name tells them apart.
+    """Return a study on these scenes; other scenes are another study, so its name distinguishes them.
 
     Raises:
         RunError: There is no scene.

@@ -64,7 +64,7 @@ class RunCurve:
         return max((step for values in self._values.values() for step in values), default=0)
 
     def figure(self, objective: ObjectiveConfig, result: Mapping[str, Any] | None) -> float | None:
-        """Return what an objective says of the run; None where it has no such metric.
+        """Return the value of an objective in the run; None where it has no such metric.
 
         Args:
             objective: What to look at.

@@ -1,4 +1,4 @@
-"""The page of a study: how it went, what is best, what mattered; one HTML file."""
+"""HTML page of a study: progress, best trials, importances."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows) -> Path
         parts += section("Curves", [_curves(queue, rows)])
     weights = importances(queue)
     if weights:
-        told = [{"setting": name, "importance": round(value, 3)} for name, value in weights.items()]
-        parts += section("What mattered", [table_part(told)])
+        mattered = [{"setting": name, "importance": round(value, 3)} for name, value in weights.items()]
+        parts += section("What mattered", [table_part(mattered)])
     parts += section("Settings and values", _slices(queue, rows))
     parts += section("Trials", [table_part(_table(rows))])
     ended = [{name: one[name] for name in ("slot", "trial", "outcome", "reason")} for one in rows if one["reason"]]
@@ -73,7 +73,7 @@ def importances(queue: TrialQueue) -> dict[str, float]:
         try:
             return dict(get_param_importances(queue.study, evaluator=PedAnovaImportanceEvaluator()))
         except (ValueError, RuntimeError, optuna.exceptions.OptunaError):
-            return {}  # trials that all have one value say nothing
+            return {}  # trials of equal value have no importances
 
 
 def history_chart(queue: TrialQueue, rows: Rows) -> str:

@@ -1,4 +1,4 @@
-"""A study from its settings to its report: workers are started, restarted when killed, and their trials followed."""
+"""Study run: starts and restarts workers, follows their trials, writes the report."""
 
 from __future__ import annotations
 
@@ -61,22 +61,26 @@ def perform_study(
 
     Args:
         config: Of the study.
-        on_line: Called with what the workers say.
+        on_line: Called with every line of the workers.
         on_trial: Called in this thread with the row of every slot that is done, also those of earlier sittings.
         stop: Asked once a second; once it answers True, the trainers checkpoint and the study rests.
 
     Raises:
-        ConfigError: A study of this name has other settings, or one of its settings does not exist, or a preset says
-            something else than when it began.
+        ConfigError: A study of this name has other settings, or one of its settings does not exist, or a preset differs
+            from when it began.
         RecordError: Its storage cannot be opened.
         RunError: Its workers fail.
     """
     with TrialQueue(config) as queue:
-        told: set[int] = set()
+        reported: set[int] = set()
         begun, differing = queue.release_lost(), queue.differing()
         if begun > 0:
             queue.require_same_settings()
-        _tell(queue, told, on_trial)
+
+        def report() -> None:
+            _report_trials(queue, reported, on_trial)
+
+        report()
         status = "stopped"  # what is cancelled from outside goes on another time
         if begun > 0:
             record_study(queue, "running")
@@ -86,8 +90,8 @@ def perform_study(
                 left = queue.release_lost()
                 if left <= 0 or stop():
                     break
-                _sitting(queue, min(config.workers, left), on_line, stop, lambda: _tell(queue, told, on_trial))
-                _wait_for_others(queue, on_line, stop, lambda: _tell(queue, told, on_trial))
+                _sitting(queue, min(config.workers, left), on_line, stop, report)
+                _wait_for_others(queue, on_line, stop, report)
             left = queue.release_lost()
             if left <= 0:
                 status = "finished"
@@ -97,7 +101,7 @@ def perform_study(
             status = "failed"
             raise
         finally:
-            # Rows tell configurations, which are made again from the preset: from another they would be others.
+            # Rows hold configurations, which are made again from the preset: from another they would be others.
             if not differing:
                 record_trials(queue, queue.trials())
             record_study(queue, status)
@@ -130,7 +134,7 @@ def _sitting(
                     ending.set()
                 each_second()
         finally:
-            # Cancelled from outside: each worker is told to end and leaves its trial to be taken up.
+            # Cancelled from outside: each worker is stopped and leaves its trial to be taken up.
             ending.set()
         each_second()
         for employed in sitting:
@@ -141,11 +145,11 @@ def _wait_for_others(
     queue: TrialQueue, on_line: Callable[[str], None], stop: Callable[[], bool], each_second: Callable[[], None]
 ) -> None:
     """Wait while all trials that are left are with the living workers of another command of this study."""
-    said = 0
+    announced = 0
     while 0 < (left := queue.release_lost()) <= queue.in_living_hands() and not stop():
-        if left != said:
+        if left != announced:
             on_line(f"study {queue.config.name}: waiting for {left} trials that another command of it trains")
-            said = left
+            announced = left
         time.sleep(1.0)
         each_second()
 
@@ -162,8 +166,8 @@ def _employ(name: str, on_line: Callable[[str], None], ending: threading.Event) 
     raise RunError(f"workers of study {name} were killed {_RESTARTS} times; `navi study resume {name}` goes on")
 
 
-def _tell(queue: TrialQueue, told: set[int], on_trial: Callable[[dict[str, Any]], None]) -> None:
+def _report_trials(queue: TrialQueue, reported: set[int], on_trial: Callable[[dict[str, Any]], None]) -> None:
     for slot, trial in sorted(queue.latest().items()):
-        if slot not in told and trial.state.is_finished() and trial.user_attrs.get("outcome") != "lost":
-            told.add(slot)
+        if slot not in reported and trial.state.is_finished() and trial.user_attrs.get("outcome") != "lost":
+            reported.add(slot)
             on_trial(trial_row(queue, trial))

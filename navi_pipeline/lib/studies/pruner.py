@@ -1,4 +1,4 @@
-"""Hyperband over slots: what became of a slot does not depend on how often it was interrupted."""
+"""Hyperband pruner over slots, independent of interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the warehouse is told of a study: one row of `studies`, one of `trials` for every trial."""
+"""Rows of a study: one of `studies`, one of `trials` for every trial."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trial_row(queue: TrialQueue, trial: FrozenTrial) -> dict[str, Any]:
     try:
         config: dict[str, Any] | None = trial_config(queue.config, trial.params).model_dump(mode="json")
     except ConfigError:
-        config = None  # its reason says which value cannot be
+        config = None  # its reason names the impossible value
     return {
         "study": queue.config.name,
         "trial": trial.number,

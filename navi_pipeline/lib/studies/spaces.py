@@ -1,4 +1,4 @@
-"""What is searched: a space for each learner, how a trial draws from it, and the settings that come of it."""
+"""Search spaces: one for each learner, sampling, and the resulting settings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def trial_config(config: StudyConfig, params: Mapping[str, Any]) -> TrainConfig:
     try:
         return parse_config(TrainConfig, trial_settings(config, params))
     except ConfigError as error:
-        raise ConfigError(f"study {config.name}, {_told(params) or 'fixed settings'}: {error}") from error
+        raise ConfigError(f"study {config.name}, {_described(params) or 'fixed settings'}: {error}") from error
 
 
 def check_space(config: StudyConfig) -> None:
@@ -116,7 +116,7 @@ def corner_config(config: StudyConfig) -> TrainConfig:
     return trial_config(config, {name: _corner(parameter) for name, parameter in search_space(config).items()})
 
 
-def _suggest(trial: Trial, name: str, parameter: Parameter) -> Any:
+def _suggest(trial: Trial, name: str, parameter: Parameter) -> object:
     if isinstance(parameter, ChoiceParameter):
         return trial.suggest_categorical(name, list(parameter.choices))
     if isinstance(parameter, IntParameter):
@@ -124,9 +124,9 @@ def _suggest(trial: Trial, name: str, parameter: Parameter) -> Any:
     return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
 
 
-def _corner(parameter: Parameter) -> Any:
+def _corner(parameter: Parameter) -> object:
     return parameter.choices[0] if isinstance(parameter, ChoiceParameter) else parameter.low
 
 
-def _told(params: Mapping[str, Any]) -> str:
+def _described(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{re.sub(r'[^a-z_.]', '?', name)} {value}" for name, value in params.items())

@@ -1,4 +1,4 @@
-"""Where a study lies: a journal beside its runs that survives a writer's death, or an SQL server."""
+"""Storage of a study: a journal that survives a writer's death, or an SQL server."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
-"""One trial: a training run in a supervised child, judged while it runs and when it has ended."""
+"""One trial of a study: a supervised training run, its pruning and its outcome."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from navi_core.config import config_hash
+from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import navi_home
 from navi_pipeline.lib.studies.curve import RunCurve
@@ -16,7 +18,7 @@ from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQu
 from navi_pipeline.lib.training.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.training.supervised import disk_is_full
 from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
-from navi_pipeline.settings.studies import ObjectiveConfig
+from navi_pipeline.settings.studies import ObjectiveConfig, StudyConfig
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -24,16 +26,44 @@ if TYPE_CHECKING:
 __all__ = ["ASSET", "partition_of", "run_trial"]
 
 ASSET = "trial"
-"""Asset of the runs' keys, and of their partitions in Dagster."""
+"""Asset in the keys of the runs, and of their partitions in Dagster."""
 _OUT_OF_MEMORY = ("out of memory", "MemoryError", "Cannot allocate memory", "can't allocate memory")
 
 Train = Callable[..., dict[str, Any]]
-"""What trains, called as `trainer_client.train_in_child`."""
+"""Trainer with the signature of `train_in_child`."""
 
 
 def partition_of(study: str, slot: int) -> str:
     """Return the name of a slot: the partition of its run and of the asset trial."""
     return f"{study}-{slot:04d}"
+
+
+class Outcome(StrEnum):
+    """How a trial ended; the value is its column `outcome`."""
+
+    OK = "ok"
+    PRUNED = "pruned"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASH = "crash"
+    INVALID = "invalid"
+    """Its settings cannot be, or its run lacks a finite figure."""
+    INTERRUPTED = INTERRUPTED
+    """The worker was stopped; the trial is requeued."""
+    HINDERED = HINDERED
+    """Something outside the study stopped the training; the trial is requeued."""
+
+
+_REQUEUED = (Outcome.INTERRUPTED, Outcome.HINDERED)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """Outcome of a trial with its reason, and the values of its objectives where it is complete."""
+
+    outcome: Outcome
+    reason: str = ""
+    values: tuple[float, ...] = ()
 
 
 def run_trial(
@@ -44,150 +74,171 @@ def run_trial(
     ending: Callable[[], bool],
     train: Train = train_in_child,
 ) -> str:
-    """Train with what a trial proposes and tell the study how it went.
+    """Train with the settings that a trial proposes, and report the outcome to the study.
 
     Args:
         queue: The study.
-        trial: A trial that was claimed.
+        trial: A claimed trial.
         on_line: Called with every line of the trainer.
-        ending: Whether this worker is to end; the trainer then checkpoints, and the trial waits to be taken up.
-        train: What trains.
+        ending: Whether this worker is to end; the trainer then writes a checkpoint, and the trial is requeued.
+        train: Trainer, with the signature of `train_in_child`.
 
     Returns:
         complete, pruned, failed or interrupted.
 
     Raises:
-        RunError: The disk is full; the trial waits to be taken up.
+        RunError: The disk is full; the trial is requeued.
+    """
+    began = time.monotonic()
+    params = draw(trial, search_space(queue.config))
+    try:
+        settings = trial_config(queue.config, params)
+    except ConfigError as error:
+        return _report(queue, trial, _Ending(Outcome.INVALID, str(error)), began)
+    return _report(queue, trial, _Attempt(queue, trial, settings, ending, began).run(on_line, train), began)
+
+
+class _Attempt:
+    """One training of a trial: watched while it runs, judged when it has ended."""
+
+    def __init__(
+        self, queue: TrialQueue, trial: Trial, settings: TrainConfig, ending: Callable[[], bool], began: float
+    ) -> None:
+        self._queue, self._trial, self._settings = queue, trial, settings
+        self._ending, self._began = ending, began
+        self._config = queue.config
+        self._partition = partition_of(self._config.name, int(trial.user_attrs["slot"]))
+        self._run_id = f"{ASSET}-{self._partition}-{config_hash(settings)}"
+        trial.set_user_attr("run_id", self._run_id)
+        trial.set_user_attr("config_hash", config_hash(settings))
+        self._curve = RunCurve(self._run_id, since=int(trial.user_attrs["began_ns"]))
+        self._stopped: Outcome | None = None
+        """Why this worker stopped the trainer."""
+        self._reported = -1
+
+    def run(self, on_line: Callable[[str], None], train: Train) -> _Ending:
+        """Train, and return how it ended."""
+        if (navi_home() / "runs" / self._run_id).exists():
+            self._curve.recall()  # a resumed trainer does not repeat its earlier rows
+        if not wait_for_run(self._run_id, ending=self._ending):
+            return _Ending(self._from_outside())
+        result: dict[str, Any] = {}
+        try:
+            result = train(
+                self._settings,
+                asset=ASSET,
+                partition=self._partition,
+                on_line=on_line,
+                command=_command(self._config),
+                stop=self._stop,
+            )
+        except RunError as error:
+            if self._stopped is None and runs_in_use(prefix=self._run_id):
+                self._stopped = Outcome.HINDERED  # taken between the look and the trainer's start
+            if self._stopped is None:
+                return self._failed(error)
+        return self._ended(result)
+
+    def _stop(self) -> bool:
+        """Return whether the trainer has to end; called twice a second."""
+        if self._stopped is None:
+            if self._ending():
+                self._stopped = Outcome.INTERRUPTED
+            elif self._config.timeout is not None and time.monotonic() - self._began > self._config.timeout:
+                self._stopped = Outcome.TIMEOUT
+            else:
+                self._report_curve()
+        return self._stopped is not None
+
+    def _report_curve(self) -> None:
+        """Report new values of a single objective to the study, which may prune the trial."""
+        self._curve.read()
+        if len(self._config.objectives) > 1:
+            return
+        for step, value in self._curve.points(self._config.objectives[0].metric):
+            if step <= self._reported:
+                continue
+            self._trial.report(value, step)
+            self._reported = step
+            if self._config.pruning is not None and self._trial.should_prune():
+                self._stopped = Outcome.PRUNED
+                return
+
+    def _from_outside(self) -> Outcome:
+        return Outcome.INTERRUPTED if self._ending() else Outcome.HINDERED
+
+    def _failed(self, error: RunError) -> _Ending:
+        """Judge a trainer that failed by itself."""
+        text = str(error)
+        last = text.splitlines()[-1]
+        if disk_is_full(text):
+            # A full disk would fail all later trials, one after the other.
+            self._queue.give_back(self._trial, INTERRUPTED)
+            raise RunError(f"{last}; make room, then `navi study resume {self._config.name}`") from error
+        short = any(word in text for word in _OUT_OF_MEMORY)
+        return _Ending(Outcome.OUT_OF_MEMORY if short else Outcome.CRASH, last)
+
+    def _ended(self, result: dict[str, Any]) -> _Ending:
+        """Judge a trainer that ended, and note the figures of its run."""
+        self._curve.read()
+        if self._stopped is Outcome.PRUNED and result and result["steps"] >= (self._settings.total_steps or math.inf):
+            self._stopped = None  # it was done before it could be stopped
+        if self._stopped is None and not ended_of_itself(result.get("reason")):
+            self._stopped = self._from_outside()
+        self._trial.set_user_attr("metrics", self._curve.last() | _numbers(result))
+        self._trial.set_user_attr("steps", int(result.get("steps") or self._curve.last_step))
+        self._trial.set_user_attr("checkpoint", result.get("checkpoint"))
+        if self._stopped in _REQUEUED:
+            return _Ending(self._stopped)
+        if self._stopped is Outcome.TIMEOUT:
+            return _Ending(self._stopped, f"not done after {self._config.timeout:g} s")
+        violations: dict[str, float] = {}
+        for constraint in self._config.constraints:
+            figure = self._curve.figure(ObjectiveConfig(metric=constraint.metric), result)
+            if figure is not None:
+                violations[constraint.metric] = constraint.violation(figure)
+                self._trial.set_constraint(constraint.metric, violations[constraint.metric])
+            elif self._stopped is None:
+                return _Ending(Outcome.INVALID, f"the run has no {constraint.metric}, which is bounded")
+        self._trial.set_user_attr("constraints", violations)
+        if self._stopped is Outcome.PRUNED:
+            return _Ending(self._stopped)
+        figures = {objective.metric: self._curve.figure(objective, result) for objective in self._config.objectives}
+        if missing := [metric for metric, value in figures.items() if value is None]:
+            return _Ending(Outcome.INVALID, f"the run has no finite {', '.join(missing)}")
+        return _Ending(Outcome.OK, values=tuple(float(value) for value in figures.values() if value is not None))
+
+
+def _report(queue: TrialQueue, trial: Trial, ending: _Ending, began: float) -> str:
+    """Report an outcome to the study; the only place where a trial ends.
+
+    Returns:
+        complete, pruned, failed or interrupted.
     """
     from optuna.trial import TrialState
 
-    config, began = queue.config, time.monotonic()
-    params = draw(trial, search_space(config))
-    partition = partition_of(config.name, int(trial.user_attrs["slot"]))
-    try:
-        settings = trial_config(config, params)
-    except ConfigError as error:
-        return _fail(queue, trial, "invalid", str(error), began)
-    run_id = f"{ASSET}-{partition}-{config_hash(settings)}"
-    trial.set_user_attr("run_id", run_id)
-    trial.set_user_attr("config_hash", config_hash(settings))
-    curve = RunCurve(run_id, since=int(trial.user_attrs["began_ns"]))
-    if (navi_home() / "runs" / run_id).exists():
-        curve.recall()  # what it did before, its trainer does not tell again
-    judge = _Judge(trial, curve, config.objectives, config.pruning)
-
-    def stop() -> bool:
-        if ending():
-            judge.verdict = judge.verdict or INTERRUPTED
-        elif config.timeout is not None and time.monotonic() - began > config.timeout:
-            judge.verdict = judge.verdict or "timeout"
-        else:
-            judge.look()
-        return judge.verdict is not None
-
-    if not wait_for_run(run_id, ending=ending):
-        queue.give_back(trial, INTERRUPTED if ending() else HINDERED)
+    if ending.outcome in _REQUEUED:
+        queue.give_back(trial, ending.outcome.value)
         return "interrupted"
-    result: dict[str, Any] | None = None
-    try:
-        result = train(settings, asset=ASSET, partition=partition, on_line=on_line, command=_command(queue), stop=stop)
-    except RunError as error:
-        if judge.verdict is None and runs_in_use(prefix=run_id):
-            judge.verdict = HINDERED  # taken between the look and the trainer's start
-        if judge.verdict is None:
-            told = str(error)
-            if disk_is_full(told):
-                # Else a full disk would fail all trials there are to come, one after the other.
-                queue.give_back(trial, INTERRUPTED)
-                raise RunError(f"{told.splitlines()[-1]}; make room, then `navi study resume {config.name}`") from error
-            outcome = "out_of_memory" if any(word in told for word in _OUT_OF_MEMORY) else "crash"
-            return _fail(queue, trial, outcome, told.splitlines()[-1], began)
-    judge.curve.read()
-    if judge.verdict == "pruned" and result is not None and result["steps"] >= (settings.total_steps or math.inf):
-        judge.verdict = None  # it was done before it could be stopped
-    if judge.verdict is None and not ended_of_itself((result or {}).get("reason")):
-        judge.verdict = INTERRUPTED if ending() else HINDERED
-    trial.set_user_attr("metrics", judge.curve.last() | _numbers(result))
-    trial.set_user_attr("steps", int((result or {}).get("steps") or judge.curve.last_step))
-    trial.set_user_attr("checkpoint", (result or {}).get("checkpoint"))
-    if judge.verdict in (INTERRUPTED, HINDERED):
-        queue.give_back(trial, judge.verdict)
-        return "interrupted"
-    if judge.verdict == "timeout":
-        return _fail(queue, trial, "timeout", f"not done after {config.timeout:g} s", began)
-    violations: dict[str, float] = {}
-    for constraint in config.constraints:
-        figure = judge.curve.figure(ObjectiveConfig(metric=constraint.metric), result)
-        if figure is None and judge.verdict is None:
-            return _fail(queue, trial, "invalid", f"the run has no {constraint.metric}, which is bounded", began)
-        if figure is not None:
-            violations[constraint.metric] = constraint.violation(figure)
-            trial.set_constraint(constraint.metric, violations[constraint.metric])
-    trial.set_user_attr("constraints", violations)
-    if judge.verdict == "pruned":
-        _close(trial, "pruned", began)
-        queue.study.tell(trial, state=TrialState.PRUNED)
-        return "pruned"
-    figures = {objective.metric: judge.curve.figure(objective, result) for objective in config.objectives}
-    missing = [metric for metric, value in figures.items() if value is None]
-    if missing:
-        return _fail(queue, trial, "invalid", f"the run has no finite {', '.join(missing)}", began)
-    _close(trial, "ok", began)
-    queue.study.tell(trial, [float(value) for value in figures.values() if value is not None])
-    return "complete"
+    if ending.reason:
+        trial.set_user_attr("reason", ending.reason[:500])
+    trial.set_user_attr("outcome", ending.outcome.value)
+    trial.set_user_attr("wall_time_seconds", round(time.monotonic() - began, 3))
+    if ending.outcome is Outcome.OK:
+        queue.study.tell(trial, list(ending.values))
+        return "complete"
+    pruned = ending.outcome is Outcome.PRUNED
+    queue.study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+    return "pruned" if pruned else "failed"
 
 
-class _Judge:
-    """Reports a run's metric to the study while it runs, and asks whether the trial is to end."""
-
-    def __init__(
-        self, trial: Trial, curve: RunCurve, objectives: tuple[ObjectiveConfig, ...], pruning: Any | None
-    ) -> None:
-        self.curve = curve
-        self.verdict: str | None = None
-        self._trial = trial
-        self._metric = objectives[0].metric
-        self._single = len(objectives) == 1
-        self._pruning = pruning
-        self._told = -1
-
-    def look(self) -> None:
-        """Read what has come; a single objective's values go to the study."""
-        self.curve.read()
-        if not self._single:
-            return
-        for step, value in self.curve.points(self._metric):
-            if step <= self._told:
-                continue
-            self._trial.report(value, step)
-            self._told = step
-            if self._pruning is not None and self._trial.should_prune():
-                self.verdict = "pruned"
-                return
-
-
-def _command(queue: TrialQueue) -> list[str]:
-    config = queue.config
-    # Hundreds of trials are no versions: the best one's settings become a preset, and what is trained with it, one.
+def _command(config: StudyConfig) -> list[str]:
+    # Trials are no versions: the best one's settings become a preset, and its training a version.
     if config.learner == "bc":
         return ["bc", "--no-register", *(part for folder in config.demonstrations for part in ("--demos", folder))]
     return ["train", config.learner, "--publish", "off", "--no-register"]
 
 
-def _fail(queue: TrialQueue, trial: Trial, outcome: str, reason: str, began: float) -> str:
-    from optuna.trial import TrialState
-
-    trial.set_user_attr("reason", reason[:500])
-    _close(trial, outcome, began)
-    queue.study.tell(trial, state=TrialState.FAIL)
-    return "failed"
-
-
-def _close(trial: Trial, outcome: str, began: float) -> None:
-    trial.set_user_attr("outcome", outcome)
-    trial.set_user_attr("wall_time_seconds", round(time.monotonic() - began, 3))
-
-
-def _numbers(result: dict[str, Any] | None) -> dict[str, float]:
-    found = {name: (result or {}).get(name) for name in ("reward_ema", "memory_gib", "wall_time_hours")}
+def _numbers(result: dict[str, Any]) -> dict[str, float]:
+    found = {name: result.get(name) for name in ("reward_ema", "memory_gib", "wall_time_hours")}
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}

@@ -31,6 +31,7 @@ from navi_pipeline.settings.studies import StudyConfig
 
 if TYPE_CHECKING:
     from optuna import Study
+    from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, Trial
 
@@ -39,8 +40,8 @@ __all__ = ["HINDERED", "INTERRUPTED", "LOST", "TrialQueue", "known_studies", "re
 LOST = "its worker was lost"
 """Reason of a trial whose worker died."""
 INTERRUPTED = "interrupted"
-"""Reason of a trial whose worker was told to end."""
-HINDERED = "somebody else held its run, or told its trainer to end"
+"""Reason of a trial whose worker was stopped."""
+HINDERED = "another process held its run or stopped its trainer"
 """Reason of a trial that something outside the study kept from training."""
 _FREE = ("trials", "workers", "storage", "timeout", "attempts")
 """Settings of a study that may change when it goes on."""
@@ -104,7 +105,7 @@ class TrialQueue:
         self._lock.__enter__()
 
     def differing(self) -> list[str]:
-        """Return what a preset or a default says otherwise than when the study began: setting and former value."""
+        """Return the settings that a preset or a default changed since the study began, with the former values."""
         file, now = self.folder / "settings.json", corner_config(self.config)
         with wait_for_lock(self._claim):
             if not file.exists():
@@ -124,25 +125,25 @@ class TrialQueue:
         return []
 
     def require_same_settings(self) -> None:
-        """Refuse to go on where a preset says something else than when the study began: its trials would not compare.
+        """Refuse to go on where a preset differs from when the study began: its trials would not compare.
 
         Raises:
             ConfigError: Names what differs.
         """
         name, differing = self.config.name, self.differing()
         if differing:
-            source = f"its preset {self.config.preset} says" if self.config.preset else "the defaults say"
+            source = f"its preset {self.config.preset}" if self.config.preset else "the defaults"
             raise ConfigError(
-                f"study {name} was begun with {', '.join(differing[:3])}; {source} something else now: put that back, "
-                f"or begin another, `navi study run {name} --set name={name}-2` (and its --config), or this one anew "
-                f"without {self.folder}; `navi study show {name}` tells what this one found"
+                f"study {name} was begun with {', '.join(differing[:3])}; {source} changed since: restore the former "
+                f"value, or begin another, `navi study run {name} --set name={name}-2` (and its --config), or this one "
+                f"anew without {self.folder}; `navi study show {name}` shows the results of this one"
             )
 
     def close(self, *, orderly: bool = True) -> None:
         """Give up being a worker.
 
         Args:
-            orderly: Whether it leaves no trial behind. Else its lock stays, and tells that the trial is lost, whatever
+            orderly: Whether it leaves no trial behind. Else its lock stays, as a mark that the trial is lost, whatever
                 this machine is called then.
         """
         self._lock.__exit__(None, None, None)
@@ -204,7 +205,7 @@ class TrialQueue:
         return self.config.trials - self.finished()
 
     def in_living_hands(self) -> int:
-        """Return how many trials are with workers of whom this machine can tell that they live."""
+        """Return how many trials are with workers that this machine can see alive."""
         running = [trial for trial in self.trials() if trial.state.name == "RUNNING"]
         return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in running)
 
@@ -233,7 +234,7 @@ class TrialQueue:
 
     def _is_lost(self, worker: str) -> bool:
         lock = self._lock_of(worker)
-        # The locks of another machine lie in its own home, and its own workers look at them. One that lies here tells,
+        # The locks of another machine lie in its own home, and its own workers look at them. One that lies here counts,
         # whatever this machine was called then: a container is another with every start, and a home may be moved.
         if worker and not worker.startswith(f"{socket.gethostname()}-") and not lock.exists():
             return False
@@ -244,7 +245,7 @@ class TrialQueue:
 
         attributes = trial.user_attrs
         attempt = int(attributes.get("attempt", 1))
-        # A worker that is told to end says nothing of its trial; what always comes between may never cease.
+        # A stopped worker is no evidence about its trial; what always comes between may never cease.
         counts = reason != INTERRUPTED
         again = not counts or attempt < self.config.attempts
         taken_up = any(other.user_attrs.get("retry_of") == trial.number for other in self.trials())
@@ -290,7 +291,7 @@ def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Ite
 
     A newer Navi may know more.
     """
-    told = now.model_dump(mode="json")
+    current = now.model_dump(mode="json")
     for name, field in sorted(type(now).model_fields.items()):
         inner, default = getattr(now, name), field.get_default(call_default_factory=True)
         usual = default.model_dump(mode="json") if isinstance(default, Config) else json.loads(json.dumps(default))
@@ -298,7 +299,7 @@ def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Ite
         # What is no section, such as weights by name or families of scenes, is one setting.
         if isinstance(inner, Config) and isinstance(was, dict):
             yield from _differences(was, inner, f"{section}{name}.")
-        elif was != told.get(name, usual):
+        elif was != current.get(name, usual):
             yield f"{section}{name} {was}"
 
 
@@ -320,7 +321,7 @@ def _sampler(config: StudyConfig, seed: int) -> BaseSampler:
         return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(2, config.trials // 3)))
 
 
-def _pruner(config: StudyConfig) -> Any:
+def _pruner(config: StudyConfig) -> BasePruner:
     from optuna import pruners
 
     if config.pruning is None:

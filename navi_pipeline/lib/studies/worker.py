@@ -35,7 +35,7 @@ def work(
         Trials that this worker took.
 
     Raises:
-        ConfigError: A preset says something else than when the study began.
+        ConfigError: A preset differs from when the study began.
     """
     taken = 0
     while not ending():
@@ -47,20 +47,20 @@ def work(
         ended = run_trial(queue, trial, on_line=on_line, ending=ending, train=train)
         done = queue.trials()[trial.number]
         record_trials(queue, [done])
-        told = done.user_attrs.get("reason") or ", ".join(f"{value:.4g}" for value in done.values or ())
+        result = done.user_attrs.get("reason") or ", ".join(f"{value:.4g}" for value in done.values or ())
         slot = int(done.user_attrs["slot"])
-        on_line(f"study {queue.config.name}: trial {slot + 1}/{queue.config.trials} {ended} {told}")
+        on_line(f"study {queue.config.name}: trial {slot + 1}/{queue.config.trials} {ended} {result}")
     return taken
 
 
 def main(name: str) -> int:
-    """Work on a study of this home until it is done or this process is told to end."""
-    told = threading.Event()
+    """Work on a study of this home until it is done or this process is stopped."""
+    stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stopped.set())
     try:
         with TrialQueue(read_study(name)) as queue:
-            work(queue, on_line=lambda line: print(line, file=sys.stderr, flush=True), ending=told.is_set)  # noqa: T201
+            work(queue, on_line=lambda line: print(line, file=sys.stderr, flush=True), ending=stopped.is_set)  # noqa: T201
     except (NaviError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1

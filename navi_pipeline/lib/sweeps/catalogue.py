@@ -1,4 +1,4 @@
-"""The sweeps by name: what varies, and how much each cell is given in either profile."""
+"""Catalogue of sweeps: factors, levels, and the size of a cell in either profile."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Outcome:
         level: Its place without the seed.
         factors: What varies.
         status: ok, or how it ended instead; each is a result.
-        detail: The last line of what it said, where it is not ok.
+        detail: Its last line of output, where it is not ok.
         metrics: Figures by name; `wall_seconds` always.
         curve: (decisions, smoothed reward) pairs.
         run_id: Key of its rows in the warehouse.
@@ -147,7 +147,7 @@ def run_cells(
         again: Measure all of them anew; earlier rows stay in the history.
 
     Raises:
-        RunError: A cell was told to end, or the disk is full; it has no outcome yet.
+        RunError: A cell was stopped, or the disk is full; it has no outcome yet.
     """
     outcomes: list[Outcome] = []
     keys = [cell_key(sweep, cell) for cell in cells]
@@ -166,7 +166,7 @@ def run_cells(
             # The document comes last: while it is missing the cell counts as not done.
             write_document(file, asdict(outcome))
         outcomes.append(outcome)
-        on_line(f"{sweep} {number}/{len(cells)} {cell.name}: {_told(outcome)}")
+        on_line(f"{sweep} {number}/{len(cells)} {cell.name}: {_described(outcome)}")
     return outcomes
 
 
@@ -217,18 +217,18 @@ def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig)
 
 
 def _status(code: int, last: list[str], *, killed: bool) -> tuple[Status, str]:
-    told = last[-1] if last else "it said nothing"
+    last_line = last[-1] if last else "no output"
     if code == 0:
         return "ok", ""
     if code == errno.ENOMEM or (code < 0 and killed):
-        return "out_of_memory", told if code > 0 else f"killed by the kernel: {told}"
+        return "out_of_memory", last_line if code > 0 else f"killed by the kernel: {last_line}"
     if code == TIME_IS_UP:
-        return "timeout", told
-    return "crash", f"{f'exit code {code}' if code > 0 else f'signal {-code}'}: {told}"
+        return "timeout", last_line
+    return "crash", f"{f'exit code {code}' if code > 0 else f'signal {-code}'}: {last_line}"
 
 
 def _kernel_kills() -> int:
-    """Return how many processes the kernel has killed because memory ran out; 0 where it does not say."""
+    """Return how many processes the kernel has killed because memory ran out; 0 where it is unknown."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -257,7 +257,7 @@ def _size(cell: Cell, config: SweepConfig) -> str:
     return ", ".join([config.profile, *(f"{name} {value}" for name, value in sorted(cell.asked.items()))])
 
 
-def _told(outcome: Outcome) -> str:
+def _described(outcome: Outcome) -> str:
     if outcome.status != "ok":
         return f"{outcome.status} after {outcome.metrics['wall_seconds']:.0f} s ({outcome.detail})"
     shown = [name for name in ("reward_ema", "steps_per_second", "forward_ms") if name in outcome.metrics]

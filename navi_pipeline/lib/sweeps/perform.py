@@ -1,4 +1,4 @@
-"""A sweep from its settings to its report."""
+"""Sweep run, from its settings to its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep's outcomes say together: one line per level, and the promotion checklist of temporal cores."""
+"""Summary of a sweep: one row per level, and the promotion checklist of temporal cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Difference", "Verdict", "core_verdicts", "level_rows", "paired_diffe
 INCUMBENT = "mamba2"
 """The default core, which the others challenge."""
 CLAIM_SEEDS = 5
-"""Training seeds that a claim needs; of fewer it is told who is ahead, never "better" or "worse"."""
+"""Training seeds that a claim needs; with fewer the result is only "ahead" or "behind", never "better" or "worse"."""
 LEAST_THROUGHPUT = 0.9
 """Share of the incumbent's decisions per second that a challenger must reach."""
 _NEEDS_BUILD = ("mamba-ssm",)
@@ -137,26 +137,26 @@ def core_verdicts(outcomes: Sequence[Outcome], incumbent: str = INCUMBENT) -> li
         throughput = _ratio(rates.get(core, {}), rates.get(incumbent, {}))
         fast, plain = throughput is not None and throughput >= LEAST_THROUGHPUT, core not in _NEEDS_BUILD
         promote = better and fast and plain
-        said = _sentence(core, incumbent, reward, throughput, promote)
-        verdicts.append(Verdict(core, reward, better, throughput, fast, plain, promote, said))
+        judgement = _sentence(core, incumbent, reward, throughput, promote)
+        verdicts.append(Verdict(core, reward, better, throughput, fast, plain, promote, judgement))
     return verdicts
 
 
 def _sentence(core: str, incumbent: str, reward: Difference | None, throughput: float | None, promote: bool) -> str:
     if reward is None or throughput is None:
-        return f"{core} against {incumbent}: fewer than two pairs were measured, so nothing can be said."
+        return f"{core} against {incumbent}: fewer than two pairs were measured, so nothing can be judgement."
     if reward.low > 0 and reward.seeds < CLAIM_SEEDS:
-        said = f"ahead of {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
+        judgement = f"ahead of {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
     elif reward.low > 0:
-        said = f"better than {incumbent}"
+        judgement = f"better than {incumbent}"
     elif reward.high < 0 and reward.seeds < CLAIM_SEEDS:
-        said = f"behind {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
+        judgement = f"behind {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
     elif reward.high < 0:
-        said = f"worse than {incumbent}"
+        judgement = f"worse than {incumbent}"
     else:
-        said = f"not shown to differ from {incumbent}"
+        judgement = f"not shown to differ from {incumbent}"
     return (
-        f"{core} is {said} in reward_ema: {reward.mean:+.4f} [{reward.low:+.4f}, {reward.high:+.4f}] over "
+        f"{core} is {judgement} in reward_ema: {reward.mean:+.4f} [{reward.low:+.4f}, {reward.high:+.4f}] over "
         f"{reward.seeds} seeds, at {throughput:.2f} times its throughput. "
         + (f"Promote {core}." if promote else f"Keep {incumbent}.")
     )

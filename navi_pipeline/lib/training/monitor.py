@@ -1,4 +1,4 @@
-"""Watches a trainer by its lines: for how long it has gone on, how far it came, and whether it still moves."""
+"""Progress monitor of a trainer, by its printed lines: time, step, speed, stall."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SPEED = re.compile(r"steps/s ([\d,.]+)")
 
 @dataclass
 class Monitor:
-    """Watches a trainer by its lines, tells how it goes now and then, and says when it has to end.
+    """Watches a trainer by its lines, reports its progress, and decides when it has to end.
 
     Attributes:
-        say: Told a line every `interval`.
-        seconds: Time from the first update on after which the trainer is told to end [s].
-        stall_seconds: Time without progress after which it is told to end [s].
+        say: Called with a line every `interval`.
+        seconds: Time from the first update on after which the trainer is stopped [s].
+        stall_seconds: Time without progress after which it is stopped [s].
         interval: Seconds between lines [s].
-        until_step: Step at which it is told to end; None: none.
+        until_step: Step at which it is stopped; None: none.
     """
 
     say: Any
@@ -35,7 +35,7 @@ class Monitor:
     speeds: list[float] = field(default_factory=list)
     _began: float = field(default_factory=time.monotonic)
     _moved: float = field(default_factory=time.monotonic)
-    _told: float = field(default_factory=time.monotonic)
+    _reported: float = field(default_factory=time.monotonic)
 
     def line(self, text: str) -> None:
         """Take a line of the trainer."""
@@ -54,8 +54,8 @@ class Monitor:
     def __call__(self) -> bool:
         """Whether the trainer has to end; asked twice a second."""
         now = time.monotonic()
-        if now - self._told >= self.interval:
-            self._told = now
+        if now - self._reported >= self.interval:
+            self._reported = now
             speed = f"{self.speeds[-1]:,.0f} steps/s" if self.speeds else "no update yet"
             self.say(f"  monitor: step {self.step or 0:,}, {speed}, {(now - self._began) / 60:.1f} min")
         if now - self._moved > self.stall_seconds:

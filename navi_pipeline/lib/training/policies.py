@@ -1,4 +1,4 @@
-"""Training a profile's policies on the corpus, and the documents that say which checkpoint each is."""
+"""Training of a policy on the corpus, and the documents that name its checkpoint."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CLONED = ("quick", "standard", "rooms", "rooms_standard")
 """Profiles whose PPO goes on from the clone; the demo begins with new weights."""
 
 Start = Literal["profile", "clone", "new"]
-"""Where weights come from: as the profile says, from the clone, or drawn anew."""
+"""Where weights come from: as the profile sets, from the clone, or drawn anew."""
 
 
 def parse_start(text: str) -> Start:
@@ -117,7 +117,7 @@ def train_policy(
         total_steps: Decisions summed over rows, or None.
         epochs: Passes over the demonstrations, for bc.
         start: Where the weights of PPO come from.
-        on_line: Called with every line the trainer says.
+        on_line: Called with every line of the trainer.
         stop: Asked twice a second; once it answers True the trainer checkpoints and ends.
 
     Returns:

@@ -28,7 +28,7 @@ from navi_pipeline.lib.records.documents import content_key, pipeline_folder
 __all__ = ["RAY_ADDRESS", "run_ray_job"]
 
 RAY_ADDRESS = "http://127.0.0.1:8265"
-"""Where Ray takes jobs, unless NAVI_RAY_ADDRESS says otherwise."""
+"""Address of Ray's job server, unless NAVI_RAY_ADDRESS is set."""
 _KEY = "navi_command"
 
 
@@ -44,10 +44,10 @@ def run_ray_job(
 
     Args:
         command: Program and arguments; the program is replaced by NAVI_RAY_PYTHON where that is set.
-        on_line: Called in this thread with every line that the job says.
-        grace_seconds: Time that a job which was told to end is waited for [s]. How long Ray itself waits between
+        on_line: Called in this thread with every line of the job.
+        grace_seconds: Time that a job which was stopped is waited for [s]. How long Ray itself waits between
             SIGTERM and SIGKILL is the cluster's RAY_JOB_STOP_WAIT_TIME_S.
-        stop: Asked with every poll; once it answers True the job is told to end.
+        stop: Asked with every poll; once it answers True the job is stopped.
         poll_seconds: Time between two looks [s].
 
     Returns:
@@ -74,13 +74,13 @@ def run_ray_job(
         )
     last: deque[str] = deque(maxlen=20)
     lines = _Lines(client, job)
-    told: float | None = None
+    stopped_at: float | None = None
     try:
         while not (status := client.get_job_status(job)).is_terminal():
-            if told is None and stop is not None and stop():
-                told = time.monotonic()
+            if stopped_at is None and stop is not None and stop():
+                stopped_at = time.monotonic()
                 client.stop_job(job)
-            if told is not None and time.monotonic() > told + grace_seconds:
+            if stopped_at is not None and time.monotonic() > stopped_at + grace_seconds:
                 break
             lines.forward(on_line, last)
             time.sleep(poll_seconds)
@@ -92,14 +92,14 @@ def run_ray_job(
     lines.close()
     lines.forward(on_line, last)
     answer = output.read_text() if output.exists() else ""
-    # A trainer that is told to end, from here or from Ray's dashboard, checkpoints and answers.
+    # A trainer that is stopped, from here or from Ray's dashboard, checkpoints and answers.
     if status.value == "SUCCEEDED" or (status.value == "STOPPED" and _is_json(answer)):
         return 0, answer, list(last)
     details = client.get_job_info(job)
     code = getattr(details, "driver_exit_code", None)
     if details.message:
         last.append(str(details.message).splitlines()[-1])
-    return (-15 if status.value == "STOPPED" or told is not None else int(code or 1)), answer, list(last)
+    return (-15 if status.value == "STOPPED" or stopped_at is not None else int(code or 1)), answer, list(last)
 
 
 class _Lines:

@@ -1,4 +1,4 @@
-"""Runs that nobody works on any more: told apart by their locks, noted in the warehouse, swept when orphaned."""
+"""Runs that nobody works on any more: found by their locks, noted in the warehouse, ended when orphaned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 __all__ = ["SweepReport", "orphaned_trainers", "runs_in_use", "sweep", "wait_for_run"]
 
 LOCK_PATIENCE = 60.0
-"""Time that a run is waited for which another process holds [s]: a trainer that was told to end writes a checkpoint."""
+"""Time that a run is waited for which another process holds [s]: a trainer that was stopped writes a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SweepReport:
 
     Attributes:
         ended: Process ids of orphaned trainers that were ended.
-        stale: Runs that said `running` and that nobody holds; they are `stopped` now.
+        stale: Runs of status `running` without a lock holder; they are `stopped` now.
         leftovers: Unfinished files that were removed.
     """
 
@@ -140,13 +140,13 @@ def _mark_stale() -> list[str]:
 
 
 def _running(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
-    """Return the rows of runs that say they are running, with what has been sent until now."""
+    """Return the rows of runs of status `running`, after an ingest."""
     warehouse.ingest()
     rows = warehouse.query("select * exclude (segment, extra) from runs where status = 'running'")
     return {str(row["run_id"]): {str(name): value for name, value in row.items()} for row in rows.to_dict("records")}
 
 
-def _sent(column: str, value: Any) -> Any:
+def _sent(column: str, value: Any) -> object:
     """Return a value as a producer would have sent it."""
     if value is None or value != value:  # NaN and NaT differ from themselves
         return None

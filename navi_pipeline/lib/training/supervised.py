@@ -19,14 +19,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from navi_core.presets import environment_overrides
 
 __all__ = ["SUPERVISOR", "disk_is_full", "interruption", "run_supervised"]
 
 SUPERVISOR = "SUPERVISED_BY"
-"""Environment variable of a child that names its supervisor, so that an orphan can be told from a run of its own."""
+"""Environment variable of a child that names its supervisor, to distinguish an orphan from a separate run."""
 
 # Runs in the child before the real program: PR_SET_PDEATHSIG = 1. The parent may have died before the call, and may
 # block or ignore SIGTERM, which a child inherits: Dagster gives it the handler of SIGINT, which background jobs ignore.
@@ -85,14 +85,14 @@ def run_supervised(
     ]
     for reader in readers:
         reader.start()
-    told: float | None = None
+    stopped_at: float | None = None
     try:
         while True:
-            if told is None and stop is not None and stop():
-                told = time.monotonic()
+            if stopped_at is None and stop is not None and stop():
+                stopped_at = time.monotonic()
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGTERM)
-            if told is not None and time.monotonic() > told + grace_seconds:
+            if stopped_at is not None and time.monotonic() > stopped_at + grace_seconds:
                 break
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"not done after {timeout:g} s")
@@ -102,20 +102,20 @@ def run_supervised(
             except queue.Empty:
                 continue
             if line is None:
-                process.wait(None if told is None else grace_seconds)
+                process.wait(None if stopped_at is None else grace_seconds)
                 break
             last.append(line)
             on_line(line)
     except subprocess.TimeoutExpired:
-        pass  # told to end and still there: killed below
+        pass  # stopped and still there: killed below
     finally:
-        _end(process, grace_seconds if told is None else 0.0)
+        _end(process, grace_seconds if stopped_at is None else 0.0)
     for reader in readers:
         reader.join(timeout=5.0)
     return process.returncode, "".join(output), list(last)
 
 
-def _read_lines(stream: Any, into: queue.Queue[str | None]) -> None:
+def _read_lines(stream: IO[str], into: queue.Queue[str | None]) -> None:
     for line in stream:
         into.put(line.rstrip("\n"))
     into.put(None)
@@ -158,19 +158,19 @@ def interruption(code: int, last: Sequence[str]) -> str | None:
 
     Args:
         code: Its exit code.
-        last: The lines that it said last.
+        last: Its last lines of output.
     """
     if code in _TOLD_TO_END:
-        return f"was told to end by {signal.Signals(-code).name}"
+        return f"was ended by {signal.Signals(-code).name}"
     return f"has no room: {last[-1]}" if code and disk_is_full("\n".join(last)) else None
 
 
-def disk_is_full(told: str) -> bool:
-    """Tell whether a child failed because the disk is full, or this user's share of it.
+def disk_is_full(output: str) -> bool:
+    """Return whether a child failed because the disk is full, or this user's share of it.
 
     Args:
-        told: What it said last.
+        output: Its last line of output.
     """
     # What was only logged before its error did not end it, and may well be logged each time.
-    ended_by = f"\n{told}".rpartition("\nerror: ")[2]
+    ended_by = f"\n{output}".rpartition("\nerror: ")[2]
     return any(word in ended_by for word in _NO_ROOM)

@@ -1,4 +1,4 @@
-"""The engine's commands as supervised children of an asset, or as Ray jobs where NAVI_TRAINER says ray.
+"""The engine's commands as supervised children of an asset, or as Ray jobs with NAVI_TRAINER=ray.
 
 A child that was killed is started again and resumes from its last checkpoint; the run directory's lock
 keeps a second trainer out. A child that ends with one of Navi's own errors is not started again: trying
@@ -39,7 +39,7 @@ def train_in_child(
         config: Full configuration; environment settings (`NAVI_*`) must be resolved in it already.
         asset: Asset name of the run directory's key.
         partition: Partition of the key.
-        on_line: Called with every line that the trainer says.
+        on_line: Called with every line of the trainer.
         command: The command and what it is given besides the configuration.
         retries: Times that a killed child is started again.
         grace_seconds: Time between SIGTERM and SIGKILL when cancelled [s].
@@ -79,7 +79,7 @@ def run_navi(
         on_line: Called with every line of its standard error.
         retries: Times that a killed child is started again.
         grace_seconds: Time between SIGTERM and SIGKILL when cancelled [s].
-        stop: Asked twice a second; once it answers True the child is told to end, and is not started again.
+        stop: Asked twice a second; once it answers True the child is stopped, and is not started again.
 
     Raises:
         ConfigError: NAVI_TRAINER names no way to run it.
@@ -99,7 +99,7 @@ def run_navi(
 
 
 def ended_of_itself(reason: str | None) -> bool:
-    """Tell whether a run is whole: by its steps or epochs, or because its early-stopping controller ended it.
+    """Return whether a run is whole: by its steps or epochs, or because its early-stopping controller ended it.
 
     Args:
         reason: What the trainer's result gives, such as `total_steps` or `early_stopping: plateau`.

@@ -1,4 +1,4 @@
-"""What every training asset does: train in a child, and show the run."""
+"""Body of every training asset: training in a child process, and its metadata."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def materialize_policy(
     """
     live = LiveTraining(context, title=f"{algorithm} {context.partition_key}, seed {seed}")
 
-    # A clone tells of epochs, which may take hours.
+    # Cloning reports epochs, which may take hours.
     stall = math.inf if algorithm == "bc" else 60.0 * STALL_MINUTES
     monitor = Monitor(lambda _: None, math.inf, stall, math.inf)
 

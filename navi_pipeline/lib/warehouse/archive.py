@@ -25,7 +25,7 @@ from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Archive", "drop_experiences", "last_migration", "thin_runs"]
+__all__ = ["Archive", "count_rows", "drop_experiences", "last_migration", "thin", "thin_runs"]
 
 _TABLES = (*NATURAL_KEYS, "segments")
 _VERSION = 1
@@ -164,7 +164,7 @@ class Archive:
             if document["navi_archive"] != _VERSION:
                 raise ValueError(f"version {document['navi_archive']} is not {_VERSION}")
             tables = {str(table): dict(wrote) for table, wrote in document["tables"].items() if table in _TABLES}
-            # Manifests of before tell no migration.
+            # Older manifests have no migration.
             return _Generation(int(document["generation"]), int(document.get("migration", 0)), tables)
         except FileNotFoundError:
             return None
@@ -176,6 +176,28 @@ def last_migration(connection: duckdb.DuckDBPyConnection) -> int:
     """Return the number of the last migration that a database has seen."""
     row = connection.execute("select max(number) from migrations").fetchone()
     return int(row[0]) if row and row[0] is not None else 0
+
+
+def count_rows(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Return the rows of every table that the archive holds."""
+    counts = {}
+    for table in _TABLES:
+        row = connection.execute(f"select count(*) from {table}").fetchone()
+        counts[table] = int(row[0]) if row else 0
+    return counts
+
+
+def thin(
+    connection: duckdb.DuckDBPyConnection, keep_days: float | None, points: int, keep_model_days: float | None
+) -> int:
+    """Thin old runs and drop old experiences; return the number of removed rows. See `Warehouse.compact`."""
+    thinned = 0
+    if keep_days is not None:
+        thinned += thin_runs(connection, keep_days=keep_days, points=points)
+        thinned += drop_experiences(connection, keep_days=keep_days)
+    if keep_model_days is not None:
+        thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
+    return thinned
 
 
 def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points: int, models: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""How Navi opens a DuckDB file: in UTC, and with what to do where it cannot be opened or written."""
+"""DuckDB connections in UTC, remedies for their faults, and counts of duplicate keys."""
 
 from __future__ import annotations
 

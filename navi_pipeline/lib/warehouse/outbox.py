@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, sweep_left
+from navi_pipeline.lib.warehouse.database import open_database
 from navi_pipeline.lib.warehouse.folding import fold_segments, table_columns
 from navi_pipeline.lib.warehouse.segments import Segment, read_segment
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["IngestReport", "Outbox"]
+__all__ = ["IngestReport", "Outbox", "folding_order"]
 
 _BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
 """Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""
@@ -142,3 +144,24 @@ def _batches(files: list[Path]) -> Iterator[list[Path]]:
         size += held
     if batch:
         yield batch
+
+
+def folding_order(databases: Sequence[Path]) -> list[str]:
+    """Return the names of all folded segments in the order of folding.
+
+    Args:
+        databases: The database and its snapshot; the first that can be read counts.
+
+    Returns:
+        Names; empty where none can be read.
+    """
+    import duckdb
+
+    for file in databases:
+        with suppress(duckdb.Error):
+            if file.exists():
+                with open_database(file, reader=file != databases[0]) as connection:
+                    # Rows of this table are only ever appended.
+                    rows = connection.execute("select name from segments order by rowid").fetchall()
+                return [name for name, *_ in rows]
+    return []

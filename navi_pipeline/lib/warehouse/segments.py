@@ -82,7 +82,7 @@ def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
     _check_text(head, 1)
     lines = body.count(b"\n")
     if lines != count:
-        raise RecordError(f"{lines} rows, the header says {count}")
+        raise RecordError(f"{lines} rows, the header has {count}")
     if table is None:
         return Segment(path.name, None, run_id, digest, created, 0, {}, {})
     if table not in NATURAL_KEYS or table not in columns:
@@ -195,7 +195,7 @@ def _check_text(line: bytes, number: int) -> None:
         raise RecordError(f"line {number} holds text that is not Unicode: {error.reason}") from error
 
 
-def _timestamp(value: Any) -> datetime:
+def _timestamp(value: str) -> datetime:
     moment = datetime.fromisoformat(value)
     return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
@@ -209,13 +209,13 @@ def _integer(value: Any) -> int:
     return number
 
 
-def _boolean(value: Any) -> bool:
+def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError("not true or false")
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -56,7 +56,7 @@ def publish(database: Path, snapshot: Path) -> None:
 
 
 def is_current(database: Path, snapshot: Path) -> bool:
-    """Tell whether the readers' copy is that of the database as it is."""
+    """Return whether the readers' copy is that of the database as it is."""
     # An ingest killed after its commit leaves the rows in the write-ahead log alone.
     if write_ahead_log(database).exists() or write_ahead_log(snapshot).exists():
         return False

@@ -158,8 +158,8 @@ def _explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
 
     if not (folder / _MEANINGS).exists():
         return
-    said = yaml.safe_load((folder / _MEANINGS).read_text("utf-8"))
-    tables, columns = said["tables"], said["columns"]
+    meanings = yaml.safe_load((folder / _MEANINGS).read_text("utf-8"))
+    tables, columns = meanings["tables"], meanings["columns"]
     for file in folder.glob("views/*.sql"):
         lines = itertools.takewhile(lambda line: line.startswith("--"), file.read_text("utf-8").splitlines())
         tables[file.stem] = " ".join(line.lstrip("- ") for line in lines)

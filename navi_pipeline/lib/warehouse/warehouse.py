@@ -19,7 +19,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,9 +29,9 @@ from navi_core.errors import RecordError
 from navi_core.machine.file_lock import NO_WRITE_ACCESS, open_lock, try_lock
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
-from navi_pipeline.lib.warehouse.archive import Archive, drop_experiences, last_migration, thin_runs
+from navi_pipeline.lib.warehouse.archive import Archive, count_rows, last_migration, thin
 from navi_pipeline.lib.warehouse.database import open_database, remedy
-from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox
+from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox, folding_order
 from navi_pipeline.lib.warehouse.snapshot import is_current, open_snapshot, publish, write_ahead_log
 from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError, apply_sql, require_known, sql_folder, sql_hash
 
@@ -96,7 +96,7 @@ class Warehouse:
             return self._ingest()
 
     def refresh(self) -> IngestReport:
-        """Ingest before a question is asked, where this user and this Navi may; else say why not.
+        """Ingest before a question is asked, where this user and this Navi may; else give the reason.
 
         Returns:
             As `ingest`; with `not_folded` where the readers' copy is left as it is.
@@ -152,9 +152,9 @@ class Warehouse:
                     shutil.copyfile(self.database, copy)
                     replaced = self._segments.folded()
                 with open_database(copy) as connection:
-                    thinned = _thinned(connection, keep_days, points, keep_model_days)
+                    thinned = thin(connection, keep_days, points, keep_model_days)
                     migration = last_migration(connection)
-                    number, before = self.archive.write(connection), _counts(connection)
+                    number, before = self.archive.write(connection), count_rows(connection)
                 copy.unlink()  # its room is wanted for the new one
                 self._read_back(number, before, fresh, replaced, migration)
             except (duckdb.Error, OSError) as error:
@@ -173,7 +173,7 @@ class Warehouse:
         """Ask the readers' snapshot the smallest question, after mending it where that is possible.
 
         Raises:
-            RecordError: No reader gets an answer; the message says what is in the way.
+            RecordError: No reader gets an answer; the message names the obstacle.
         """
         self.query("select 1")
 
@@ -212,14 +212,13 @@ class Warehouse:
                     raise RecordError('the query is empty; ask for example: navi query "select * from leaderboard"')
                 return answer.df()
             except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
-                raise self._explained(error) from error
+                views, tables = self.relations()
+                raise RecordError(
+                    f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}"
+                ) from error
 
         with self._opened() as connection:
             yield ask
-
-    def _explained(self, error: Exception) -> RecordError:
-        views, tables = self.relations()
-        return RecordError(f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}")
 
     def relations(self) -> tuple[list[str], list[str]]:
         """Return the names of the views and of the tables."""
@@ -368,7 +367,8 @@ class Warehouse:
         import duckdb
 
         report, archived = IngestReport(), set(replaced)
-        files = [file for file in self._segments.folded(self._folding_order()) if file not in archived]
+        order = folding_order((self.database, self.snapshot))
+        files = [file for file in self._segments.folded(order) if file not in archived]
         try:
             with open_database(fresh) as connection:
                 self._segments.fold(connection, files, report)
@@ -382,19 +382,6 @@ class Warehouse:
         for file in replaced:
             file.unlink(missing_ok=True)
         return self._ingest(report)
-
-    def _folding_order(self) -> list[str]:
-        """Return the names of all segments in the order of folding; empty where neither database can be read."""
-        import duckdb
-
-        for file in (self.database, self.snapshot):
-            with suppress(duckdb.Error):
-                if file.exists():
-                    with open_database(file, reader=file == self.snapshot) as connection:
-                        # Rows of this table are only ever appended.
-                        rows = connection.execute("select name from segments order by rowid").fetchall()
-                    return [name for name, *_ in rows]
-        return []
 
     def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
         """Make a new database from a generation of the archive; return its counts."""
@@ -411,25 +398,3 @@ class Warehouse:
 
     def _publish(self) -> None:
         publish(self.database, self.snapshot)
-
-
-def _thinned(
-    connection: duckdb.DuckDBPyConnection, keep_days: float | None, points: int, keep_model_days: float | None
-) -> int:
-    """Remove what is older than asked for; return how many rows that were."""
-    thinned = 0
-    if keep_days is not None:
-        thinned += thin_runs(connection, keep_days=keep_days, points=points)
-        thinned += drop_experiences(connection, keep_days=keep_days)
-    if keep_model_days is not None:
-        thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
-    return thinned
-
-
-def _counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """Return the rows of every table that the archive holds."""
-    counts = {}
-    for table in (*NATURAL_KEYS, "segments"):
-        row = connection.execute(f"select count(*) from {table}").fetchone()
-        counts[table] = int(row[0]) if row else 0
-    return counts

@@ -180,7 +180,7 @@ def test_a_cell_that_ends_without_an_outcome_hides_no_other(monkeypatch):
         while seed and not stop():
             time.sleep(0.01)
         if seed:
-            raise RunError("another was told to end")
+            raise RunError("another was stopped")
         outcome = CellOutcome(variant.name, seed, "crash", "out of memory", "", "", {}, {}, [])
         write_document(_document(variant, config, seed), asdict(outcome))
         return outcome
@@ -264,7 +264,7 @@ def test_a_cell_whose_trainer_was_told_to_end_has_no_outcome():
             with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int((navi_home() / "runs" / ".locks" / f"{run}.lock").read_text()), signal.SIGTERM)
 
-    with pytest.raises(RunError, match=r"train was (stopped at step [\d,]+ \(SIGTERM\)|told to end by SIGTERM)"):
+    with pytest.raises(RunError, match=r"train was (stopped at step [\d,]+ \(SIGTERM\)|ended by SIGTERM)"):
         run_cell("ended", VARIANTS[BASE], endless, 0, on_line=end_the_trainer)
     assert known_outcome(VARIANTS[BASE], endless, 0) is None and told
 

@@ -103,9 +103,7 @@ def test_an_interrupted_sweep_goes_on_with_the_first_cell_that_has_no_outcome(ch
     assert [o.reused for o in sweep(cells)] == [True, True, False] and len(children) == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("full", "has no room: .*No space left"), ("told", "told to end by SIGTERM")]
-)
+@pytest.mark.parametrize(("name", "why"), [("full", "has no room: .*No space left"), ("told", "ended by SIGTERM")])
 def test_what_keeps_a_cell_from_its_work_is_no_outcome_of_it(children, name, why):
     for _ in range(2):
         with pytest.raises(RunError, match=f"cell {name}/seed0 .*{why}.*; the same command goes on with it"):
