@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["cell", "console", "print_facts", "print_json", "print_records", "print_table"]
+__all__ = ["cell", "console", "print_facts", "print_json", "print_records", "print_status", "print_table"]
 
 
 def print_json(data: object) -> None:
     """Print data as one JSON document."""
     typer.echo(json.dumps(data, indent=1))
+
+
+def print_status(line: str) -> None:
+    """Print a line of progress on standard error."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def console() -> Console:

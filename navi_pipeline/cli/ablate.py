@@ -45,7 +45,7 @@ def ablate(
     Cells that are done are not measured again, so it may be stopped, or made in pieces with --cells. The table holds
     the paired difference to the base with its two-way interval over seeds and scenes.
     """
-    from navi_core.terminal.table import print_json, print_records
+    from navi_core.terminal.table import print_json, print_records, print_status
     from navi_pipeline.lib.ablations.catalogue import VARIANTS
 
     if listed:
@@ -59,9 +59,7 @@ def ablate(
     given = {"preset": preset, "base": parse_assignments(assign or ()), "variants": _variants(vary or ()),
              "steps": steps, "seeds": seeds, "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
     config = parse_config(AblationConfig, {key: value for key, value in given.items() if value is not None})
-    done = perform_ablation(
-        variants or (), config, name=name, cells=cells, jobs=jobs, on_line=lambda line: typer.echo(line, err=True)
-    )
+    done = perform_ablation(variants or (), config, name=name, cells=cells, jobs=jobs, on_line=print_status)
     if as_json:
         print_json({"rows": done.rows, "sentences": done.sentences, "waiting": done.waiting, "skipped": done.skipped,
                     "report": str(done.report)})  # fmt: skip

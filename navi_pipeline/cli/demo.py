@@ -12,6 +12,7 @@ from typing import Any
 
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
+from navi_core.terminal.table import print_status
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES
 from navi_pipeline.flow import Flow
@@ -37,10 +38,10 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
     began = time.monotonic()
     os.environ["DAGSTER_HOME"] = str(home := dagster_home())
     with open_instance() as instance:
-        flow = Flow(instance, defs().resolve_job_def, profile=PROFILE, seed=seed, say=_say, echo=True)
-        _say(f"Navi home {navi_home()}, Dagster home {home}, seed {seed}")
+        flow = Flow(instance, defs().resolve_job_def, profile=PROFILE, seed=seed, say=print_status, echo=True)
+        print_status(f"Navi home {navi_home()}, Dagster home {home}, seed {seed}")
         for line in what_is_missing(home):
-            _say(line)
+            print_status(line)
         # Always those of its table, whatever was planned here.
         flow.materialize_scenes(DEFAULT_SCENES)
         failed = flow.materialize_policy()
@@ -99,7 +100,3 @@ def _print_result(verdict: dict[str, Any], promotion: dict[str, Any] | None, sec
         ("NAVI_SCENES=/folder/of/meshes make demo", "the same on your own scenes"),
     ):
         console.print(f"  {command:<54} {what}", markup=False)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import Any
 
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
+from navi_core.terminal.table import print_status
 from navi_pipeline.flow import Flow
 from navi_pipeline.lib.orchestration.clock import Work, now, reset_work, work_by_name
 from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing
@@ -41,10 +41,12 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
     os.environ["DAGSTER_HOME"] = str(home := dagster_home())
     reset_work()
     with open_instance() as instance:
-        flow = Flow(instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, say=_say, echo=True)
-        _say(f"Navi home {navi_home()}, Dagster home {home}, profile {profile}, seed {seed}")
+        flow = Flow(
+            instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, say=print_status, echo=True
+        )
+        print_status(f"Navi home {navi_home()}, Dagster home {home}, profile {profile}, seed {seed}")
         for line in what_is_missing(home):
-            _say(line)
+            print_status(line)
         failed = flow.materialize_everything()
     total, work = now() - began, work_by_name()
     rest = total - sum(work.values(), Work())
@@ -92,7 +94,3 @@ def _record(profile: str, size: str, seed: int, total: Work, shares: dict[str, f
     with BenchmarkLog("orchestration") as log:
         log.cell(profile, values, seed=seed, parameters={"profile": profile, "size": size})
     Warehouse().ingest()
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +43,7 @@ def nightly(
     gate does not hold.
     """
     from navi_core.errors import RunError
-    from navi_core.terminal.table import print_json, print_table
+    from navi_core.terminal.table import print_json, print_status, print_table
     from navi_pipeline.lib.nightly.settings import nightly_config
     from navi_pipeline.lib.nightly.stages import run_night
 
@@ -52,7 +51,7 @@ def nightly(
     night, (markdown, page) = run_night(
         settings,
         name,
-        say=lambda line: print(line, file=sys.stderr, flush=True),  # noqa: T201
+        say=print_status,
     )
     if as_json:
         print_json(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from navi_core.errors import as_argument
+from navi_core.terminal.table import print_status
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.studies.perform import StudyResult
@@ -139,7 +139,7 @@ def bench(
 
     with tempfile.TemporaryDirectory(prefix="navi-study-") as home:
         found = kill_and_resume(
-            Path(home), trials=trials, workers=workers, kills=min(kills, trials - 1), seed=seed, on_line=_say
+            Path(home), trials=trials, workers=workers, kills=min(kills, trials - 1), seed=seed, on_line=print_status
         )
     if as_json:
         print_json(found)
@@ -147,10 +147,6 @@ def bench(
         print_facts("study under kills", {name: str(value) for name, value in found.items()})
     if found["faults"]:
         raise RunError("; ".join(found["faults"]))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 _LISTED = {"name", "learner", "trials", "workers", "sampler"}
@@ -171,7 +167,7 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
         def say(line: str) -> None:
             # The lines of a worker report trials; those of the trainers are in their runs' logs.
             if line.startswith(("study ", "a worker")):
-                _say(line)
+                print_status(line)
 
         result = perform_study(config, on_line=say, on_trial=count)
     _print_result(config, result, as_json)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from navi_core.config import parse_config
+from navi_core.terminal.table import print_status
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 from navi_pipeline.lib.sweeps.perform import perform_sweep
 from navi_pipeline.settings.sweeps import SweepConfig
@@ -35,7 +35,7 @@ def run_sweep(name: str | None, settings: dict[str, Any], *, again: bool = False
                 print(f"{known:<22} {question}")  # noqa: T201
         return
     config = parse_config(SweepConfig, {key: value for key, value in settings.items() if value is not None})
-    result = perform_sweep(name, config, on_line=_say, again=again)
+    result = perform_sweep(name, config, on_line=print_status, again=again)
     if as_json:
         document = {
             "sweep": name,
@@ -56,7 +56,3 @@ def run_sweep(name: str | None, settings: dict[str, Any], *, again: bool = False
         for verdict in result.verdicts:
             print(verdict.sentence)  # noqa: T201
     print(f"report: {result.report}")  # noqa: T201
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -2,7 +2,7 @@
 with moves as (
     select version, moved_at, action from alias_moves where alias = 'champion'
     union all
-    -- Decisions of an earlier Navi, which told no moves.
+    -- Decisions of an earlier Navi, which recorded no moves.
     select version, decided_at, 'promote' from promotions where promoted and alias = 'champion' and version not in (
         select version from alias_moves where alias = 'champion' and action = 'promote'
     )

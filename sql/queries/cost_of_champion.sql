@@ -14,7 +14,7 @@ select version, run_id, algorithm, decisions, round(minutes, 1) as minutes, roun
 from (
     select * from costs
     union all
-    -- A sum that leaves out a training that told nothing, or that is not known here, would look like a cost.
+    -- A sum without the trainings that recorded no time, or are unknown here, would look like a cost.
     select null, 'together', null, null, case when count(decisions) = count(*) then sum(decisions) end,
            case when count(minutes) = count(*) then sum(minutes) end,
            case when count(cpu_minutes) = count(*) then sum(cpu_minutes) end, null

@@ -4,7 +4,7 @@ create or replace view aliases as
 with moves as (
     select alias, version, moved_at, action from alias_moves
     union all
-    -- A decision whose move the registry has not told yet.
+    -- A decision whose move the registry has not recorded yet.
     select alias, version, decided_at, 'promote' from promotions where promoted
 ),
 held as (

@@ -1,5 +1,5 @@
 -- One line per run, profile, cell and number: the median over its repeats and seeds, their spread, and how its repeats ended.
--- slower_is says which way is worse: more for times and memory, less for speeds and rewards.
+-- slower_is is the direction that is worse: more for times and memory, less for speeds and rewards.
 create or replace view benchmark_cells as
 select
     benchmark,

@@ -1,5 +1,5 @@
--- How large a cell was. Rows of older archives tell a sweep's profile among their parameters alone; an ablation has none,
--- and is told apart by its preset, steps and scenes.
+-- How large a cell was. Rows of older archives have a sweep's profile only among their parameters; an ablation has none,
+-- and is distinguished by its preset, steps and scenes.
 create or replace macro profile_of(profile, parameters) as coalesce(
     profile,
     json_extract_string(parameters, '$.profile'),

@@ -1,5 +1,5 @@
 -- One line per run and recorded step: how training went. wall_time_seconds is the time at work until then, as the speeds
--- tell it: pauses between attempts are none of it.
+-- give it: pauses between attempts are none of it.
 create or replace view training_curve as
 with curve as (
     select

@@ -53,7 +53,7 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
         description=f"{story} Every cell is a child process: memory that runs out, a crash and a time-out are outcomes "
         "of that cell. Cells that are done are not measured again; rows go to the table benchmarks.",
     )
-    def benchmark(context: dg.AssetExecutionContext, config: SweepSettings) -> dg.MaterializeResult:
+    def benchmark(context: dg.AssetExecutionContext, config: SweepSettings) -> dg.MaterializeResult[None]:
         """Measure what has not been measured."""
         with worked_as(sweep):
             return _materialize(context, sweep, config)
@@ -61,7 +61,7 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
     return benchmark
 
 
-def _materialize(context: dg.AssetExecutionContext, sweep: str, settings: SweepSettings) -> dg.MaterializeResult:
+def _materialize(context: dg.AssetExecutionContext, sweep: str, settings: SweepSettings) -> dg.MaterializeResult[None]:
     given = {name: value for name, value in settings.model_dump(exclude={"again"}).items() if value is not None}
     config = parse_config(SweepConfig, {"profile": context.partition_key} | given)
     made = perform_sweep(sweep, config, on_line=context.log.info, again=settings.again)

@@ -81,7 +81,7 @@ class CompileSettings(dg.Config):
     "every mesh under $NAVI_SCENES. Registers one partition of compiled_scene for each.",
 )
 @worked
-def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult:
+def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult[None]:
     """Plan the scenes and register their partitions."""
     earlier = chosen_settings()
     named = {name: value for name in DEFAULT_SCENES if (value := getattr(config, name)) is not None}
@@ -123,7 +123,7 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     "while source and settings are unchanged.",
 )
 @worked
-def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult:
+def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult[None]:
     """Compile one scene and judge it."""
     plan = read_plan()
     source = plan.get(context.partition_key)
@@ -166,7 +166,7 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
     "side by side: the outlier shows before anything has learned from it.",
 )
 @worked
-def scene_quality() -> dg.MaterializeResult:
+def scene_quality() -> dg.MaterializeResult[None]:
     """Judge the compiled scenes together."""
     rows = corpus_rows()
     verdicts = {word: sum(row["verdict"] == word for row in rows) for word in ("PASS", "MARGINAL", "FAIL")}
@@ -198,7 +198,7 @@ def scene_quality() -> dg.MaterializeResult:
     "without those whose spawn verdict is FAIL.",
 )
 @worked
-def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     """Gather the compiled scenes into one manifest."""
     rows = corpus_rows()
     used = [row for row in rows if row["verdict"] != "FAIL"]

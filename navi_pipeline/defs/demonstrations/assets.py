@@ -48,7 +48,7 @@ class ExpertSettings(dg.Config):
     "is recorded already is kept.",
 )
 @worked
-def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult:
+def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult[None]:
     """Fly the teacher, or reuse its flights."""
     settings = {name: getattr(config, name) for name in ("pilot", "episodes", "steps", "noise", "seed")}
     made = fly_expert(
@@ -80,7 +80,7 @@ def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSetti
     "under $NAVI_DEMOS, or recordings/ of the Navi home, checked file by file. There may be none.",
 )
 @worked
-def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     """Take recordings in."""
     made = take_recordings()
     refused = [row for row in made["rows"] if not row["accepted"]]
@@ -108,7 +108,7 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
     "recordings of the same sensor and drone.",
 )
 @worked
-def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     """Gather them, and show what was seen and what was answered."""
     made = gather_demonstrations(context.partition_key)
     rows, actions, first = action_statistics(made["folders"])

@@ -57,7 +57,7 @@ class EvaluationSettings(dg.Config):
     "beside them; scenes of $NAVI_SCENES apart. Nothing is learned.",
 )
 @worked
-def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
+def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
     """Fly, compare, record."""
     profile = context.partition_key
     policy = read_policy(profile)
@@ -110,7 +110,7 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
     "from random flight to the planner that knows the map: the scale that a policy is read against.",
 )
 @worked
-def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
+def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
     """Fly the pilots, or take the flights of the same protocol."""
     protocol = config.protocol()
     made = fly_baselines(protocol, on_line=context.log.info)
@@ -143,7 +143,7 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
     "coverage against their collisions.",
 )
 @worked
-def leaderboard() -> dg.MaterializeResult:
+def leaderboard() -> dg.MaterializeResult[None]:
     """Ask the warehouse."""
     metadata, version = ranked()
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version))

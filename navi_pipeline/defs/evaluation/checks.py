@@ -5,9 +5,10 @@ from typing import Any
 
 import dagster as dg
 
+from navi_core.config import BASELINES
 from navi_pipeline.defs.evaluation.assets import baseline_evaluation, leaderboard, policy_evaluation
 from navi_pipeline.defs.partitions import profile_partitions
-from navi_pipeline.lib.evaluation.baselines import BASELINES, ranking, read_baselines
+from navi_pipeline.lib.evaluation.baselines import ranking, read_baselines
 from navi_pipeline.lib.evaluation.scoring import read_verdict
 from navi_pipeline.lib.orchestration.clock import worked
 

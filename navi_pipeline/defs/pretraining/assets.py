@@ -31,6 +31,6 @@ class CloningSettings(dg.Config):
     "The epoch that does best on held-out flights becomes a registered version, the parent of the PPO policy.",
 )
 @worked
-def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult:
+def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult[None]:
     """Clone, or reuse the finished run of this configuration and these demonstrations."""
     return materialize_policy(context, "bc", seed=config.seed, epochs=config.epochs)

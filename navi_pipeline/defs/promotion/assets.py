@@ -30,7 +30,7 @@ __all__ = ["promoted_model"]
     "the blocking checks of policy_evaluation.",
 )
 @worked
-def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
+def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
     """Challenge the champion."""
     from navi_core.models import record_registry
 

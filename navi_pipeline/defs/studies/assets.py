@@ -45,7 +45,7 @@ class StudySettings(dg.Config):
     "early. A worker that dies is replaced and its trial taken up from its last checkpoint; a study that was stopped "
     "goes on. Each trial is reported as a partition of `trial`.",
 )
-def study(context: dg.AssetExecutionContext, config: StudySettings) -> dg.MaterializeResult:
+def study(context: dg.AssetExecutionContext, config: StudySettings) -> dg.MaterializeResult[None]:
     """Carry a study to its end, and report its trials."""
     with worked_as("study"):
         return _materialize(context, config)
@@ -64,7 +64,7 @@ trial = dg.AssetSpec(
 """Lineage of the trials; nothing materializes it but `study`."""
 
 
-def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult:
+def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult[None]:
     given = {name: value for name, value in settings.model_dump().items() if value is not None}
     config = find_study(context.partition_key, overrides=given)
     if "task" not in config.settings:

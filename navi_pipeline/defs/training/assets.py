@@ -51,7 +51,7 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
         partitions_def=profile_partitions,
         description=f"{_STORIES[algorithm]} {_CHILD}",
     )
-    def policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult:
+    def policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult[None]:
         """Train, or reuse the finished run of this configuration."""
         with worked_as(asset_name(algorithm)):
             return materialize_policy(

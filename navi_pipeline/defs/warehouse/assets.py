@@ -28,7 +28,7 @@ __all__ = ["folded_in", "warehouse"]
     "(navi query). Folds in what producers have written since, and counts all rows.",
 )
 @worked
-def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     """Fold everything in and count it."""
     metadata, version = folded_in(context.log.warning)
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version))

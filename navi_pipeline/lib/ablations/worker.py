@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from navi_core.config import parse_config
 from navi_core.errors import NaviError, RunError
+from navi_core.terminal.table import print_status
 from navi_pipeline.lib.ablations.catalogue import Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, run_cell
 from navi_pipeline.lib.training.supervised import run_supervised
@@ -53,15 +54,11 @@ def main(name: str, variant: str, seed: str, settings: str) -> int:
     try:
         config = parse_config(AblationConfig, json.loads(settings))
         found = next(one for one in find_variants([variant], config.variants) if one.name == variant)
-        run_cell(name, found, config, int(seed), on_line=_print_line)
+        run_cell(name, found, config, int(seed), on_line=print_status)
     except NaviError as error:
-        _print_line(f"{type(error).__name__}: {error}")
+        print_status(f"{type(error).__name__}: {error}")
         return 1
     return 0
-
-
-def _print_line(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,10 +36,10 @@ REWARD_PANELS = {
 CLONING_PANELS = {"nll": "negative log-likelihood", "validation_nll": "negative log-likelihood, held-out flights"}
 """Curves of behaviour cloning: metric → label."""
 
-Points = Sequence[tuple[float, float | None]]
+Points = Sequence[tuple[float | None, float | None]]
 
 
-def line_chart(curves: Mapping[str, tuple[Sequence[float], Sequence[float | None]]], *, x: str, y: str) -> str:
+def line_chart(curves: Mapping[str, tuple[Sequence[float | None], Sequence[float | None]]], *, x: str, y: str) -> str:
     """Draw lines over a common pair of axes.
 
     Args:
@@ -58,7 +58,7 @@ def scatter_chart(groups: Mapping[str, Points], *, x: str, y: str) -> str:
     return _frame(groups, x, y, lines=False)
 
 
-def curve_charts(curve: Mapping[str, Sequence[Any]], panels: Mapping[str, str]) -> list[str]:
+def curve_charts(curve: Mapping[str, Sequence[float | None]], panels: Mapping[str, str]) -> list[str]:
     """Draw one chart for each metric that a run has.
 
     Args:

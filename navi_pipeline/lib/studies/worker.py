@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from navi_core.errors import NaviError
+from navi_core.terminal.table import print_status
 from navi_pipeline.lib.studies.rows import record_trials
 from navi_pipeline.lib.studies.trial import Train, run_trial
 from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
@@ -60,9 +61,9 @@ def main(name: str) -> int:
         signal.signal(number, lambda *_: stopped.set())
     try:
         with TrialQueue(read_study(name)) as queue:
-            work(queue, on_line=lambda line: print(line, file=sys.stderr, flush=True), ending=stopped.is_set)  # noqa: T201
+            work(queue, on_line=print_status, ending=stopped.is_set)
     except (NaviError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        print_status(f"{type(error).__name__}: {error}")
         return 1
     return 0
 

@@ -136,7 +136,7 @@ def _sensor(azimuth: int, elevation: int) -> Level:
     return {"resolution": f"{azimuth}x{elevation}"}, {"env": bins, "policy": bins}
 
 
-def _raycast(config: SweepConfig, scenes: Scenery) -> list[Cell]:
+def _raycast(config: SweepConfig, _scenes: Scenery) -> list[Cell]:
     quick = config.profile == "quick"
     arguments = ["bench", "raycast", "--json", "--resolution", "256" if quick else "512"]
     arguments += ["--repeats", "3" if quick else "7", "--threads", str(config.threads or 1)]

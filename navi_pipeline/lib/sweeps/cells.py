@@ -56,7 +56,7 @@ def read_train(document: dict[str, Any]) -> tuple[dict[str, float], list[list[fl
 
 
 def _seconds(stages: list[dict[str, Any]], phase: str) -> float:
-    return sum(s["seconds"] for s in stages if s["name"].startswith(phase) and s["name"].count("/") == 1)
+    return sum(float(s["seconds"]) for s in stages if s["name"].startswith(phase) and s["name"].count("/") == 1)
 
 
 Reader = Callable[[dict[str, Any]], tuple[dict[str, float], list[list[float]]]]

@@ -31,7 +31,7 @@ def materialize_policy(
     epochs: int | None = None,
     start: Start = "profile",
     echo: bool = False,
-) -> dg.MaterializeResult:
+) -> dg.MaterializeResult[None]:
     """Train a profile's policy, or reuse the finished run of this configuration, and show its curves.
 
     Args:
