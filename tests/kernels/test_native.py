@@ -1,4 +1,4 @@
-"""The C++ tracer and its numba twin say the same, whatever the CPU's path, the threads and the scene."""
+"""The C++ tracer and its numba twin agree, whatever the CPU's path, the threads and the scene."""
 
 from __future__ import annotations
 

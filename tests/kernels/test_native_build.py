@@ -32,7 +32,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     native.load_library.cache_clear()
 
 
-def test_without_a_compiler_the_twin_flies_and_says_so_once(no_compiler, box_scene, caplog) -> None:
+def test_without_a_compiler_numba_is_used_with_one_warning(no_compiler, box_scene, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         assert Field([box_scene]).tracer == "numba"
         assert Field([box_scene]).tracer == "numba"
@@ -40,7 +40,7 @@ def test_without_a_compiler_the_twin_flies_and_says_so_once(no_compiler, box_sce
     assert len(caplog.records) == 1 and "apt install g++" in caplog.text
 
 
-def test_insisting_on_native_without_a_compiler_says_what_to_install(no_compiler, box_scene) -> None:
+def test_native_without_a_compiler_names_what_to_install(no_compiler, box_scene) -> None:
     with pytest.raises(ConfigError, match="apt install g\\+\\+"):
         Field([box_scene], tracer="native")
 
@@ -59,7 +59,7 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) 
         native.find_compiler()
 
 
-def test_a_build_that_fails_says_what_the_compiler_said(compiler, tmp_path: Path) -> None:
+def test_a_failed_build_quotes_the_compiler(compiler, tmp_path: Path) -> None:
     from navi_core.kernels.native.library import LIBRARY, NativeUnavailableError, compile_library, find_compiler
 
     with pytest.raises(NativeUnavailableError, match="no-such-flag"):
@@ -84,7 +84,7 @@ def test_processes_build_once_and_a_damaged_library_is_built_again(compiler, tmp
     assert again.communicate(timeout=200)[0].strip() == answers[0]
 
 
-def test_who_may_only_read_a_cache_takes_what_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def build(target: Path) -> None:
@@ -102,7 +102,7 @@ def test_who_may_only_read_a_cache_takes_what_lies_there(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("planted", ["navi", "navi/kernels/key", "navi/kernels/key/library"])
-def test_what_another_user_laid_into_a_cache_is_not_taken(planted: str, tmp_path: Path, monkeypatch) -> None:
+def test_a_build_planted_by_another_user_is_refused(planted: str, tmp_path: Path, monkeypatch) -> None:
     """In a folder that all may write to, as /tmp; whose folder it is may share it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     product = built("key", "library", lambda target: target.write_bytes(b"whole"))
@@ -116,7 +116,7 @@ def test_what_another_user_laid_into_a_cache_is_not_taken(planted: str, tmp_path
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002])
-def test_a_build_is_for_its_owner_alone_to_write_whatever_the_umask(umask: int, tmp_path: Path, monkeypatch) -> None:
+def test_a_build_is_writable_by_its_owner_alone(umask: int, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     before = os.umask(umask)
     try:
@@ -171,7 +171,7 @@ def test_builds_are_one_for_users_of_every_language(language: str, tmp_path: Pat
     assert run_compiler([sys.executable, "-c", script], ConfigError) == "C \N{REPLACEMENT CHARACTER}"
 
 
-def test_a_user_without_a_home_is_told_what_to_set(no_compiler, box_scene, caplog, monkeypatch) -> None:
+def test_a_user_without_a_home_gets_the_variable_to_set(no_compiler, box_scene, caplog, monkeypatch) -> None:
     def unknown(_: int) -> None:
         raise KeyError
 

@@ -13,8 +13,8 @@ from navi_core.config import CompileConfig
 from navi_core.kernels import TriangleBVH
 from navi_core.scenes import compile_mesh, load_gmdag, read_mesh
 from navi_core.world import Field
-from tests.kernels.octree_walk import walk_rays
-from tests.scenes.v1_oracle import v1_distance_at
+from tests.kernels.octree.octree_walk import walk_rays
+from tests.scenes.gmdag.v1_oracle import v1_distance_at
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Mutates `.gmdag` files and flies what still loads: an error by name, or a scene that casts rays.
 
-    python -m tests.scenes.fuzz_gmdag COUNT [SEED] [LIBRARY]
+    python -m tests.scenes.gmdag.fuzz_gmdag COUNT [SEED] [LIBRARY]
 
 LIBRARY is a build of the C++ kernels, for instance one with sanitizers whose runtime is preloaded: its tracer and
 its twin of the CUDA kernels then cast the rays; without it the numba twin does.

@@ -1,4 +1,4 @@
-"""The engine on a real GPU: exact, repeatable, capturable and fast: `pytest -m gpu tests/kernels/test_cuda.py`."""
+"""The engine on a real GPU: exact, repeatable, capturable and fast: `pytest -m gpu tests/kernels/cuda/test_cuda.py`."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_shapes_types_and_devices_that_do_not_fit_are_refused(box_scene: Scene) 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is at hand")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_without_a_gpu_the_field_says_what_is_missing(box_scene: Scene, device: str) -> None:
+def test_without_a_gpu_the_error_names_what_is_missing(box_scene: Scene, device: str) -> None:
     with pytest.raises(ConfigError, match=rf"'{device}': no GPU that torch .* can use; .*, or take device 'cpu'"):
         Field([box_scene], device=device)
 

@@ -58,7 +58,7 @@ def test_a_build_is_cached_and_one_with_other_flags_is_another(tmp_path: Path, m
         build_cubin("sm_90", ["-DNAVI_BLOCKS=1"])
 
 
-def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_build, "find_nvrtc", lambda: None)
     monkeypatch.setattr(cuda_build, "find_nvcc", lambda: None)
     with pytest.raises(CudaUnavailableError, match="pip install nvidia-cuda-nvrtc"):

@@ -46,7 +46,7 @@ def driver(library: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
     return fake
 
 
-def test_the_kernels_are_launched_as_their_jobs_are_looped(driver, twin_scenes: dict[str, Scene]) -> None:
+def test_launches_give_the_bits_of_the_looped_jobs(driver, twin_scenes: dict[str, Scene]) -> None:
     scenes = [twin_scenes[name] for name in ("apartment", "box", "octree")]
     origins = torch.cat([hard_rays(scene, 12, i)[0][:5] for i, scene in enumerate(scenes)])
     origins[3, 1] = float("nan")
@@ -75,7 +75,7 @@ def test_resources_are_read_of_every_kernel(driver) -> None:
     assert kernels.resources == dict.fromkeys(KERNELS, KernelResources(40, 30, 10, 60))
 
 
-def test_what_the_driver_refuses_is_told(driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_errors_are_raised(driver, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = CudaKernels(torch.device("cuda", 0))
     with pytest.raises(RuntimeError, match=r"cuLaunchKernel: invalid \(CUDA error 1\)"):
         kernels.launch("within", 0, 128, [cuda.Points()] * 2, 7777)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from navi_core.kernels import TriangleBVH
-from tests.kernels.octree_walk import CROSSING_SLACK, meet_voxel
+from tests.kernels.octree.octree_walk import CROSSING_SLACK, meet_voxel
 
 CORNERS = np.array([[c & 1, c >> 1 & 1, c >> 2] for c in range(8)], float)
 
@@ -54,7 +54,7 @@ def test_a_plane_is_met_where_it_is_and_passed_where_it_is_not(voxel: float) -> 
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_plane_through_the_middle_stops_rays_though_its_corners_do_not_tell_its_axis(axis: int) -> None:
+def test_a_plane_through_the_middle_stops_rays_of_ambiguous_axis(axis: int) -> None:
     rng = np.random.default_rng(axis)
     for offset in (0.0, 1e-4, -1e-3, 0.003):
         corners = stored(np.abs(CORNERS[:, axis] - 0.5 - offset), 0.0823)

@@ -17,7 +17,7 @@ from navi_core.kernels import TriangleBVH
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
 from navi_core.scenes.gmdag.dag import build_dag, levels_of
 from tests.conftest import box_triangles, mesh_of
-from tests.scenes.dag_oracle import EMPTY, SURFACE, clips, leaf_at, leaves, members
+from tests.scenes.gmdag.dag_oracle import EMPTY, SURFACE, clips, leaf_at, leaves, members
 
 WIDER = 0.02
 
@@ -148,7 +148,7 @@ def test_unfolding_counts_what_a_walk_over_the_tree_counts():
 
 SCRIPT = """
 import sys
-from tests.scenes.test_dag import write_both
+from tests.scenes.gmdag.test_dag import write_both
 write_both(sys.argv[1])
 """
 
@@ -163,6 +163,6 @@ def test_another_process_with_other_threads_writes_the_same_bytes(tmp_path):
     mine = write_both(str(tmp_path / "mine"))
     environment = os.environ | {"NUMBA_NUM_THREADS": "2", "PYTHONHASHSEED": "5"}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "other")]
-    subprocess.run(command, env=environment, cwd=Path(__file__).resolve().parents[2], check=True)
+    subprocess.run(command, env=environment, cwd=Path(__file__).resolve().parents[3], check=True)
     assert [(tmp_path / "other" / f"{version}.gmdag").read_bytes() for version in (2, 1)] == mine
     assert load_gmdag(tmp_path / "other" / "2.gmdag").decimation is not None

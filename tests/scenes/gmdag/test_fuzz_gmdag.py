@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scenes.fuzz_gmdag import fuzz
+from tests.scenes.gmdag.fuzz_gmdag import fuzz
 
 
 def test_a_few_hundred_mutated_files_are_refused_or_flown():

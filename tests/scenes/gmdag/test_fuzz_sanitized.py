@@ -1,6 +1,6 @@
 """Every mutated file that loads is flown through kernels built with address and undefined-behaviour sanitizers.
 
-One command: `pytest -m slow tests/scenes/test_fuzz_sanitized.py -s`; it tells the counts.
+One command: `pytest -m slow tests/scenes/gmdag/test_fuzz_sanitized.py -s`; it prints the counts.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_twenty_thousand_mutated_files_fly_under_sanitizers(library: Path) -> None:
-    told = json.loads(run_sanitized("tests.scenes.fuzz_gmdag", "20000", "0", str(library), timeout=7000))
-    sys.stdout.write(f"{told}\n")
-    assert told["refused"] > 10_000 and told["flown"] > 500
+    counts = json.loads(run_sanitized("tests.scenes.gmdag.fuzz_gmdag", "20000", "0", str(library), timeout=7000))
+    sys.stdout.write(f"{counts}\n")
+    assert counts["refused"] > 10_000 and counts["flown"] > 500
 
 
 def test_two_thousand_mutated_meshes_fly_under_sanitizers(library: Path) -> None:
-    told = json.loads(run_sanitized("tests.scenes.fuzz_meshes", "2000", "1", str(library), timeout=7000))
-    sys.stdout.write(f"{told}\n")
-    assert told["refused"] > 400 and told["flown"] > 200
+    counts = json.loads(run_sanitized("tests.scenes.fuzz_meshes", "2000", "1", str(library), timeout=7000))
+    sys.stdout.write(f"{counts}\n")
+    assert counts["refused"] > 400 and counts["flown"] > 200

@@ -30,7 +30,7 @@ from navi_core.scenes.gmdag.version1 import HEADER, encode_v1, read_v1
 from navi_core.scenes.gmdag.version1_build import _round_down
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.conftest import box_distance, chain, v1_bytes
-from tests.scenes.v1_oracle import v1_distance_at, v1_leaf_at
+from tests.scenes.gmdag.v1_oracle import v1_distance_at, v1_leaf_at
 
 LOW, HIGH = (-2.0, 0.0, -2.0), (2.0, 2.5, 2.0)
 
