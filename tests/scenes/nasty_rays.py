@@ -26,7 +26,7 @@ def starts(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     """Return (14, 3) float32: inside, around, on corners of cells and of the cube, on the surface, far outside."""
     low, high = (np.asarray(bound, np.float64) for bound in scene.bounds)
     cell = rng.integers(0, scene.resolution + 1, (4, 3)) * scene.voxel_size + low
-    surface = scene.triangles[0] if scene.triangles is not None else np.stack([low, high, (low + high) / 2])
+    surface = scene.triangles[0] if scene.has_surface else np.stack([low, high, (low + high) / 2])
     away = low + (high - low) * np.array([[1e3, 0.5, 0.5], [-1e6, 1e6, 0.5]])
     parts = [rng.uniform(low, high, (2, 3)), rng.uniform(low - 1, high + 1, (2, 3)), cell, [low, high], surface[:2]]
     return np.clip(np.concatenate([*parts, away]), -1e30, 1e30).astype(np.float32)
