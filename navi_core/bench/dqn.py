@@ -11,7 +11,8 @@ from functools import partial
 from typing import Annotated, Any
 
 from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
-from navi_core.bench.tasks import DQN_TARGETS, run_task, task_config
+from navi_core.bench.task_runs import run_task
+from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.result import Progress

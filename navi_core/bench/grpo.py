@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from navi_core.bench.cartpole import SolveRow, learning_table
 from navi_core.bench.report import Option, Progress, Report
-from navi_core.bench.tasks import solve, task_config
+from navi_core.bench.task_runs import solve
+from navi_core.bench.tasks import task_config
 from navi_core.presets import parse_assignments
 
 __all__ = ["run_grpo"]

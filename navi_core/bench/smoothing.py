@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from navi_core.bench.tasks import DQN_TARGETS, TaskRun, run_task, task_config
+from navi_core.bench.task_runs import TaskRun, run_task
+from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.config import EarlyStopConfig, TrainConfig, config_hash
 from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.presets import merge

@@ -178,12 +178,12 @@ def verdict(row: SmoothingRow) -> str:
         return ""
     if row.seeds < 5:
         return f"{row.seeds} seeds: no claim"
-    said = []
+    changes = []
     for name, (_, low, high) in row.paired.items():
         if low > 0 or high < 0:
             good = (high < 0) == (name in _LOWER_IS_BETTER)
-            said.append(f"{name} {'better' if good else 'worse'}")
-    return ", ".join(said) or "no difference shown"
+            changes.append(f"{name} {'better' if good else 'worse'}")
+    return ", ".join(changes) or "no difference shown"
 
 
 def _stop(curve: Mapping[str, Any], task: str, at: int | None) -> tuple[float, float]:

@@ -39,7 +39,7 @@ def test_each_prints_a_table_and_one_json_document(name: str, tmp_path, monkeypa
 
 
 def test_cart_pole_is_measured_in_processes_of_its_own() -> None:
-    small = "--samples 0 --seeds 1 --set total_steps=4096 --set epochs=1 --json"
+    small = "--samples 0 --seeds 1 --set total_steps=4096 --set ppo.epochs=1 --json"
     answer = CliRunner().invoke(build_app(plugins=False), ["bench", "cartpole", *small.split()])
     (row,) = json.loads(answer.stdout)["learning"]
     assert row["steps"] == 4096 and row["cpu_seconds"] > 0 and 8 < row["final_return"] <= 500

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
-from navi_core.bench.tasks import first_returns
+from navi_core.bench.task_runs import first_returns
 from navi_core.config import TrainConfig, parse_config
 from navi_core.config.registry import CORE_NAMES
 from navi_core.errors import ConfigError

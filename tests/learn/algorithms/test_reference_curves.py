@@ -3,7 +3,7 @@
 import pytest
 
 from navi_core.bench.smoothing import SmoothingCell, cell_config, curve_of
-from navi_core.bench.tasks import run_task
+from navi_core.bench.task_runs import run_task
 
 BANDS = {
     "steps": [(2560, 2560), (5120, 5120), (7552, 7552), (10112, 10112)],
