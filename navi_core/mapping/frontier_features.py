@@ -230,7 +230,7 @@ def _goal_cell(goal: Floats, cell: float, size: int, area: Rows) -> int:
     gk = min(max(math.floor(goal[1] / cell + size / 2.0), 1), size - 2)
     area[0], area[1] = max(min(area[0], gi) - _MARGIN, 0), min(max(area[1], gi) + _MARGIN, size - 1)
     area[2], area[3] = max(min(area[2], gk) - _MARGIN, 0), min(max(area[3], gk) + _MARGIN, size - 1)
-    return gi * size + gk
+    return int(gi * size + gk)
 
 
 @numba.njit(cache=True, nogil=True)

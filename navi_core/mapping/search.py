@@ -102,7 +102,7 @@ def trace_back(parent: npt.NDArray[np.int32], goal: int, path: npt.NDArray[np.in
             path[place] = at
         at = flat[at]
         place -= 1
-    return min(length, path.shape[0])
+    return int(min(length, path.shape[0]))
 
 
 @numba.njit(cache=True)

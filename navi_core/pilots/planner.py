@@ -96,7 +96,8 @@ class PlannerPilot(MapPilot):
         return pose
 
     def _survey(self, scan: Scan, pose: Floats, plane: Floats, settled: npt.NDArray[np.bool_]) -> None:
-        assert self._field is not None and self._pose is not None
+        assert self._field is not None
+        assert self._pose is not None
         scene = self._pose.scene_index
         wanted = np.round(plane / LEVEL).astype(np.int64)
         keys = np.stack([scene.numpy(), wanted], axis=1)
@@ -174,7 +175,8 @@ class PlannerPilot(MapPilot):
 
     def _goal_cell(self, b: int, cost: npt.NDArray[np.float32]) -> int:
         """Return the cell nearest to the row's goal among those that can be flown to, −1 where the row is there."""
-        assert self._pose is not None and self._pose.goal is not None
+        assert self._pose is not None
+        assert self._pose.goal is not None
         wanted = (self._pose.goal[b].numpy()[[0, 2]].astype(np.float64) - self._corner[b]) / CELL - 0.5
         i, k = np.meshgrid(*(np.arange(n) for n in cost.shape), indexing="ij")
         away = np.where(np.isfinite(cost), (i - wanted[0]) ** 2 + (k - wanted[1]) ** 2, np.inf)

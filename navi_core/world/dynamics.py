@@ -168,7 +168,8 @@ class Dynamics:
             collided=data_pointer(motion.collided, torch.bool),
             rows=len(yaw),
         )
-        assert self._tracer is not None and self._drone is not None
+        assert self._tracer is not None
+        assert self._drone is not None
         self._tracer.fly(self._drone, flights)
         return motion
 

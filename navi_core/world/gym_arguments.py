@@ -63,7 +63,8 @@ def found_scenes(
 
 def _compiled(source: SceneSource, config: CompileConfig) -> Scene:
     if source.path is None:
-        assert source.family is not None and source.seed is not None
+        assert source.family is not None
+        assert source.seed is not None
         return compile_mesh(generate_scene(source.family, source.seed), config)
     return load_gmdag(source.path) if source.compiled else compile_mesh(source.path, config)
 

@@ -49,7 +49,8 @@ def _pack_surface(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> Arr
     position = np.zeros(4, np.int64)
     for i, scene in enumerate(scenes):
         tree = scene.tree
-        assert scene.triangles is not None and tree is not None
+        assert scene.triangles is not None
+        assert tree is not None
         bases[i] = position
         grids.append(tree.grid)
         cubes.append(empty_cubes(tree.grid, tree.cells).reshape(-1))

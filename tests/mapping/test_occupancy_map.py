@@ -98,7 +98,9 @@ def test_ways_are_those_of_a_slow_search(rule):
             np.testing.assert_array_equal(measured(marks, rule=rule), expected)
             found.add(bool((expected == 0).any()))
             reached |= set(np.unique(expected))
-    assert found == {False, True} and UNREACHED in reached and len(reached) > 20
+    assert found == {False, True}
+    assert UNREACHED in reached
+    assert len(reached) > 20
 
 
 def test_ways_to_a_goal_are_those_of_a_slow_search():
@@ -111,16 +113,19 @@ def test_ways_to_a_goal_are_those_of_a_slow_search():
         expected = slow_ways(marks, goal=(i, k))
         np.testing.assert_array_equal(measured(marks, goal=24 * i + k), expected)
         reached |= set(np.unique(expected))
-    assert UNREACHED in reached and len(reached) > 20
+    assert UNREACHED in reached
+    assert len(reached) > 20
 
 
 def test_the_compass_points_to_a_goal_through_what_is_not_known_and_around_walls():
     open_floor = chart(*["............"] * 12)
     here, there = at(5, 9), at(5, 2)
     told = compass(open_floor, (*here, 0.0), goal=there)[0]
-    assert told[0] == pytest.approx(1.0) and told[SECTORS // 2] == pytest.approx(-1.0)
+    assert told[0] == pytest.approx(1.0)
+    assert told[SECTORS // 2] == pytest.approx(-1.0)
     np.testing.assert_allclose(told[PLACES : PLACES + 2], [1.0, 0.0], atol=1e-6)
-    assert -6.0 * math.log(told[PLACES + 2 * len(AHEAD)]) == pytest.approx(7 * CELL) and told[-1] == 1.0
+    assert -6.0 * math.log(told[PLACES + 2 * len(AHEAD)]) == pytest.approx(7 * CELL)
+    assert told[-1] == 1.0
     turned = compass(open_floor, (*here, math.pi / 2), goal=there)[0]
     np.testing.assert_allclose(turned[PLACES : PLACES + 2], [0.0, 1.0], atol=1e-6)
     # Nothing is known but the cell it is in: every step costs double, and the goal still lies ahead.
@@ -134,7 +139,8 @@ def test_the_compass_points_to_a_goal_through_what_is_not_known_and_around_walls
     walled[:8, 5] |= WALL
     for goal in (there, at(7, 5)):
         told = compass(walled, (*here, 0.0), goal=goal)[0]
-        assert told[-1] == 1.0 and told[PLACES + 1] > 0.3
+        assert told[-1] == 1.0
+        assert told[PLACES + 1] > 0.3
     # Beyond the map's edge it is flown to by the edge.
     told = compass(open_floor, (*here, 0.0), goal=(here[0], -500.0))[0]
     np.testing.assert_allclose(told[PLACES : PLACES + 2], [1.0, 0.0], atol=1e-6)
@@ -172,7 +178,8 @@ def test_ways_far_beyond_ones_own_are_not_measured_and_what_is_told_is_the_same(
             answers = [compass(marks, *poses, goal=goal, everywhere=every) for every in (False, True)]
             np.testing.assert_array_equal(*answers)
             told += int(answers[0][0, -1])
-    assert spared > 10_000 and told > 100
+    assert spared > 10_000
+    assert told > 100
 
 
 def test_with_a_goal_much_longer_ways_count_as_if_they_were_a_little_longer():
@@ -265,7 +272,9 @@ def test_what_is_not_known_is_a_frontier_where_much_of_it_lies_beside_an_open_ce
     marks[3, 0] = 0
     assert len(np.argwhere(measured(marks, rule=EDGE) == 0)) == 2
     told = compass(marks, (*at(6, 2), 0.0))[0]
-    assert told[-1] == 1.0 and told[8] == 1.0 and told[0] == -1.0
+    assert told[-1] == 1.0
+    assert told[8] == 1.0
+    assert told[0] == -1.0
 
 
 def compass(marks, *poses, reach=None, goal=(np.nan, np.nan), everywhere=False):
@@ -295,8 +304,11 @@ def test_the_compass_points_to_the_frontier_ahead(north):
     told = compass(north, (0.2, 0.2, 0.0))[0]
     # Eleven cells of 0.4 m to it; sideways it comes no nearer, backwards the way grows as one flies.
     assert told[[0, 4, 8, 12]] == pytest.approx([1.0, 0.0, -1.0, 0.0], abs=1e-6)
-    assert (np.abs(told[:SECTORS]) <= 1.0).all() and (told[[15, 1]] > 0.8).all() and (told[[7, 9]] < -0.8).all()
-    assert told[SECTORS] == 1.0 and told[SECTORS + 8] == pytest.approx(math.exp(-4.8 / 4.0))
+    assert (np.abs(told[:SECTORS]) <= 1.0).all()
+    assert (told[[15, 1]] > 0.8).all()
+    assert (told[[7, 9]] < -0.8).all()
+    assert told[SECTORS] == 1.0
+    assert told[SECTORS + 8] == pytest.approx(math.exp(-4.8 / 4.0))
     assert told[PLACES:] == pytest.approx([1.0, 0.0] * len(AHEAD) + [math.exp(-4.4 / 6.0), 1.0], abs=1e-6)
 
 
@@ -305,7 +317,8 @@ def test_the_compass_turns_with_the_drone(north):
     told = compass(north, *((0.2, 0.2, yaw) for yaw in (0.0, quarter, -quarter, 2 * quarter)))
     for row, sector, bearing in ((1, 4, (0.0, 1.0)), (2, 12, (0.0, -1.0)), (3, 8, (-1.0, 0.0))):
         # Turned to the left, what was ahead is on the right.
-        assert told[row, sector] == pytest.approx(1.0) and told[row, (sector + 8) % SECTORS] == pytest.approx(-1.0)
+        assert told[row, sector] == pytest.approx(1.0)
+        assert told[row, (sector + 8) % SECTORS] == pytest.approx(-1.0)
         assert told[row, PLACES : PLACES + 2] == pytest.approx(bearing, abs=1e-6)
         for begin, width in ((0, 1), (SECTORS, 1), (COUNTS, len(RINGS))):
             block = told[:, begin : begin + SECTORS * width].reshape(-1, SECTORS, width)
@@ -320,7 +333,8 @@ def test_a_wall_ahead_is_flown_around():
     marks[5:25, 15] = 0
     told = compass(marks, (0.2, 0.2, 0.0))[0]
     # Two metres ahead is the end of a dead end; the way leads around the wall's right end.
-    assert told[0] < 0.0 < told[3] and told[:SECTORS].argmax() in (1, 2, 3)
+    assert told[0] < 0.0 < told[3]
+    assert told[:SECTORS].argmax() in (1, 2, 3)
     assert (told[PLACES + 1 : PLACES + 2 * len(AHEAD) : 2] > 0.3).all()
     marks[25:35, 15] = 0
     marks[marks == 0] = WALL
@@ -346,7 +360,9 @@ def test_where_all_is_seen_nothing_is_told():
     marks[30:34, 30:34] = FREE
     marks[28, 28:35] = marks[28:35, 28] = WALL
     told = compass(marks, (0.2, 0.2, 0.4))[0]
-    assert told[COUNTS:PLACES].any() and not told[:COUNTS].any() and not told[PLACES:].any()
+    assert told[COUNTS:PLACES].any()
+    assert not told[:COUNTS].any()
+    assert not told[PLACES:].any()
 
 
 TWO_ROOMS = chart(
@@ -368,11 +384,15 @@ TWO_ROOMS = chart(
 def test_the_way_to_what_lies_behind_a_thin_wall_leads_through_the_door():
     way = measured(TWO_ROOMS)
     # Only three cells have all fifteen unseen ones around, the last at (3, 6): a diagonal beside the wall, a step.
-    assert way[4, 4] == 14 + 5 and way[6, 4] > 5 * 8 and way[5, 4] == UNREACHED
+    assert way[4, 4] == 14 + 5
+    assert way[6, 4] > 5 * 8
+    assert way[5, 4] == UNREACHED
     assert way[6, 4] == slow_ways(TWO_ROOMS)[6, 4] == 58 > 3 * measured(TWO_ROOMS & BOTH)[6, 4]
     told = compass(TWO_ROOMS, (*at(7, 4), 0.0))[0]
     # Straight through the wall, on the left, nothing is promised; the way leads back to the door.
-    assert told[12] == -1.0 and told[8] > 0.3 and told[PLACES] < -0.7
+    assert told[12] == -1.0
+    assert told[8] > 0.3
+    assert told[PLACES] < -0.7
 
 
 def test_beside_a_wall_the_way_goes_on_from_the_side_where_the_drone_is():
@@ -383,7 +403,8 @@ def test_beside_a_wall_the_way_goes_on_from_the_side_where_the_drone_is():
         reach = np.where(np.sin(angle) * side > -0.1, 20.0, 0.1)
         told.append(compass(TWO_ROOMS, (x + side * 0.15, z, 0.0), reach=reach)[0])
     near, far = (-6.0 * math.log(one[PLACES + 2 * len(AHEAD)]) for one in told)
-    assert near == pytest.approx(14 / 5 * CELL) and far >= 4.0
+    assert near == pytest.approx(14 / 5 * CELL)
+    assert far >= 4.0
     assert told[0][PLACES + 1] < 0.0 < told[1][PLACES + 1]
 
 
@@ -391,7 +412,8 @@ def test_what_no_way_leads_to_is_not_told():
     marks = TWO_ROOMS.copy()
     marks[5, 8:10] |= WALL
     told = compass(marks, (*at(7, 4), 0.0))[0]
-    assert not told[:SECTORS].any() and not told[PLACES:].any()
+    assert not told[:SECTORS].any()
+    assert not told[PLACES:].any()
 
 
 @pytest.mark.parametrize(("elevations", "levels"), [(8, (3, 4)), (7, (3, 3))])
@@ -417,12 +439,16 @@ def test_levels_and_nearest_surfaces_are_those_of_a_slow_twin(elevations, levels
     alone = dropped & ~np.roll(dropped, 1, axis=1) & ~np.roll(dropped, -1, axis=1)
     np.testing.assert_allclose(reach[~dropped], ranges[~dropped] * flat, rtol=1e-9)
     np.testing.assert_allclose(reach[alone], beside[alone] * flat, rtol=1e-9)
-    assert (reach[dropped] >= 0).all() and alone.any()
+    assert (reach[dropped] >= 0).all()
+    assert alone.any()
     np.testing.assert_array_equal(met, valid[:, :, level].all(axis=2))
     np.testing.assert_allclose(clearance, metres.min(axis=(1, 2)), rtol=1e-9)
     ahead = np.roll(metres, sector, axis=1)[:, : 2 * sector, low:high]
     np.testing.assert_allclose(front, ahead.min(axis=(1, 2)), rtol=1e-9)
-    assert np.isinf(front[0]) and np.isinf(clearance[0]) and not met[0].any() and met[-1].all()
+    assert np.isinf(front[0])
+    assert np.isinf(clearance[0])
+    assert not met[0].any()
+    assert met[-1].all()
 
 
 def cells(size):
@@ -439,7 +465,8 @@ def test_a_scan_of_a_square_room_is_free_inside_and_seen_nearby():
     marks, box = np.zeros((2, size, size), np.uint8), np.full((2, 4), size // 2, np.int64)
     pose, met = np.array([[0.0, 0.0, 0.0, yaw]] * 2), np.ones((2, bins), np.bool_)
     draw(marks, np.array([1]), pose, reach, met, box, CELL, 12.0, 3.2)
-    assert not marks[0].any() and (box[0] == size // 2).all()
+    assert not marks[0].any()
+    assert (box[0] == size // 2).all()
     middle, nearest = cells(size)
     # The room's wall, all around, lies in the cells from 4.8 to 5.2 m.
     ring = np.abs(np.abs(middle).max(axis=0) - 5.0) < 1e-6
@@ -448,18 +475,22 @@ def test_a_scan_of_a_square_room_is_free_inside_and_seen_nearby():
     inside, far = np.abs(middle).max(axis=0) < wall - CELL, np.hypot(*nearest)
     assert (marks[1][inside] & FREE).all()
     assert (marks[1][np.hypot(*middle) < 3.2] == BOTH).all()
-    assert (marks[1][inside & (far > 3.2)] == FREE).all() and (inside & (far > 3.2)).any()
+    assert (marks[1][inside & (far > 3.2)] == FREE).all()
+    assert (inside & (far > 3.2)).any()
     assert not marks[1][nearest.max(axis=0) > wall].any()
     marked = np.argwhere(marks[1])
     low, high = marked.min(axis=0), marked.max(axis=0)
-    assert (box[1, [0, 2]] <= low).all() and (box[1, [1, 3]] >= high).all() and np.ptp(box[1]) < size - 1
+    assert (box[1, [0, 2]] <= low).all()
+    assert (box[1, [1, 3]] >= high).all()
+    assert np.ptp(box[1]) < size - 1
     # What has been seen stays seen, and no range is believed beyond the longest.
     before, pose[1, 0] = marks[1].copy(), 0.3
     draw(marks, np.array([1]), pose, reach * 0.1, ~met, box, CELL, 12.0, 3.2)
     assert ((marks[1] & before) == before).all()
     draw(marks, np.array([0]), pose, reach, ~met, box, CELL, 4.0, 3.2)
     assert not (marks & WALL).any()
-    assert not marks[0][far > 4.0].any() and marks[0][np.hypot(*middle) < 4.0].all()
+    assert not marks[0][far > 4.0].any()
+    assert marks[0][np.hypot(*middle) < 4.0].all()
 
 
 def test_walls_are_drawn_where_rays_end_nearby_and_between_hits_that_no_door_parts():
@@ -481,7 +512,8 @@ def test_walls_are_drawn_where_rays_end_nearby_and_between_hits_that_no_door_par
     # A circle of 1.05 m, closed: no free cell inside it has a free neighbour outside.
     walls = (marks[0] & WALL) > 0
     away = np.hypot(*cells(size)[0])
-    assert walls.sum() >= 16 and (np.abs(away[walls] - 1.05) < CELL).all()
+    assert walls.sum() >= 16
+    assert (np.abs(away[walls] - 1.05) < CELL).all()
     marks[0][~walls] |= FREE
     marks[0][8:] |= SEEN
     assert measured(marks[0])[middle, middle] == UNREACHED

@@ -171,7 +171,8 @@ def test_search_finds_the_cheapest_way():
     goal = int(np.where(np.isfinite(expected), expected, -1).argmax())
     length = trace_back(parent, goal, path)
     steps = np.stack([path[:length] // 17, path[:length] % 17], axis=1)
-    assert (np.abs(np.diff(steps, axis=0)).max(axis=1) == 1).all() and tuple(steps[0]) == (2, 3)
+    assert (np.abs(np.diff(steps, axis=0)).max(axis=1) == 1).all()
+    assert tuple(steps[0]) == (2, 3)
 
 
 def test_search_ends_at_the_nearest_goal_and_keeps_off_surfaces():
@@ -200,10 +201,14 @@ def test_the_map_of_a_box_room(box_scene):
         0.1, 0.25, 3.2,
     )  # fmt: skip
     inside = marks[0, 31:69, 31:69]
-    assert (inside & FREE).all() and (inside & SEEN).all() and not (inside & HIT).any()
-    assert not (marks[0, :29] & FREE).any() and not (marks[0, 71:] & FREE).any()
+    assert (inside & FREE).all()
+    assert (inside & SEEN).all()
+    assert not (inside & HIT).any()
+    assert not (marks[0, :29] & FREE).any()
+    assert not (marks[0, 71:] & FREE).any()
     hits = np.argwhere(marks[0] & HIT)
-    assert len(hits) >= 100 and np.isin(hits, (29, 30, 69, 70)).any(axis=1).all()
+    assert len(hits) >= 100
+    assert np.isin(hits, (29, 30, 69, 70)).any(axis=1).all()
     brute = ((np.argwhere(np.ones((100, 100), bool))[:, None] - hits[None]) ** 2).sum(axis=2).min(axis=1)
     brute = np.where(brute <= NEAR_RADIUS**2, brute, FAR).reshape(100, 100)
     np.testing.assert_array_equal(near[0], brute)
@@ -226,7 +231,8 @@ def test_a_ray_that_dropped_out_is_not_free_and_both_readings_of_an_observation_
     np.testing.assert_array_equal(scan.met, met)
     np.testing.assert_allclose(scan.clearance, clearance, rtol=1e-5)
     far = np.isclose(scan.reach[4], 50.0 * flat)
-    assert far.nonzero()[0].tolist() == [3, 4] and not met[4, 10]
+    assert far.nonzero()[0].tolist() == [3, 4]
+    assert not met[4, 10]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +287,8 @@ def charted(scene, spoil, pilot=None, reach=100.0):
 def test_rays_that_dropped_out_make_no_hole_in_a_floor(box_scene):
     """In a closed room every ray that meets nothing dropped out; marked as holes they would end the exploration."""
     pilot = charted(box_scene, lambda valid: valid[::3, ::2].zero_())
-    assert (pilot._marks & SEEN).any() and not (pilot._marks & VOID).any()
+    assert (pilot._marks & SEEN).any()
+    assert not (pilot._marks & VOID).any()
 
 
 def test_where_nothing_is_met_there_is_no_floor_until_there_is_one(box_scene):

@@ -31,12 +31,14 @@ def test_draws_are_uniform_and_normal():
     keys = torch.arange(20_000)
     zero = torch.zeros_like(keys)
     flat = draw_uniform(3, keys, zero, zero, lanes=range(4))
-    assert flat.min() >= 0 and flat.max() < 1
+    assert flat.min() >= 0
+    assert flat.max() < 1
     assert torch.allclose(flat.mean(0), torch.full((4,), 0.5), atol=0.01)
     assert torch.allclose(flat.var(0), torch.full((4,), 1 / 12), atol=0.003)
     assert torch.corrcoef(flat.T).fill_diagonal_(0).abs().max() < 0.03
     bell = draw_normal(3, keys, zero, zero, axes=4)
-    assert bell.mean().abs() < 0.02 and (bell.std() - 1).abs() < 0.02
+    assert bell.mean().abs() < 0.02
+    assert (bell.std() - 1).abs() < 0.02
     assert (bell.abs() < 1).float().mean().sub(0.6827).abs() < 0.01
     assert torch.corrcoef(bell.T).fill_diagonal_(0).abs().max() < 0.03
 
@@ -134,7 +136,8 @@ def test_wall_following_keeps_its_side_and_its_distance():
         # Too far from the wall it turns to it.
         assert (float(pilot.act(corridor(9.0, 3.0, 3.0))[0, 3]) > 0) != sides[key]
         blocked = pilot.act(corridor(0.5, 3.0, 3.0))[0]
-        assert blocked[0] == 0 and (float(blocked[3]) > 0) == sides[key]
+        assert blocked[0] == 0
+        assert (float(blocked[3]) > 0) == sides[key]
     assert len(set(sides.values())) == 2
 
 
@@ -143,7 +146,8 @@ def test_farthest_ray_turns_to_the_longest_way_and_flies_it():
     assert pilot.act(corridor(0.5, 1.0, 6.0))[0, 3] < 0  # to the right
     assert pilot.act(corridor(0.5, 6.0, 1.0))[0, 3] > 0
     ahead = pilot.act(corridor(6.0, 1.0, 1.0))[0]
-    assert ahead[0] == pytest.approx(pilot.speed) and ahead[3] == 0
+    assert ahead[0] == pytest.approx(pilot.speed)
+    assert ahead[3] == 0
     assert pilot.act(corridor(0.1, 0.1, 0.1))[0, 0] == 0
 
 

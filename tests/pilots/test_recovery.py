@@ -32,15 +32,19 @@ def test_half_a_second_on_a_spot_is_stuck_and_a_metre_away_is_free():
     drone = Drone()
     drone.at(begins=True)
     for _ in range(4):
-        assert torch.equal(drone.at(), AHEAD) and not drone.stuck
+        assert torch.equal(drone.at(), AHEAD)
+        assert not drone.stuck
     disturbed = drone.at()
     noise = draw_normal(0, drone.key, torch.zeros(1, dtype=torch.int64), torch.tensor([5]), axes=4)
     expected = (AHEAD + noise).clamp(-1, 1)
-    assert drone.stuck and torch.equal(disturbed[:, [0, 2, 3]], expected[:, [0, 2, 3]])
+    assert drone.stuck
+    assert torch.equal(disturbed[:, [0, 2, 3]], expected[:, [0, 2, 3]])
     assert disturbed[0, 1] == AHEAD[0, 1]  # it keeps its height
     for x in (0.05, 0.3, 0.7, 0.99):
-        assert not torch.equal(drone.at(x), AHEAD) and drone.stuck
-    assert torch.equal(drone.at(1.0), AHEAD) and not drone.stuck
+        assert not torch.equal(drone.at(x), AHEAD)
+        assert drone.stuck
+    assert torch.equal(drone.at(1.0), AHEAD)
+    assert not drone.stuck
     assert torch.equal(drone.at(1.02), AHEAD)  # the next spot is counted from there
 
 
@@ -49,7 +53,8 @@ def test_whoever_moves_or_turns_is_left_alone():
     for t in range(40):
         mover.at(0.025 * t, begins=t == 0)
         turner.at(yaw=0.025 * t, begins=t == 0)
-        assert not mover.stuck and not turner.stuck
+        assert not mover.stuck
+        assert not turner.stuck
     around = Drone()
     for t in range(4):
         around.at(yaw=math.pi - 0.01 if t % 2 else -math.pi + 0.01, begins=t == 0)

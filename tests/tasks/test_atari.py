@@ -52,23 +52,27 @@ def test_a_picture_is_four_frames_by_hand():
 
 def test_a_row_keeps_its_games_and_returns_are_the_score():
     task, alone = reference_task(BREAKOUT, 2, 5), reference_task(BREAKOUT, 1, 5, first_row=1)
-    assert task.spaces.shape == (4, 84, 84) and task.spaces.choices == ((0.0,), (1.0,), (2.0,), (3.0,))
+    assert task.spaces.shape == (4, 84, 84)
+    assert task.spaces.choices == ((0.0,), (1.0,), (2.0,), (3.0,))
     assert torch.equal(task.reset()[1:2], alone.reset())
     rng, ended, total = np.random.default_rng(1), 0, 0.0
     for _ in range(400):
         action = torch.from_numpy(rng.integers(0, 4, (2, 1))).float()
         batch, one = task.step(action), alone.step(action[1:2])
-        assert torch.equal(batch.obs[1:2], one.obs) and torch.equal(batch.final_obs[1:2], one.final_obs)
+        assert torch.equal(batch.obs[1:2], one.obs)
+        assert torch.equal(batch.final_obs[1:2], one.final_obs)
         assert set(batch.reward.tolist()) <= {-1.0, 0.0, 1.0}
         total += float(one.reward)
         assert abs(float(one.info["episode_return"])) >= abs(total), "the score, of which signs are shown"
         if bool(one.terminated):
             ended, total = ended + 1, 0.0
             assert not torch.equal(one.obs, one.final_obs)
-    assert ended >= 1 and batch.obs.dtype == torch.uint8
+    assert ended >= 1
+    assert batch.obs.dtype == torch.uint8
     again = reference_task(BREAKOUT, 2, 5)
     again.load_state_dict(task.state_dict())
-    assert int(again._episode[1]) == ended + 1 and not torch.equal(again.observe(), task.observe())
+    assert int(again._episode[1]) == ended + 1
+    assert not torch.equal(again.observe(), task.observe())
 
 
 def test_ppo_and_ape_x_learn_from_pictures(tmp_path):

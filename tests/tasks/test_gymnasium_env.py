@@ -27,8 +27,10 @@ def test_a_row_is_what_gymnasium_alone_would_show():
         batch = task.step(torch.from_numpy(action).float())
         seen, reward, terminated, truncated, _ = peer.step(int(action[1, 0]))
         total += reward
-        assert np.array_equal(batch.final_obs[1].numpy(), seen) and float(batch.reward[1]) == reward
-        assert bool(batch.terminated[1]) == terminated and float(batch.info["episode_return"][1]) == total
+        assert np.array_equal(batch.final_obs[1].numpy(), seen)
+        assert float(batch.reward[1]) == reward
+        assert bool(batch.terminated[1]) == terminated
+        assert float(batch.info["episode_return"][1]) == total
         if terminated or truncated:
             episode, total = episode + 1, 0.0
             seen = begin(episode)
@@ -38,12 +40,14 @@ def test_a_row_is_what_gymnasium_alone_would_show():
 
 def test_the_time_limit_truncates_and_continuous_actions_fill_their_range():
     task = reference_task("gymnasium:Pendulum-v1", 2, 0)
-    assert task.spaces.axes == 1 and not task.spaces.choices
+    assert task.spaces.axes == 1
+    assert not task.spaces.choices
     twin = reference_task("gymnasium:Pendulum-v1", 2, 0)
     for t in range(200):
         batch, other = task.step(torch.full((2, 1), 7.0)), twin.step(torch.full((2, 1), 1.0))
         assert torch.equal(batch.reward, other.reward), "beyond the range is its edge"
-        assert bool(batch.truncated.all()) == (t == 199) and not batch.terminated.any()
+        assert bool(batch.truncated.all()) == (t == 199)
+        assert not batch.terminated.any()
     assert batch.info["episode_length"].tolist() == [200, 200]
     assert not torch.equal(batch.obs, batch.final_obs)
 

@@ -16,13 +16,15 @@ def test_moments_are_those_of_all_that_was_seen():
         a, b = plain.step(action), task.step(action)
         seen.append(a.obs)
         shown.append(b.obs)
-        assert torch.equal(a.reward, b.reward) and torch.equal(a.info["episode_return"], b.info["episode_return"])
+        assert torch.equal(a.reward, b.reward)
+        assert torch.equal(a.info["episode_return"], b.info["episode_return"])
     every = torch.cat(seen).double()
     torch.testing.assert_close(task.mean, every.mean(0))
     torch.testing.assert_close(task.variance, every.var(0, correction=0))
     wanted = (seen[-1].double() - every.mean(0)) / (every.var(0, correction=0) + 1e-8).sqrt()
     torch.testing.assert_close(shown[-1], wanted.clamp(-10, 10).float())
-    assert task.spaces.scale == () and task.count == 63
+    assert task.spaces.scale == ()
+    assert task.count == 63
 
 
 def test_a_restored_task_shows_what_the_first_would_have_shown():
@@ -44,4 +46,5 @@ def test_mujoco_is_a_task_or_names_its_extra():
             reference_task("gymnasium:InvertedPendulum-v5", 1, 0)
         return
     task = reference_task("gymnasium:InvertedPendulum-v5", 2, 0, normalise_observations=True)
-    assert task.spaces.axes == 1 and task.step(torch.zeros(2, 1)).obs.shape == (2, 4)
+    assert task.spaces.axes == 1
+    assert task.step(torch.zeros(2, 1)).obs.shape == (2, 4)

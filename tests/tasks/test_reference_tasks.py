@@ -25,7 +25,8 @@ def test_cart_pole_moves_step_for_step_as_gymnasiums():
             batch = task.step(torch.full((ROWS, 1), float(action)))
             seen, reward, terminated, _, _ = peer.step(action)
             np.testing.assert_allclose(batch.final_obs[row].numpy(), seen, rtol=0, atol=1e-6)
-            assert float(batch.reward[row]) == reward and bool(batch.terminated[row]) == terminated
+            assert float(batch.reward[row]) == reward
+            assert bool(batch.terminated[row]) == terminated
             if terminated:
                 fallen += 1
                 break
@@ -56,7 +57,8 @@ def test_velocities_are_hidden_unless_asked_for(task, shown):
     if task is CartPole:
         assert torch.equal(seen, every[:, [0, 2]])
     else:
-        assert torch.equal(seen, every[:, :2]) and torch.allclose(seen.square().sum(1), torch.ones(ROWS))
+        assert torch.equal(seen, every[:, :2])
+        assert torch.allclose(seen.square().sum(1), torch.ones(ROWS))
 
 
 @pytest.mark.parametrize(("k", "decks"), [(4, 1), (1, 1), (9, 2)])
@@ -68,7 +70,8 @@ def test_repeating_the_card_of_k_decisions_ago_earns_one(k, decks):
         batch = task.step((seen[-k] if known else torch.zeros(ROWS)).float()[:, None])
         assert torch.allclose(batch.reward, torch.full((ROWS,), 1.0 / (52 * decks - k) if known else 0.0))
         seen.append(batch.final_obs.argmax(1))
-        assert bool(batch.truncated.all()) == (step == 52 * decks - 2) and not batch.terminated.any()
+        assert bool(batch.truncated.all()) == (step == 52 * decks - 2)
+        assert not batch.terminated.any()
     assert torch.allclose(batch.info["episode_return"], torch.ones(ROWS), atol=1e-5)
     counts = torch.stack([torch.bincount(row, minlength=4) for row in torch.stack(seen, 1)])
     assert (counts == 13 * decks).all(), "every card of the decks is shown once"
@@ -96,7 +99,8 @@ def test_cards_pay_as_popgyms_do(ours, theirs, options):
             batch = task.step(torch.tensor([[float(action)]]))
             earned += reward
             assert float(batch.reward) == pytest.approx(reward, abs=1e-7)
-            assert int(batch.final_obs.argmax()) == shown and bool(batch.truncated) == over
+            assert int(batch.final_obs.argmax()) == shown
+            assert bool(batch.truncated) == over
         assert float(batch.info["episode_return"]) == pytest.approx(earned, abs=1e-5)
 
 
@@ -113,7 +117,8 @@ def test_repeating_the_first_card_earns_one():
     first = task.reset().argmax(1).float()[:, None]
     for _ in range(51):
         batch = task.step(first)
-    assert torch.allclose(batch.info["episode_return"], torch.ones(ROWS), atol=1e-5) and batch.truncated.all()
+    assert torch.allclose(batch.info["episode_return"], torch.ones(ROWS), atol=1e-5)
+    assert batch.truncated.all()
 
 
 @pytest.mark.parametrize("name", ["repeat_previous", "cart_pole", "pendulum"])
@@ -125,10 +130,12 @@ def test_a_row_lives_the_same_life_in_any_batch_and_after_a_resume(name):
         if t == 100:
             other.load_state_dict(wide.state_dict())
         a, b = wide.step(actions), part.step(actions[:2])
-        assert torch.equal(a.obs[3:5], b.obs) and torch.equal(a.reward[3:5], b.reward)
+        assert torch.equal(a.obs[3:5], b.obs)
+        assert torch.equal(a.reward[3:5], b.reward)
         if t >= 100:
             c = other.step(actions)
-            assert torch.equal(a.obs, c.obs) and torch.equal(a.truncated, c.truncated)
+            assert torch.equal(a.obs, c.obs)
+            assert torch.equal(a.truncated, c.truncated)
 
 
 def test_what_does_not_exist_is_refused():

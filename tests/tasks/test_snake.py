@@ -78,7 +78,8 @@ def test_every_move_is_the_slow_twins():
             elif ate:
                 twin.food = food_of(task, row)
                 assert twin.food not in twin.cells, "food lies on a free cell"
-    assert eaten > 30 and crashed > 10
+    assert eaten > 30
+    assert crashed > 10
 
 
 def toward(twin):
@@ -97,7 +98,8 @@ def test_a_snake_that_eats_nothing_starves():
     for t in range(36):
         batch = task.step(torch.tensor([[2.0 if t % 2 else 0.0]]))
         rewards.append(float(batch.reward[0]))
-    assert rewards == [0.0] * 35 + [-1.0] and bool(batch.terminated[0])
+    assert rewards == [0.0] * 35 + [-1.0]
+    assert bool(batch.terminated[0])
 
 
 def test_a_row_plays_the_same_game_in_any_batch_and_after_a_resume():
@@ -109,10 +111,12 @@ def test_a_row_plays_the_same_game_in_any_batch_and_after_a_resume():
         if t == 150:
             other.load_state_dict(wide.state_dict())
         a, b = wide.step(actions), part.step(actions[3:5])
-        assert torch.equal(a.obs[3:5], b.obs) and torch.equal(a.reward[3:5], b.reward)
+        assert torch.equal(a.obs[3:5], b.obs)
+        assert torch.equal(a.reward[3:5], b.reward)
         if t >= 150:
             c = other.step(actions)
-            assert torch.equal(a.obs, c.obs) and torch.equal(a.info["episode_return"], c.info["episode_return"])
+            assert torch.equal(a.obs, c.obs)
+            assert torch.equal(a.info["episode_return"], c.info["episode_return"])
 
 
 def test_a_size_that_cannot_be_played_is_refused():

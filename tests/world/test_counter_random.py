@@ -55,8 +55,10 @@ def test_every_argument_gives_other_numbers_of_the_same_uniform_kind() -> None:
         uniform(0, Purpose.SPAWN, torch.zeros_like(rows), 0, rows),
     ]
     for draw in (base, *others):
-        assert float(draw.min()) >= 0 and float(draw.max()) < 1
-        assert abs(float(draw.mean()) - 0.5) < 0.01 and abs(float(draw.var()) - 1 / 12) < 0.002
+        assert float(draw.min()) >= 0
+        assert float(draw.max()) < 1
+        assert abs(float(draw.mean()) - 0.5) < 0.01
+        assert abs(float(draw.var()) - 1 / 12) < 0.002
     for draw in others:
         correlation = torch.corrcoef(torch.stack([base[1:], draw[1:]]))[0, 1]
         assert abs(float(correlation)) < 0.03

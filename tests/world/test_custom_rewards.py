@@ -61,7 +61,8 @@ def test_they_are_paid_on_top_and_counted_in_the_episodes_return(box_scene, term
         without, batch = plain.step(action), env.step(action)
         own = -0.5 * without.info["speed"] / 5.0 + 0.25 * action[:, 0].clamp(-1, 1)
         assert torch.allclose(batch.reward, without.reward + own, atol=1e-6)
-        assert torch.equal(batch.obs, without.obs) and torch.equal(batch.truncated, without.truncated)
+        assert torch.equal(batch.obs, without.obs)
+        assert torch.equal(batch.truncated, without.truncated)
         assert torch.equal(batch.info["reward_terms"]["ahead"], action[:, 0].clamp(-1, 1))
         summed += batch.reward
         assert torch.allclose(batch.info["episode_return"], summed, atol=1e-5)
@@ -88,7 +89,8 @@ def test_some_rows_copies_and_restored_states_are_paid_alike(box_scene, terms):
 def test_weight_zero_is_recorded_and_pays_nothing(box_scene, terms):
     plain, env = env_of(box_scene, {}), env_of(box_scene, {"haste": 0.0})
     without, batch = plain.step(actions(1)), env.step(actions(1))
-    assert torch.equal(batch.reward, without.reward) and batch.info["reward_terms"]["haste"].any()
+    assert torch.equal(batch.reward, without.reward)
+    assert batch.info["reward_terms"]["haste"].any()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,8 @@ def test_the_guides_term_is_learned_recorded_and_flown_without_its_module(box_sc
         result = train(config, directory, env=env)
     told = result.metrics
     paid = told["view_gain"] + told["collision"] - 0.1 * told["haste"] + config.shaper.existential_tax
-    assert 0 < told["haste"] < 1 and told["reward_mean"] == pytest.approx(paid, abs=1e-5)
+    assert 0 < told["haste"] < 1
+    assert told["reward_mean"] == pytest.approx(paid, abs=1e-5)
     monkeypatch.delenv("NAVI_PLUGINS")
     REWARD_NAMES._custom.clear()
     del REWARDS._builders["haste"]

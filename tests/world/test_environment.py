@@ -39,7 +39,8 @@ def test_a_row_lives_alike_alone_and_among_many(field: Field) -> None:
     assert torch.equal(alone.reset(), many.reset()[:1])
     for step in range(30):
         a, b = alone.step(actions(step, 1)), many.step(actions(step, 9))
-        assert torch.equal(a.obs, b.obs[:1]) and torch.equal(a.reward, b.reward[:1])
+        assert torch.equal(a.obs, b.obs[:1])
+        assert torch.equal(a.reward, b.reward[:1])
         assert torch.equal(a.truncated, b.truncated[:1])
 
 
@@ -56,9 +57,11 @@ def test_truncation_keeps_the_final_observation_and_resets_in_the_same_step(fiel
     env = NavigationEnv(field, 2, SMALL, seed=2)
     for step in range(11):
         batch = env.step(actions(step, 2))
-        assert not batch.truncated.any() and torch.equal(batch.obs, batch.final_obs)
+        assert not batch.truncated.any()
+        assert torch.equal(batch.obs, batch.final_obs)
     batch = env.step(actions(11, 2))
-    assert batch.truncated.all() and not batch.terminated.any()
+    assert batch.truncated.all()
+    assert not batch.terminated.any()
     assert batch.info["episode_length"].tolist() == [12, 12]
     assert not torch.equal(batch.obs, batch.final_obs)
     assert torch.equal(batch.obs, env.observe())  # the pool's observation is what the new pose sees
@@ -68,7 +71,8 @@ def test_truncation_keeps_the_final_observation_and_resets_in_the_same_step(fiel
 def test_ages_are_staggered_by_default(field: Field) -> None:
     env = NavigationEnv(field, 16, EnvConfig(azimuth_bins=32, elevation_bins=8, max_steps=40), seed=0)
     ends = torch.stack([env.step(torch.zeros(16, 4)).truncated for _ in range(40)])
-    assert ends.any(dim=0).all() and len(ends.int().argmax(dim=0).unique()) > 5
+    assert ends.any(dim=0).all()
+    assert len(ends.int().argmax(dim=0).unique()) > 5
 
 
 def test_episode_return_is_the_sum_of_rewards(field: Field) -> None:
@@ -90,7 +94,8 @@ def test_a_restored_environment_goes_on_bit_for_bit(field: Field) -> None:
     other.load_state_dict(saved)
     for step, want in zip(range(8, 24), expected):
         got = other.step(actions(step, 3))
-        assert torch.equal(got.obs, want.obs) and torch.equal(got.reward, want.reward)
+        assert torch.equal(got.obs, want.obs)
+        assert torch.equal(got.reward, want.reward)
 
 
 def test_state_of_another_batch_is_refused(field: Field) -> None:
@@ -115,7 +120,9 @@ def test_rows_rotate_through_the_scenes(field: Field) -> None:
     config = SMALL.model_copy(update={"max_steps": 2, "episodes_per_scene": 2})
     env = NavigationEnv(field, 2, config)
     scenes = [env.step(torch.zeros(2, 4)).info["scene_index"].tolist() for _ in range(10)]
-    assert scenes[:4] == [[0, 1]] * 4 and scenes[4:8] == [[1, 0]] * 4 and scenes[8] == [0, 1]
+    assert scenes[:4] == [[0, 1]] * 4
+    assert scenes[4:8] == [[1, 0]] * 4
+    assert scenes[8] == [0, 1]
 
 
 def test_view_gain_sums_to_the_seen_floor_and_pays_nothing_twice(box_scene) -> None:
@@ -147,8 +154,10 @@ def test_the_void_terminates_where_it_is_told_to(box_scene, tensor_only) -> None
     env = NavigationEnv(Field([box_scene]), 1, void, tensor_only=tensor_only)
     ends = [env.step(torch.zeros(1, 4)) for _ in range(4)]
     assert [bool(b.terminated) for b in ends] == [False, False, False, True]
-    assert not any(bool(b.truncated) for b in ends) and bool(ends[-1].info["void"])
-    assert int(env.counters["episode"]) == 1 and int(env.counters["length"]) == 0
+    assert not any(bool(b.truncated) for b in ends)
+    assert bool(ends[-1].info["void"])
+    assert int(env.counters["episode"]) == 1
+    assert int(env.counters["length"]) == 0
     # The time limit truncates as ever.
     env = NavigationEnv(Field([box_scene]), 1, void.model_copy(update={"max_steps": 2}), tensor_only=tensor_only)
     ends = [env.step(torch.zeros(1, 4)) for _ in range(2)]

@@ -76,15 +76,18 @@ def test_stopping_at_the_goal_ends_the_episode_and_pays(apartments):
     put(env, 1, goal[1])
     out = env.step(torch.zeros(3, 4))
     assert out.terminated.tolist() == [False, True, False] == out.info["success"].tolist()
-    assert not out.truncated.any() and out.info["goal"][1, 0] < 0.1
+    assert not out.truncated.any()
+    assert out.info["goal"][1, 0] < 0.1
     terms = out.info["reward_terms"]
     assert terms["goal_success"].tolist() == [0.0, 10.0, 0.0]
     # It is paid for the whole way, which put it there.
     assert float(terms["goal_progress"][1]) == pytest.approx(float(way[1]), abs=0.15)
     assert float(out.reward[1]) == pytest.approx(float(terms["goal_progress"][1]) + 10.0)
     # The next episode has begun, elsewhere and with a goal of its own.
-    assert env.counters["episode"].tolist() == [0, 1, 0] and env.counters["length"].tolist() == [1, 0, 1]
-    assert not torch.equal(env.relative_goals()[1], first[1]) and torch.equal(out.final_obs[0], out.obs[0])
+    assert env.counters["episode"].tolist() == [0, 1, 0]
+    assert env.counters["length"].tolist() == [1, 0, 1]
+    assert not torch.equal(env.relative_goals()[1], first[1])
+    assert torch.equal(out.final_obs[0], out.obs[0])
     assert not torch.equal(out.final_obs[1], out.obs[1])
 
 
@@ -97,9 +100,11 @@ def test_progress_adds_up_to_the_way_and_lives_are_the_same_in_every_program(apa
         paid += a.info["reward_terms"]["goal_progress"]
         for name in ("goal", "way", "success"):
             assert torch.equal(a.info[name], b.info[name]), name
-        assert torch.equal(a.reward, b.reward) and torch.equal(*(env.relative_goals() for env in envs))
+        assert torch.equal(a.reward, b.reward)
+        assert torch.equal(*(env.relative_goals() for env in envs))
     assert torch.allclose(paid, before - a.info["way"], atol=1e-4)
-    assert a.truncated.all() and not a.terminated.any()
+    assert a.truncated.all()
+    assert not a.terminated.any()
 
 
 def test_a_row_has_the_same_goals_alone_and_after_it_was_restored(apartments):

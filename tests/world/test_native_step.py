@@ -39,7 +39,8 @@ def actions(step: int, rows: int) -> torch.Tensor:
 
 def assert_same(a: StepBatch, b: StepBatch, tolerance: float = 0.0) -> None:
     """Everything to the bit; the observations to a tolerance."""
-    assert torch.equal(a.reward, b.reward) and torch.equal(a.truncated, b.truncated)
+    assert torch.equal(a.reward, b.reward)
+    assert torch.equal(a.truncated, b.truncated)
     for name in INFO:
         assert torch.equal(a.info[name], b.info[name]), name
     for name, term in a.info["reward_terms"].items():
@@ -62,7 +63,8 @@ def test_lives_are_those_of_the_tensor_program(field: Field) -> None:
         assert_same(a, b, 1e-7)
         collided, ended = collided + int(a.info["collision"].sum()), ended + int(a.truncated.sum())
     assert_same_state(fast, slow)
-    assert collided > 10 and ended > 40
+    assert collided > 10
+    assert ended > 40
 
 
 def test_four_lanes_fly_the_lives_of_the_numba_tracer(apartments, box_scene, tmp_path: Path) -> None:
@@ -100,14 +102,16 @@ def test_threads_blocks_and_neighbours_change_no_bit(apartments, rows: int) -> N
     one, two = (NavigationEnv(Field(apartments, threads=n), n_rows, large, 3) for n, n_rows in ((1, 8), (2, rows)))
     for step in range(14):
         a, b = one.step(actions(step, 8)), two.step(actions(step, rows))
-        assert torch.equal(a.obs[:rows], b.obs) and torch.equal(a.reward[:rows], b.reward)
+        assert torch.equal(a.obs[:rows], b.obs)
+        assert torch.equal(a.reward[:rows], b.reward)
 
 
 def test_a_row_lives_alike_whoever_steps_it(field: Field) -> None:
     whole, part = NavigationEnv(field, 5, SMALL, seed=8), NavigationEnv(field, 2, SMALL, seed=8, first_row=3)
     for step in range(30):
         a, b = whole.step(actions(step, 5)), part.step(actions(step, 5)[3:])
-        assert torch.equal(a.obs[3:], b.obs) and torch.equal(a.info["scene_index"][3:], b.info["scene_index"])
+        assert torch.equal(a.obs[3:], b.obs)
+        assert torch.equal(a.info["scene_index"][3:], b.info["scene_index"])
 
 
 @pytest.mark.parametrize("seed", [0, 2**62, -5])

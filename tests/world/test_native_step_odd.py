@@ -99,7 +99,8 @@ def test_under_a_sky_half_of_the_rays_miss_and_are_shown_at_exactly_one(tensor_o
         env.load_state_dict(state)
         step = env.step(torch.zeros(2, 4))
         depth, _, valid = step.final_obs[:, :, :, :2].unbind(dim=1)
-        assert not valid.any() and (depth == 1.0).all()
+        assert not valid.any()
+        assert (depth == 1.0).all()
         assert step.final_obs[:, 2, :, 2:].all()
         voids.append(step.info["void"].tolist())
     assert voids == [[False, False], [True, True]]

@@ -103,7 +103,9 @@ def test_told_poses_give_the_answers_of_reckoned_ones(free):
     assert torch.equal(reckoning.begin(seen[0], pose=where[0]), told.begin(seen[0], everyone, where[0]))
     for obs, true, action in zip(seen[1:], where[1:], actions, strict=True):
         answer = reckoning.fly(obs, action)
-        assert answer.shape == (ROWS, OCCUPANCY_INPUTS) and answer.dtype == torch.float32 and answer.isfinite().all()
+        assert answer.shape == (ROWS, OCCUPANCY_INPUTS)
+        assert answer.dtype == torch.float32
+        assert answer.isfinite().all()
         assert torch.allclose(answer, told.follow(obs, true, everyone), atol=1e-3)
     # Without a pose a flight begins with heading 0, wherever it is.
     heading = where[0] * torch.tensor([1.0, 1.0, 1.0, 0.0])
@@ -146,10 +148,12 @@ def test_a_row_that_begins_forgets_and_the_others_do_not(free):
         for obs, action in zip(seen[1:11], actions[:10], strict=True):
             memory.fly(obs, action)
     first = fresh.begin(seen[10])
-    assert torch.equal(used.begin(seen[10][one], one), first[one]) and used.pose[1].tolist() == [0.0] * 4
+    assert torch.equal(used.begin(seen[10][one], one), first[one])
+    assert used.pose[1].tolist() == [0.0] * 4
     for obs, action in zip(seen[11:], actions[10:], strict=True):
         a, b, c = (memory.fly(obs, action) for memory in (used, fresh, other))
-        assert torch.equal(a[1], b[1]) and torch.equal(a[[0, 2, 3]], c[[0, 2, 3]])
+        assert torch.equal(a[1], b[1])
+        assert torch.equal(a[[0, 2, 3]], c[[0, 2, 3]])
     assert not torch.equal(a[1], c[1])
 
 
@@ -219,12 +223,14 @@ def test_a_long_flight_scrolls_and_keeps_the_marks_of_the_window():
         assert np.abs(memory.pose[0, [0, 2]]).max() <= 16.0
     assert told[0, -1 - MOVED] == 1.0
     by = np.rint((middle[0, [0, 2]] - memory.pose[0, [0, 2]]) / CELL).astype(int)
-    assert by[0] * CELL > 30.0 and by[1] == 0
+    assert by[0] * CELL > 30.0
+    assert by[1] == 0
     window = large[0, SIZE + by[0] : 2 * SIZE + by[0], SIZE : 2 * SIZE]
     np.testing.assert_array_equal(memory.marks[0], window)
     # Between the first place that the map still holds and the drone, the floor along the flight has been seen.
     here = int(memory.pose[0, 0] / CELL) + SIZE // 2
-    assert here > SIZE // 2 and (memory.marks[0, : here + 1, SIZE // 2] == FREE | SEEN).all()
+    assert here > SIZE // 2
+    assert (memory.marks[0, : here + 1, SIZE // 2] == FREE | SEEN).all()
 
 
 def test_it_tells_how_the_drone_moved_in_shares_of_what_a_decision_can():
@@ -278,13 +284,15 @@ def test_another_storey_is_another_map():
     assert ((memory.marks & before) == before).all()
     obs, pose = climb(1.6, narrow)
     told = memory.follow(obs, pose, first)
-    assert torch.equal(told, fresh.begin(obs, pose=pose)) and np.array_equal(memory.marks, fresh.marks)
+    assert torch.equal(told, fresh.begin(obs, pose=pose))
+    assert np.array_equal(memory.marks, fresh.marks)
     # The new storey is as thick: from here it is left upwards and downwards alike.
     memory.follow(*climb(3.05, wide), first)
     after = memory.marks.copy()
     assert (after & before == before).all()
     memory.follow(*climb(0.0, narrow), first)
-    assert not np.array_equal(memory.marks, after) and memory.marks.astype(bool).sum() < before.astype(bool).sum()
+    assert not np.array_equal(memory.marks, after)
+    assert memory.marks.astype(bool).sum() < before.astype(bool).sum()
 
 
 def test_recorded_flights_are_flown_again_by_what_was_flown(tmp_path):
@@ -325,4 +333,5 @@ def test_a_goal_keeps_its_place_while_the_map_moves_and_is_told_as_a_bearing():
         assert ((agree > math.cos(math.radians(30))) | (away < 2 * AHEAD[-1] * CELL)).all()
         assert (told[:, -MOVED - 1] == 1.0).all()
     explorer = memory.follow(obs, pose, rows)
-    assert np.isnan(memory._goal).all() and not torch.equal(explorer, told)
+    assert np.isnan(memory._goal).all()
+    assert not torch.equal(explorer, told)

@@ -21,7 +21,9 @@ def actions(step: int, rows: int) -> torch.Tensor:
 def test_the_emulation_refuses_what_a_device_refuses() -> None:
     with emulated_cuda():
         here, there = torch.arange(3.0), torch.zeros(3, device="cuda")
-        assert there.device == torch.device("cuda:0") and there.new_ones(2).is_cuda and there.to("cuda") is there
+        assert there.device == torch.device("cuda:0")
+        assert there.new_ones(2).is_cuda
+        assert there.to("cuda") is there
         for wrong in (lambda: here + there, lambda: there[here.long()], lambda: torch.stack([here, there])):
             with pytest.raises(RuntimeError, match="tensors on cuda:0 and cpu"):
                 wrong()
@@ -30,7 +32,8 @@ def test_the_emulation_refuses_what_a_device_refuses() -> None:
         there[1] = 4
         there.view(3, 1)[2] = 5
         there += here.to("cuda")
-        assert there.cpu().tolist() == there.tolist() == [0, 5, 7] and not isinstance(there.cpu(), DeviceTensor)
+        assert there.cpu().tolist() == there.tolist() == [0, 5, 7]
+        assert not isinstance(there.cpu(), DeviceTensor)
         assert isinstance(torch.tensor([1.0], device="cuda:0"), DeviceTensor)
 
 
@@ -41,11 +44,14 @@ def test_a_field_answers_on_its_device_and_in_what_it_is_given(apartments) -> No
     hits, distance = on_cpu.cast_rays(origins, directions, rows), on_cpu.distance(origins, rows)
     with emulated_cuda():
         field = Field(apartments, device="cuda")
-        assert field.device == torch.device("cuda:0") and field.tracer == "cuda"
+        assert field.device == torch.device("cuda:0")
+        assert field.tracer == "cuda"
         there = field.cast_rays(origins.to("cuda"), directions.to("cuda"), rows.to("cuda"))
         again = field.cast_rays(origins.to("cuda"), directions.to("cuda"), rows.to("cuda"), out=there)
-        assert again is there and isinstance(there.depth, DeviceTensor)
-        assert torch.equal(there.depth.cpu(), hits.depth) and torch.equal(there.semantic.cpu(), hits.semantic)
+        assert again is there
+        assert isinstance(there.depth, DeviceTensor)
+        assert torch.equal(there.depth.cpu(), hits.depth)
+        assert torch.equal(there.semantic.cpu(), hits.semantic)
         assert torch.equal(field.distance(origins.to("cuda"), rows.to("cuda")).cpu(), distance)
         near = field.within(origins.to("cuda"), rows.to("cuda"), 1.0)
         assert near.tolist() == on_cpu.within(origins, rows, 1.0).tolist()
@@ -111,7 +117,9 @@ def test_the_emulated_graph_replays_the_device_alone() -> None:
             x += y.view(2, 1)[0]
         for _ in range(2):
             graph.replay()
-        assert count == 1 and x.tolist() == [7, 7] and y.tolist() == [4, 4]
+        assert count == 1
+        assert x.tolist() == [7, 7]
+        assert y.tolist() == [4, 4]
         for wrong in (lambda: x.sum().item(), lambda: x.cpu(), lambda: x.copy_(torch.ones(2)), lambda: x[x > 0]):
             with pytest.raises(RuntimeError, match="not permitted"), torch.cuda.graph(torch.cuda.CUDAGraph()):
                 wrong()

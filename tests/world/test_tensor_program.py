@@ -53,10 +53,12 @@ def test_a_panorama_reads_alike_in_kernel_and_tensors(
     band = torch.tensor([2.5, 0.04, 4.0])
     fast, slow = (PanoramaReader(config, CPU, tracer=t).read(hits, band) for t in (native, None))
     assert torch.equal(fast.fractions, slow.fractions)
-    assert torch.equal(fast.front, slow.front) and torch.equal(fast.reach, slow.reach)
+    assert torch.equal(fast.front, slow.front)
+    assert torch.equal(fast.reach, slow.reach)
     assert torch.equal(fast.obs[:, 1:], slow.obs[:, 1:])
     assert float((fast.obs[:, 0] - slow.obs[:, 0]).abs().max()) <= 2e-7 * (1 + 1 / math.log1p(reach))
-    assert float(fast.obs[:, 0].max()) == 1.0 and bool((fast.obs[:, 0][~valid.view_as(fast.obs[:, 0])] == 1.0).all())
+    assert float(fast.obs[:, 0].max()) == 1.0
+    assert bool((fast.obs[:, 0][~valid.view_as(fast.obs[:, 0])] == 1.0).all())
 
 
 @pytest.mark.parametrize("kernels", [True, False])
@@ -83,7 +85,8 @@ def test_normalised_depth_of_the_kernel_is_close_over_the_whole_range(native: Na
     depth = torch.cat([torch.zeros(1), torch.logspace(-6, 5, 4 * 4096 - 1)])[None]
     hits = RayHits(depth, torch.ones_like(depth, dtype=torch.int32), torch.ones_like(depth, dtype=torch.bool))
     value = PanoramaReader(config, CPU, tracer=native).read(hits, torch.ones(1)).obs[0, 0].flatten()
-    assert float(value[0]) == 0.0 and float(value[-1]) == pytest.approx(1.0, abs=1e-6)
+    assert float(value[0]) == 0.0
+    assert float(value[-1]) == pytest.approx(1.0, abs=1e-6)
     exact = torch.log1p(depth[0].double()) / math.log1p(1e5)
     assert float((value - exact).abs().max()) <= 2e-7 * (1 + 1 / math.log1p(1e5))
     near = depth[0] < 100
@@ -165,7 +168,8 @@ def test_an_action_that_is_no_number_flies_as_zero_and_is_told(field: Field) -> 
     batch, expected = env.step(wrong), calm.step(torch.zeros(3, 4))
     assert batch.info["action_fault"].tolist() == [False, True, False]
     assert not expected.info["action_fault"].any()
-    assert torch.equal(batch.obs, expected.obs) and torch.equal(batch.reward, expected.reward)
+    assert torch.equal(batch.obs, expected.obs)
+    assert torch.equal(batch.reward, expected.reward)
 
 
 def test_returned_tensors_are_the_callers(field: Field) -> None:
@@ -178,7 +182,8 @@ def test_returned_tensors_are_the_callers(field: Field) -> None:
     assert torch.equal(first, kept)
     for batch, obs, position, scene in batches:
         assert torch.equal(batch.obs, obs)
-        assert torch.equal(batch.info["position"], position) and torch.equal(batch.info["scene_index"], scene)
+        assert torch.equal(batch.info["position"], position)
+        assert torch.equal(batch.info["scene_index"], scene)
 
 
 def test_thousands_of_drones_in_several_scenes_are_one_batch(field: Field) -> None:
@@ -187,7 +192,8 @@ def test_thousands_of_drones_in_several_scenes_are_one_batch(field: Field) -> No
     for step in range(5):
         action = actions(step, 4096)
         a, b = many.step(action), few.step(action[:3])
-        assert torch.equal(a.obs[:3], b.obs) and torch.equal(a.reward[:3], b.reward)
+        assert torch.equal(a.obs[:3], b.obs)
+        assert torch.equal(a.reward[:3], b.reward)
     assert set(a.info["scene_index"].tolist()) == {0, 1}
     assert bool(torch.isfinite(a.reward).all())
 
@@ -219,4 +225,5 @@ def test_a_step_takes_no_product_along_an_axis(field: Field) -> None:
     env = NavigationEnv(field, 3, SMALL, seed=0, tensor_only=True)
     with Names():
         env.step(actions(0, 3))
-    assert "aten::scatter_" in asked and "aten::prod" not in asked
+    assert "aten::scatter_" in asked
+    assert "aten::prod" not in asked

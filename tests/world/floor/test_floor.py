@@ -61,7 +61,8 @@ def test_a_scene_without_a_floor_says_so() -> None:
     with pytest.raises(SceneError, match="scene 'awning' has no floor: nothing lies beneath most of its free space"):
         FloorMap(field, 0, 0.1, 0.2)
     verdict = scene_verdict(field, 0)
-    assert verdict.verdict == "FAIL" and "no floor" in verdict.reason
+    assert verdict.verdict == "FAIL"
+    assert "no floor" in verdict.reason
 
 
 def flat(low: tuple[float, float], high: tuple[float, float]) -> np.ndarray:
@@ -100,7 +101,9 @@ def test_what_leads_to_an_edge_of_the_plan_is_no_hole(side) -> None:
         surface[(2 + side[0]) // 2, :, (2 + side[1]) // 2] = surface[side[0], :, side[1]] = False
     over = over_floor(surface)
     assert bool(over[2, 2, 2]) is (side is None)
-    assert over[4, 1:, 4].all() and not over[:, 0].all() and over[1, 0, 1]
+    assert over[4, 1:, 4].all()
+    assert not over[:, 0].all()
+    assert over[1, 0, 1]
 
 
 def test_walls_alone_are_no_floor_with_a_hole() -> None:

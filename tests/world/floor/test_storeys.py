@@ -33,7 +33,8 @@ def truth_of(scene):
 
 def test_a_slab_makes_two_storeys_and_the_hall_belongs_to_the_lower(house):
     _, truth = truth_of(house)
-    assert len(truth.levels) == 2 and truth.levels[1] == pytest.approx(2.8, abs=0.21)
+    assert len(truth.levels) == 2
+    assert truth.levels[1] == pytest.approx(2.8, abs=0.21)
     assert truth.reachable[0].sum() * 0.01 == pytest.approx(7.6 * 3.6, rel=0.04)
     assert truth.reachable[1].sum() * 0.01 == pytest.approx(6.0 * 3.6, rel=0.06)
     assert truth.area == pytest.approx(7.6 * 3.6 + 6.0 * 3.6, rel=0.05)
@@ -49,11 +50,14 @@ def test_a_look_counts_on_the_drones_own_storey(house):
     lower, both = seen(below), seen(below, above, below)
     # Two looks of the same plan from one storey each: what the second adds is as much as the first, and a third none.
     assert both.seen[1] == pytest.approx(2 * lower.seen[0], rel=0.02)
-    assert both.seen[2] == both.seen[1] and both.visited.tolist() == [0.25, 0.5, 0.5]
+    assert both.seen[2] == both.seen[1]
+    assert both.visited.tolist() == [0.25, 0.5, 0.5]
     # High up in the hall there is no floor of that storey to be flown over.
-    assert seen((7.0, 3.8, 2.0)).visited.tolist() == [0.0] and seen((7.0, 1.2, 2.0)).visited.tolist() == [0.25]
+    assert seen((7.0, 3.8, 2.0)).visited.tolist() == [0.0]
+    assert seen((7.0, 1.2, 2.0)).visited.tolist() == [0.25]
     assert lower.seen_share[0] < 60
-    assert (both.seen_cells[0] == lower.seen_cells[0]).all() and not lower.seen_cells[1].any()
+    assert (both.seen_cells[0] == lower.seen_cells[0]).all()
+    assert not lower.seen_cells[1].any()
     assert both.seen_cells[1].sum() == pytest.approx(both.seen_cells[0].sum(), rel=0.02)
 
 
@@ -73,7 +77,8 @@ def test_the_reward_pays_a_look_on_each_storey_once(house, program):
         return float(env.step(torch.zeros(1, 4)).info["reward_terms"]["view_gain"])
 
     below, above = gain(1.2), gain(3.8)
-    assert below == pytest.approx(math.pi * 1.5**2, rel=0.15) and above == below
+    assert below == pytest.approx(math.pi * 1.5**2, rel=0.15)
+    assert above == below
     assert gain(1.2) == gain(3.8) == 0.0
     fraction = 2 * below / env.floors[0].area
     assert float(env.view.fraction(env.counters["scene"])[0]) == pytest.approx(fraction, rel=1e-5)
@@ -94,7 +99,8 @@ def test_kernels_and_tensors_mark_storeys_alike(house):
         assert torch.equal(view.mark(place, yaw, reach, scene), fan_gain(view, place, yaw, reach, scene, seen))
     assert torch.equal(view.seen, seen)
     size = maps[0].reachable.numel()
-    assert view.seen[::2, :size].any() and view.seen[::2, size : 2 * size].any()
+    assert view.seen[::2, :size].any()
+    assert view.seen[::2, size : 2 * size].any()
     # A scene of one storey has nothing behind its plan.
     assert not view.seen[1::2, maps[1].storeys.size :].any()
 
@@ -105,7 +111,8 @@ def test_a_map_from_above_shows_the_floor_of_its_storey(house):
     lower, upper = (overhead(field, 0, height, floor) for height in (1.2, 3.8))
     seen = np.zeros(floor.storeys.size, bool)
     seen[: floor.storeys[0].size] = True
-    assert (tint_seen(lower, seen) != lower.image).any() and (tint_seen(upper, seen) == upper.image).all()
+    assert (tint_seen(lower, seen) != lower.image).any()
+    assert (tint_seen(upper, seen) == upper.image).all()
     # The hall is floor below and none above.
     assert (lower.floor >= 0).sum() > 1.2 * (upper.floor >= 0).sum()
     path = np.array([[2.0, 1.2, 2.0], [7.0, 1.2, 2.0], [7.0, 3.8, 2.0], [2.0, 3.8, 2.0]], np.float32)
@@ -113,7 +120,8 @@ def test_a_map_from_above_shows_the_floor_of_its_storey(house):
         top_down_map(field, 0, {"a": path}, floor),
         top_down_map(field, 0, {"a": path}, floor, floor.storeys),
     )
-    assert plain.startswith(b"\x89PNG") and plain != tinted
+    assert plain.startswith(b"\x89PNG")
+    assert plain != tinted
     with pytest.raises(EvaluationError, match="a layer for each storey"):
         top_down_map(field, 0, {"a": path}, floor, floor.storeys[0])
 
@@ -125,7 +133,8 @@ def test_the_planner_sees_one_storey_after_the_other(house):
     result = evaluate("planner", course)
     path = result.trajectories[0]
     storeys = storey_of(path[:, 1], course.truths[0].levels)
-    assert set(storeys) == {0, 1} and result.summary["c_vis_final"] > 95
+    assert set(storeys) == {0, 1}
+    assert result.summary["c_vis_final"] > 95
     assert result.summary["collisions_per_minute"] == 0
     changes = np.flatnonzero(np.diff(storeys))
     assert (path[changes, 0] > 6.0).all()
@@ -146,7 +155,8 @@ def test_tables_slopes_and_stairs_are_no_storeys():
     assert len(find_storeys(free, 0.1)[0]) == 1
     slope = np.arange(60)[None, :, None] >= np.arange(60)[:, None, None] * 0.8
     layers, floors = find_storeys(np.broadcast_to(slope, (60, 60, 60)).copy(), 0.1)
-    assert len(layers) == 1 and floors[0].all()
+    assert len(layers) == 1
+    assert floors[0].all()
 
 
 def test_heights_between_levels_belong_to_the_storey_below():
@@ -161,10 +171,12 @@ def test_furniture_is_no_storey_however_much_there_is():
     for n in range(8):
         free[12 * n + 2 : 12 * n + 12, 28:32, 10:30] = False
     first, floors = find_storeys(free, 0.1)
-    assert first.tolist() == [0] and floors.shape == (1, 100, 80)
+    assert first.tolist() == [0]
+    assert floors.shape == (1, 100, 80)
     free[5:95, 36:40, 65:75] = False
     first, floors = find_storeys(free, 0.1)
-    assert first.tolist() == [0, 40] and floors[1].sum() == 90 * 10
+    assert first.tolist() == [0, 40]
+    assert floors[1].sum() == 90 * 10
 
 
 @pytest.mark.parametrize(("ceiling", "deep", "least", "most"), [(2.6, -3.0, 1.1, 1.4), (1.8, -1.5, 0.75, 1.05)])
@@ -186,4 +198,6 @@ def test_starts_stand_on_the_floor_beside_a_pit(ceiling, deep, least, most):
         hole[0][0] < x < hole[1][0] and hole[0][1] < z < hole[1][1] for x, _, z in (s.position for s in course.starts)
     ]
     heights = {round(start.position[1], 2) for start in course.starts}
-    assert len(heights) == 1 and least < heights.pop() < most and not all(inside)
+    assert len(heights) == 1
+    assert least < heights.pop() < most
+    assert not all(inside)

@@ -37,16 +37,19 @@ def test_one_drone_passes_gymnasiums_checks(apartments) -> None:
 def test_the_batch_is_made_by_name_and_says_how_it_resets(apartments) -> None:
     envs = batch(apartments)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    assert envs.num_envs == 3 and envs.single_observation_space.shape == (3, 16, 6)
+    assert envs.num_envs == 3
+    assert envs.single_observation_space.shape == (3, 16, 6)
     assert envs.single_action_space == gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
     obs, info = envs.reset(seed=3)
-    assert envs.observation_space.contains(obs) and info["_position"].all()
+    assert envs.observation_space.contains(obs)
+    assert info["_position"].all()
     envs.action_space.seed(0)
     for _ in range(12):
         obs, reward, terminated, truncated, info = envs.step(envs.action_space.sample())
         assert envs.observation_space.contains(obs)
         assert reward.shape == terminated.shape == truncated.shape == (3,)
-        assert terminated.dtype == truncated.dtype == bool and reward.dtype == np.float64
+        assert terminated.dtype == truncated.dtype == bool
+        assert reward.dtype == np.float64
 
 
 def test_the_batch_flies_as_the_environment_itself(apartments) -> None:
@@ -59,7 +62,8 @@ def test_the_batch_flies_as_the_environment_itself(apartments) -> None:
         action = rng.uniform(-1, 1, (3, 4)).astype(np.float32)
         obs, reward, _, truncated, _ = envs.step(action)
         want = plain.step(torch.from_numpy(action))
-        assert np.array_equal(obs, want.obs.numpy()) and np.array_equal(reward, want.reward.numpy())
+        assert np.array_equal(obs, want.obs.numpy())
+        assert np.array_equal(reward, want.reward.numpy())
         assert np.array_equal(truncated, want.truncated.numpy())
 
 
@@ -72,7 +76,9 @@ def test_an_ended_episode_is_told_in_final_obs_and_final_info(apartments) -> Non
         want = plain.step(torch.zeros(3, 4))
         assert ("final_obs" in info) == (step == 4)
         assert info["_speed"].all() == (step < 4)
-    assert truncated.all() and info["_final_obs"].all() and info["_final_info"].all()
+    assert truncated.all()
+    assert info["_final_obs"].all()
+    assert info["_final_info"].all()
     assert np.array_equal(np.stack(list(info["final_obs"])), want.final_obs.numpy())
     assert info["final_info"]["episode_length"].tolist() == [5, 5, 5]
     assert info["final_info"]["_reward_terms"].all()
@@ -92,7 +98,8 @@ def test_seeds_repeat_and_resets_go_on(apartments) -> None:
     envs = batch(apartments)
     first, second = envs.reset(seed=5)[0], envs.reset()[0]
     assert not np.array_equal(first, second)
-    assert np.array_equal(envs.reset(seed=5)[0], first) and np.array_equal(envs.reset()[0], second)
+    assert np.array_equal(envs.reset(seed=5)[0], first)
+    assert np.array_equal(envs.reset()[0], second)
     assert not np.array_equal(envs.reset(seed=6)[0], first)
 
 
@@ -108,14 +115,17 @@ def test_a_panorama_is_drawn_forward_in_the_middle(apartments) -> None:
         envs.unwrapped.render()
     envs.reset(seed=0)
     frames = envs.render()
-    assert len(frames) == 3 and frames[0].shape == (6 * 32, 512, 3) and frames[0].dtype == np.uint8
+    assert len(frames) == 3
+    assert frames[0].shape == (6 * 32, 512, 3)
+    assert frames[0].dtype == np.uint8
     from navi_core.world.sensor.rendering import panorama_image
 
     image = np.ones((3, 8, 4), np.float32)
     image[2] = 0.0
     image[:, 0, 0] = [0.0, 1.0, 1.0]  # one near surface, straight ahead and up
     drawn = panorama_image(image)
-    assert drawn[0, 4 * 64].tolist() == [255, 250, 220] and int((drawn.sum(axis=2) > 0).sum()) == 64 * 64
+    assert drawn[0, 4 * 64].tolist() == [255, 250, 220]
+    assert int((drawn.sum(axis=2) > 0).sum()) == 64 * 64
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,14 @@ def test_an_episode_begins_where_one_says_and_the_next_where_it_is_drawn(one, ap
     place = second["position"] + np.float32([0.0, 0.05, 0.0])
     there = {"scene": apartments[1].name, "position": place, "yaw": 1.0}
     obs, info = one.reset(seed=4, options=there)
-    assert info["scene_index"] == 1 and np.array_equal(info["position"], there["position"])
+    assert info["scene_index"] == 1
+    assert np.array_equal(info["position"], there["position"])
     assert info["yaw"] == pytest.approx(1.0)
     again, _ = one.reset(options=there)
     assert np.array_equal(obs, again)
     env = one.unwrapped.env
-    assert np.array_equal(obs, env.observe().numpy()[0]) and float(env._drone_state["velocity"].abs().sum()) == 0.0
+    assert np.array_equal(obs, env.observe().numpy()[0])
+    assert float(env._drone_state["velocity"].abs().sum()) == 0.0
     assert not np.array_equal(one.reset()[1]["position"], there["position"])
     assert np.array_equal(one.reset(seed=4)[0], drawn)
 
@@ -64,7 +66,9 @@ def test_a_spawn_that_is_named_flies_as_the_spawn_itself(one) -> None:
     one.reset(seed=9, options={name: info[name] for name in ("position", "yaw")} | {"scene": info["scene_index"]})
     for obs, reward, *_, told in flown:
         got = one.step(np.float32([0.4, 0, 0, 0.2]))
-        assert np.array_equal(got[0], obs) and got[1] == reward and got[4]["reward_terms"] == told["reward_terms"]
+        assert np.array_equal(got[0], obs)
+        assert got[1] == reward
+        assert got[4]["reward_terms"] == told["reward_terms"]
 
 
 @pytest.mark.parametrize(
@@ -112,13 +116,18 @@ def test_a_drone_flies_to_a_goal_of_ones_own(goal_env) -> None:
         warnings.filterwarnings("ignore", message=".*(infinity|Box observation space).*")
         check_env(goal_env.unwrapped)
     obs, info = goal_env.reset(seed=3)
-    assert goal_env.observation_space.contains(obs) and set(obs) == {"view", "goal"}
+    assert goal_env.observation_space.contains(obs)
+    assert set(obs) == {"view", "goal"}
     start = info["position"]
     obs, _ = goal_env.reset(seed=3, options={"position": start, "goal": start + np.float32([0, 0, 0.05])})
     assert obs["goal"][0] == pytest.approx(np.log1p(0.05), abs=1e-3)
     obs, reward, terminated, truncated, info = goal_env.step(np.zeros(4, np.float32))
-    assert terminated and not truncated and info["success"] and reward > 5
-    assert info["reward_terms"]["goal_success"] == 10.0 and goal_env.observation_space.contains(obs)
+    assert terminated
+    assert not truncated
+    assert info["success"]
+    assert reward > 5
+    assert info["reward_terms"]["goal_success"] == 10.0
+    assert goal_env.observation_space.contains(obs)
     with pytest.raises(ConfigError, match="has ended; call reset"):
         goal_env.step(np.zeros(4, np.float32))
     _, info = goal_env.reset()
@@ -133,20 +142,26 @@ def test_the_goal_of_a_place_is_drawn_far_enough_from_there(goal_env) -> None:
         drawn.add(int(env.goals.index[0]))
         assert float(env.goals.way[0]) >= env.config.goal.min_distance
         assert obs["goal"][0] > 0
-    assert 0 not in drawn and len(drawn) == 2
+    assert 0 not in drawn
+    assert len(drawn) == 2
 
 
 def test_rows_get_places_of_their_own(apartments) -> None:
     envs = batch(apartments, name=adapter.GOAL_ENV_ID, config=GOALS)
     obs, info = envs.reset(seed=1, options={"scene": [1, 0, 1], "yaw": 0.5})
-    assert info["scene_index"].tolist() == [1, 0, 1] and np.allclose(info["yaw"], 0.5)
+    assert info["scene_index"].tolist() == [1, 0, 1]
+    assert np.allclose(info["yaw"], 0.5)
     goals = info["position"] + np.float32([0, 0.1, 0])
     obs, _ = envs.reset(options={"position": info["position"], "scene": [1, 0, 1], "goal": goals})
-    assert envs.observation_space.contains(obs) and np.allclose(obs["goal"], [[0, 0, 0, 0.1]] * 3, atol=1e-5)
+    assert envs.observation_space.contains(obs)
+    assert np.allclose(obs["goal"], [[0, 0, 0, 0.1]] * 3, atol=1e-5)
     obs, reward, terminated, _, info = envs.step(np.zeros((3, 4)))
-    assert terminated.all() and info["final_info"]["success"].all() and (reward > 5).all()
+    assert terminated.all()
+    assert info["final_info"]["success"].all()
+    assert (reward > 5).all()
     assert np.allclose(info["final_obs"][1]["goal"], [0, 0, 0, 0.1], atol=1e-5)
-    assert envs.observation_space.contains(obs) and (obs["goal"][:, 0] > 0.5).all()
+    assert envs.observation_space.contains(obs)
+    assert (obs["goal"][:, 0] > 0.5).all()
 
 
 def test_the_seed_of_a_reset_says_what_is_flown_whatever_an_environment_was_made_with(apartments) -> None:
@@ -154,7 +169,8 @@ def test_the_seed_of_a_reset_says_what_is_flown_whatever_an_environment_was_made
     for arguments in ({}, {}, {"seed": 9}):
         env = gymnasium.make(adapter.GOAL_ENV_ID, scenes=apartments[:1], config=GOALS, **arguments)
         flights.append(env.reset(seed=11)[0]["goal"])
-    assert np.array_equal(flights[0], flights[1]) and np.array_equal(flights[0], flights[2])
+    assert np.array_equal(flights[0], flights[1])
+    assert np.array_equal(flights[0], flights[2])
 
 
 def test_next_step_resets_as_gymnasiums_own_vector_does(apartments) -> None:
@@ -173,7 +189,9 @@ def test_next_step_resets_as_gymnasiums_own_vector_does(apartments) -> None:
         obs, reward, _, truncated, info = mine.step(action)
         for row in range(3):
             if waits[row]:
-                assert reward[row] == 0 and not truncated[row] and not info["_speed"][row]
+                assert reward[row] == 0
+                assert not truncated[row]
+                assert not info["_speed"][row]
                 assert np.array_equal(obs[row], first[row])
             else:
                 queue[row].append((action[row], obs[row], reward[row], truncated[row]))
@@ -183,7 +201,8 @@ def test_next_step_resets_as_gymnasiums_own_vector_does(apartments) -> None:
             after, paid, _, over, told = same.step(np.stack([head[0] for head in heads]))
             for row in range(3):
                 shown = told["final_obs"][row] if over[row] else after[row]
-                assert np.array_equal(shown, heads[row][1]) and paid[row] == heads[row][2]
+                assert np.array_equal(shown, heads[row][1])
+                assert paid[row] == heads[row][2]
                 assert over[row] == heads[row][3]
         first[truncated] = mine.unwrapped._next["view"][truncated]
         waits, ends = truncated.copy(), ends + int(truncated.sum())
@@ -206,7 +225,8 @@ def test_disabled_waits_for_the_reset_of_a_row(apartments) -> None:
         with pytest.raises(ConfigError, match="ended in rows"):
             envs.step(np.zeros((3, 4)))
         obs, info = envs.reset(options={"reset_mask": truncated})
-        assert np.array_equal(obs, after) and np.array_equal(info["_position"], truncated)
+        assert np.array_equal(obs, after)
+        assert np.array_equal(info["_position"], truncated)
     with pytest.raises(ConfigError, match="reset_mask"):
         envs.reset(options={"reset_mask": np.zeros(3, bool)})
     with pytest.raises(ConfigError, match="reset_mask"):
@@ -242,7 +262,9 @@ def test_an_environment_of_ones_own_is_copied_with_what_it_adds(apartments) -> N
     env = NavigationEnv(Field(apartments[:1]), 2, EnvConfig(**SMALL), seed=1)
     env.mine = [1, 2]
     for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
-        assert twin.mine == [1, 2] and twin.mine is not env.mine and twin.seed == 1
+        assert twin.mine == [1, 2]
+        assert twin.mine is not env.mine
+        assert twin.seed == 1
 
 
 class Counted(NavigationEnv):
@@ -266,8 +288,10 @@ def test_what_a_reset_of_ones_own_has_set_is_copied_as_it_stands(apartments) -> 
     env.step(torch.zeros(2, 4))
     for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
         twin.step(torch.zeros(2, 4))
-        assert twin.flown.tolist() == [6, 6] and env.flown.tolist() == [4, 4]
-        assert twin.unit == [2] and twin.unit is not env.unit
+        assert twin.flown.tolist() == [6, 6]
+        assert env.flown.tolist() == [4, 4]
+        assert twin.unit == [2]
+        assert twin.unit is not env.unit
 
 
 def test_the_time_limit_of_a_batch_is_gymnasiums(apartments) -> None:

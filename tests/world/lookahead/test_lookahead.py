@@ -58,13 +58,16 @@ def test_one_call_tells_the_terms_that_the_tensor_program_tells(scenes: list, th
         assert torch.equal(foreseen.collided, other.collided)
         assert torch.allclose(foreseen.velocity, other.velocity, atol=1e-5)
         assert torch.allclose(terms, twin, atol=2e-5)
-        assert torch.equal(fewer, terms[some]) and torch.equal(fewer_twin, twin[some])
+        assert torch.equal(fewer, terms[some])
+        assert torch.equal(fewer_twin, twin[some])
         for name in ("visits", "seen", "shares"):
             assert torch.equal(getattr(pasts[0], name), getattr(pasts[1], name)), name
         hits, gains = hits + int(foreseen.collided.sum()), gains + int((terms[:, 9] > 0).sum())
         obs = env.step(action).obs
-    assert hits > 10 and gains > 100
-    assert pasts[0].visits[rows].any(dim=1).all() and not pasts[0].visits[rows + 1].any()
+    assert hits > 10
+    assert gains > 100
+    assert pasts[0].visits[rows].any(dim=1).all()
+    assert not pasts[0].visits[rows + 1].any()
     pasts[0].forget(rows)
     assert not any(getattr(pasts[0], name).any() for name in ("visits", "seen", "shares"))
 
@@ -122,4 +125,5 @@ def test_what_a_motion_brings_in_an_empty_room_is_what_hand_and_rule_say(box_sce
     before, after = field.distance(middle, scene), field.distance(foreseen.position, scene)
     assert terms[0, 1] == pytest.approx(0.8 * way * float(1 - near), abs=1e-5)
     assert terms[0, 2] == pytest.approx(0.2 * float(after - before), abs=1e-5)
-    assert terms[0, 8] == 0.0 and not foreseen.collided
+    assert terms[0, 8] == 0.0
+    assert not foreseen.collided

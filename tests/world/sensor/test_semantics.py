@@ -38,7 +38,8 @@ def test_ids_are_one_based_sorted_by_name_and_shared_by_scenes() -> None:
     assert field.semantic_names == {1: "surface", 2: "carpet", 3: "wall", 4: "zebra"}
     assert look(field) == [[3, 4, 1], [3, 2, 1]]
     turned = Field([SECOND, FIRST])
-    assert turned.vocabulary == field.vocabulary and look(turned) == look(field)[::-1]
+    assert turned.vocabulary == field.vocabulary
+    assert look(turned) == look(field)[::-1]
 
 
 def test_names_that_a_given_vocabulary_lacks_are_unknown_surfaces() -> None:

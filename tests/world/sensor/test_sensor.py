@@ -42,11 +42,13 @@ def test_observation_channels(box_scene) -> None:
     sensor = SphericalSensor(Field([box_scene]), 16, 5, 100.0)
     hits = sensor.cast(torch.tensor([[0.0, 1.25, 0.0]]), torch.zeros(1), torch.zeros(1, dtype=torch.int64))
     obs = sensor.observation(hits)
-    assert obs.shape == (1, 3, 16, 5) and obs.dtype == torch.float32
+    assert obs.shape == (1, 3, 16, 5)
+    assert obs.dtype == torch.float32
     depth = denormalise_depth(obs[0, 0], 100.0)
     assert depth[:, 0].tolist() == pytest.approx([1.25] * 16, abs=1e-3)  # straight up: the ceiling
     assert float(depth[0, 2]) == pytest.approx(2.0, abs=1e-3)  # straight ahead: the wall
-    assert (obs[0, 1] == 1).all() and (obs[0, 2] == 1).all()
+    assert (obs[0, 1] == 1).all()
+    assert (obs[0, 2] == 1).all()
 
 
 def test_a_miss_reads_one_zero_zero(box_scene) -> None:

@@ -57,14 +57,16 @@ def test_rays_drop_out_at_the_stated_rate_and_look_like_misses() -> None:
     obs = spoil(16, 4.0, dropout=0.25)
     lost = obs[:, 2] == 0
     assert float(lost.double().mean()) == pytest.approx(0.25, abs=0.01)
-    assert bool((obs[:, 0][lost] == 1).all()) and bool((obs[:, 1][lost] == 0).all())
+    assert bool((obs[:, 0][lost] == 1).all())
+    assert bool((obs[:, 1][lost] == 0).all())
     assert torch.equal(obs[:, :2][:, :, ~lost[0]][0], wall(1, 4.0)[0, :2][:, ~lost[0]])  # the others are untouched
     assert bool((spoil(2, 4.0, dropout=1.0)[:, 2] == 0).all())
 
 
 def test_depth_stays_within_the_range_and_misses_stay_misses() -> None:
     obs = spoil(4, 0.01, depth_additive=1.0)
-    assert float(obs[:, 0].min()) == 0.0 and bool((obs[:, 2] == 1).all())
+    assert float(obs[:, 0].min()) == 0.0
+    assert bool((obs[:, 2] == 1).all())
     assert float(spoil(4, 99.9, depth_additive=50.0)[:, 0].max()) == 1.0
     keys = torch.arange(1)
     miss = torch.zeros(1, 3, 8, 4)
@@ -98,7 +100,8 @@ def test_rewards_and_flight_see_the_truth(field: Field, tensor_only: bool) -> No
     noisy = NavigationEnv(field, 3, EnvConfig(**FLIGHT, sensor=NOISY), seed=1, tensor_only=tensor_only)
     assert not torch.equal(clean.reset(), noisy.reset())  # the spawn pool's observation is spoilt at use
     for a, b in zip(fly(clean, 30), fly(noisy, 30)):
-        assert torch.equal(a.reward, b.reward) and torch.equal(a.truncated, b.truncated)
+        assert torch.equal(a.reward, b.reward)
+        assert torch.equal(a.truncated, b.truncated)
         assert torch.equal(a.info["position"], b.info["position"])
         for true, spoilt in ((a.obs, b.obs), (a.final_obs, b.final_obs)):
             both = spoilt[:, 2] == 1
@@ -119,7 +122,8 @@ def test_a_restored_environment_meets_the_same_faults(field: Field, sensor: dict
     other.load_state_dict(saved)
     fly(alone, 8)
     for want, got, one in zip(expected, fly(other, 16, 8), fly(alone, 16, 8)):
-        assert torch.equal(got.obs, want.obs) and torch.equal(got.final_obs, want.final_obs)
+        assert torch.equal(got.obs, want.obs)
+        assert torch.equal(got.final_obs, want.final_obs)
         assert torch.equal(one.obs, want.obs[:1])
 
 

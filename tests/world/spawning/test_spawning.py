@@ -65,9 +65,12 @@ def test_verdicts_follow_viability_and_the_best_candidate(box_scene) -> None:
     inside = scene_verdict(Field([box_scene]), 0)
     assert (inside.verdict, inside.viable, inside.best_starvation) == ("PASS", 175, 0.0)
     wide = scene_verdict(open_air(3.0), 0)
-    assert wide.verdict == "MARGINAL" and wide.viable > 0 and 0.5 <= wide.best_starvation < 0.7
+    assert wide.verdict == "MARGINAL"
+    assert wide.viable > 0
+    assert 0.5 <= wide.best_starvation < 0.7
     narrow = scene_verdict(open_air(0.5), 0)
-    assert (narrow.verdict, narrow.viable) == ("FAIL", 0) and narrow.best_starvation >= 0.7
+    assert (narrow.verdict, narrow.viable) == ("FAIL", 0)
+    assert narrow.best_starvation >= 0.7
     few = scene_verdict(Field([box_scene]), 0, SpawnConfig(grid=(1, 1, 3)))
     assert (few.verdict, few.viable) == ("MARGINAL", 3)  # PASS takes four
 
@@ -91,7 +94,8 @@ def test_scattered_spawns_lie_anywhere_reachable_and_head_anywhere(box_scene) ->
     field, config = Field([box_scene]), SpawnConfig(scattered=400)
     position, yaw = scattered_spawns(field, 0, config)
     again = scattered_spawns(field, 0, config)
-    assert torch.equal(position, again[0]) and torch.equal(yaw, again[1])
+    assert torch.equal(position, again[0])
+    assert torch.equal(yaw, again[1])
     assert len(position) == len(yaw) == 400
     low, high = field.bounds(0)
     # The best-scored grid leaves a fifth out on each side; these come as near to the walls as a drone may.
@@ -99,7 +103,8 @@ def test_scattered_spawns_lie_anywhere_reachable_and_head_anywhere(box_scene) ->
     outside = (position < torch.from_numpy(low) + reach) | (position > torch.from_numpy(high) - reach)
     assert 0.5 < outside.any(dim=1).float().mean() < 0.95  # 1 − 0.6³ = 0.78 of the volume
     clearance = field.distance(position, torch.zeros(400, dtype=torch.int64))
-    assert clearance.min() >= 0.2 and clearance.min() < 0.35
+    assert clearance.min() >= 0.2
+    assert clearance.min() < 0.35
     assert ((yaw >= 0) & (yaw < 2 * math.pi)).all()
     assert torch.histc(yaw, 4, 0, 2 * math.pi).min() > 70  # 100 each, 3.5 deviations
     few = scattered_spawns(field, 0, SpawnConfig(scattered=5))

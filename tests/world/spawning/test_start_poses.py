@@ -29,9 +29,8 @@ def test_an_episode_that_begins_again_is_flown_again_and_the_others_fly_on(apart
         for _ in range(3):
             step, other = env.step(action), whole.step(action)
             flights[-1] += [step.obs[rows], step.reward[rows], step.info["position"][rows]]
-            assert torch.equal(step.obs[still], other.obs[still]) and torch.equal(
-                step.reward[still], other.reward[still]
-            )
+            assert torch.equal(step.obs[still], other.obs[still])
+            assert torch.equal(step.reward[still], other.reward[still])
     for again in flights[1:]:
         assert all(torch.equal(a, b) for a, b in zip(again, flights[0], strict=True))
 
