@@ -19,7 +19,7 @@ __all__ = ["geodesic_distance"]
 
 
 @numba.njit(cache=True, inline="always")
-def _in_sight(free, ax, ay, az, bx, by, bz):  # type: ignore[no-untyped-def]
+def _in_sight(free: npt.NDArray[np.bool_], ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> bool:
     """Return whether the segment between two points [voxels] stays in free voxels, tested every half of one."""
     dx, dy, dz = bx - ax, by - ay, bz - az
     steps = int(math.sqrt(dx * dx + dy * dy + dz * dz) * 2.0) + 1

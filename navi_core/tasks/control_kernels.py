@@ -31,7 +31,7 @@ _ACROBOT_SECONDS = 0.2
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _cart_pole(body, action):  # type: ignore[no-untyped-def]
+def _cart_pole(body: Numbers, action: int) -> tuple[float, bool]:
     """Advance one row; return its reward and whether its episode is over."""
     x, speed, angle, turn = body[0], body[1], body[2], body[3]
     force = _FORCE if action == 1 else -_FORCE
@@ -47,7 +47,7 @@ def _cart_pole(body, action):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _swing(first, second, first_speed, second_speed, torque):  # type: ignore[no-untyped-def]
+def _swing(first: float, second: float, first_speed: float, second_speed: float, torque: float) -> tuple[float, float]:
     """Return both angular accelerations; links of length 1 and mass 1, moments of inertia 1."""
     d1 = 0.25 + (1.0 + 0.25 + math.cos(second)) + 2.0
     d2 = 0.25 + 0.5 * math.cos(second) + 1.0
@@ -65,7 +65,7 @@ def _swing(first, second, first_speed, second_speed, torque):  # type: ignore[no
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _wrapped(angle):  # type: ignore[no-untyped-def]
+def _wrapped(angle: float) -> float:
     while angle > math.pi:
         angle -= 2 * math.pi
     while angle < -math.pi:
@@ -74,7 +74,7 @@ def _wrapped(angle):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _acrobot(body, action):  # type: ignore[no-untyped-def]
+def _acrobot(body: Numbers, action: int) -> tuple[float, bool]:
     """Advance one row by a Runge-Kutta step of fourth order; return its reward and whether its episode is over."""
     torque, h = action - 1.0, _ACROBOT_SECONDS
     a, b, u, v = body[0], body[1], body[2], body[3]
@@ -94,7 +94,7 @@ def _acrobot(body, action):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _show(task, body, seen):  # type: ignore[no-untyped-def]
+def _show(task: int, body: Numbers, seen: Seen) -> None:
     if task == CART_POLE:
         for i in range(4):
             seen[i] = body[i]
@@ -105,7 +105,7 @@ def _show(task, body, seen):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _begin(task, body, key, row, episode):  # type: ignore[no-untyped-def]
+def _begin(task: int, body: Numbers, key: int, row: int, episode: int) -> None:
     # Cart-pole starts within ±0.05, acrobot within ±0.1.
     spread = 0.05 if task == CART_POLE else 0.1
     for i in range(4):

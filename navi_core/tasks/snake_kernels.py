@@ -28,7 +28,7 @@ HEAD, HEADING, NOW, LENGTH, FOOD, EATEN, HUNGER = range(7)
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _serve(body, snake, key, row, episode):  # type: ignore[no-untyped-def]
+def _serve(body: Counts, snake: Counts, key: int, row: int, episode: int) -> None:
     """Put food on a free cell; every free cell is equally likely."""
     free = 0
     for cell in range(len(body)):
