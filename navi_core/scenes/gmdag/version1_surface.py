@@ -40,7 +40,7 @@ _OCTANTS = np.array([[o & 1, o >> 1 & 1, o >> 2 & 1] for o in range(8)], dtype=n
 
 
 def surface_triangles(nodes: Words, resolution: int, lower: Float64, voxel_size: float) -> tuple[Float32, Int32]:
-    """Return the triangles of a checked octree's surface.
+    """Return the triangles of a checked octree's surface; leaves of semantic id 0 are empty space.
 
     Args:
         nodes: Words (N,), root first.
@@ -65,9 +65,9 @@ def surface_triangles(nodes: Words, resolution: int, lower: Float64, voxel_size:
         _gaps(key[near[~flat]], corners[near[~flat]], semantic[nearest[near[~flat]]]),
         _blocks(key, distance, semantic, known),
     ]
-    triangles = np.concatenate([piece for piece, _ in pieces])
-    inside = np.clip(triangles, 0, resolution)
-    return (inside * voxel_size + lower).astype(np.float32), np.concatenate([ids for _, ids in pieces])
+    ids = np.concatenate([ids for _, ids in pieces])
+    inside = np.clip(np.concatenate([piece for piece, _ in pieces])[ids > 0], 0, resolution)
+    return (inside * voxel_size + lower).astype(np.float32), ids[ids > 0]
 
 
 def _finest_leaves(nodes: Words, resolution: int) -> tuple[Int64, Words]:
