@@ -13,7 +13,7 @@ from navi_core.machine import chosen_threads, control_groups, cores, limit_threa
 from navi_core.record import hardware
 from navi_core.scenes.corpus import pool
 from navi_core.scenes.corpus.pool import _threads_for_children
-from navi_core.scenes.readers.headers import CompileEstimate
+from navi_core.scenes.memory import CompileEstimate
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import SceneError
 from navi_core.scenes import Mesh, compile_mesh, read_mesh
-from navi_core.scenes.readers.headers import read_facts
+from navi_core.scenes.readers.mesh_file import read_facts
 from tests.scenes.mesh_files import LEGEND, TABLE, annotated_room, room, room_ply
 from tests.scenes.nasty_rays import fly, use_library
 from tests.scenes.world_files import BOX, collada, include, package, visual

@@ -10,9 +10,9 @@ import pytest
 from navi_core.errors import MeshError
 from navi_core.scenes import read_mesh
 from navi_core.scenes.corpus.layouts import split_scenes
-from navi_core.scenes.readers.collada import collada_up_axis, count_collada, read_collada
-from navi_core.scenes.readers.headers import read_facts
+from navi_core.scenes.readers.collada import collada_up_axis, read_collada
 from navi_core.scenes.readers.holes import join_holes
+from navi_core.scenes.readers.mesh_file import read_facts
 from navi_core.scenes.readers.part import triangulate
 from navi_core.scenes.readers.xml_files import read_xml
 from tests.scenes.world_files import CUBE, collada, geometry
@@ -209,13 +209,13 @@ def test_a_file_that_was_exported_is_no_second_scene(tmp_path, ending):
 
 def test_the_header_counts_about_what_is_there(tmp_path):
     file = write(tmp_path, collada())
-    assert count_collada(file) == 12 and read_facts(file).triangles == 12
+    assert read_facts(file).triangles == 12
     lying = write(tmp_path, collada().replace('<triangles count="12"', '<triangles count="99999999999"'))
-    assert count_collada(lying) < lying.stat().st_size
+    assert read_facts(lying).triangles < lying.stat().st_size
 
 
 def test_counting_a_file_of_brackets_ends(tmp_path):
-    assert count_collada(write(tmp_path, '<triangles count="3' * 40_000 + "<triangles " * 100_000)) > 0
+    assert read_facts(write(tmp_path, '<triangles count="3' * 40_000 + "<triangles " * 100_000)).triangles > 0
 
 
 LAUGHS = '<!DOCTYPE COLLADA [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'

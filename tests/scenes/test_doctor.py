@@ -16,7 +16,7 @@ from navi_core.config import CompileConfig, CorpusConfig
 from navi_core.errors import MeshError, SceneError
 from navi_core.scenes import compile_corpus, discover, discover_root, read_mesh
 from navi_core.scenes.corpus.examination import examine
-from navi_core.scenes.readers.headers import read_facts
+from navi_core.scenes.readers.mesh_file import read_facts
 from tests.scenes.mesh_files import FLOOR, LEGEND, TABLE, Glb, annotated_room, room, room_ply
 from tests.scenes.test_corpus import write_obj
 from tests.scenes.test_semantics import HOUSE

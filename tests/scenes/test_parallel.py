@@ -18,7 +18,7 @@ from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, NaviError, SceneError
 from navi_core.scenes import compile_corpus, discover_root, read_manifest
 from navi_core.scenes.corpus.pool import Job, default_jobs, run_jobs
-from navi_core.scenes.readers.headers import CompileEstimate
+from navi_core.scenes.memory import CompileEstimate
 from tests.scenes.mesh_files import room
 from tests.scenes.test_corpus import write_obj
 

@@ -19,10 +19,11 @@ from navi_core.scenes.decimation import Decimation
 from navi_core.scenes.gmdag.file import load_gmdag
 from navi_core.scenes.gmdag.scene import Scene
 from navi_core.scenes.manifest import Manifest, ManifestRow, file_hash, read_manifest, update_manifest
+from navi_core.scenes.memory import CompileEstimate, estimate_compile
 from navi_core.scenes.naming import clean_name, distinct_names, path_digest
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.procedural import FAMILIES, generate_scene
-from navi_core.scenes.readers.headers import CompileEstimate, estimate_compile, read_facts
+from navi_core.scenes.readers.mesh_file import read_facts
 from navi_core.scenes.semantics import merge_vocabularies
 
 __all__ = [

@@ -22,13 +22,14 @@ from navi_core.scenes.corpus.corpus import named_sources
 from navi_core.scenes.corpus.layouts import Layout, list_files, recognise, split_scenes
 from navi_core.scenes.gmdag.file import load_gmdag
 from navi_core.scenes.manifest import read_manifest
+from navi_core.scenes.memory import estimate_compile
 from navi_core.scenes.mesh import likely_unit, unit_doubt
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.readers.annotation import find_annotation, find_legend, missing_annotation
 from navi_core.scenes.readers.gazebo.plan import is_world_name, plan_world
 from navi_core.scenes.readers.habitat_scene import INSTANCE_SUFFIX, instance_templates
-from navi_core.scenes.readers.headers import MeshFacts, estimate_compile, read_facts
-from navi_core.scenes.readers.mesh_file import hash_source, read_mesh
+from navi_core.scenes.readers.mesh_file import hash_source, read_facts, read_mesh
+from navi_core.scenes.readers.part import MeshFacts
 
 __all__ = ["examine"]
 

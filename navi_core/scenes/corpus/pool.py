@@ -22,8 +22,7 @@ from typing import Any
 from navi_core.config import CompileConfig
 from navi_core.errors import NaviError, SceneError
 from navi_core.machine import chosen_threads, usable_cores
-from navi_core.scenes.memory import available_memory
-from navi_core.scenes.readers.headers import CompileEstimate
+from navi_core.scenes.memory import CompileEstimate, available_memory
 
 __all__ = ["Job", "default_jobs", "run_jobs"]
 

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.holes import join_holes
-from navi_core.scenes.readers.part import MAX_TRIANGLES, Part, check_indices, triangulate
+from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, check_indices, triangulate
 from navi_core.scenes.readers.xml_files import read_xml
 
-__all__ = ["collada_up_axis", "count_collada", "read_collada"]
+__all__ = ["collada_up_axis", "read_collada", "read_collada_facts"]
 
 _MAX_INSTANCES = 5_000_000
 """Nodes and what is in them over all instances: thirty libraries, each of which names the next twice, are a billion."""
@@ -69,12 +69,13 @@ def collada_up_axis(path: Path) -> str:
     return axis[0].lower()
 
 
-def count_collada(path: Path) -> int:
-    """Return about how many triangles the lists of a COLLADA file claim; a list of polygons counts twice."""
+def read_collada_facts(path: Path) -> MeshFacts:
+    """Estimate the triangles by the lists that a COLLADA file claims; a list of polygons counts twice."""
     most = path.stat().st_size // 6  # No triangle takes fewer bytes.
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = [(match[1], int(match[2])) for match in _COUNT.finditer(data)]
-    return sum(min(count, most) * (1 if kind == b"triangles" else 2) for kind, count in found)
+    total = sum(min(count, most) * (1 if kind == b"triangles" else 2) for kind, count in found)
+    return MeshFacts(total, False, None, False)
 
 
 class _Document:

@@ -6,6 +6,7 @@ decodes nothing that `gltf_check` has not measured. Section numbers are of the g
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gltf_check import GltfFile, open_gltf
-from navi_core.scenes.readers.part import MAX_TRIANGLES, Part, face_majority
+from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, face_majority
 
 __all__ = ["read_gltf", "read_gltf_facts"]
 
@@ -32,8 +33,8 @@ _log = logging.getLogger(__name__)
 Matrix = npt.NDArray[np.float64]
 
 
-def read_gltf_facts(path: Path) -> tuple[int, Matrix | None, bool]:
-    """Return triangles over all instances, bounds (2, 3) or None, and whether vertices have colours, by the JSON alone.
+def read_gltf_facts(path: Path) -> MeshFacts:
+    """Return the facts of a glTF file by its JSON alone.
 
     The bounds are those of the accessors' own minima and maxima, which the specification demands.
 
@@ -41,30 +42,24 @@ def read_gltf_facts(path: Path) -> tuple[int, Matrix | None, bool]:
         MeshError: As `read_gltf`.
     """
     gltf = open_gltf(path)
-    accessors, meshes = gltf.document.get("accessors", []), gltf.document.get("meshes", [])
+    accessors = gltf.document.get("accessors", [])
     total, colors, corners = 0, False, []
-    try:
-        for node, world in _placed(gltf.document):
-            if "mesh" not in node:
+    with _errors_named(path):
+        for _, _, primitive, placements in _instances_of_primitives(gltf):
+            attributes, mode = primitive.get("attributes", {}), primitive.get("mode", _TRIANGLES)
+            if mode not in (_TRIANGLES, _STRIP, _FAN) or "POSITION" not in attributes:
                 continue
-            placements = world[None] if _INSTANCING not in node.get("extensions", {}) else _instances(gltf, node, world)
-            for primitive in meshes[_index(node["mesh"], len(meshes), "mesh")]["primitives"]:
-                attributes, mode = primitive.get("attributes", {}), primitive.get("mode", _TRIANGLES)
-                if mode not in (_TRIANGLES, _STRIP, _FAN) or "POSITION" not in attributes:
-                    continue
-                position = accessors[_index(attributes["POSITION"], len(accessors), "accessor")]
-                order = accessors[primitive["indices"]] if "indices" in primitive else position
-                count = int(order["count"]) // 3 if mode == _TRIANGLES else max(int(order["count"]) - 2, 0)
-                total += count * len(placements)
-                colors |= "COLOR_0" in attributes
-                if "min" in position and "max" in position and not position.get("normalized"):
-                    box = np.array(np.meshgrid(*zip(position["min"], position["max"], strict=True))).reshape(3, -1).T
-                    corners.append(_moved(box, placements))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MeshError(f"{path}: its JSON breaks glTF 2.0: {type(error).__name__} {error}") from None
+            position = accessors[_index(attributes["POSITION"], len(accessors), "accessor")]
+            order = accessors[primitive["indices"]] if "indices" in primitive else position
+            count = int(order["count"]) // 3 if mode == _TRIANGLES else max(int(order["count"]) - 2, 0)
+            total += count * len(placements)
+            colors |= "COLOR_0" in attributes
+            if "min" in position and "max" in position and not position.get("normalized"):
+                box = np.array(np.meshgrid(*zip(position["min"], position["max"], strict=True))).reshape(3, -1).T
+                corners.append(_moved(box, placements))
     every = np.concatenate(corners) if corners else np.zeros((0, 3))
     bounds = np.stack([every.min(axis=0), every.max(axis=0)]) if len(every) and np.isfinite(every).all() else None
-    return total, bounds, colors
+    return MeshFacts(total, True, bounds, colors)
 
 
 def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:
@@ -78,8 +73,15 @@ def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:
         MeshError: The file is broken, compressed, or not glTF 2.0.
     """
     gltf = open_gltf(path)
-    try:
+    with _errors_named(path):
         return _read(gltf, textures)
+
+
+@contextlib.contextmanager
+def _errors_named(path: Path) -> Iterator[None]:
+    """Raise every fault of a file as a `MeshError` that begins with its path."""
+    try:
+        yield
     except MeshError as error:
         raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -87,29 +89,22 @@ def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:
 
 
 def _read(gltf: GltfFile, textures: bool) -> list[Part]:
-    document = gltf.document
-    meshes, nodes = document.get("meshes", []), document.get("nodes", [])
+    meshes, nodes = gltf.document.get("meshes", []), gltf.document.get("nodes", [])
     cache: dict[tuple[int, int], Part | None] = {}
     parts: list[Part] = []
     total = bent = 0
-    for node, world in _placed(document):
-        if "mesh" not in node:
+    for node, key, primitive, placements in _instances_of_primitives(gltf):
+        bent += "skin" in node and key[1] == 0
+        if key not in cache:
+            cache[key] = _primitive(gltf, primitive, textures)
+        shape = cache[key]
+        if shape is None:
             continue
-        index = _index(node["mesh"], len(meshes), "mesh")
-        placements = world[None] if _INSTANCING not in node.get("extensions", {}) else _instances(gltf, node, world)
-        bent += "skin" in node
-        for number, primitive in enumerate(meshes[index]["primitives"]):
-            key = (index, number)
-            if key not in cache:
-                cache[key] = _primitive(gltf, primitive, textures)
-            shape = cache[key]
-            if shape is None:
-                continue
-            names = tuple(str(n) for n in (node.get("name"), meshes[index].get("name")) if n)
-            total += len(shape.faces) * len(placements)
-            if total > MAX_TRIANGLES:
-                raise MeshError(f"its instances have more than {MAX_TRIANGLES} triangles; split the scene")
-            parts.append(_placed_part(shape, placements, names))
+        names = tuple(str(n) for n in (node.get("name"), meshes[key[0]].get("name")) if n)
+        total += len(shape.faces) * len(placements)
+        if total > MAX_TRIANGLES:
+            raise MeshError(f"its instances have more than {MAX_TRIANGLES} triangles; split the scene")
+        parts.append(_placed_part(shape, placements, names))
     if bent:
         _log.warning(
             "%s: %d skinned meshes are placed by their nodes, without their joints: they may lie elsewhere or have "
@@ -118,6 +113,20 @@ def _read(gltf: GltfFile, textures: bool) -> list[Part]:
     if not parts and not nodes and meshes:
         raise MeshError("its meshes are in no node, so nothing is placed; export the scene, not only its meshes")
     return parts
+
+
+def _instances_of_primitives(
+    gltf: GltfFile,
+) -> Iterator[tuple[dict[str, Any], tuple[int, int], dict[str, Any], Matrix]]:
+    """Yield (node, (mesh, number in the mesh), primitive, placements (N, 4, 4)) in the order of the scene graph."""
+    meshes = gltf.document.get("meshes", [])
+    for node, world in _placed(gltf.document):
+        if "mesh" not in node:
+            continue
+        index = _index(node["mesh"], len(meshes), "mesh")
+        placements = world[None] if _INSTANCING not in node.get("extensions", {}) else _instances(gltf, node, world)
+        for number, primitive in enumerate(meshes[index]["primitives"]):
+            yield node, (index, number), primitive, placements
 
 
 def _moved(points: Matrix, placements: Matrix) -> Matrix:

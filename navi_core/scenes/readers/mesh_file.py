@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -14,21 +15,37 @@ import numpy as np
 from navi_core.errors import ConfigError, MeshError, as_argument
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.readers.annotation import annotation_key, find_annotation, find_legend
-from navi_core.scenes.readers.collada import collada_up_axis, read_collada
+from navi_core.scenes.readers.collada import collada_up_axis, read_collada, read_collada_facts
 from navi_core.scenes.readers.gazebo.plan import WORLD_SUFFIXES, is_world_name, plan_world
 from navi_core.scenes.readers.gazebo.world import read_world
-from navi_core.scenes.readers.gltf import read_gltf
+from navi_core.scenes.readers.gltf import read_gltf, read_gltf_facts
 from navi_core.scenes.readers.gltf_check import gltf_side_files
-from navi_core.scenes.readers.habitat_scene import INSTANCE_SUFFIX, instance_files, read_scene_instance
+from navi_core.scenes.readers.habitat_scene import (
+    INSTANCE_SUFFIX,
+    instance_files,
+    instance_templates,
+    read_scene_instance,
+)
 from navi_core.scenes.readers.labelling import label_faces
-from navi_core.scenes.readers.obj import read_obj
-from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
-from navi_core.scenes.readers.ply import read_ply
-from navi_core.scenes.readers.stl import read_stl
+from navi_core.scenes.readers.obj import read_obj, read_obj_facts
+from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part
+from navi_core.scenes.readers.ply import read_ply, read_ply_facts
+from navi_core.scenes.readers.stl import read_stl, read_stl_facts
 
-__all__ = ["MESH_SUFFIXES", "hash_source", "is_mesh_file", "read_mesh", "read_parts"]
+__all__ = ["MESH_SUFFIXES", "hash_source", "is_mesh_file", "read_facts", "read_mesh", "read_parts"]
 
-MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl", ".dae", INSTANCE_SUFFIX, *WORLD_SUFFIXES)
+_FORMATS: dict[str, tuple[Callable[[Path], list[Part]], Callable[[Path], MeshFacts]]] = {
+    ".glb": (read_gltf, read_gltf_facts),
+    ".gltf": (read_gltf, read_gltf_facts),
+    ".obj": (read_obj, read_obj_facts),
+    ".ply": (read_ply, read_ply_facts),
+    ".stl": (read_stl, read_stl_facts),
+    ".dae": (read_collada, read_collada_facts),
+}
+"""Reader of the parts and of the facts, by the file's ending."""
+_SIMPLE = 100
+"""Estimated triangles of a simple shape of a world."""
+MESH_SUFFIXES = (*_FORMATS, INSTANCE_SUFFIX, *WORLD_SUFFIXES)
 """Endings of the files that can be read."""
 
 
@@ -172,12 +189,49 @@ def read_parts(path: Path) -> list[Part]:
             return read_scene_instance(path, read_parts)
         if is_world_name(path):
             return read_world(path, read_parts)
-        if path.suffix.lower() in (".glb", ".gltf"):
-            return read_gltf(path)
-        return {".obj": read_obj, ".ply": read_ply, ".stl": read_stl, ".dae": read_collada}[path.suffix.lower()](path)
+        return _FORMATS[path.suffix.lower()][0](path)
     except MeshError as error:
         raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     except OSError as error:
         raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise MeshError(f"{path}: does not fit into memory; split the scene") from None
+
+
+def read_facts(path: Path) -> MeshFacts:
+    """Return the facts in a mesh file's header; text files are sampled.
+
+    Raises:
+        MeshError: The header is broken, or the file is of another type.
+    """
+    if not os.path.isfile(path):
+        raise MeshError(f"{path}: no such file")
+    try:
+        if path.stat().st_size == 0:
+            raise MeshError(f"{path}: the file is empty (0 bytes)")
+        if _is_instance(path):
+            return _instance_facts(path)
+        if is_world_name(path):
+            return _world_facts(path)
+        if path.suffix.lower() in _FORMATS:
+            return _FORMATS[path.suffix.lower()][1](path)
+    except OSError as error:
+        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
+    raise MeshError(f"{path}: file type {path.suffix!r} is not supported")
+
+
+def _instance_facts(path: Path) -> MeshFacts:
+    assets, lost, _ = instance_templates(path)
+    if lost:
+        raise MeshError(f"{path}: {len(lost)} templates are missing, first {lost[0]!r}; download the whole dataset")
+    return MeshFacts(sum(read_facts(asset).triangles for asset in assets), False, None, False)
+
+
+def _world_facts(path: Path) -> MeshFacts:
+    shapes = plan_world(path).shapes
+    counts: dict[Path, int] = {}
+    for mesh in {shape.mesh for shape in shapes if shape.mesh is not None}:
+        # A broken mesh is left out of its world.
+        with contextlib.suppress(MeshError):
+            counts[mesh] = read_facts(mesh).triangles
+    return MeshFacts(sum(_SIMPLE if s.mesh is None else counts.get(s.mesh, 0) for s in shapes), False, None, False)

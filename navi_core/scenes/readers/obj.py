@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.part import Part, face_majority, triangulate
+from navi_core.scenes.readers.part import MeshFacts, Part, face_majority, sample_text_facts, triangulate
 
-__all__ = ["read_obj"]
+__all__ = ["read_obj", "read_obj_facts"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAMES = (b"o", b"g", b"usemtl")
@@ -65,6 +65,11 @@ def read_obj(path: Path) -> list[Part]:
         shade = face_majority(shades, corners) if shades is not None else None
         parts.append(Part(points[used], inverse.reshape(-1, 3), (group_object, group), material, shade))
     return parts
+
+
+def read_obj_facts(path: Path) -> MeshFacts:
+    """Return the facts of an OBJ file, sampled."""
+    return sample_text_facts(path, b"f ")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -1,9 +1,11 @@
-"""Placed part of a mesh file: geometry and the names of its faces."""
+"""Placed part of a mesh file, with the names of its faces, and the facts known without its geometry."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +13,38 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.kernels.meshes.polygons import split_polygons
 
-__all__ = ["MAX_TRIANGLES", "Part", "check_indices", "face_majority", "triangulate"]
+__all__ = [
+    "MAX_TRIANGLES",
+    "MeshFacts",
+    "Part",
+    "check_indices",
+    "face_majority",
+    "sample_text_facts",
+    "triangulate",
+]
 
 MAX_TRIANGLES = 50_000_000
 """Triangles of a file over all instances: a small file can place one mesh a million times."""
+_SAMPLE = 1 << 20
+"""Bytes sampled of a text file."""
 _MAX_CORNERS = 4096
 """Corners of a polygon: the work grows with their square."""
+
+
+@dataclass(frozen=True)
+class MeshFacts:
+    """Facts known without decoding the geometry."""
+
+    triangles: int
+    """Triangles over all instances; an estimate where `exact` is false."""
+    exact: bool
+    """True where the header counts the triangles, or their bytes do."""
+    bounds: npt.NDArray[np.float64] | None
+    """Bounds (2, 3) in the file's units and axes; None where only the geometry has them."""
+    colors: bool
+    """True where vertices or faces have colours."""
+    properties: tuple[str, ...] = ()
+    """Integer properties of the faces (PLY)."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +72,23 @@ class Part:
 
     def __post_init__(self) -> None:
         check_indices(self.faces, len(self.points))
+
+
+def sample_text_facts(path: Path, key: bytes) -> MeshFacts:
+    """Estimate the triangles of a text file by the lines in two samples that begin with `key`."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        stream.seek(max(0, size // 2 - _SAMPLE // 2))
+        middle = stream.read(_SAMPLE)
+        stream.seek(max(0, size - _SAMPLE))
+        # OBJ files list vertices first: the end of the file is where the faces are.
+        last = stream.read(_SAMPLE)
+    share = max(_density(block, key) for block in (middle, last))
+    return MeshFacts(math.ceil(share * size), False, None, False)
+
+
+def _density(block: bytes, key: bytes) -> float:
+    return sum(line.lstrip().startswith(key) for line in block.splitlines()) / max(len(block), 1)
 
 
 def check_indices(faces: npt.NDArray[np.int64], vertices: int) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.part import Part, face_majority, triangulate
+from navi_core.scenes.readers.part import MeshFacts, Part, face_majority, triangulate
 
-__all__ = ["PlyElement", "read_ply", "read_ply_header"]
+__all__ = ["read_ply", "read_ply_facts"]
 
 _TYPES = {
     **dict.fromkeys(("char", "int8"), "i1"),
@@ -35,7 +35,7 @@ _MAX_HEADER = 65536
 
 
 @dataclass(frozen=True)
-class PlyElement:
+class _Element:
     """One `element` of a header."""
 
     name: str
@@ -50,7 +50,7 @@ class PlyElement:
         return tuple(name for name, _, _ in self.properties)
 
 
-def read_ply_header(path: Path) -> tuple[str, tuple[PlyElement, ...], int]:
+def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:
     """Return byte order ("" for text), elements, and the length of the header in bytes.
 
     Raises:
@@ -89,7 +89,7 @@ def read_ply_header(path: Path) -> tuple[str, tuple[PlyElement, ...], int]:
             raise MeshError(f"{path}: broken: element {name!r} has a property twice")
     rest = head[len(text) + len(end) :]
     skip = 2 if rest.startswith(b"\r\n") else 1
-    found = tuple(PlyElement(name, count, tuple(properties)) for name, count, properties in elements)
+    found = tuple(_Element(name, count, tuple(properties)) for name, count, properties in elements)
     return order, found, len(text) + len(end) + skip
 
 
@@ -99,7 +99,7 @@ def read_ply(path: Path) -> list[Part]:
     Raises:
         MeshError: The file is broken or truncated, or holds no faces.
     """
-    order, elements, start = read_ply_header(path)
+    order, elements, start = _read_header(path)
     with path.open("rb") as stream:
         stream.seek(start)
         data = stream.read()
@@ -125,11 +125,28 @@ def read_ply(path: Path) -> list[Part]:
     return [Part(points, faces, colors=colors, ids=ids)] if len(faces) else []
 
 
+def read_ply_facts(path: Path) -> MeshFacts:
+    """Return the facts in a PLY file's header.
+
+    Raises:
+        MeshError: The header is broken, or counts no faces.
+    """
+    _, elements, _ = _read_header(path)
+    by_name = {element.name: element for element in elements}
+    face, vertex = by_name.get("face"), by_name.get("vertex")
+    if face is None or face.count == 0:
+        raise MeshError(f"{path}: no triangles: it holds points without faces; export a surface")
+    names = set(face.names()) | (set(vertex.names()) if vertex else set())
+    ids = tuple(name for name in face.names() if name.endswith("_id"))
+    # Scans come as triangles or as quads; twice the faces errs upwards.
+    return MeshFacts(2 * face.count, False, None, {"red", "green", "blue"} <= names, ids)
+
+
 Columns = dict[str, npt.NDArray]
 """Property → values (N,), or for a list: (N, K) where all rows have K entries, else an object array of rows."""
 
 
-def _read_binary(data: bytes, order: str, elements: tuple[PlyElement, ...], path: Path) -> dict[str, Columns]:
+def _read_binary(data: bytes, order: str, elements: tuple[_Element, ...], path: Path) -> dict[str, Columns]:
     rows: dict[str, Columns] = {}
     at = 0
     for element in elements:
@@ -138,7 +155,7 @@ def _read_binary(data: bytes, order: str, elements: tuple[PlyElement, ...], path
     return rows
 
 
-def _binary_rows(data: bytes, at: int, order: str, element: PlyElement, path: Path) -> tuple[Columns, int]:
+def _binary_rows(data: bytes, at: int, order: str, element: _Element, path: Path) -> tuple[Columns, int]:
     if element.count == 0:
         return {}, at
     # Nearly every file has lists of one length: then a row has a fixed size, and one view reads them all.
@@ -167,7 +184,7 @@ def _binary_rows(data: bytes, at: int, order: str, element: PlyElement, path: Pa
     return _binary_rows_slowly(data, at, order, element, path)
 
 
-def _binary_rows_slowly(data: bytes, at: int, order: str, element: PlyElement, path: Path) -> tuple[Columns, int]:
+def _binary_rows_slowly(data: bytes, at: int, order: str, element: _Element, path: Path) -> tuple[Columns, int]:
     values: dict[str, list] = {name: [] for name in element.names()}
     kinds = [(n, np.dtype(order + k), np.dtype(order + c) if c else None) for n, k, c in element.properties]
     try:
@@ -187,7 +204,7 @@ def _binary_rows_slowly(data: bytes, at: int, order: str, element: PlyElement, p
     return {name: _column(values[name], bool(length)) for name, _, length in element.properties}, at
 
 
-def _read_text(data: bytes, order: str, elements: tuple[PlyElement, ...], path: Path) -> dict[str, Columns]:
+def _read_text(data: bytes, order: str, elements: tuple[_Element, ...], path: Path) -> dict[str, Columns]:
     lines = (line for line in data.splitlines() if line.strip())
     rows: dict[str, Columns] = {}
     for element in elements:
@@ -245,7 +262,7 @@ def _triangles(
         raise MeshError(f"{path}: {error}") from None
 
 
-def _colors(columns: Columns, elements: tuple[PlyElement, ...]) -> npt.NDArray[np.float32] | None:
+def _colors(columns: Columns, elements: tuple[_Element, ...]) -> npt.NDArray[np.float32] | None:
     if not {"red", "green", "blue"} <= set(columns):
         return None
     kinds = {name: kind for element in elements for name, kind, _ in element.properties}

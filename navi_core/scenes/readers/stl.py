@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
+from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, sample_text_facts
 
-__all__ = ["is_text_stl", "read_stl"]
+__all__ = ["read_stl", "read_stl_facts"]
 
 _HEADER, _RECORD = 84, 50
 _TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
@@ -21,38 +21,44 @@ def read_stl(path: Path) -> list[Part]:
     Raises:
         MeshError: The file is truncated or a line cannot be read.
     """
-    size = path.stat().st_size
+    count = _read_count(path)
+    if count is None:
+        return _read_text(path.read_bytes(), path)
+    if count > MAX_TRIANGLES:
+        raise MeshError(f"{path}: {count} triangles, more than {MAX_TRIANGLES}; split the scene")
     with path.open("rb") as stream:
-        head = stream.read(_HEADER)
-        count = int.from_bytes(head[80:84], "little")
-        if is_text_stl(head, size):
-            stream.seek(0)
-            return _read_text(stream.read(), path)
-        if size < _HEADER:
-            raise MeshError(f"{path}: truncated: {size} bytes, a binary STL header alone has {_HEADER}")
-        if size < _HEADER + _RECORD * count:
-            raise MeshError(
-                f"{path}: truncated: {count} triangles need {_HEADER + _RECORD * count} bytes, {size} are there"
-            )
-        if count > MAX_TRIANGLES:
-            raise MeshError(f"{path}: {count} triangles, more than {MAX_TRIANGLES}; split the scene")
+        stream.seek(_HEADER)
         records = np.frombuffer(stream.read(_RECORD * count), _TRIANGLE)
     points = records["corners"].astype(np.float64).reshape(-1, 3)
     return [Part(points, np.arange(3 * count, dtype=np.int64).reshape(-1, 3))] if count else []
 
 
-def is_text_stl(head: bytes, size: int) -> bool:
-    """Return whether a file is text; some binary files begin with "solid", too.
+def read_stl_facts(path: Path) -> MeshFacts:
+    """Return the facts of an STL file; a text file is sampled.
 
-    Args:
-        head: The first 84 bytes.
-        size: Of the file.
+    Raises:
+        MeshError: A binary file is truncated.
     """
-    if not head.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(b"solid"):
-        return False
+    count = _read_count(path)
+    return sample_text_facts(path, b"facet") if count is None else MeshFacts(count, True, None, False)
+
+
+def _read_count(path: Path) -> int | None:
+    """Return the triangles of a binary file, None for a text file; some binary files begin with "solid", too."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        head = stream.read(_HEADER)
+    count = int.from_bytes(head[80:84], "little")
+    need = _HEADER + _RECORD * count
     # A header is padded with zeros, and so is a count of triangles; without zeros the exact length decides.
-    exact = size == _HEADER + _RECORD * int.from_bytes(head[80:84], "little")
-    return b"\0" not in head and not exact
+    solid = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(b"solid")
+    if solid and b"\0" not in head and size != need:
+        return None
+    if size < _HEADER:
+        raise MeshError(f"{path}: truncated: {size} bytes, a binary STL header alone has {_HEADER}")
+    if size < need:
+        raise MeshError(f"{path}: truncated: {count} triangles need {need} bytes, {size} are there")
+    return count
 
 
 def _read_text(data: bytes, path: Path) -> list[Part]:
