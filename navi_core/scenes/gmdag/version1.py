@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.errors import GmdagError, SceneError
+from navi_core.errors import GmdagError, SceneError, SceneTooLargeError
 from navi_core.scenes.gmdag.cube_limits import frame_fault
 from navi_core.scenes.gmdag.octree import (
     POPCOUNT,
@@ -32,11 +32,14 @@ from navi_core.scenes.gmdag.octree import (
 )
 from navi_core.scenes.gmdag.scene import MAGIC, Scene, register_writer, write_atomically
 from navi_core.scenes.gmdag.version1_surface import surface_triangles
+from navi_core.scenes.memory import available_memory
 from navi_core.scenes.semantics import UNKNOWN, UNKNOWN_NAME
 
 __all__ = ["HEADER", "MAX_UNFOLDED", "encode_v1", "read_v1", "sample_nodes", "write_v1"]
 
 MAX_UNFOLDED = 1 << 28
+_PER_NODE = 1600
+"""Bytes of an unfolded node while its surface becomes triangles, measured on a scanned house."""
 """Nodes that a file may describe, shared ones counted as often as they are met: a surface at 2048 has a tenth."""
 HEADER = struct.Struct("<4sIIffffI")
 """Magic, version, resolution, minimum corner x y z, voxel size, number of words."""
@@ -129,6 +132,7 @@ def read_v1(data: bytes, path: Path | str | None = None) -> Scene:
     unfolded = _unfolded(nodes, levels)
     if unfolded > MAX_UNFOLDED:
         raise refuse(f"{len(nodes)} words unfold into {unfolded:.2g} nodes, more than {MAX_UNFOLDED:.2g}", HEADER.size)
+    _require_memory(unfolded, path)
     replaced = _mend_leaves(nodes, levels, path)
     if replaced:
         where = f"{path}: " if path is not None else ""
@@ -155,6 +159,16 @@ def read_v1(data: bytes, path: Path | str | None = None) -> Scene:
         triangle_semantic=triangle_semantic,
         nodes=nodes,
     )
+
+
+def _require_memory(unfolded: int, path: Path | str | None) -> None:
+    """Refuse an octree whose triangles would not fit; shared subtrees let a small file unfold to hundreds of GB."""
+    need, have = _PER_NODE * unfolded, available_memory()
+    if have is not None and need > have:
+        raise SceneTooLargeError(
+            f"{path or 'the octree'}: its surface needs about {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are "
+            "available; compile the mesh itself, or close other programs"
+        )
 
 
 def _check_words(nodes: Words, resolution: int, path: Path | str | None) -> list[npt.NDArray[np.int64]]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navi_core.config import CompileConfig
-from navi_core.errors import GmdagError, SceneError
+from navi_core.errors import GmdagError, SceneError, SceneTooLargeError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
 from navi_core.scenes.gmdag.octree import (
     _gather,
@@ -175,6 +175,16 @@ def test_a_small_file_cannot_unfold_into_billions_of_voxels():
     tables = np.repeat(np.arange(1, 12), 8).astype(np.uint64)
     with pytest.raises(GmdagError, match="100 words unfold into"):
         read_v1(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=2048))
+
+
+def test_surface_beyond_memory_is_refused_before_it_is_built(monkeypatch):
+    # Seven inner nodes, each of whose eight children is the next: 8⁷ voxels in 64 words.
+    inner = inner_words(np.full(7, 255), 8 + 8 * np.arange(7))
+    leaf = leaf_words(np.array([0], np.float16), np.array([1]))
+    tables = np.repeat(np.arange(1, 8), 8).astype(np.uint64)
+    monkeypatch.setattr("navi_core.scenes.gmdag.version1.available_memory", lambda: 1 << 30)
+    with pytest.raises(SceneTooLargeError, match=r"needs about .* GiB, 1\.0 GiB are available"):
+        read_v1(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=128))
 
 
 @settings(max_examples=150, deadline=None)
