@@ -14,8 +14,8 @@ from navi_core.errors import ConfigError, GmdagError, MeshError, SceneError
 from navi_core.record.compiled_scenes import scene_loaders
 from navi_core.scenes import load_gmdag, parse_seeds, read_manifest
 from navi_core.scenes.manifest import file_hash
+from tests.scenes.corpus.test_corpus import write_obj
 from tests.scenes.mesh_files import room
-from tests.scenes.test_corpus import write_obj
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_unreadable_seeds_are_refused(text):
         parse_seeds(text)
 
 
-def test_doctor_tells_good_doubtful_and_broken_files_apart(navi, tmp_path):
+def test_doctor_separates_good_doubtful_and_broken_files(navi, tmp_path):
     write_obj(tmp_path / "a" / "good.obj")
     (tmp_path / "broken.glb").write_bytes(b"glTF")
     (tmp_path / "cut.gmdag").write_bytes(b"GDAG\x01\0\0\0")
@@ -152,14 +152,14 @@ def test_doctor_tells_good_doubtful_and_broken_files_apart(navi, tmp_path):
     assert "broken.glb" in navi("doctor", tmp_path).stdout
 
 
-def test_doctor_of_an_empty_folder_says_what_to_do(navi, tmp_path):
+def test_doctor_of_an_empty_folder_prints_the_next_command(navi, tmp_path):
     result = navi("doctor", tmp_path)
     assert result.exit_code == 0
     assert "navi scenes generate" in result.stdout
     assert isinstance(navi("doctor", tmp_path / "none").exception, Exception)
 
 
-def test_a_file_without_a_surface_is_told_by_inspect_and_doctor(navi, tmp_path):
+def test_inspect_and_doctor_report_a_file_without_a_surface(navi, tmp_path):
     from tests.scenes.conftest import chain, v1_bytes
 
     (tmp_path / "empty.gmdag").write_bytes(v1_bytes(chain(semantic=0)))
@@ -173,7 +173,7 @@ def test_a_file_without_a_surface_is_told_by_inspect_and_doctor(navi, tmp_path):
     assert "no surface" in rows["empty.gmdag"]["detail"]
 
 
-def test_meshes_of_one_file_name_are_scenes_of_their_own_in_the_order_given(tmp_path):
+def test_meshes_of_one_file_name_are_separate_scenes_in_the_given_order(tmp_path):
     first, second = write_obj(tmp_path / "b" / "scan.obj"), write_obj(tmp_path / "a" / "scan.obj", "chair")
     loaders = scene_loaders([str(first), "maze:0", str(second)], 32)
     assert [load().name for _, load in loaders] == [name for name, _ in loaders]

@@ -45,7 +45,7 @@ def test_padding_and_resolution_are_obeyed(maze):
         parse_config(CompileConfig, {"resolution": 100})
 
 
-def test_progress_is_told_from_start_to_end(maze):
+def test_progress_is_reported_from_start_to_end(maze):
     told = []
     compile_mesh(maze, CONFIG, progress=lambda stage, share: told.append((stage, share)))
     shares = [share for _, share in told]
@@ -55,7 +55,7 @@ def test_progress_is_told_from_start_to_end(maze):
     assert list(dict.fromkeys(stage for stage, _ in told)) == ["read", "bounds", "tree", "dag", "done"]
 
 
-def test_a_file_in_the_making_tells_every_stage(maze, tmp_path):
+def test_compiling_a_file_reports_every_stage(maze, tmp_path):
     told = []
     config = CompileConfig(resolution=32, decimate=0.25)
     compile_to_file(maze, tmp_path, config, progress=lambda stage, share: told.append((stage, share)))

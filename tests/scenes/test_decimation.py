@@ -43,7 +43,7 @@ def sphere(rings: int = 40, radius: float = 2.0):
 
 
 @pytest.mark.parametrize("tolerance", [0.1, 0.25, 1.0])
-def test_a_closed_sphere_stays_closed_with_the_error_that_is_told(tolerance):
+def test_a_closed_sphere_stays_closed_with_the_reported_error(tolerance):
     mesh = sphere()
     scene = compile_mesh(mesh, CompileConfig(resolution=128, decimate=tolerance))
     report = scene.decimation
@@ -124,7 +124,7 @@ def test_what_decimation_changed_is_kept_in_the_file(tmp_path):
     "broken", [{"tolerance": -1.0}, {"before": 1.5}, {"mean": "x"}, {"more": 1}, {"to_original": float("inf")}]
 )
 def test_a_decimation_that_cannot_be_is_refused(tmp_path, broken):
-    from tests.scenes.test_hostile_files import meta_with, seal
+    from tests.scenes.readers.test_hostile_files import meta_with, seal
 
     scene = compile_mesh(sphere(16), CompileConfig(resolution=64, decimate=0.5))
     path = scene.save(tmp_path / "sphere.gmdag")

@@ -39,7 +39,7 @@ def test_what_does_not_fit_is_refused_with_figures_and_a_way_out(monkeypatch):
     compile_mesh(mesh, CompileConfig(resolution=32))
 
 
-def test_this_machine_tells_what_it_has():
+def test_available_memory_is_reported():
     assert available_memory() is None or available_memory() > 1 << 20
 
 

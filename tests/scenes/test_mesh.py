@@ -122,7 +122,7 @@ def test_a_room_in_another_unit_is_worth_a_warning(caplog, scale, doubt):
     assert bool(caplog.text) == bool(doubt)
 
 
-def test_strays_far_from_a_scan_are_told_and_a_large_scan_is_not(caplog):
+def test_strays_far_from_a_scan_are_reported_and_a_large_scan_is_not(caplog):
     rng = np.random.default_rng(0)
     scan = rng.uniform((0, 0, 0), (6, 2.5, 5), (4000, 1, 3)) + rng.normal(size=(4000, 3, 3)) * 0.05
     check_mesh(mesh_of(scan, "scan"))

@@ -77,7 +77,7 @@ def test_a_narrow_apartment_has_no_corridor_between_its_rooms(seed):
     assert main > 35
 
 
-def test_furniture_is_told_apart():
+def test_furniture_has_separate_classes():
     names = set(generate_scene("apartment", 0).semantic_names.values())
     assert {"wall", "floor", "ceiling", "door_frame"} <= names
     assert len(names & {"table", "chair", "sofa", "bed", "shelf", "cabinet", "desk", "plant", "lamp"}) >= 4

@@ -58,7 +58,7 @@ def test_coincident_sheets_tie_to_the_lowest_from_both_sides(apart):
 
 
 @pytest.mark.parametrize("apart", [0.01, 0.5])
-def test_sheets_that_can_be_told_apart_show_the_nearer_one(apart):
+def test_distinct_sheets_show_the_nearer_one(apart):
     scene = compile_mesh(named(sheet(0.0), sheet(apart * VOXEL)), CompileConfig(resolution=64))
     for side, seen in ((1.0, 3), (-1.0, 2)):
         depth, semantic, _ = look(scene, side)

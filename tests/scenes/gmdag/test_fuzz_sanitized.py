@@ -32,6 +32,6 @@ def test_twenty_thousand_mutated_files_fly_under_sanitizers(library: Path) -> No
 
 
 def test_two_thousand_mutated_meshes_fly_under_sanitizers(library: Path) -> None:
-    counts = json.loads(run_sanitized("tests.scenes.fuzz_meshes", "2000", "1", str(library), timeout=7000))
+    counts = json.loads(run_sanitized("tests.scenes.readers.fuzz_meshes", "2000", "1", str(library), timeout=7000))
     sys.stdout.write(f"{counts}\n")
     assert counts["refused"] > 400 and counts["flown"] > 200

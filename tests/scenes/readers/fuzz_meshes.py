@@ -1,6 +1,6 @@
 """Mutates mesh files of every format: an error or a valid mesh, never a crash, a hang or a warning of numpy.
 
-    python -m tests.scenes.fuzz_meshes COUNT SEED LIBRARY
+    python -m tests.scenes.readers.fuzz_meshes COUNT SEED LIBRARY
 
 LIBRARY is a build of the C++ kernels, for instance one with sanitizers whose runtime is preloaded: what is still a
 mesh is compiled at a small resolution and flown through it.
@@ -35,7 +35,7 @@ _WORDS = (b"-1", b"1e999", b"nan", b"999999999999", b"0", b'""', b"[]", b"null",
 
 def seeds(folder: Path) -> list[tuple[Path, Path]]:
     """Write one valid file of every kind; returns (file that is read, file that is mutated)."""
-    from tests.scenes.test_doctor import replica_cad
+    from tests.scenes.corpus.test_doctor import replica_cad
 
     trimesh = pytest.importorskip("trimesh")
     box = trimesh.creation.box((4, 2.5, 3))

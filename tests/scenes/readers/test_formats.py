@@ -50,7 +50,7 @@ def test_a_graph_that_is_no_tree_is_refused(tmp_path, what):
         ("VENDOR_voxels", "needs the glTF extension 'VENDOR_voxels'"),
     ],
 )
-def test_what_cannot_be_decoded_is_refused_with_what_to_do(tmp_path, extension, reason):
+def test_undecodable_files_are_refused_with_the_next_step(tmp_path, extension, reason):
     with pytest.raises(MeshError, match=reason):
         read_mesh(simple().write(tmp_path / "squeezed.glb", extensionsRequired=[extension]))
 
@@ -243,7 +243,7 @@ def test_buffers_inside_the_json_are_read(tmp_path):
     np.testing.assert_array_equal(read_mesh(tmp_path / "same.glb").vertices, read_mesh(path).vertices)
 
 
-def test_units_and_axes_that_look_wrong_are_told(tmp_path, caplog):
+def test_suspicious_units_and_axes_are_reported(tmp_path, caplog):
     path = room(tmp_path / "cm.glb")
     assert np.ptp(read_mesh(path, unit_scale=0.1).bounds[:, 0]) == pytest.approx(0.4)
     with pytest.raises(MeshError, match=r"more than 5000 m.*unit_scale"):
@@ -298,7 +298,7 @@ def test_a_ply_comment_may_speak_of_the_end_of_the_header(tmp_path):
     assert len(read_mesh(path).faces) == 2
 
 
-def test_a_binary_stl_that_begins_with_solid_is_told_from_text_whatever_follows_it(tmp_path):
+def test_a_binary_stl_that_begins_with_solid_is_recognised(tmp_path):
     record = np.zeros(len(TABLE), np.dtype([("n", "<f4", 3), ("v", "<f4", (3, 3)), ("a", "<u2")]))
     record["v"] = TABLE
     whole = b"solid".ljust(80) + struct.pack("<I", len(TABLE)) + record.tobytes()
@@ -313,7 +313,7 @@ def test_a_binary_stl_that_begins_with_solid_is_told_from_text_whatever_follows_
     assert len(read_mesh(path).faces) == 1
 
 
-def test_geometry_that_is_there_only_compressed_is_told_also_where_the_file_does_not_ask_for_it(tmp_path):
+def test_geometry_that_is_only_compressed_is_reported_even_if_not_required(tmp_path):
     glb = simple()
     primitive = glb.document["meshes"][0]["primitives"][0]
     del glb.document["accessors"][primitive["attributes"]["POSITION"]]["bufferView"]
@@ -329,7 +329,7 @@ def test_geometry_that_is_there_only_compressed_is_told_also_where_the_file_does
         read_mesh(glb.write(tmp_path / "second.glb", buffers=[{"byteLength": len(glb.binary)}] * 2))
 
 
-def test_a_skinned_mesh_is_told(tmp_path, caplog):
+def test_a_skinned_mesh_is_reported(tmp_path, caplog):
     glb = simple(skin=0)
     glb.node(name="joint")
     read_mesh(glb.write(tmp_path / "skin.glb", skins=[{"joints": [1]}]))

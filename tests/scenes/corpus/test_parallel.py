@@ -19,8 +19,8 @@ from navi_core.errors import ConfigError, NaviError, SceneError
 from navi_core.scenes import compile_corpus, discover_root, read_manifest
 from navi_core.scenes.corpus.pool import Job, default_jobs, run_jobs
 from navi_core.scenes.memory import CompileEstimate
+from tests.scenes.corpus.test_corpus import write_obj
 from tests.scenes.mesh_files import room
-from tests.scenes.test_corpus import write_obj
 
 CONFIG = CompileConfig(resolution=64)
 
@@ -94,7 +94,7 @@ def test_as_many_at_once_as_cores_and_memory_allow(monkeypatch):
         assert default_jobs([CompileEstimate(gigabytes << 30, seconds, 0)] * count) == jobs
 
 
-def test_the_command_tells_faults_at_the_end_with_how_to_retry(meshes, tmp_path, capsys):
+def test_the_command_reports_faults_at_the_end_with_the_retry_command(meshes, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["scenes", "compile", str(meshes), "--out", str(tmp_path), "--resolution", "32", "--json"])
     told = capsys.readouterr()

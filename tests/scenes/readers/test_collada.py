@@ -66,7 +66,7 @@ def test_the_axis_that_the_file_names_is_up_once(tmp_path, up, config):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_the_axis_is_what_the_xml_says(tmp_path, encoding):
+def test_the_up_axis_is_read_from_the_xml(tmp_path, encoding):
     text = collada().replace("<unit", "<!-- <up_axis>Y_UP</up_axis> --><unit").replace("utf-8", encoding)
     file = tmp_path / "a.dae"
     file.write_bytes(text.encode(encoding))
@@ -207,7 +207,7 @@ def test_a_file_that_was_exported_is_no_second_scene(tmp_path, ending):
     assert split_scenes(meshes) == (sorted(meshes[1:]), {meshes[0]: f"the same scene as house{ending}"})
 
 
-def test_the_header_counts_about_what_is_there(tmp_path):
+def test_facts_estimate_the_triangles_of_the_file(tmp_path):
     file = write(tmp_path, collada())
     assert read_facts(file).triangles == 12
     lying = write(tmp_path, collada().replace('<triangles count="12"', '<triangles count="99999999999"'))
@@ -282,7 +282,7 @@ def test_instances_are_counted_before_they_are_placed(tmp_path, monkeypatch):
         read_collada(write(tmp_path, collada(nodes, geometry("cube"))))
 
 
-def test_a_skin_stands_where_it_was_bound_and_a_warning_says_so(tmp_path, caplog):
+def test_a_skin_stands_where_it_was_bound_with_a_warning(tmp_path, caplog):
     skin = """<library_controllers><controller id="c"><skin source="#cube">
       <bind_shape_matrix>1 0 0 100 0 1 0 0 0 0 1 0 0 0 0 1</bind_shape_matrix></skin></controller>
       </library_controllers>"""

@@ -11,7 +11,7 @@ from navi_core.config import CompileConfig
 from navi_core.scenes import compile_source, discover_root, load_gmdag
 from navi_core.scenes.corpus.corpus import named_sources, tell_apart
 from navi_core.scenes.naming import clean_name, file_stem, path_digest
-from tests.scenes.test_corpus import write_obj
+from tests.scenes.corpus.test_corpus import write_obj
 
 CLEAN = ("house", "Flat-2", "a.b", "台所", "寝室", "浴室", "リビング", "Büro", "Кухня", "مطبخ")
 CLEANED = ("Büro O'Brien 1", "my box", "_loft", "a+b", "rm -rf", "100%", "'; drop table scenes; --")
@@ -58,7 +58,7 @@ def test_a_name_is_the_same_however_a_system_spells_it(tmp_path):
     assert named(tmp_path, lossy)[lossy] == named(tmp_path, "Büro 1")["Büro 1"]
 
 
-def test_scans_of_one_name_are_told_by_folder_and_folders_that_look_alike_by_digest(tmp_path):
+def test_scans_of_one_name_are_named_by_folder_or_by_digest(tmp_path):
     files = [Path(folder, "scan.glb") for folder in ("台所", "寝室", "a b", "a_b", "a/b")]
     names = {str(s.path.parent): s.name for s in named_sources([(f, f) for f in files], "x")}
     assert names["台所"] == "台所_scan.glb" and names["寝室"] == "寝室_scan.glb"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scenes.fuzz_meshes import fuzz
+from tests.scenes.readers.fuzz_meshes import fuzz
 
 
 def test_mutated_meshes_are_an_error_or_a_mesh():

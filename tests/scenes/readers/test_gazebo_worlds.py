@@ -177,7 +177,7 @@ def test_planes_that_stand_are_walls_and_bound_the_floor(tmp_path):
     np.testing.assert_allclose(np.ptp(parts[5].points, axis=0), [4, 2, 0], atol=1e-9)
 
 
-def test_a_ramp_is_no_ground_and_ends_where_it_says(tmp_path):
+def test_a_ramp_is_no_ground_and_ends_at_its_length(tmp_path):
     ramp = f"<model name='ramp'>{visual('<plane><size>8 2</size></plane>', '0 0 0 0 -0.785398163397 0')}</model>"
     ceiling = (
         f"<model name='c'>{visual('<plane><normal>0 0 -1</normal><size>9 1</size></plane>', '0 0 3 0 0 0')}</model>"

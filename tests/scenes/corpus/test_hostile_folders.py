@@ -41,7 +41,7 @@ def test_a_scene_compiles_whatever_its_files_name(tmp_path, name):
     assert compile_to_file(file, tmp_path / "out", SMALL).skipped
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path):
+def test_a_full_disk_is_reported_and_leaves_no_files(tmp_path):
     scene = compile_mesh(mesh_of(box_triangles((-2, 0, -2), (2, 2.5, 2))), CompileConfig(resolution=64))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for version in (1, 2):
@@ -68,7 +68,7 @@ def test_a_dataset_behind_a_link_is_found_once_under_its_own_path_where_it_has_o
     assert found == {"a_link/hm3d.obj", "own/own.obj"}
 
 
-def test_a_folder_that_cannot_be_read_is_told(tmp_path, monkeypatch, caplog):
+def test_an_unreadable_folder_is_reported(tmp_path, monkeypatch, caplog):
     (tmp_path / "good.obj").write_text(TETRAHEDRON)
     (tmp_path / "secret").mkdir()
     scan = os.scandir

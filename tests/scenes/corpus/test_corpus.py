@@ -247,7 +247,7 @@ def test_two_sources_of_one_name_are_refused_before_anything_is_compiled(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_broken_manifest_is_told_before_the_work(corpus, tmp_path):
+def test_a_broken_manifest_is_reported_before_compiling(corpus, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "manifest.json").write_text("{")
@@ -256,7 +256,7 @@ def test_a_broken_manifest_is_told_before_the_work(corpus, tmp_path):
     assert list(out.glob("*.gmdag")) == []
 
 
-def test_those_who_write_one_manifest_at_a_time_keep_each_others_rows(tmp_path):
+def test_concurrent_writers_of_one_manifest_keep_each_others_rows(tmp_path):
     made = compile_corpus(generated_sources({"maze": (0,)}), tmp_path, CompileConfig(resolution=16))
     path = tmp_path / "manifest.json"
 

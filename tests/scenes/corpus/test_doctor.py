@@ -17,9 +17,9 @@ from navi_core.errors import MeshError, SceneError
 from navi_core.scenes import compile_corpus, discover, discover_root, read_mesh
 from navi_core.scenes.corpus.examination import examine
 from navi_core.scenes.readers.mesh_file import read_facts
+from tests.scenes.corpus.test_corpus import write_obj
 from tests.scenes.mesh_files import FLOOR, LEGEND, TABLE, Glb, annotated_room, room, room_ply
-from tests.scenes.test_corpus import write_obj
-from tests.scenes.test_semantics import HOUSE
+from tests.scenes.readers.test_semantics import HOUSE
 
 
 def hm3d(root: Path) -> Path:
@@ -130,7 +130,7 @@ def test_each_dataset_is_recognised_and_its_advice_can_be_followed(build, tmp_pa
     assert len(json.loads(capsys.readouterr().out)) == len(annotations)
 
 
-def test_what_is_missing_is_named_with_what_to_do(tmp_path):
+def test_missing_files_are_named_with_the_next_step(tmp_path):
     report = examine(hm3d(tmp_path))
     partial = next(scene for scene in report["scenes"] if scene["annotation"] == "partial")
     assert partial["missing"] == ["HaxA7YrQdEC.semantic.txt"]
@@ -177,7 +177,7 @@ def test_a_broken_scene_instance_is_refused(tmp_path, change, reason):
         read_mesh(path)
 
 
-def test_large_files_are_told_by_their_headers_and_small_ones_proved(tmp_path, monkeypatch):
+def test_large_files_are_examined_by_header_and_small_files_are_read(tmp_path, monkeypatch):
     path = room(tmp_path / "large.glb")
     monkeypatch.setattr("navi_core.scenes.corpus.examination._WHOLE_FILE", 10)
     monkeypatch.setattr("navi_core.scenes.corpus.examination.read_mesh", lambda *a, **k: pytest.fail("read whole"))
@@ -271,7 +271,7 @@ def test_of_several_units_none_is_put_into_the_commands(other, tmp_path):
     assert "--unit-scale" not in compiles and "unit_scale" not in trains
 
 
-def test_what_cannot_be_used_is_told_with_the_reason(tmp_path):
+def test_unusable_files_are_reported_with_the_reason(tmp_path):
     for name in ("house.fbx", "cloud.las", "archive.zip", "robot.urdf"):
         (tmp_path / name).write_bytes(b"x")
     room(tmp_path / "a.glb").write_bytes(b"glTF")
@@ -283,7 +283,7 @@ def test_what_cannot_be_used_is_told_with_the_reason(tmp_path):
         examine(tmp_path / "none")
 
 
-def test_a_folder_of_thousands_is_looked_at_in_part_and_that_is_said(tmp_path, monkeypatch):
+def test_a_folder_of_thousands_is_sampled_and_reported_as_sampled(tmp_path, monkeypatch):
     monkeypatch.setattr("navi_core.scenes.corpus.layouts._MAX_FILES", 5)
     for number in range(9):
         write_obj(tmp_path / f"{number}.obj")
