@@ -93,7 +93,7 @@ def compile_mesh(
         MeshError: The file cannot be read or holds no usable surface.
         SceneError: It would need more memory than there is.
     """
-    report = progress or (lambda stage, share: None)
+    report = progress or (lambda _stage, _share: None)
     scene = _compile(mesh, config or CompileConfig(), _spread(report))
     report("done", 1.0)
     return scene
@@ -223,7 +223,7 @@ def compile_to_file(
     existing = _reusable(path, source_hash, config)
     if existing is not None:
         return CompiledScene(path, existing, True, time.perf_counter() - start)
-    report = progress or (lambda stage, share: None)
+    report = progress or (lambda _stage, _share: None)
     scene = replace(_compile(source, config, _spread(report)), name=name)
     if scene.source_hash != source_hash:
         raise MeshError(f"{source}: changed while it was read; compile it again when it is complete")

@@ -184,7 +184,7 @@ def compile_corpus(
         jobs = default_jobs([estimate_source(source, config) for source in sources])
     if jobs < 1:
         raise ConfigError(f"jobs {jobs} must be at least 1")
-    report = progress or (lambda label, share: None)
+    report = progress or (lambda _label, _share: None)
     rows: dict[int, ManifestRow] = {}
     vocabularies: dict[int, dict[int, str]] = {}
     ended = _one_by_one if jobs == 1 or len(sources) < 2 else _side_by_side

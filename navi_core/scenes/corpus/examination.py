@@ -75,7 +75,7 @@ def examine(
         SceneError: There is no such folder.
     """
     config = config or CompileConfig()
-    report = progress or (lambda what, share: None)
+    report = progress or (lambda _what, _share: None)
     files, cut = list_files(root, lambda count: report(f"{count} files", 0.0))
     meshes, parts = split_scenes(files)
     layout = recognise(root, files)

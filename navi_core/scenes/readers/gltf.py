@@ -261,7 +261,7 @@ def _faces(order: npt.NDArray[np.int64], mode: int) -> npt.NDArray[np.int64]:
     return faces
 
 
-def _accessor(gltf: GltfFile, index: Any, rows: int | None = None) -> npt.NDArray[np.float64]:
+def _accessor(gltf: GltfFile, index: object, rows: int | None = None) -> npt.NDArray[np.float64]:
     """Return an accessor's values (count, components) as float64; indices stay exact below 2⁵³."""
     accessors = gltf.document["accessors"]
     accessor = accessors[_index(index, len(accessors), "accessor")]
@@ -287,7 +287,7 @@ def _accessor(gltf: GltfFile, index: Any, rows: int | None = None) -> npt.NDArra
     return values
 
 
-def _apply_sparse(gltf: GltfFile, sparse: dict[str, Any], raw: npt.NDArray) -> None:
+def _apply_sparse(gltf: GltfFile, sparse: dict[str, Any], raw: npt.NDArray[Any]) -> None:
     count = int(sparse["count"])
     indices, values = sparse["indices"], sparse["values"]
     where = np.frombuffer(
@@ -304,7 +304,7 @@ def _apply_sparse(gltf: GltfFile, sparse: dict[str, Any], raw: npt.NDArray) -> N
     raw[where] = new.reshape(count, raw.shape[1])
 
 
-def _image(gltf: GltfFile, index: Any) -> bytes | None:
+def _image(gltf: GltfFile, index: object) -> bytes | None:
     """Return the encoded bytes of a texture's image; None where it lies in a format of an extension (KTX2)."""
     textures, images = gltf.document.get("textures", []), gltf.document.get("images", [])
     texture = textures[_index(index, len(textures), "texture")]
@@ -316,7 +316,7 @@ def _image(gltf: GltfFile, index: Any) -> bytes | None:
     ) else None  # fmt: skip
 
 
-def _index(value: Any, count: int, what: str) -> int:
+def _index(value: object, count: int, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
         raise MeshError(f"{what} {value!r} does not exist, there are {count}")
     return value

@@ -78,7 +78,7 @@ def color_codes(part: Part, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int6
     return converted if np.isin(converted, codes).sum() > np.isin(plain, codes).sum() else plain
 
 
-def _code(colors: npt.NDArray) -> npt.NDArray[np.int64]:
+def _code(colors: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     values = np.rint(np.clip(np.nan_to_num(colors), 0, 1) * 255).astype(np.int64)
     return values[:, 0] << 16 | values[:, 1] << 8 | values[:, 2]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -102,7 +103,7 @@ def check_indices(faces: npt.NDArray[np.int64], vertices: int) -> None:
         raise MeshError(f"a face refers to vertex {low if low < 0 else high}, but there are {vertices} vertices")
 
 
-def face_majority(values: npt.NDArray, faces: npt.NDArray[np.int64]) -> npt.NDArray:
+def face_majority(values: npt.NDArray[Any], faces: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Return per face the value that at least two of its corners have, else the first corner's.
 
     Args:

@@ -9,6 +9,7 @@ import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +143,7 @@ def read_ply_facts(path: Path) -> MeshFacts:
     return MeshFacts(2 * face.count, False, None, {"red", "green", "blue"} <= names, ids)
 
 
-Columns = dict[str, npt.NDArray]
+Columns = dict[str, npt.NDArray[Any]]
 """Property → values (N,), or for a list: (N, K) where all rows have K entries, else an object array of rows."""
 
 
@@ -159,7 +160,7 @@ def _binary_rows(data: bytes, at: int, order: str, element: _Element, path: Path
     if element.count == 0:
         return {}, at
     # Nearly every file has lists of one length: then a row has a fixed size, and one view reads them all.
-    fields: list[tuple] = []
+    fields: list[tuple[Any, ...]] = []
     for name, kind, length in element.properties:
         if not length:
             fields.append((name, order + kind))
@@ -185,7 +186,7 @@ def _binary_rows(data: bytes, at: int, order: str, element: _Element, path: Path
 
 
 def _binary_rows_slowly(data: bytes, at: int, order: str, element: _Element, path: Path) -> tuple[Columns, int]:
-    values: dict[str, list] = {name: [] for name in element.names()}
+    values: dict[str, list[Any]] = {name: [] for name in element.names()}
     kinds = [(n, np.dtype(order + k), np.dtype(order + c) if c else None) for n, k, c in element.properties]
     try:
         for _ in range(element.count):
@@ -208,7 +209,7 @@ def _read_text(data: bytes, order: str, elements: tuple[_Element, ...], path: Pa
     lines = (line for line in data.splitlines() if line.strip())
     rows: dict[str, Columns] = {}
     for element in elements:
-        values: dict[str, list] = {name: [] for name in element.names()}
+        values: dict[str, list[Any]] = {name: [] for name in element.names()}
         lists = [bool(length) for _, _, length in element.properties]
         for line in itertools.islice(lines, element.count):
             fields = iter(line.split())
@@ -236,7 +237,7 @@ def _read_text(data: bytes, order: str, elements: tuple[_Element, ...], path: Pa
     return rows
 
 
-def _column(values: list, many: bool) -> npt.NDArray:
+def _column(values: list[Any], many: bool) -> npt.NDArray[Any]:
     if not many:
         return np.array(values)
     if len({len(entries) for entries in values}) == 1:
@@ -247,7 +248,7 @@ def _column(values: list, many: bool) -> npt.NDArray:
 
 
 def _triangles(
-    points: npt.NDArray[np.float64], polygons: npt.NDArray, path: Path
+    points: npt.NDArray[np.float64], polygons: npt.NDArray[Any], path: Path
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return triangles (F, 3) and the file row each came from (F,); rows of fewer than 3 corners are left out."""
     if polygons.ndim == 2:
