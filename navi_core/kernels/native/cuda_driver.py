@@ -47,7 +47,7 @@ class CudaKernels:
     """
 
     def __init__(self, device: torch.device, flags: Sequence[str] = ()) -> None:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
         major, minor = torch.cuda.get_device_capability(device)
         image = build_cubin(f"sm_{major}{minor}", flags)
         try:

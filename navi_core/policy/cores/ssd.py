@@ -69,7 +69,7 @@ def ssd_scan(
     skip = x.new_zeros(heads) if D is None else D
     if torch.compiler.is_compiling():
         return _compiled(x, dt, A, B, C, skip, h, reset)
-    out: tuple[Tensor, Tensor] = _Scan.apply(x, dt, A, B, C, skip, h, reset)
+    out: tuple[Tensor, Tensor] = _Scan.apply(x, dt, A, B, C, skip, h, reset)  # type: ignore[no-untyped-call]
     return out
 
 
