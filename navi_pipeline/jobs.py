@@ -3,7 +3,7 @@
 `whole_graph` runs them all in order: one click from an empty folder to a champion and a full warehouse.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field
@@ -12,6 +12,9 @@ from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
 from navi_pipeline.defs.partitions import GPU
 from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.flow import Flow
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 __all__ = ["JOBS", "PROFILE_ASSETS"]
 
@@ -26,7 +29,7 @@ PROFILE_ASSETS = (
 """Assets with a partition for each profile, in the order of the graph."""
 
 
-def _job(name: str, assets: tuple[str, ...], description: str) -> Any:
+def _job(name: str, assets: tuple[str, ...], description: str) -> "UnresolvedAssetJobDefinition":
     return dg.define_asset_job(name, dg.AssetSelection.assets(*assets), description=description)
 
 
@@ -59,7 +62,7 @@ def whole_graph() -> None:
     materialize_everything()
 
 
-JOBS: tuple[Any, ...] = (
+JOBS: tuple["dg.JobDefinition | UnresolvedAssetJobDefinition", ...] = (
     whole_graph,
     _job("sources_job", ("scene_sources",), "Plan the scenes."),
     _job("compile_job", ("compiled_scene",), "Compile one scene."),

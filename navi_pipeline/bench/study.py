@@ -81,30 +81,39 @@ def kill_and_resume(
                 time.sleep(0.2)
             rows = [trial_row(queue, trial) for trial in queue.trials()]
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(_PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        _end(process)
     with open_instance() as instance:
         partitions = instance.get_materialized_partitions(trial.key)
-    stored = Warehouse().query("select count(*) as n from trials where state in ('complete', 'pruned')")
-    metrics = Warehouse().query("select count(distinct run_id) as n from metrics where name = 'reward_ema'")
-    faults = audit_faults(config, rows, partitions)
-    for what, frame in (("finished trials in the warehouse", stored), ("runs with metrics in the warehouse", metrics)):
-        if int(frame["n"][0]) != trials:
-            faults.append(f"{int(frame['n'][0])} {what} instead of {trials}")
+    stored, stored_faults = _stored(trials)
     return {
         "trials": trials,
         "kills": done,
         "attempts": len(rows),
-        "rows": int(stored["n"][0]),
+        "rows": stored,
         "partitions": len(partitions),
-        "faults": faults,
+        "faults": audit_faults(config, rows, partitions) + stored_faults,
         "wall_seconds": round(time.monotonic() - began, 1),
     }
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _stored(trials: int) -> tuple[int, list[str]]:
+    """Return the count of finished trials in the warehouse, and a fault for each count that is not `trials`."""
+    stored = Warehouse().query("select count(*) as n from trials where state in ('complete', 'pruned')")
+    metrics = Warehouse().query("select count(distinct run_id) as n from metrics where name = 'reward_ema'")
+    counts = {"finished trials": int(stored["n"][0]), "runs with metrics": int(metrics["n"][0])}
+    faults = [f"{n} {name} in the warehouse instead of {trials}" for name, n in counts.items() if n != trials]
+    return counts["finished trials"], faults
 
 
 def _busy_worker(queue: TrialQueue, draw: random.Random) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
-from navi_core.terminal.table import print_status
+from navi_core.terminal.table import print_records, print_status
 from navi_pipeline.flow import Flow
 from navi_pipeline.lib.orchestration.clock import Work, now, reset_work, work_by_name
 from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing
@@ -75,16 +75,18 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
     if as_json:
         print(json.dumps(document))  # noqa: T201
     else:
-        from navi_core.terminal.table import print_records
-
         print_records(f"profile {profile}: {len(rows)} assets", rows)
-        print(f"{total.wall:.0f} s on the wall, {total.cpu:.0f} s of processors")  # noqa: T201
-        print(  # noqa: T201
-            f"orchestration: {rest.wall:.1f} s on the wall ({shares['orchestration_share']:.1%}), "
-            f"{rest.cpu:.1f} s of processors ({shares['orchestration_cpu_share']:.1%})"
-        )
+        _print_times(total, rest, shares)
     if failed:
         raise EvaluationError(f"the policy did not pass: {'; '.join(failed)}")
+
+
+def _print_times(total: Work, rest: Work, shares: dict[str, float]) -> None:
+    print(f"{total.wall:.0f} s on the wall, {total.cpu:.0f} s of processors")  # noqa: T201
+    print(  # noqa: T201
+        f"orchestration: {rest.wall:.1f} s on the wall ({shares['orchestration_share']:.1%}), "
+        f"{rest.cpu:.1f} s of processors ({shares['orchestration_cpu_share']:.1%})"
+    )
 
 
 def _record(profile: str, size: str, seed: int, total: Work, shares: dict[str, float], work: dict[str, Work]) -> None:

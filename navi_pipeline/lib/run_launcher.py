@@ -61,7 +61,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
         run = self._instance.get_run_by_id(run_id)
         pid = None if run is None or run.is_finished else self._process(run)
         if run is None or pid is None or not _at_work(run, pid):
-            return bool(super().terminate(run_id))
+            return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         if GRPC_INFO_TAG not in run.tags and _another_users(pid):
             raise RunError(f"process {pid}, which works on run {run_id}, is another user's, who can end it")
         # What whole_graph is just making ends with it, and is no failure of those assets.
@@ -70,7 +70,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
                 self._instance.report_run_canceling(other)
         if GRPC_INFO_TAG in run.tags:
             try:
-                if super().terminate(run_id):
+                if super().terminate(run_id):  # type: ignore[no-untyped-call]
                     return True
             except (DagsterUserCodeUnreachableError, DagsterUserCodeProcessError):
                 if not self._is_worker(run, pid):

@@ -13,9 +13,14 @@ from navi_core.record.durable import durable_file, sweep_left, write_durably
 def test_interrupted_write_leaves_the_file_unchanged(tmp_path):
     path = tmp_path / "book.json"
     write_durably(path, b"old")
-    with pytest.raises(KeyboardInterrupt), durable_file(path) as stream:
-        stream.write(b"new")
-        raise KeyboardInterrupt
+
+    def write_and_interrupt():
+        with durable_file(path) as stream:
+            stream.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_and_interrupt()
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["book.json"]
 
 

@@ -188,10 +188,8 @@ def test_pages_show_health_and_metrics(stage) -> None:
     assert health["healthy"] and health["metrics"]["steps_total"] >= 3
     status = json.loads(urllib.request.urlopen(actor.url + "/status").read())
     assert status["sessions"] == 1 and status["model"] == "v001"
-    try:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(actor.url + "/nothing")
-    except urllib.error.HTTPError as error:
-        assert error.code == 404
 
 
 def test_disconnected_client_leaves_no_traceback(capfd) -> None:

@@ -80,7 +80,7 @@ def night_hold(_: dg.InitResourceContext) -> Iterator[NightHold]:
         hold.close()
 
 
-def _begin(train: bool) -> Any:
+def _begin(train: bool) -> dg.OpDefinition:
     @dg.op(
         name="begin_training_night" if train else "begin_validation_night",
         description="Settle the night's name and settings.",
@@ -96,13 +96,13 @@ def _begin(train: bool) -> Any:
     return begin
 
 
-def _tonight(context: dg.OpExecutionContext, night: dict[str, Any]) -> Any:
+def _tonight(context: dg.OpExecutionContext, night: dict[str, Any]) -> Night:
     context.resources.hold.take(context, night["name"])
     return Night(parse_config(NightlyConfig, night["settings"]), night["name"], say=context.log.info)
 
 
 @cache
-def _stage(stage: str) -> Any:
+def _stage(stage: str) -> dg.OpDefinition:
     # One op for both nights: a name stands for one definition in the code location.
     @dg.op(
         name=stage,
@@ -115,7 +115,9 @@ def _stage(stage: str) -> Any:
         tonight = _tonight(context, night)
         with summed_up_if_broken(tonight):
             done = tonight.run(stage, stages_of(tonight.config)[stage])
-        metadata = {gate.name: f"{'holds' if gate.passed else 'DOES NOT HOLD'}: {gate.detail}" for gate in done.gates}
+        metadata: dict[str, Any] = {
+            gate.name: f"{'holds' if gate.passed else 'DOES NOT HOLD'}: {gate.detail}" for gate in done.gates
+        }
         metadata |= {"status": done.status, "seconds": done.seconds}
         if tonight.failed:
             # Dagster abandons what follows a failed step, the summary too: it is written here.
@@ -130,7 +132,7 @@ def _stage(stage: str) -> Any:
     return run
 
 
-def _summary(context: dg.OpExecutionContext, tonight: Any, written: tuple[Path, Path]) -> dict[str, Any]:
+def _summary(context: dg.OpExecutionContext, tonight: Night, written: tuple[Path, Path]) -> dict[str, Any]:
     """Report the warehouse, which a summary folds into, to Dagster; return what is shown of the summary."""
     context.log_event(renewed_warehouse(tonight, context.log.warning))
     markdown, page = written
@@ -148,7 +150,7 @@ def morning_summary(context: dg.OpExecutionContext, night: dict[str, Any]) -> No
     context.add_output_metadata(_summary(context, tonight, write_summary(tonight)))
 
 
-def _night(name: str, stages: tuple[str, ...], train: bool, description: str) -> Any:
+def _night(name: str, stages: tuple[str, ...], train: bool, description: str) -> dg.JobDefinition:
     begin, work = _begin(train), [_stage(stage) for stage in stages]
 
     # One process, so that ops share the imports of torch and the lock; training is a child process anyway.
@@ -170,10 +172,10 @@ nightly_validation = _night(
     "nightly_validation", _VALIDATION_STAGES, False,
     "Preflight, evaluation of the champion, benchmarks and drift, summary; nothing is trained.",
 )  # fmt: skip
-JOBS: tuple[Any, ...] = (nightly_training, nightly_validation)
+JOBS: tuple[dg.JobDefinition, ...] = (nightly_training, nightly_validation)
 
 
-def _schedule(job: Any, kind: str) -> Any:
+def _schedule(job: dg.JobDefinition, kind: str) -> dg.ScheduleDefinition:
     hour, zone = _when(kind)
 
     @dg.schedule(
@@ -214,5 +216,8 @@ def _when(kind: str) -> tuple[int, str]:
     return settings.training_hour if kind == "training" else settings.validation_hour, settings.time_zone
 
 
-SCHEDULES: tuple[Any, ...] = (_schedule(nightly_training, "training"), _schedule(nightly_validation, "validation"))
+SCHEDULES: tuple[dg.ScheduleDefinition, ...] = (
+    _schedule(nightly_training, "training"),
+    _schedule(nightly_validation, "validation"),
+)
 """Both are off until they are switched on in the UI: the training takes eight hours."""

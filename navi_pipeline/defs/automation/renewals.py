@@ -1,5 +1,6 @@
 """Materializations of the assets that a night renews."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -29,7 +30,7 @@ def renewed_by(stage: str, night: "Night") -> list[dg.AssetMaterialization]:
     return [_promotion(night, decision)] if "version" in decision else []
 
 
-def renewed_warehouse(night: "Night", warn: Any) -> dg.AssetMaterialization:
+def renewed_warehouse(night: "Night", warn: Callable[..., None]) -> dg.AssetMaterialization:
     """Fold in what the night has written and return the materialization."""
     return _materialization("warehouse", night, *folded_in(warn))
 

@@ -98,4 +98,4 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
 
 def _trial_metadata(row: dict[str, Any]) -> dict[str, Any]:
     names = ("study", "slot", "trial", "state", "value", "reward_ema", "sps", "step", "run_id", "config_hash", "reason")
-    return {name: row[name] for name in names if row[name] is not None} | row["params"]
+    return {**{name: row[name] for name in names if row[name] is not None}, **row["params"]}

@@ -17,6 +17,7 @@ from navi_pipeline.lib.reports.pages import embedded_picture
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
     from navi_core.scenes import Scene
+    from navi_core.world import Field
 
 __all__ = [
     "compile_source",
@@ -53,7 +54,7 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
         SceneError: The scene cannot be written.
     """
     from navi_core.scenes import compile_to_file
-    from navi_core.world import Field, FloorMap, scene_verdict
+    from navi_core.world import Field, scene_verdict
 
     try:
         # The planned name: two meshes of one file name are distinguished by it.
@@ -70,13 +71,7 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
             return known | {"skipped": True}
     field = Field([scene])
     verdict = scene_verdict(field, 0, SpawnConfig())
-    picture, area = None, 0.0
-    if verdict.verdict != "FAIL":
-        floor = FloorMap(field, 0, 0.1, 0.2)
-        area = floor.area
-        from navi_core.evaluate import top_down_map
-
-        picture = embedded_picture(top_down_map(field, 0, {}, floor), source.name)
+    picture, area = (None, 0.0) if verdict.verdict == "FAIL" else _floor_plan(field, source.name)
     row = _planned(source) | {
         "key": key,
         "source_hash": scene.source_hash,
@@ -97,6 +92,15 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
     }
     _record(source, row)
     return row | {"skipped": compiled.skipped}
+
+
+def _floor_plan(field: Field, name: str) -> tuple[str, float]:
+    """Return the scene's map as markdown and its floor area [m²]."""
+    from navi_core.evaluate import top_down_map
+    from navi_core.world import FloorMap
+
+    floor = FloorMap(field, 0, 0.1, 0.2)
+    return embedded_picture(top_down_map(field, 0, {}, floor), name), floor.area
 
 
 def _unusable(source: SceneSource, config: CompileConfig, error: Exception) -> dict[str, Any]:

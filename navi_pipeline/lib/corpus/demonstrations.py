@@ -33,7 +33,7 @@ _TAKEN = 2
 _AXES = ("forward", "vertical", "lateral", "yaw")
 
 
-def expert_config(profile: str, **settings: Any) -> ExpertConfig:
+def expert_config(profile: str, **settings: object) -> ExpertConfig:
     """Return how the teacher flies for a profile: with its sensor and its drone.
 
     Raises:

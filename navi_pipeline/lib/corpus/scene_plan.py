@@ -88,7 +88,8 @@ def load_source(source: SceneSource) -> Mesh | Path:
         return Path(source.path)
     from navi_core.scenes import generate_scene
 
-    assert source.family is not None and source.seed is not None
+    assert source.family is not None
+    assert source.seed is not None
     return generate_scene(source.family, source.seed)
 
 

@@ -32,6 +32,7 @@ def open_registry() -> Registry:
     return Registry(navi_home() / "models")
 
 
+# Above 60 lines: the order of flights, writes and the alias's move is what makes a decision safe to repeat.
 def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     """Let a policy's version challenge the champion, and move the alias if it wins, and wins again on other starts.
 

@@ -179,7 +179,7 @@ class Night:
         A setting that a later Navi added, or when to begin and compact, makes no other night.
         """
         try:
-            begun = parse_config(NightlyConfig, raw)
+            begun = parse_config(NightlyConfig, raw)  # type: ignore[arg-type]  # refused below
         except (ConfigError, TypeError) as error:
             raise RunError(
                 f"night {self.name} was begun with other settings ({error}); give this one another --name"

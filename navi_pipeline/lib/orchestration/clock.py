@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 __all__ = ["Work", "now", "reset_work", "work_by_name", "worked", "worked_as"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,15 @@ def now() -> Work:
     return Work(time.monotonic(), sum(os.times()[:4]))
 
 
-def worked(function: F) -> F:
+def worked(function: Callable[P, R]) -> Callable[P, R]:
     """Count the time of every call of an asset's or check's function in this process."""
 
     @functools.wraps(function)
-    def timed(*arguments: Any, **named: Any) -> Any:
+    def timed(*arguments: P.args, **named: P.kwargs) -> R:
         with worked_as(function.__name__):
             return function(*arguments, **named)
 
-    return timed  # type: ignore[return-value]
+    return timed
 
 
 @contextmanager

@@ -161,8 +161,9 @@ def _profiles(row: dict[str, Any]) -> list[Part]:
     return section(f"{a} against {b}, {metric}", [chart, table_part(lines)], level=3)
 
 
-def _loaded(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
+def _loaded(value: str | dict[str, Any]) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return loaded
 
 
 def _training(ask: Ask) -> list[Part]:

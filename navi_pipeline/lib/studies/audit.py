@@ -39,6 +39,12 @@ def audit_faults(
             faults.append(f"slot {slot}: its run or its metrics are missing")
         if partitions is not None and partition_of(config.name, slot) not in partitions:
             faults.append(f"slot {slot} has no partition of the asset trial")
+    return faults + _retry_faults(config, rows)
+
+
+def _retry_faults(config: StudyConfig, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the faults of trials that take up lost ones."""
+    faults = []
     by_number, space = {row["trial"]: row for row in rows}, search_space(config).keys()
     for row in rows:
         before = by_number.get(row["retry_of"])

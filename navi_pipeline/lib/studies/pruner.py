@@ -9,6 +9,7 @@ from optuna.pruners import HyperbandPruner
 
 if TYPE_CHECKING:
     from optuna import Study
+    from optuna.trial import FrozenTrial
 
 __all__ = ["SlotHyperband"]
 
@@ -20,7 +21,7 @@ class SlotHyperband(HyperbandPruner):
     compete, and knows no brackets before a process has asked for the first time.
     """
 
-    def _get_bracket_id(self, study: Study, trial: Any) -> int:
+    def _get_bracket_id(self, study: Study, trial: FrozenTrial) -> int:
         if not self._pruners:
             self._try_initialization(study)
         if trial.user_attrs.get("outcome") == "lost":

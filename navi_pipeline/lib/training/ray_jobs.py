@@ -17,13 +17,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from navi_core.config.registry import PLUGINS_VARIABLE
 from navi_core.errors import RunError
 from navi_core.machine import chosen_threads
 from navi_core.record import navi_home
 from navi_pipeline.lib.records.documents import content_key, pipeline_folder
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
 
 __all__ = ["RAY_ADDRESS", "run_ray_job"]
 
@@ -63,15 +66,7 @@ def run_ray_job(
     output = folder / f"{key}.out"
     job = _under_way(client, key)
     if job is None:
-        output.unlink(missing_ok=True)
-        program = os.environ.get("NAVI_RAY_PYTHON") or command[0]
-        entrypoint = f"exec {shlex.join([program, *command[1:]])} > {shlex.quote(str(output))}"
-        job = client.submit_job(
-            entrypoint=entrypoint,
-            submission_id=f"navi-{key}-{time.time_ns()}",
-            metadata={_KEY: key},
-            runtime_env={"env_vars": _environment()},
-        )
+        job = _submit(client, key, command, output)
     last: deque[str] = deque(maxlen=20)
     lines = _Lines(client, job)
     stopped_at: float | None = None
@@ -102,10 +97,22 @@ def run_ray_job(
     return (-15 if status.value == "STOPPED" or stopped_at is not None else int(code or 1)), answer, list(last)
 
 
+def _submit(client: JobSubmissionClient, key: str, command: list[str], output: Path) -> str:
+    output.unlink(missing_ok=True)
+    program = os.environ.get("NAVI_RAY_PYTHON") or command[0]
+    job: str = client.submit_job(
+        entrypoint=f"exec {shlex.join([program, *command[1:]])} > {shlex.quote(str(output))}",
+        submission_id=f"navi-{key}-{time.time_ns()}",
+        metadata={_KEY: key},
+        runtime_env={"env_vars": _environment()},
+    )
+    return job
+
+
 class _Lines:
     """A job's log, read in a thread of its own because it comes through a socket."""
 
-    def __init__(self, client: Any, job: str) -> None:
+    def __init__(self, client: JobSubmissionClient, job: str) -> None:
         self._lines: deque[str] = deque()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._read(client, job)), daemon=True)
         self._thread.start()
@@ -119,7 +126,7 @@ class _Lines:
     def close(self) -> None:
         self._thread.join(timeout=5.0)
 
-    async def _read(self, client: Any, job: str) -> None:
+    async def _read(self, client: JobSubmissionClient, job: str) -> None:
         rest = ""
         with contextlib.suppress(RuntimeError, OSError):
             async for chunk in client.tail_job_logs(job):
@@ -129,7 +136,7 @@ class _Lines:
             self._lines.append(rest)
 
 
-def _client() -> Any:
+def _client() -> JobSubmissionClient:
     address = os.environ.get("NAVI_RAY_ADDRESS") or RAY_ADDRESS
     try:
         from ray.job_submission import JobSubmissionClient
@@ -144,7 +151,7 @@ def _client() -> Any:
         ) from error
 
 
-def _under_way(client: Any, key: str) -> str | None:
+def _under_way(client: JobSubmissionClient, key: str) -> str | None:
     """Return the job of this command that has not ended."""
     for details in client.list_jobs():
         if (details.metadata or {}).get(_KEY) == key and not details.status.is_terminal():

@@ -146,12 +146,12 @@ def _running(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
     return {str(row["run_id"]): {str(name): value for name, value in row.items()} for row in rows.to_dict("records")}
 
 
-def _sent(column: str, value: Any) -> object:
+def _sent(column: str, value: object) -> object:
     """Return a value as a producer would have sent it."""
     if value is None or value != value:  # NaN and NaT differ from themselves
         return None
     if column in ("config", "versions"):
-        return json.loads(value)
+        return json.loads(str(value))
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 

@@ -42,6 +42,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
+# Above 60 lines: deadline, stop and grace period end one loop and share its clock.
 def run_supervised(
     command: list[str],
     *,
@@ -78,7 +79,8 @@ def run_supervised(
     lines: queue.Queue[str | None] = queue.Queue()
     output: list[str] = []
     last: deque[str] = deque(maxlen=20)
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     readers = [
         threading.Thread(target=_read_lines, args=(process.stderr, lines), daemon=True),
         threading.Thread(target=lambda: output.append(process.stdout.read()), daemon=True),  # type: ignore[union-attr]

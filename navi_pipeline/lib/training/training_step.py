@@ -76,6 +76,11 @@ def materialize_policy(
             if not monitor.stalled:
                 raise
             raise RunError(f"no progress for {STALL_MINUTES:g} min, so the trainer was ended: {error}") from error
+    metadata = _metadata(policy) | _curves(policy, cloned=algorithm == "bc")
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(policy["weights_hash"][:16]))
+
+
+def _metadata(policy: dict[str, Any]) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "version": policy["version"],
         "parent": policy["parent"] or "none",
@@ -88,8 +93,7 @@ def materialize_policy(
     }
     if policy["reward_ema"] is not None:
         metadata |= {"reward_ema": policy["reward_ema"], "train_scenes": policy["train_scenes"]}
-    metadata |= _curves(policy, cloned=algorithm == "bc")
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(policy["weights_hash"][:16]))
+    return metadata
 
 
 def _curves(policy: dict[str, Any], *, cloned: bool) -> dict[str, Any]:

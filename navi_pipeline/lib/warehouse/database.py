@@ -97,7 +97,7 @@ def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     import pandas
 
     if isinstance(value, float):

@@ -12,6 +12,7 @@ from navi_core.record.schema import NATURAL_KEYS, RUN_TABLES
 if TYPE_CHECKING:
     import duckdb
     import numpy as np
+    import pandas
 
     from navi_pipeline.lib.warehouse.segments import Segment
 
@@ -137,7 +138,7 @@ def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) ->
     connection.unregister("noted")
 
 
-def _array(parts: Sequence[Part], kind: str) -> Any:
+def _array(parts: Sequence[Part], kind: str) -> np.ndarray | pandas.Categorical:
     """Return one column as DuckDB reads it fastest without losing anything."""
     import numpy as np
 
@@ -157,7 +158,7 @@ def _array(parts: Sequence[Part], kind: str) -> Any:
     return _objects(parts)
 
 
-def _texts(parts: Sequence[Part]) -> Any:
+def _texts(parts: Sequence[Part]) -> pandas.Categorical:
     import numpy as np
     import pandas
 
@@ -191,7 +192,7 @@ def _moments(part: Part) -> np.ndarray:
     return (np.repeat(codes, count) if same else codes).view("datetime64[us]")
 
 
-def _objects(parts: Sequence[Part]) -> Any:
+def _objects(parts: Sequence[Part]) -> np.ndarray:
     import numpy as np
 
     values = np.empty(sum(count for count, _, _ in parts), dtype=object)

@@ -63,13 +63,7 @@ def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
         head, newline, body = path.read_bytes().partition(b"\n")
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror or error}") from error
-    try:
-        header = json.loads(head)
-        version = header["navi_segment"]
-        table, run_id, context = header["table"], header["run_id"], header["context"]
-        count, digest, created = int(header["rows"]), str(header["sha256"]), _timestamp(header["created_at"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise RecordError(f"the header line is broken: {type(error).__name__} {error}") from error
+    version, table, run_id, context, count, digest, created = _header(head)
     if not newline:
         raise RecordError("the file ends within its header line")
     if version != SEGMENT_VERSION:
@@ -91,6 +85,16 @@ def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
     rest = {name: value for name, value in context.items() if name not in _CONTEXT}
     values, same = read_columns(body, shared, rest, table, columns[table])
     return Segment(path.name, table, run_id, digest, created, count, values, same)
+
+
+def _header(line: bytes) -> tuple[object, Any, Any, Any, int, str, datetime]:
+    """Parse the header: version, table, run_id, context, rows, checksum, time; the first four are unchecked."""
+    try:
+        header = json.loads(line)
+        unchecked = header["navi_segment"], header["table"], header["run_id"], header["context"]
+        return *unchecked, int(header["rows"]), str(header["sha256"]), _timestamp(header["created_at"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise RecordError(f"the header line is broken: {type(error).__name__} {error}") from error
 
 
 def read_columns(
@@ -168,7 +172,7 @@ def _converted(values: list[Any], kind: str, where: str) -> list[Any]:
         return values
     convert = _CONVERT[kind]
     known: dict[str, Any] = {}  # rows of one call share their time, and a conversion costs more than a lookup
-    converted = []
+    converted: list[Any] = []
     for line, value in enumerate(values, start=2):
         if value is None:
             converted.append(None)
@@ -200,7 +204,7 @@ def _timestamp(value: str) -> datetime:
     return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
 
-def _integer(value: Any) -> int:
+def _integer(value: str | float) -> int:
     number = int(value)
     if number != float(value):
         raise ValueError("it has a fraction")

@@ -141,8 +141,8 @@ def test_rows_that_cannot_be_walked_meet_nothing(twin_scenes: dict[str, Scene], 
 
 def test_shapes_types_and_devices_that_do_not_fit_are_refused(box_scene: Scene) -> None:
     field, at = Field([box_scene], tracer="cuda"), torch.zeros(2, 3)
+    spare = RayHits(torch.zeros(2, 4), torch.zeros(2, 4), torch.zeros(2, 4))
     with pytest.raises(SceneError, match=r"outputs .* do not fit"):
-        spare = RayHits(torch.zeros(2, 4), torch.zeros(2, 4), torch.zeros(2, 4))
         field.cast_rays(at, torch.eye(3), rows_of(2), out=spare)
     with pytest.raises(SceneError, match=r"points on meta, the field on cpu; move it with .to\(field.device\)"):
         field.distance(at.to("meta"), rows_of(2))

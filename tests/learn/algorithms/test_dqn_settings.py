@@ -65,8 +65,7 @@ def test_what_contradicts_itself_is_refused():
     with pytest.raises(ConfigError, match="q_hidden"):
         parse_config(TrainConfig, {"algorithm": "dqn", "kernel_smoothing": {"enabled": True, "latent_dim": 32}})
     with pytest.raises(ConfigError, match="continuous"):
-        env = reference_task("pendulum", ROWS)
-        parts(make_config(), env)
+        parts(make_config(), reference_task("pendulum", ROWS))
 
 
 @pytest.mark.parametrize("name", ["seed", "first_row", "num_envs"])

@@ -245,9 +245,10 @@ def test_a_cell_that_is_killed_between_its_rows_and_its_outcome_counts_once(monk
         write_document(file, document)
 
     monkeypatch.setattr(cell, "run_supervised", lambda *_, **__: (3, "", ["error: a broken scene"]))
-    with monkeypatch.context() as until, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as until:
         until.setattr(cell, "write_document", killed)
-        run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print)
+        with pytest.raises(KeyboardInterrupt):
+            run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print)
     assert run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print).status == "crash"
     Warehouse().ingest()
     assert len(Warehouse().query("select * from benchmarks where benchmark = 'ablation-twice'")) == 1

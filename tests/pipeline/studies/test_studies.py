@@ -211,9 +211,14 @@ def test_a_worker_that_died_under_another_name_of_the_machine_is_lost(monkeypatc
 def test_a_worker_that_ends_by_an_error_leaves_what_tells_that_its_trial_is_lost(monkeypatch):
     """For instance on a disk that is too full to give the trial back; then its container starts under another name."""
     config = small_study(trials=1)
-    with pytest.raises(OSError, match="full"), TrialQueue(config) as queue:
-        queue.claim()
-        raise OSError("full")
+
+    def claim_and_fail():
+        with TrialQueue(config) as queue:
+            queue.claim()
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        claim_and_fail()
     monkeypatch.setattr("socket.gethostname", lambda: "another")
     with TrialQueue(config) as queue:
         complete_by(queue)

@@ -194,10 +194,13 @@ def test_one_flipped_byte_is_read_or_refused_but_never_crashes(position, change)
     data[position] ^= change
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        refusal = None
         try:
             scene = read_v1(bytes(data), "x")
         except GmdagError as error:
-            assert error.offset is not None
+            refusal = error
+        if refusal is not None:
+            assert refusal.offset is not None
         else:
             assert np.isfinite(scene.bounds).all()
             assert np.isfinite(leaf_distance(scene.nodes[v1_leaf_index(scene.nodes)]))

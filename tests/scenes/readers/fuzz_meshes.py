@@ -126,7 +126,7 @@ def fuzz(count: int, seed: int = 0, tracers: Sequence[str] = ()) -> Counter[str]
                 if tracers:
                     told[_compiled(mesh, tracers)] += 1
             except SceneError as error:
-                assert str(error)
+                _check_reason(error)
                 told["refused"] += 1
             except Exception as error:
                 error.add_note(f"mutation {number} of {victim.name}, seed {seed}")
@@ -139,10 +139,14 @@ def _compiled(mesh: Mesh, tracers: Sequence[str]) -> str:
     try:
         scene = compile_mesh(mesh, CompileConfig(resolution=32))
     except SceneError as error:
-        assert str(error)
+        _check_reason(error)
         return "not compiled"
     fly(scene, tracers)
     return "flown"
+
+
+def _check_reason(error: SceneError) -> None:
+    assert str(error)
 
 
 def main(count: str, seed: str, library: str) -> None:
