@@ -101,7 +101,7 @@ class PolicyFlyer:
         self._shaper_state = shaper_state or {}
         self._device = next(policy.parameters()).device
 
-    def begin(self, keys: Tensor, field: Field) -> None:
+    def begin(self, keys: Tensor, field: Field) -> None:  # noqa: ARG002 - of the Flyer protocol, pilots need it
         """Start new episodes in all rows: zero state, empty memory."""
         rows = len(keys)
         self._keys = keys
