@@ -30,6 +30,7 @@ _PATIENCE = 180.0
 """Time that the study's process has to let its workers end [s]: each has 90 s for its trainer."""
 
 
+# Above 60 lines: the kills share one loop with the process that they end and start again.
 def kill_and_resume(
     home: Path, *, trials: int, workers: int, kills: int, seed: int, on_line: Callable[[str], None]
 ) -> dict[str, Any]:

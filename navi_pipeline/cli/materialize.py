@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from navi_core.errors import EvaluationError
@@ -50,16 +51,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
         failed = flow.materialize_everything()
     total, work = now() - began, work_by_name()
     rest = total - sum(work.values(), Work())
-    rows = [
-        {
-            "asset": name,
-            "seconds": round(spent.wall, 1),
-            "CPU seconds": round(spent.cpu, 1),
-            "reused": flow.metadata[name].get("reused"),
-        }
-        for name, spent in work.items()
-        if name in flow.metadata
-    ]
+    rows = _asset_rows(work, flow.metadata)
     shares = {"orchestration_share": rest.wall / total.wall, "orchestration_cpu_share": rest.cpu / total.cpu}
     _record(profile, size, seed, total, shares, work)
     document: dict[str, Any] = {
@@ -79,6 +71,19 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
         _print_times(total, rest, shares)
     if failed:
         raise EvaluationError(f"the policy did not pass: {'; '.join(failed)}")
+
+
+def _asset_rows(work: dict[str, Work], metadata: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "asset": name,
+            "seconds": round(spent.wall, 1),
+            "CPU seconds": round(spent.cpu, 1),
+            "reused": metadata[name].get("reused"),
+        }
+        for name, spent in work.items()
+        if name in metadata
+    ]
 
 
 def _print_times(total: Work, rest: Work, shares: dict[str, float]) -> None:
