@@ -7,6 +7,7 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["main"]
@@ -30,7 +31,7 @@ def main(kind: str, ask: dict[str, Any]) -> dict[str, Any] | None:
     return measure[ask["trainer"]](ask)
 
 
-def _timed(run: Any, samples: int, network: str) -> dict[str, Any]:
+def _timed(run: Callable[[], object], samples: int, network: str) -> dict[str, Any]:
     cpu, wall = time.process_time(), time.perf_counter()
     run()
     return {
@@ -112,7 +113,15 @@ def _sb3(ask: dict[str, Any]) -> dict[str, Any]:
     return _timed(lambda: model.learn(samples), samples, _sb3_name(model))
 
 
-def _sb3_model(hidden: Any, rows: int, rollout: int, minibatch: int, epochs: int, seed: int, **more: Any) -> Any:
+def _sb3_model(
+    hidden: tuple[int, ...],
+    rows: int,
+    rollout: int,
+    minibatch: int,
+    epochs: int,
+    seed: int,
+    **more: Any,  # noqa: ANN401 (keywords of stable-baselines3)
+) -> Any:  # noqa: ANN401 (stable-baselines3 is optional)
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
@@ -125,7 +134,7 @@ def _sb3_model(hidden: Any, rows: int, rollout: int, minibatch: int, epochs: int
     )  # fmt: skip
 
 
-def _sb3_name(model: Any) -> str:
+def _sb3_name(model: Any) -> str:  # noqa: ANN401 (stable-baselines3 is optional)
     count = sum(p.numel() for p in model.policy.parameters())
     return f"{'x'.join(map(str, model.policy.net_arch['pi']))} tanh, two nets, {count:,} weights"
 
@@ -145,7 +154,7 @@ def _solve_sb3(ask: dict[str, Any]) -> dict[str, Any]:
     seed, start = ask["seed"], time.process_time()
     solved: dict[str, Any] = {"steps": None, "seconds": None, "mean": math.nan}
 
-    class Watch(BaseCallback):
+    class Watch(BaseCallback):  # type: ignore[misc, unused-ignore] # the package is optional
         def _on_step(self) -> bool:
             recent = [episode["r"] for episode in self.model.ep_info_buffer or ()]
             if len(recent) == 100:

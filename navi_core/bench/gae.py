@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -57,7 +57,7 @@ def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Gae
         settings: dict[str, Any] = {"gamma": _GAMMA, "lam": _LAMBDA}
         arrays = [x.numpy() for x in (rewards, values, end, cut, boot)]
         some = [x[:, :_SLOW] for x in (rewards, values, end, cut, boot)]
-        ways = {
+        ways: dict[str, Callable[[], torch.Tensor]] = {
             "compiled loop": lambda: gae(rewards, values, end, cut, boot, **settings)[0],  # noqa: B023
             "tensor program": lambda: gae_tensors(rewards, values, end, cut, boot, **settings)[0],  # noqa: B023
             "numpy": lambda: torch.from_numpy(_numpy(*arrays)),  # noqa: B023

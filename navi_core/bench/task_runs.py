@@ -24,6 +24,7 @@ from navi_core.models import load_checkpoint
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.record import RunDirectory
 from navi_core.tasks import reference_task
+from navi_core.world.interface import Environment, StepBatch
 
 __all__ = ["TaskRun", "episode_returns", "first_returns", "network_name", "run_task", "solve"]
 
@@ -215,14 +216,14 @@ def solve(
 class _NoisyRewards:
     """A task whose rewards are noisy; episode returns are not."""
 
-    def __init__(self, env: Any, deviation: float, seed: int) -> None:
+    def __init__(self, env: Environment, deviation: float, seed: int) -> None:
         self._env, self._deviation = env, deviation
         self._random = torch.Generator().manual_seed(seed + 7)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._env, name)
 
-    def step(self, actions: Tensor) -> Any:
+    def step(self, actions: Tensor) -> StepBatch:
         """Advance every row by one decision, actions (B, axes)."""
         batch = self._env.step(actions)
         noise = torch.randn(batch.reward.shape, generator=self._random)
@@ -235,12 +236,12 @@ def network_name(config: TrainConfig, policy: NavigationPolicy) -> str:
     return f"{width}x{width} tanh, heads, {count:,} weights"
 
 
-def _task(config: TrainConfig, rows: int, seed: int, *, first_row: int = 0) -> Any:
+def _task(config: TrainConfig, rows: int, seed: int, *, first_row: int = 0) -> Environment:
     options: dict[str, Any] = dict(config.task_options)
     return reference_task(str(config.task), rows, seed, first_row=first_row, **options)
 
 
-def _policy(config: TrainConfig, env: Any, checkpoint: Path) -> NavigationPolicy:
+def _policy(config: TrainConfig, env: Environment, checkpoint: Path) -> NavigationPolicy:
     policy = build_policy(config.policy, 0, env.spaces)
     policy.load_state_dict(load_checkpoint(checkpoint).policy_state)
     return policy
@@ -260,7 +261,7 @@ def episode_returns(config: TrainConfig, policy: NavigationPolicy, episodes: int
 
 
 @torch.no_grad()
-def first_returns(policy: Any, env: Any) -> Tensor:
+def first_returns(policy: NavigationPolicy, env: Environment) -> Tensor:
     """Return what the most probable actions earn in the first episode of every row, (B,).
 
     One episode a row: were more flown in a fixed time, short ones would count more often than long ones.

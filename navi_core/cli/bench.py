@@ -32,10 +32,10 @@ class _Benchmarks(TyperGroup):
 
     _listing = False
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 (typer's click is private)
         return [*BENCHMARKS, *super().list_commands(ctx)]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (typer's click is private)
         if cmd_name not in BENCHMARKS:
             return super().get_command(ctx, cmd_name)
         place, text = BENCHMARKS[cmd_name]
@@ -47,7 +47,7 @@ class _Benchmarks(TyperGroup):
         app.command(cmd_name, help=text)(benchmark_command(measure))
         return typer.main.get_command(app)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (typer's click is private)
         self._listing = True
         super().format_help(ctx, formatter)
 
@@ -79,7 +79,7 @@ def benchmark_command(measure: Callable[..., Report | int]) -> Callable[..., Non
     as_json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
     options.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=as_json))
 
-    def run(as_json: bool, **chosen: Any) -> None:
+    def run(as_json: bool, **chosen: Any) -> None:  # noqa: ANN401 (values by their flags)
         services = {"log": partial(typer.echo, err=True), "as_json": as_json}
         try:
             if "progress" in wanted:

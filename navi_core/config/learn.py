@@ -115,7 +115,7 @@ class TrainConfig(Config):
     """Actors, learners and shards."""
 
     @property
-    def rule(self) -> Any:
+    def rule(self) -> Any:  # noqa: ANN401 (the sections share no class)
         """Section of the learner that `algorithm` names; of a user-defined one that of ppo."""
         return getattr(self, self.algorithm if self.algorithm in LEARNER_NAMES.built_in else "ppo")
 

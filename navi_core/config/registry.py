@@ -227,7 +227,7 @@ def registration(parts: Parts[Any], contract: str) -> Registration:
         contract: What is to be built; the function's documentation begins with it.
     """
 
-    def register(name: str, factory: Any = None) -> Any:
+    def register(name: str, factory: Any = None) -> Any:  # noqa: ANN401 (typed by `Registration`)
         if factory is None:
             return lambda made: register(name, made)
         parts.register(name, factory)

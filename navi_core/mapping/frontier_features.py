@@ -100,7 +100,7 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def path_costs(
+def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
     marks: Bytes,
     box: Rows,
     rule: int,

@@ -31,7 +31,7 @@ def _in_sight(free: npt.NDArray[np.bool_], ax: float, ay: float, az: float, bx: 
 
 
 @numba.njit(cache=True)
-def geodesic_distance(
+def geodesic_distance(  # noqa: C901 (numba kernel: one compiled loop)
     free: npt.NDArray[np.bool_], source: npt.NDArray[np.float64], out: npt.NDArray[np.float32]
 ) -> None:
     """Write each free voxel's distance to a point through free voxels.

@@ -67,7 +67,7 @@ def _no_floor(marks: Bytes, px: float, pz: float, x: float, y: float, z: float, 
 
 
 @numba.njit(cache=True)
-def chart(
+def chart(  # noqa: C901 (numba kernel: one compiled loop)
     marks: Bytes,
     near: Bytes,
     pose: Floats,

@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @numba.njit(cache=True)
-def expand(
+def expand(  # noqa: C901 (numba kernel: one compiled loop)
     passable: npt.NDArray[np.bool_],
     near: Bytes,
     goal: npt.NDArray[np.bool_],

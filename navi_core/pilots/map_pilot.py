@@ -101,7 +101,7 @@ class MapPilot(Pilot):
     def _grids(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Floats]:
         """Return the distance grids (S, X, Z), each row's grid (B,), and each row's corner (B, 2) [m]."""
 
-    def _allocate(self, batch: int, device: torch.device) -> None:
+    def _allocate(self, batch: int, device: torch.device) -> None:  # noqa: ARG002 (the interface's arguments)
         self._velocity = np.zeros((batch, 4))
         self._plane = np.zeros(batch)
         self._settled = np.zeros(batch, bool)
@@ -176,7 +176,8 @@ class MapPilot(Pilot):
         # Nothing below: the drone takes its own height for the right one. Nothing above: there is room.
         floor, ceiling = _percentile(down, 5, -self.cruise_height), _percentile(up, 95, math.inf)
         half = np.maximum((ceiling - floor) / 2.0, self.dynamics.radius + 0.05)
-        return floor + np.minimum(self.cruise_height, half)
+        level: Floats = floor + np.minimum(self.cruise_height, half)
+        return level
 
     def _ahead(self, pose: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """Return the point to fly at in the drone's frame (B, 2) [m], and which rows have one."""

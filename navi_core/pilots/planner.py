@@ -86,7 +86,7 @@ class PlannerPilot(MapPilot):
         self._seen = np.zeros((batch, 1, 1, 1), np.bool_)
         self._here = np.zeros((batch, 4))
 
-    def _locate(self, scan: Scan, fresh: npt.NDArray[np.bool_]) -> Floats:
+    def _locate(self, scan: Scan, fresh: npt.NDArray[np.bool_]) -> Floats:  # noqa: ARG002 (the interface's arguments)
         if self._field is None or self._pose is None:
             raise ConfigError("the planner needs the scenes: call attach(field) before act")
         d = self.dynamics
@@ -95,7 +95,7 @@ class PlannerPilot(MapPilot):
         self._here = pose
         return pose
 
-    def _survey(self, scan: Scan, pose: Floats, plane: Floats, settled: npt.NDArray[np.bool_]) -> None:
+    def _survey(self, scan: Scan, pose: Floats, plane: Floats, settled: npt.NDArray[np.bool_]) -> None:  # noqa: ARG002 (the interface's arguments)
         assert self._field is not None
         assert self._pose is not None
         scene = self._pose.scene_index

@@ -38,6 +38,6 @@ class RandomPilot(Pilot):
             raise ConfigError(f"hold {hold} of pilot {self.name!r} must be at least 1 decision")
         self.hold = hold
 
-    def _decide(self, obs: Tensor) -> Tensor:
+    def _decide(self, obs: Tensor) -> Tensor:  # noqa: ARG002 (the interface's arguments)
         draw = torch.div(self._step, self.hold, rounding_mode="floor")
         return 2.0 * draw_uniform(self.seed, self._keys, self._episode, draw, lanes=range(4)) - 1.0

@@ -19,7 +19,7 @@ from navi_core.pilots.wall_following import WallFollowingPilot
 __all__ = ["PILOTS", "build_pilot", "register_pilot"]
 
 
-def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:
+def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:  # noqa: ANN401 (keywords of the pilot)
     pilot = RandomPilot(hold=hold, **settings)
     pilot.name = "random-held"
     return pilot
@@ -54,7 +54,7 @@ def build_pilot(
     seed: int = 0,
     max_distance: float = 100.0,
     dynamics: DynamicsConfig | None = None,
-    **settings: Any,
+    **settings: Any,  # noqa: ANN401 (keywords of the pilot)
 ) -> Pilot:
     """Build a scripted pilot.
 

@@ -24,7 +24,7 @@ _SPACING = 5
 
 
 @numba.njit(inline="always")
-def cell_ahead(x, z, dx, dz, halves, nx, nz):  # type: ignore[no-untyped-def]
+def cell_ahead(x: float, z: float, dx: float, dz: float, halves: int, nx: int, nz: int) -> int:
     """Return the flat index of the cell `halves` half cells along (dx, dz) from (x, z) [cells]; -1 outside the grid."""
     i, k = math.floor(x + dx * halves * 0.5), math.floor(z + dz * halves * 0.5)
     return i * nz + k if 0 <= i < nx and 0 <= k < nz else -1

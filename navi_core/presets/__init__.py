@@ -159,7 +159,8 @@ def read_config_file(path: Path | str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds {type(data).__name__}; expected a mapping of settings")
     if data.get("config_class") == "TrainConfig" and isinstance(data.get("config"), dict):
-        return data["config"]
+        config: dict[str, Any] = data["config"]
+        return config
     return data
 
 
@@ -223,11 +224,11 @@ def preset_values(name: str) -> dict[str, Any]:
     return read_config_file(_FOLDER / f"{name}.yaml")
 
 
-def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def _nested(path: tuple[str, ...], value: object) -> dict[str, Any]:
     return {path[0]: _nested(path[1:], value) if len(path) > 1 else value}
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     from navi_core.presets.plain_yaml import read_yaml
 
     try:

@@ -29,7 +29,7 @@ _PLAIN = {
 """What a plain scalar is, by tag: the first whose pattern it is as a whole; and the characters it may begin with."""
 
 
-def read_yaml(text: str) -> Any:
+def read_yaml(text: str) -> object:
     """Return the plain value that `text` spells.
 
     Raises:
@@ -39,14 +39,15 @@ def read_yaml(text: str) -> Any:
     import yaml
 
     try:
-        return yaml.load(text, Loader=_loader())  # a SafeLoader: plain values only
+        value: object = yaml.load(text, Loader=_loader())  # a SafeLoader: plain values only
+        return value
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise ConfigError("is not YAML: it is nested too deep") from None
 
 
-def write_yaml(value: Any) -> str:
+def write_yaml(value: object) -> str:
     """Return text that `read_yaml` reads as `value`: words that look like numbers are quoted."""
     import yaml
 
@@ -60,16 +61,16 @@ def _loader() -> type[yaml.SafeLoader]:
     class Loader(yaml.SafeLoader):
         yaml_implicit_resolvers: dict[str, Any] = {}
 
-        def compose_node(self, parent: Any, index: Any) -> Any:
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             if self.check_event(yaml.AliasEvent):
-                event = self.peek_event()
+                event = self.peek_event()  # type: ignore[no-untyped-call]
                 raise yaml.composer.ComposerError(None, None, f"alias *{event.anchor}: write it out", event.start_mark)
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             if getattr(event, "tag", None) is not None:
                 raise yaml.composer.ComposerError(None, None, f"the tag {event.tag}: leave it out", event.start_mark)
             return super().compose_node(parent, index)
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen = set()
             for key, _ in node.value:
                 # Another way to write the same number is the same key.
@@ -81,7 +82,7 @@ def _loader() -> type[yaml.SafeLoader]:
                 seen |= set() if name is None else {name}
             return super().construct_mapping(node, deep)
 
-        def construct_yaml_int(self, node: Any) -> int:
+        def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
             text = self.construct_scalar(node)
             return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 

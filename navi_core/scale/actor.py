@@ -20,7 +20,7 @@ from navi_core.learn.rollout.execution import use_precision
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
 from navi_core.scale.messages import ExperienceBatch, Report
-from navi_core.scale.parameters import ActorCommand
+from navi_core.scale.parameters import ActorCommand, Parameters
 from navi_core.world.counter_random import Purpose, words
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def open_environment(config: TrainConfig, rows: int, seed: int, scenes: Sequence
     return NavigationEnv(Field(loaded, device="cpu", threads=config.threads or 1), rows, config.env, seed)
 
 
-def learned_weights(policy: Any, shaper: RewardShaper) -> dict[str, torch.Tensor]:
+def learned_weights(policy: torch.nn.Module, shaper: RewardShaper) -> dict[str, torch.Tensor]:
     """Return the published weights: the policy's, and those of the curiosity predictor."""
     weights = dict(policy.state_dict())
     if shaper.rnd is not None:
@@ -168,7 +168,7 @@ class ApexActor:
                 return outcome
         return "stopped"
 
-    def _take(self, parameters: Any) -> None:
+    def _take(self, parameters: Parameters) -> None:
         weights = parameters.weights()
         curious = {name.removeprefix(_RND): x for name, x in weights.items() if name.startswith(_RND)}
         self.policy.load_state_dict({name: x for name, x in weights.items() if not name.startswith(_RND)})

@@ -169,7 +169,7 @@ class _Apex:
         self.shaper = RewardShaper(shaping, config.actors, config.policy.width, config.seed, self.device)
         self.cluster = cluster
         self.replay = ShardedReplay(config, cluster.ports, workers, cluster.prefetch, self._lost, self.device)
-        self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)
+        self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)  # type: ignore[arg-type]
         pictures = spaces is not None and bool(spaces.shape)
         self._codec = ObservationCodec(shape, torch.uint8 if pictures else torch.float32, config.storage)
         self.totals, self.watch = RunCounters(), RunWatch(config, self.learner.events)
@@ -225,7 +225,9 @@ class _Apex:
                 self.totals.add_statuses(part)
             plan = self._plan(stop)
         # Broadcast as plain values, without a class of our own.
-        return _Plan(*self.workers.share(None if plan is None else tuple(vars(plan).values())))
+        shared = self.workers.share(None if plan is None else tuple(vars(plan).values()))
+        assert shared is not None
+        return _Plan(*shared)
 
     def _plan(self, stop: StopFlag) -> _Plan:
         if stop():
@@ -334,6 +336,7 @@ class _Apex:
             self.record.log.flush()
         counters = self.at.counters
         path, run_id = self.workers.share((self.at.parent, self.run.run_id if self.run is not None else ""))
+        assert path is not None
         return TrainResult(
             checkpoint=Path(path),
             run_id=run_id,

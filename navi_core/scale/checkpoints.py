@@ -89,7 +89,9 @@ class ApexCheckpoints:
         at, mine = self.at, None
         if self.run is not None:
             mine = str(checkpoint_path(self.run.checkpoints, at.steps))
-        path = Path(self.workers.share(mine))
+        shared = self.workers.share(mine)
+        assert shared is not None
+        path = Path(shared)
         kept = self.workers.gather({port.number: self.replay.save(port, path) for port in self.replay.ports})
         at.counters.saved_at = at.steps
         if self.run is None or self.record is None:

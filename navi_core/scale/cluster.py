@@ -180,7 +180,7 @@ class LocalCluster:
         self.hub = ParameterHub()
         self.replaced = Replacements(config.distributed.max_replacements)
         mine = of_learner(config.distributed.replay_shards, workers)
-        self.ports = [LocalShard(i, lambda i=i: ReplayShard(config, i)) for i in mine]
+        self.ports = [LocalShard(i, lambda i=i: ReplayShard(config, i)) for i in mine]  # type: ignore[misc]
         self.actors: dict[int, ApexActor | None] = {}
         self._lives: dict[int, int] = {}
 

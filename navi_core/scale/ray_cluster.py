@@ -168,7 +168,7 @@ class RayCluster:
         """Kill a shard's process, as the failure of its machine would."""
         self.ray.kill(self._kept[shard_name(number)])
 
-    def drive(self, behind: bool) -> None:
+    def drive(self, behind: bool) -> None:  # noqa: ARG002 (Ray runs the actors at their own pace)
         """Replace actors whose process has ended, and a hub that does not answer."""
         if self._workers.first and time.monotonic() - self._checked > _HUB_CHECKED:
             self._checked = time.monotonic()
@@ -250,7 +250,7 @@ class RayCluster:
             _LOG.warning("the hub died and is replaced")
             self._hub.call("publish", self._published)
 
-    def _make(self, name: str, kind: type, *args: Any) -> bool:
+    def _make(self, name: str, kind: type, *args: object) -> bool:
         """Start a named actor unless one of that name answers.
 
         The name of a dead actor may stay taken for a moment, so the start is retried.

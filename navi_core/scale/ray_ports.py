@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ _ATTEMPTS = "3"
 _LOG = logging.getLogger("navi.scale")
 
 
-def import_ray() -> Any:
+def import_ray() -> ModuleType:
     """Return the Ray module.
 
     Raises:
@@ -46,10 +47,11 @@ def import_ray() -> Any:
         raise ConfigError(
             "actors and shards in processes of their own need Ray: pip install -e '.[ray]'; or add --in-process"
         ) from None
-    return ray
+    module: ModuleType = ray
+    return module
 
 
-def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> Any:
+def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> ModuleType:
     """Connect to a running Ray or start one; return the module.
 
     Ray's processes listen on all interfaces. A Ray started here requires a token (`~/.ray/auth_token`, created on first
@@ -117,11 +119,11 @@ class NamedActor:
         name: Name of the actor in this connection's namespace.
     """
 
-    def __init__(self, ray: Any, name: str) -> None:
+    def __init__(self, ray: ModuleType, name: str) -> None:
         self.ray, self.name = ray, name
         self._handle: Any = None
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: object) -> Any:  # noqa: ANN401 (result of the actor's method)
         """Call a method and return its result.
 
         Raises:
@@ -129,7 +131,7 @@ class NamedActor:
         """
         return self.later(method, *args)()
 
-    def later(self, method: str, *args: Any) -> Callable[[], Any]:
+    def later(self, method: str, *args: object) -> Callable[[], Any]:
         """Call a method; the returned callable waits for the result and raises as `call`."""
         ray = self.ray
         try:
@@ -139,7 +141,7 @@ class NamedActor:
         except (ValueError, ray.exceptions.RayError) as error:
             raise self._lost(error) from None
 
-        def answer() -> Any:
+        def answer() -> Any:  # noqa: ANN401 (result of the actor's method)
             try:
                 return ray.get(reference, timeout=_PATIENCE)
             except ray.exceptions.RayTaskError as error:

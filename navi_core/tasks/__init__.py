@@ -36,7 +36,12 @@ REFERENCE_TASKS: tuple[str, ...] = ("repeat_previous", "repeat_first", "cart_pol
 
 
 def reference_task(
-    name: str, num_envs: int, seed: int = 0, *, normalise_observations: bool = False, **options: Any
+    name: str,
+    num_envs: int,
+    seed: int = 0,
+    *,
+    normalise_observations: bool = False,
+    **options: Any,  # noqa: ANN401 (keywords of the task)
 ) -> Environment:
     """Build a task by name.
 

@@ -116,7 +116,7 @@ def _wanted(name: str) -> dict[str, Any]:
         raise ConfigError(f"there is no {name} ({str(error).splitlines()[0]}); ids look like ALE/Breakout-v5") from None
 
 
-def _vector(game: str, num_envs: int, **options: Any) -> Any:
+def _vector(game: str, num_envs: int, **options: Any) -> Any:  # noqa: ANN401 (ale-py is optional)
     """Return the vector environment of a game whose ROM is there."""
     from pathlib import Path
 

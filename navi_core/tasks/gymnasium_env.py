@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class GymnasiumEnv(ExternalTask):
         ConfigError: gymnasium or the environment is not installed, or its spaces are others than vectors and choices.
     """
 
-    def __init__(self, name: str, num_envs: int, seed: int = 0, *, first_row: int = 0, **options: Any) -> None:
+    def __init__(self, name: str, num_envs: int, seed: int = 0, *, first_row: int = 0, **options: Any) -> None:  # noqa: ANN401 (keywords of the environment)
         try:
             import gymnasium
         except ImportError:
@@ -82,11 +83,12 @@ class GymnasiumEnv(ExternalTask):
         for env in self._envs:
             env.close()
 
-    def _action(self, given: np.ndarray) -> Any:
+    def _action(self, given: np.ndarray) -> int | np.ndarray:
         if self._low is None or self._high is None:
             return round(float(given[0]))
         share = (np.clip(given, -1.0, 1.0) + 1.0) / 2.0
-        return (self._low + share * (self._high - self._low)).astype(self._low.dtype)
+        action: np.ndarray = (self._low + share * (self._high - self._low)).astype(self._low.dtype)
+        return action
 
     def _begin(self, rows: np.ndarray, seeds: np.ndarray) -> np.ndarray:
         every = self._obs.copy()
@@ -95,7 +97,7 @@ class GymnasiumEnv(ExternalTask):
         return every
 
 
-def _extra(gymnasium: Any, name: str) -> str:
+def _extra(gymnasium: ModuleType, name: str) -> str:
     """Return which extra an environment's library comes with, as the end of a message; empty where none does."""
     spec = gymnasium.registry.get(name)
     entry = str(spec.entry_point) if spec is not None else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -40,7 +38,7 @@ class NativeStep:
         self._shown = slice(None, None, 2) if getattr(task, "masked", False) else slice(None)
 
     @staticmethod
-    def supports(env: Any) -> bool:
+    def supports(env: object) -> bool:
         """Return whether an environment is a task with a compiled step."""
         return type(env) in _KINDS
 

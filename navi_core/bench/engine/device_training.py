@@ -67,7 +67,8 @@ def device_seconds(call: Callable[[], Any], device: torch.device, repeats: int) 
         call()
         mark.record()
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairwise(marks))
+    seconds: float = statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairwise(marks))
+    return seconds
 
 
 def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain: bool = False) -> TrainConfig:

@@ -190,7 +190,7 @@ def to_fused(block: Mamba2Block) -> nn.Module:
         raise ConfigError("mamba-ssm needs the package mamba_ssm and a CUDA device")
     from mamba_ssm.modules.mamba2 import Mamba2
 
-    fused = Mamba2(
+    fused: nn.Module = Mamba2(
         d_model=block.width,
         d_state=block.state_size,
         d_conv=block.kernel,

@@ -190,7 +190,8 @@ class _Materialised(nn.Module):
             mixed = (self._drop(weights) @ v).transpose(1, 2).flatten(2)
             x = x + self._drop(layer.out(mixed))
             x = x + self._drop(layer.mlp(layer.norm2(x)))
-        return encoder.project(encoder.norm(x[:, 0]))
+        embedding: Tensor = encoder.project(encoder.norm(x[:, 0]))
+        return embedding
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)

@@ -103,7 +103,7 @@ class SoakRow(Row):
 class _Listening(FlightLearning):
     """Also keeps the mean live reward of every episode: early decisions of one earn more than late ones."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any) -> None:  # noqa: ANN401 (arguments of `FlightLearning`)
         super().__init__(*args)
         self.rewards = array("d")
         self._lengths: Counter[int] = Counter()

@@ -160,7 +160,7 @@ def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
     parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     options = [*inspect.signature(TrainFlags, eval_str=True).parameters.values(), *parameters]
 
-    def run(**given: Any) -> None:
+    def run(**given: Any) -> None:  # noqa: ANN401 (values by their flags)
         flags = {field.name: given.pop(field.name) for field in fields(TrainFlags)}
         command(TrainFlags(**flags), **given)
 

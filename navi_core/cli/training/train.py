@@ -52,7 +52,7 @@ _LEARNERS = {
 class _Learners(TyperGroup):
     """The learners' commands; user-defined ones are looked up where no other has the name, and in listings."""
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (typer's click is private)
         """Return the command of a learner.
 
         Raises:
@@ -70,7 +70,7 @@ class _Learners(TyperGroup):
             )
         return super().get_command(ctx, cmd_name)
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 (typer's click is private)
         """Return the learners' names."""
         self._add_own()
         return super().list_commands(ctx)

@@ -41,7 +41,7 @@ def _half_area(box: Float32, i: int) -> float:
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _best_split(
+def _best_split(  # noqa: C901 (numba kernel: one compiled loop)
     bounds: Float32, order: Int32, start: int, end: int, low: Float32, scale: Float32,
     counts: Int32, box: Float32, right: Float32,
 ) -> tuple[float, int, int]:  # fmt: skip
@@ -96,7 +96,7 @@ def _best_split(
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _build_binary(bounds: Float32, order: Int32, split_depth: int) -> tuple[Float32, Int32]:
+def _build_binary(bounds: Float32, order: Int32, split_depth: int) -> tuple[Float32, Int32]:  # noqa: C901 (numba kernel: one compiled loop)
     """Return boxes (N, 6) and links (N, 3) = (left, start, count); left 0 marks a leaf, right is left + 1.
 
     `order` is permuted in place. Nodes deeper than `split_depth` are halved by count.
@@ -165,7 +165,7 @@ def _build_binary(bounds: Float32, order: Int32, split_depth: int) -> tuple[Floa
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _collapse(box: Float32, link: Int32, pad: float) -> tuple[Float32, Int32, Int32, int]:
+def _collapse(box: Float32, link: Int32, pad: float) -> tuple[Float32, Int32, Int32, int]:  # noqa: C901 (numba kernel: one compiled loop)
     """Return planes (N, 6, 8), children (N, 8), leaves (L, 2) = (start, count), and the boxes that a walk keeps."""
     used = box.shape[0]
     planes = np.empty((used // 2 + 1, 6, WIDTH), np.float32)

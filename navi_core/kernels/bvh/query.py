@@ -17,7 +17,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 @numba.njit(cache=True, error_model="numpy")
-def bvh_closest(
+def bvh_closest(  # noqa: C901 (numba kernel: one compiled loop)
     planes: Float32, child: Int32, corners: Float32, ids: Int32, node: int, group: int,
     x: float, y: float, z: float, best: float,
 ) -> tuple[float, int]:  # fmt: skip

@@ -135,7 +135,7 @@ def closest_distance_squared(px: float, py: float, pz: float, t: FloatArray) -> 
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int64]) -> int:
+def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int64]) -> int:  # noqa: C901 (numba kernel: one compiled loop)
     """Write the key of every (triangle, voxel) overlap into `keys`; return how many there are in all."""
     v = np.zeros((3, 3))
     n = 0

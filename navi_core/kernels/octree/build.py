@@ -61,7 +61,7 @@ def cell_corners(keys: Int64) -> Int32:
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _cells_of(t: Float64, cells: int, edge: float, start: int, cell: Int32, v: Float64, stack: Int32) -> int:
+def _cells_of(t: Float64, cells: int, edge: float, start: int, cell: Int32, v: Float64, stack: Int32) -> int:  # noqa: C901 (numba kernel: one compiled loop)
     """Return how many cells a triangle meets; write their Morton keys from `start` where that is not negative."""
     lo0 = max(math.floor((min(t[0, 0], t[1, 0], t[2, 0]) - LIST_DILATION) / edge), 0)
     lo1 = max(math.floor((min(t[0, 1], t[1, 1], t[2, 1]) - LIST_DILATION) / edge), 0)

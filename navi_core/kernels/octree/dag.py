@@ -56,7 +56,7 @@ def path_counts(children: UInt32) -> Int64:
 
 
 @numba.njit(cache=True)
-def check_references(children: UInt32, lists: int, depth: int) -> tuple[int, int]:
+def check_references(children: UInt32, lists: int, depth: int) -> tuple[int, int]:  # noqa: C901 (numba kernel: one compiled loop)
     """Return (fault, 8·row + octant) of the first reference that cannot be followed; fault 0 where all can.
 
     Faults: 1 an unknown kind, 2 a distance with stray bits, 3 a list that does not exist, 4 a row that does

@@ -48,7 +48,7 @@ def _with_sign(value: float, sign: float) -> float:
 
 
 @numba.njit(cache=True, error_model="numpy")
-def fit_plane(corners: Float64) -> tuple[float, float, float, float, float]:
+def fit_plane(corners: Float64) -> tuple[float, float, float, float, float]:  # noqa: C901 (numba kernel: one compiled loop)
     """Return (nx, ny, nz, k, residual) of the plane n·u = k in the unit voxel; the residual is infinite without one."""
     steep_x = steep_y = steep_z = 0.0
     rise_x = rise_y = rise_z = 0.0
@@ -284,7 +284,7 @@ def _write_rectangle(triangles: Float32, axis: int, face: int, p: int, begin: in
 
 
 @numba.njit(cache=True, error_model="numpy")
-def gap_faces(corners: Float32, _edge: int, triangles: Float32, owner: npt.NDArray[np.int64]) -> int:
+def gap_faces(corners: Float32, _edge: int, triangles: Float32, owner: npt.NDArray[np.int64]) -> int:  # noqa: C901 (numba kernel: one compiled loop)
     """Write the triangles in the gaps of voxels that no plane fits; return how many there are.
 
     Args:

@@ -161,7 +161,7 @@ def _stay_mixed(
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _walk(
+def _walk(  # noqa: C901 (numba kernel: one compiled loop)
     planes: Float32, child: Int32, corners: Float32, ids: Int32, root: int, groups: int,
     ox: np.float32, oy: np.float32, oz: np.float32, mixed: int, tie: np.float32, slack: np.float32, reach: np.float32,
     state: Float32, edges: Float32, triangle: Int32, flags: Int32, interval: Float32, plane: Int32,
@@ -236,7 +236,7 @@ def tile_layout(directions: Float32) -> tuple[int, int, int]:
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
-def cast_tiles(
+def cast_tiles(  # noqa: C901 (numba kernel: one compiled loop)
     planes: Float32, child: Int32, corners: Float32, ids: Int32, semantic: Int32, bases: Int64, limits: Float32,
     elevations: int, wide: int, high: int,
     origins: Float32, directions: Float32, scene: Int32, max_distance: float,

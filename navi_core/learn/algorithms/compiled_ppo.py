@@ -18,10 +18,13 @@ from torch import Tensor, nn
 
 from navi_core.config import TrainConfig
 from navi_core.learn.algorithms.ppo import PPOLearner, PPOMicroBatch
+from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.collector import Collector
-from navi_core.policy import ActOutput
+from navi_core.policy import ActOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
 from navi_core.tasks.native import NativeStep
+from navi_core.tasks.task import ReferenceTask
+from navi_core.world.interface import Environment
 
 __all__ = ["CompiledCollector", "CompiledPPOLearner", "Perceptron", "draw_actions", "ppo_gradient", "runs_compiled"]
 
@@ -47,16 +50,33 @@ def runs_compiled(config: TrainConfig, policy: nn.Module, env: object, device: t
 class CompiledCollector(Collector):
     """Collector whose policy and environment step are compiled; the arguments are those of `Collector`."""
 
-    def __init__(self, env: Any, policy: Any, shaper: Any, config: TrainConfig, **options: Any) -> None:
-        super().__init__(env, policy, shaper, config, **options)
+    def __init__(
+        self,
+        env: Environment,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
+        config: TrainConfig,
+        *,
+        device: torch.device,
+        workers: Workers = ALONE,
+    ) -> None:
+        super().__init__(env, policy, shaper, config, device=device, workers=workers)
+        assert isinstance(env, ReferenceTask)
         self._act, self._fly = Perceptron(policy).act, NativeStep(env)
 
 
 class CompiledPPOLearner(PPOLearner):
     """PPO whose loss is derived by hand; the arguments are those of `PPOLearner`."""
 
-    def __init__(self, policy: Any, *arguments: Any) -> None:
-        super().__init__(policy, *arguments)
+    def __init__(
+        self,
+        policy: NavigationPolicy,
+        shaper: RewardShaper,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
+    ) -> None:
+        super().__init__(policy, shaper, config, device, workers)
         self._network = Perceptron(policy)
 
     def _backward(self, batch: PPOMicroBatch, now: dict[str, float], timer: StageTimer) -> None:
@@ -98,7 +118,7 @@ class Perceptron:
         embedding: (n, D) encoder output of the last `forward`.
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any) -> None:  # noqa: ANN401 (modules that `runs_compiled` admits)
         self._scale, self._choices = policy.encoder.scale, policy.heads.table[:, 0]
         first, second = (layer for layer in policy.encoder.layers if isinstance(layer, nn.Linear))
         self._trunk, self._actor, self._critic = (
@@ -132,7 +152,7 @@ class Perceptron:
         at_first = _back(self._trunk[1], _through_tanh(at_second, second), first)
         _add_gradient(self._trunk[0], _through_tanh(at_first, first), scaled)
 
-    def act(self, obs: Tensor, aux: Tensor, state: tuple[Tensor, ...], reset: Tensor, noise: Tensor) -> ActOutput:
+    def act(self, obs: Tensor, aux: Tensor, state: tuple[Tensor, ...], reset: Tensor, noise: Tensor) -> ActOutput:  # noqa: ARG002 (arguments of `NavigationPolicy.act`)
         """Draw an action of every row; the compiled twin of `NavigationPolicy.act`, whose arguments these are."""
         logits, values = self.forward(obs)
         actions, log_probs = torch.empty((len(obs), 1)), torch.empty(len(obs))

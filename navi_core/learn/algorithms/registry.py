@@ -42,7 +42,7 @@ class Learner(Protocol):
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimiser of the policy's weights; its state goes into the checkpoint."""
 
-    def update(self, data: Any, /, *, index: int, steps: int) -> UpdateStats:
+    def update(self, data: Any, /, *, index: int, steps: int) -> UpdateStats:  # noqa: ANN401 (each learner has its own data)
         """Improve the policy: on one rollout, or, for bc, on one epoch of demonstrations."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class AutogradContext(Protocol):
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors for the backward pass."""
 
-    def __getattr__(self, name: str) -> Any: ...
+    def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 (`forward` sets the attributes)
 
     def __setattr__(self, name: str, value: object) -> None: ...
 

@@ -51,7 +51,7 @@ register_encoder("spherical_cnn", SphericalCNN)
 register_encoder("ring_cnn", RingCNN)
 
 
-def build_encoder(name: str, azimuth_bins: int = 256, elevation_bins: int = 48, **options: Any) -> nn.Module:
+def build_encoder(name: str, azimuth_bins: int = 256, elevation_bins: int = 48, **options: Any) -> nn.Module:  # noqa: ANN401 (keywords of the factory)
     """Build an encoder that maps raw observations (B, 3, Az, El) to embeddings (B, D).
 
     Args:
