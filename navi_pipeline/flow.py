@@ -36,7 +36,7 @@ class Flow:
         profile: Training profile.
         size: Size of the sweeps.
         seed: Seed of the training runs.
-        say: Called with progress, a line at a time.
+        report: Called with progress, a line at a time.
         echo: Let the trainer's lines through to standard error.
 
     Raises:
@@ -55,7 +55,7 @@ class Flow:
         profile: str,
         size: str = "quick",
         seed: int,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         echo: bool = False,
     ) -> None:
         # Before anything is made: Dagster would report it at the first asset that has the partition, minutes later.
@@ -70,7 +70,7 @@ class Flow:
         self._profile = profile
         self._size = size
         self._seed = seed
-        self._say = say
+        self._report = report
         self._echo = echo
 
     def materialize_everything(self) -> list[str]:
@@ -101,18 +101,18 @@ class Flow:
             self._require(self._run("sources_job", ops={"scene_sources": {"config": plan or {}}}))
         known = self._instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
         due, planned = due_scenes(known, CompileSettings().compile_config()), len(read_plan())
-        self._say(f"  {planned} scenes, {planned - len(due)} unchanged")
+        self._report(f"  {planned} scenes, {planned - len(due)} unchanged")
         with self._stage("compiled_scene"):
             for number, source in enumerate(due, start=1):
                 self._require(self._run("compile_job", partition=source.name))
                 if number % 7 == 0 or number == len(due):
-                    self._say(f"  compiled_scene {number}/{len(due)}")
+                    self._report(f"  compiled_scene {number}/{len(due)}")
         with self._stage("corpus"):
             self._require(self._run("corpus_job"))
         numbers = self.metadata["corpus"]
-        self._say(f"  corpus: {numbers['scenes']} scenes, {numbers['floor_area_m2']:.0f} m² of floor")
+        self._report(f"  corpus: {numbers['scenes']} scenes, {numbers['floor_area_m2']:.0f} m² of floor")
         for name, why in numbers["left_out_because"].items():
-            self._say(f"  left out: {name}: {why}")
+            self._report(f"  left out: {name}: {why}")
 
     def materialize_policy(self, job: str = "main_job") -> list[str]:
         """Train, evaluate, promote; return the blocking checks that failed.
@@ -124,7 +124,7 @@ class Flow:
             result = self._run(job, partition=self._profile, ops=self._settings(job))
         checks = result.get_asset_check_evaluations()
         for check in checks:
-            self._say(f"  check {check.check_name}: {'passed' if check.passed else 'FAILED'}")
+            self._report(f"  check {check.check_name}: {'passed' if check.passed else 'FAILED'}")
         failed = [
             f"{check.check_name} ({check.description or check.asset_key.to_user_string()})"
             for check in checks
@@ -165,7 +165,7 @@ class Flow:
                 if event.is_step_success and event.step_key in self.metadata:
                     self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
                     spent = work_by_name().get(event.step_key, Work())
-                    self._say(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s, {spent.cpu:.1f} CPU-s")
+                    self._report(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s, {spent.cpu:.1f} CPU-s")
         return result
 
     @staticmethod
@@ -183,11 +183,11 @@ class Flow:
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        self._say(f"{name} …")
+        self._report(f"{name} …")
         start = time.monotonic()
         yield
         self.stages[name] = round(time.monotonic() - start, 2)
-        self._say(f"{name}: {self.stages[name]:.1f} s")
+        self._report(f"{name}: {self.stages[name]:.1f} s")
 
 
 @contextmanager

@@ -50,7 +50,9 @@ def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings)
     The jobs are those of the code location that the run was launched from; `navi materialize` does it in one process.
     """
     job = context.repository_def.get_job
-    flow = Flow(context.instance, job, profile=config.profile, size=config.size, seed=config.seed, say=context.log.info)
+    flow = Flow(
+        context.instance, job, profile=config.profile, size=config.size, seed=config.seed, report=context.log.info
+    )
     failed = flow.materialize_everything()
     if failed:
         raise dg.Failure(f"the policy did not pass: {'; '.join(failed)}")

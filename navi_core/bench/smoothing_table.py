@@ -173,7 +173,7 @@ def _row(
 
 
 def verdict(row: SmoothingRow) -> str:
-    """Say in words what a variant changed: a measure is better or worse where the paired interval excludes 0."""
+    """Return the effect of a variant in words: better or worse where the paired interval excludes 0."""
     if not row.paired:
         return ""
     if row.seeds < 5:

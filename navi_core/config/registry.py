@@ -311,7 +311,7 @@ def _file(build: object) -> str | None:
 
 
 def _same(a: object, b: object) -> bool:
-    """Tell whether two are one definition: a notebook's cell run again, a script that is also imported as a plugin."""
+    """Return whether two are one definition, such as a notebook cell run again or a script imported as a plugin."""
     place = _module(a) == _module(b) or (_file(a) is not None and _file(a) == _file(b))
     return place and _identity(a) == _identity(b)
 

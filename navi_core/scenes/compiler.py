@@ -87,7 +87,7 @@ def compile_mesh(
         mesh: A mesh file, or a `Mesh` that is already in metres and +Y up (`up_axis` and `unit_scale`
             apply to files only).
         config: Resolution, padding, list length, decimation; defaults where left out.
-        progress: Told the stage (read, bounds, decimate, tree, dag) and the share of the whole that is done.
+        progress: Called with the stage (read, bounds, decimate, tree, dag) and the share of the whole that is done.
 
     Raises:
         MeshError: The file cannot be read or holds no usable surface.
@@ -204,7 +204,7 @@ def compile_to_file(
         source: A mesh file or a `Mesh`.
         out_dir: Folder of the results, made where missing.
         config: How to compile.
-        progress: Told the stage (as `compile_mesh`, then write) and the share of the whole that is done.
+        progress: Called with the stage (as `compile_mesh`, then write) and the share of the whole that is done.
         name: Scene name; the mesh's or the file's stem where left out.
 
     Raises:

@@ -34,7 +34,7 @@ MOST_THREADS = 1024
 
 
 @cache
-def _tell_fewer(threads: int, most: int) -> None:
+def _warn_fewer_threads(threads: int, most: int) -> None:
     """Warn once for each number of threads beyond the limit that numba was imported with."""
     _LOG.warning(
         "threads %d: kernels in numba take %d, the cores that this process is given (NUMBA_NUM_THREADS sets another "
@@ -112,7 +112,7 @@ class Field:
             most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
             numba.set_num_threads(min(threads, most))
             if threads > most:
-                _tell_fewer(threads, most)
+                _warn_fewer_threads(threads, most)
         self.vocabulary = known_ids(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
         self._made = (str(self.device), threads, self.vocabulary, tracer)

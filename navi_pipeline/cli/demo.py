@@ -38,7 +38,7 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
     began = time.monotonic()
     os.environ["DAGSTER_HOME"] = str(home := dagster_home())
     with open_instance() as instance:
-        flow = Flow(instance, defs().resolve_job_def, profile=PROFILE, seed=seed, say=print_status, echo=True)
+        flow = Flow(instance, defs().resolve_job_def, profile=PROFILE, seed=seed, report=print_status, echo=True)
         print_status(f"Navi home {navi_home()}, Dagster home {home}, seed {seed}")
         for line in what_is_missing(home):
             print_status(line)

@@ -43,7 +43,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
     reset_work()
     with open_instance() as instance:
         flow = Flow(
-            instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, say=print_status, echo=True
+            instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, report=print_status, echo=True
         )
         print_status(f"Navi home {navi_home()}, Dagster home {home}, profile {profile}, seed {seed}")
         for line in what_is_missing(home):

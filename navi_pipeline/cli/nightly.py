@@ -51,7 +51,7 @@ def nightly(
     night, (markdown, page) = run_night(
         settings,
         name,
-        say=print_status,
+        report=print_status,
     )
     if as_json:
         print_json(

@@ -164,12 +164,12 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
             done += 1
             progress(f"trial {row['trial']} {row['state']}", done / config.trials)
 
-        def say(line: str) -> None:
+        def report(line: str) -> None:
             # The lines of a worker report trials; those of the trainers are in their runs' logs.
             if line.startswith(("study ", "a worker")):
                 print_status(line)
 
-        result = perform_study(config, on_line=say, on_trial=count)
+        result = perform_study(config, on_line=report, on_trial=count)
     _print_result(config, result, as_json)
 
 

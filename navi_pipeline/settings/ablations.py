@@ -24,7 +24,7 @@ class AblationConfig(Config):
     steps: Count = 300_000
     """Decisions that a cell trains, summed over rows."""
     seeds: int = Field(5, ge=1, le=100)
-    """Training seeds 0 … n − 1 of every variant; from five on "better" is said."""
+    """Training seeds 0 … n − 1 of every variant; a verdict needs five."""
     train: tuple[str, ...] = ("rooms:0-15",)
     """Generated scenes to train in, family:seeds."""
     scenes: tuple[str, ...] = ("rooms-v1:validation",)
@@ -44,7 +44,7 @@ class AblationConfig(Config):
             raise ConfigError("the base learns by ppo; another learner is a variant, --vary NAME:algorithm=grpo")
         for who, settings in {"base": self.base, **self.variants}.items():
             if "seed" in settings:
-                raise ConfigError(f"{who} sets the seed, so that all its cells were one; --seeds says how many")
+                raise ConfigError(f"{who} sets the seed, which would make all cells one; use --seeds")
             if settings.get("algorithm") == "bc":
                 raise ConfigError(f"variant {who!r}: a clone alone is no variant; `navi ablate bc+ppo` begins with one")
         return self

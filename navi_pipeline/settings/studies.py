@@ -28,7 +28,7 @@ class FloatParameter(Config):
     """A real number between two bounds."""
 
     kind: Literal["float"] = "float"
-    """Says which parameter this is."""
+    """Kind of the parameter."""
     low: float
     """Least value."""
     high: float
@@ -46,7 +46,7 @@ class IntParameter(Config):
     """A whole number between two bounds, both of which may be taken."""
 
     kind: Literal["int"] = "int"
-    """Says which parameter this is."""
+    """Kind of the parameter."""
     low: int
     """Least value."""
     high: int
@@ -64,7 +64,7 @@ class ChoiceParameter(Config):
     """One of a few values without order."""
 
     kind: Literal["choice"] = "choice"
-    """Says which parameter this is."""
+    """Kind of the parameter."""
     choices: tuple[bool | int | float | str | None, ...] = Field(min_length=1, max_length=100)
     """The values."""
 

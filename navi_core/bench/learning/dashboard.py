@@ -81,7 +81,7 @@ def run_dashboard(
         field: Scenes to fly in.
         pairs: At least two.
         rounds: Updates of each kind in a pair, in turns; an even number, so that each comes first as often.
-        progress: Told the number of updates made.
+        progress: Called with the number of updates made.
     """
     env = NavigationEnv(field, config.actors, config.env, config.seed)
     torch.set_num_threads(max(1, config.threads))

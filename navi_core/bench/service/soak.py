@@ -141,7 +141,7 @@ def run_soak(
         training: Of the trainer.
         gate: What is flown passes it; None sends every motion.
         seed: Of draws and samples.
-        progress: Told the version, and how many of how many are done.
+        progress: Called with the version, and how many of how many are done.
 
     Raises:
         ServiceError: The environment does not start, or the service stands still.
@@ -272,7 +272,7 @@ def _recorded_bytes(outbox: Path) -> float:
 
 
 def _consistent(learning: FlightLearning) -> bool:
-    """Tell whether versions, updates and the buffer's counts agree."""
+    """Return whether versions, updates and the buffer's counts agree."""
     trainer, counts, status = learning.trainer, learning.buffer.get_stats(), learning.status()
     kept = counts["completed_count"] + counts["pending_count"] + counts["total_evicted"] + counts["total_refused"]
     kept += counts["total_unlearned"]

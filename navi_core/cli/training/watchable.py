@@ -23,13 +23,13 @@ Publish = Annotated[
     ),
 ]
 Watch = Callable[[Any], Any]
-Tell = Callable[["Progress"], None]
+ProgressCallback = Callable[["Progress"], None]
 
 
 @contextmanager
 def watchable(
-    name: str, algorithm: str, publish: str, progress: Tell, *, captured: bool = False
-) -> Iterator[tuple[Watch | None, Tell]]:
+    name: str, algorithm: str, publish: str, progress: ProgressCallback, *, captured: bool = False
+) -> Iterator[tuple[Watch | None, ProgressCallback]]:
     """Yield what a training takes as `watch` and `progress`.
 
     Args:

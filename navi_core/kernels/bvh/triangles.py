@@ -43,7 +43,7 @@ def _axis_separates(ax: float, ay: float, az: float, v: FloatArray, hx: float, h
 def triangle_overlaps_box(
     triangle: FloatArray, cx: float, cy: float, cz: float, hx: float, hy: float, hz: float, v: FloatArray
 ) -> bool:
-    """Tell whether a triangle meets an axis-aligned box (separating axes, Akenine-Möller 2001).
+    """Return whether a triangle meets an axis-aligned box (separating axes, Akenine-Möller 2001).
 
     Args:
         triangle: (3, 3) corners.

@@ -109,7 +109,7 @@ def edge_costs(vertices: Float64, quadrics: Float64, edges: Int32, cost: Float64
 
 @numba.njit(cache=True, error_model="numpy")
 def _folds(vertices: Float64, faces: Int32, at: Int64, ring: Int32, u: int, v: int, place: Float64) -> bool:
-    """Tell whether moving u to `place` folds one of its triangles, those that also hold v left out."""
+    """Return whether moving u to `place` folds one of its triangles, those that also hold v left out."""
     old = np.empty((3, 3))
     new = np.empty((3, 3))
     for i in range(at[u], at[u + 1]):
@@ -132,7 +132,7 @@ def _folds(vertices: Float64, faces: Int32, at: Int64, ring: Int32, u: int, v: i
 
 @numba.njit(cache=True)
 def _uncovers(faces: Int32, at: Int64, ring: Int32, u: int, v: int) -> bool:
-    """Tell whether a triangle on edge uv, which becomes a segment, would leave that segment without a triangle."""
+    """Return whether a triangle on edge uv, which becomes a segment, would leave that segment without a triangle."""
     for i in range(at[u], at[u + 1]):
         f = ring[i]
         a, b, c = faces[f, 0], faces[f, 1], faces[f, 2]

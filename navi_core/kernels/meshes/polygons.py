@@ -52,7 +52,7 @@ def _project(points: Float64, ring: Int64, p: Float64) -> float:
 
 @numba.njit(cache=True)
 def _is_ear(p: Float64, before: Int64, after: Int64, a: int, b: int, c: int) -> bool:
-    """Tell whether corner b can be cut off: it is not turned inwards, and nothing else lies in its triangle."""
+    """Return whether corner b can be cut off: it is not turned inwards, and nothing else lies in its triangle."""
     turn = _area(p, a, b, c)
     if turn <= 0.0:
         return turn == 0.0

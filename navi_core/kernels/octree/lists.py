@@ -48,7 +48,7 @@ def list_hashes(bounds: Int64, items: Int32) -> npt.NDArray[np.uint64]:
 
 @numba.njit(cache=True)
 def lists_equal(bounds: Int64, items: Int32, other: Int64) -> bool:
-    """Tell whether every list n equals the list `other[n]`."""
+    """Return whether every list n equals the list `other[n]`."""
     for n in range(other.shape[0]):
         a, b = bounds[n], bounds[other[n]]
         length = bounds[n + 1] - a

@@ -125,7 +125,7 @@ def compile_source(
         source: A source of `discover`.
         out_dir: Folder of the compiled files.
         config: How to compile.
-        progress: Told the stage and the share done.
+        progress: Called with the stage and the share done.
 
     Raises:
         SceneError: The source cannot be used.
@@ -159,7 +159,7 @@ def compile_corpus(
         sources: What to compile.
         out_dir: Folder of the results; `manifest.json` and `vocabulary.json` lie beside the scenes.
         config: How to compile.
-        progress: Told the scenes being compiled with their stages, and the share of all that is done.
+        progress: Called with the scenes being compiled with their stages, and the share of all that is done.
         judge: Gives the spawn verdict of a scene; rows keep the stored one, or None, without.
         done: Called after each scene, in the order in which they end.
         jobs: Scenes compiled at once, each in a process of its own; 1 stays in this process, None takes as many as

@@ -64,7 +64,7 @@ def examine(
         config: How the scenes would be compiled; decides the estimates and whether compiled files are current.
         compiled: Where compiled scenes lie, besides those inside the folder.
         deep: Read every file whole.
-        progress: Told what is looked at and the share done.
+        progress: Called with what is looked at and the share done.
 
     Returns:
         `folder`; `layout` (name, why, up_axis, up_source); `scenes` (name, file, format, megabytes, triangles, exact,

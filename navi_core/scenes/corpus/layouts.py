@@ -59,7 +59,7 @@ def list_files(root: Path, progress: Callable[[int], None] | None = None) -> tup
 
     Args:
         root: The folder.
-        progress: Told the number of files found so far.
+        progress: Called with the number of files found so far.
 
     Raises:
         SceneError: There is no such folder.

@@ -79,7 +79,7 @@ def run_jobs(
         jobs: What to do.
         work: Does one of them.
         count: Workers, at least one.
-        progress: Told the stage of every scene being compiled, and the share of all that is done.
+        progress: Called with the stage of every scene being compiled, and the share of all that is done.
     """
     context = multiprocessing.get_context("spawn")
     waiting = deque(range(len(jobs)))

@@ -88,7 +88,7 @@ class EnvironmentServer(Server):
         self._poller.register(self.publisher.socket, zmq.POLLIN)
         super().__init__("environment", c.http, limits)
         self.warn_if_reachable(self.publisher.endpoint, self.answer_endpoint or self.publisher.endpoint)
-        # Episodes of a restarted server must differ from those before, whatever the clock says.
+        # Episodes of a restarted server must differ from those before, whatever the clock shows.
         self._first_episode = secrets.randbits(32) << 20
         self._obs = list(self.env.reset())
         self._before: list[torch.Tensor | None] = [None] * c.sessions

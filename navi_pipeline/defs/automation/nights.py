@@ -90,7 +90,7 @@ def _begin(train: bool) -> dg.OpDefinition:
         settings = nightly_config(minutes=config.minutes, assignments=config.assignments, train=train)
         name = night_name(settings, config.name)
         context.resources.hold.take(context, name)
-        night = Night(settings, name, say=context.log.info)
+        night = Night(settings, name, report=context.log.info)
         return {"name": night.name, "settings": settings.model_dump(mode="json")}
 
     return begin
@@ -98,7 +98,7 @@ def _begin(train: bool) -> dg.OpDefinition:
 
 def _tonight(context: dg.OpExecutionContext, night: dict[str, Any]) -> Night:
     context.resources.hold.take(context, night["name"])
-    return Night(parse_config(NightlyConfig, night["settings"]), night["name"], say=context.log.info)
+    return Night(parse_config(NightlyConfig, night["settings"]), night["name"], report=context.log.info)
 
 
 @cache

@@ -78,7 +78,7 @@ class Night:
     Args:
         config: Its settings.
         name: Its name; by default that of `night_name`. The same name resumes the night.
-        say: Called with progress, a line at a time.
+        report: Called with progress, a line at a time.
         keep_failed: Take up failed and skipped stages too, to go on within the night; by default they are done again.
 
     Raises:
@@ -86,11 +86,16 @@ class Night:
     """
 
     def __init__(
-        self, config: NightlyConfig, name: str | None = None, *, say: Callable[[str], None], keep_failed: bool = False
+        self,
+        config: NightlyConfig,
+        name: str | None = None,
+        *,
+        report: Callable[[str], None],
+        keep_failed: bool = False,
     ) -> None:
         self.config = config
         self.name = night_name(config, name)
-        self.say = say
+        self.report = report
         self.stages: dict[str, Stage] = {}
         self.began_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         self._file = pipeline_folder() / "nights" / f"{self.name}.json"
@@ -124,12 +129,12 @@ class Night:
         and the stage is done again next time.
         """
         if name in self.stages:
-            self.say(f"{name}: {self.stages[name].status} before")
+            self.report(f"{name}: {self.stages[name].status} before")
             return self.stages[name]
         if self.failed:
             stage = Stage(name, "skipped", 0.0)
         else:
-            self.say(f"{name} …")
+            self.report(f"{name} …")
             began = time.monotonic()
             try:
                 gates, data = work(self)
@@ -141,10 +146,10 @@ class Night:
         self.stages[name] = stage
         self._keep()
         self.record(f"night_{name}", f"{stage.status} after {stage.seconds:.0f} s", {"gates": _plain(stage)["gates"]})
-        self.say(f"{name}: {stage.status} after {stage.seconds:.0f} s")
+        self.report(f"{name}: {stage.status} after {stage.seconds:.0f} s")
         for gate in stage.gates:
             if not gate.passed:
-                self.say(f"  {'FAILED' if gate.hard else 'warning'} {gate.name}: {gate.detail}")
+                self.report(f"  {'FAILED' if gate.hard else 'warning'} {gate.name}: {gate.detail}")
         return stage
 
     def data(self, stage: str) -> dict[str, Any]:

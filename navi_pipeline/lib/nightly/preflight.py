@@ -93,7 +93,7 @@ def _corpus(night: Night) -> str:
             "partitions) and corpus, or remove the plan: then the night generates scenes"
         )
     else:
-        night.say("  there is no corpus yet; scenes are generated")
+        night.report("  there is no corpus yet; scenes are generated")
         rows = _made_corpus(night)
     splits = {split: sum(row["split"] == split for row in rows) for split in ("train", "validation", "test")}
     missing = [row["name"] for row in rows if not Path(row["gmdag"]).exists()]
@@ -113,7 +113,7 @@ def _made_corpus(night: Night) -> list[dict[str, Any]]:
     for number, source in enumerate(sources, start=1):
         compile_source(source, settings)
         if number % 10 == 0:
-            night.say(f"  {number} of {len(sources)} scenes compiled")
+            night.report(f"  {number} of {len(sources)} scenes compiled")
     # The plan comes last: a night that is interrupted before leaves none, and its scenes are reused.
     write_plan(sources, "apartment", counts)
     write_corpus([row for row in corpus_rows() if row["verdict"] != "FAIL"])

@@ -33,14 +33,14 @@ def stages_of(config: NightlyConfig) -> dict[str, Work]:
 
 
 def run_night(
-    config: NightlyConfig, name: str | None = None, *, say: Callable[[str], None]
+    config: NightlyConfig, name: str | None = None, *, report: Callable[[str], None]
 ) -> tuple[Night, tuple[Path, Path]]:
     """Run a night from preflight to summary, or what is left of it.
 
     Args:
         config: Its settings.
         name: Its name; by default date, time and kind.
-        say: Called with progress, a line at a time.
+        report: Called with progress, a line at a time.
 
     Returns:
         The night, and its summary as Markdown and HTML.
@@ -50,9 +50,9 @@ def run_night(
             settings.
     """
     name = night_name(config, name)
-    say(f"night {name}")
+    report(f"night {name}")
     with hold_lock(night_lock(name), f"night {name}"):
-        night = Night(config, name, say=say)
+        night = Night(config, name, report=report)
         with summed_up_if_broken(night):
             for stage, work in stages_of(config).items():
                 night.run(stage, work)

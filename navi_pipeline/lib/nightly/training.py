@@ -161,7 +161,7 @@ def night_settings(night: Night) -> TrainConfig:
 
 def _monitor(night: Night, seconds: float, until_step: int | None = None) -> Monitor:
     config = night.config
-    return Monitor(night.say, seconds, 60.0 * config.stall_minutes, config.monitor_seconds, until_step)
+    return Monitor(night.report, seconds, 60.0 * config.stall_minutes, config.monitor_seconds, until_step)
 
 
 def _finite(run_id: str) -> Gate:

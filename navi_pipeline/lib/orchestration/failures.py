@@ -35,7 +35,7 @@ def record_failure(
         return
     try:
         config = parse_config(NightlyConfig, read_night(night)["config"])
-        broken = Night(config, night, say=lambda _: None, keep_failed=True)
+        broken = Night(config, night, report=lambda _: None, keep_failed=True)
     except NaviError:
         return  # it broke down before its first stage was over: there is nothing to summarise
     if (broken.failed or set(broken.stages) >= set(stages_of(config))) and summary_paths(night)[0].exists():

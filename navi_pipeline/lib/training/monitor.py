@@ -18,14 +18,14 @@ class Monitor:
     """Watches a trainer by its lines, reports its progress, and decides when it has to end.
 
     Attributes:
-        say: Called with a line every `interval`.
+        report: Called with a line every `interval`.
         seconds: Time from the first update on after which the trainer is stopped [s].
         stall_seconds: Time without progress after which it is stopped [s].
         interval: Seconds between lines [s].
         until_step: Step at which it is stopped; None: none.
     """
 
-    say: Any
+    report: Any
     seconds: float
     stall_seconds: float
     interval: float
@@ -41,7 +41,7 @@ class Monitor:
         """Take a line of the trainer."""
         found = _STEP.search(text)
         if found is None or "resumes from" in text:
-            self.say(f"  {text}")
+            self.report(f"  {text}")
             return
         step = int(found[1].replace(",", ""))
         if step != self.step:
@@ -57,7 +57,7 @@ class Monitor:
         if now - self._reported >= self.interval:
             self._reported = now
             speed = f"{self.speeds[-1]:,.0f} steps/s" if self.speeds else "no update yet"
-            self.say(f"  monitor: step {self.step or 0:,}, {speed}, {(now - self._began) / 60:.1f} min")
+            self.report(f"  monitor: step {self.step or 0:,}, {speed}, {(now - self._began) / 60:.1f} min")
         if now - self._moved > self.stall_seconds:
             self.stalled = True
         done = self.until_step is not None and self.step is not None and self.step >= self.until_step

@@ -53,7 +53,7 @@ def materialize_policy(
     stall = math.inf if algorithm == "bc" else 60.0 * STALL_MINUTES
     monitor = Monitor(lambda _: None, math.inf, stall, math.inf)
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         context.log.info(line)
         live.line(line)
         monitor.line(line)
@@ -69,7 +69,7 @@ def materialize_policy(
                 total_steps=total_steps,
                 epochs=epochs,
                 start=start,
-                on_line=say,
+                on_line=report,
                 stop=monitor,
             )
         except RunError as error:

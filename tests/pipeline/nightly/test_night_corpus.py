@@ -15,7 +15,7 @@ FEW = ["train_scenes=1", "validation_scenes=1", "test_scenes=1", "profile=standa
 
 
 def corpus_gate(assignments=FEW):
-    night = Night(nightly_config(minutes=1, assignments=assignments), None, say=lambda line: None)
+    night = Night(nightly_config(minutes=1, assignments=assignments), None, report=lambda line: None)
     return next(gate for gate in preflight(night)[0] if gate.name == "corpus")
 
 
@@ -44,7 +44,7 @@ def test_a_night_that_is_interrupted_while_it_makes_scenes_leaves_no_plan(monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("navi_pipeline.lib.corpus.compiled_scenes.compile_source", interrupted)
+        patch.setattr("navi_pipeline.lib.nightly.preflight.compile_source", interrupted)
         with pytest.raises(KeyboardInterrupt):
             corpus_gate()
     assert not plan_path().exists() and corpus_gate().passed

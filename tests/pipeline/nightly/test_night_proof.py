@@ -41,7 +41,7 @@ def trainer(monkeypatch):
                     "wall_time_hours": 0.0, "reason": "SIGTERM", "resumed_from": begun, "initial": None}  # fmt: skip
 
     made = Trainer()
-    monkeypatch.setattr("navi_pipeline.lib.training.trainer_client.train_in_child", made)
+    monkeypatch.setattr("navi_pipeline.lib.nightly.training.train_in_child", made)
     monkeypatch.setattr(training, "_finite", lambda run_id: Gate("finite metrics", True, True, ""))
     return made
 
@@ -52,7 +52,7 @@ def corpus(*names):
 
 def trained(trainer):
     corpus("a", "b")
-    night = Night(CONFIG, "n", say=lambda line: None)
+    night = Night(CONFIG, "n", report=lambda line: None)
     assert night.run("training", bounded_training).status == "passed"
     return night
 
@@ -62,7 +62,7 @@ def test_a_proof_that_was_interrupted_passes_when_it_is_tried_again(trainer):
     trainer.fails = True
     assert night.run("resume_proof", resume_proof).status == "failed"
     trainer.fails = False
-    again = Night(CONFIG, "n", say=lambda line: None)
+    again = Night(CONFIG, "n", report=lambda line: None)
     proof = again.run("resume_proof", resume_proof)
     assert proof.status == "passed", proof.gates
     # 1,024 of the training, 1,024 of the try that was interrupted.
@@ -77,7 +77,7 @@ def test_a_corpus_that_changes_in_the_night_changes_nothing_of_its_run(trainer):
     assert len({config_hash(settings) for settings in trainer.settings}) == 1
     assert trainer.settings[-1].corpus.scenes == ("/scenes/a.gmdag", "/scenes/b.gmdag")
     # As the document keeps it, for a night that another process goes on with.
-    kept = Night(CONFIG, "n", say=lambda line: None).data("training")["settings"]
+    kept = Night(CONFIG, "n", report=lambda line: None).data("training")["settings"]
     assert parse_config(TrainConfig, kept) == trainer.settings[0]
 
 
@@ -106,7 +106,7 @@ def test_a_trainer_that_still_ends_is_waited_for_before_the_proof_looks(trainer,
         file.with_name("step-000000001536.pt").touch()
         return True
 
-    monkeypatch.setattr("navi_pipeline.lib.training.stale_runs.wait_for_run", ends)
+    monkeypatch.setattr("navi_pipeline.lib.nightly.training.wait_for_run", ends)
     proof = night.run("resume_proof", resume_proof)
     assert proof.status == "passed" and waited == [file.parents[1].name]
     assert proof.gates[0].detail.startswith("taken up at 1,536")

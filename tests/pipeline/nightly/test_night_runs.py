@@ -45,7 +45,8 @@ class Works:
 @pytest.fixture
 def works(monkeypatch):
     made = Works()
-    monkeypatch.setattr(stages, "stages_of", lambda config: {name: made(name) for name in STAGES})
+    for module in (stages, nights):
+        monkeypatch.setattr(module, "stages_of", lambda config: {name: made(name) for name in STAGES})
     return made
 
 
@@ -87,8 +88,8 @@ def test_a_night_by_hand_has_a_name_that_no_schedule_forms():
 
 def test_a_night_that_somebody_works_on_refuses_another(works):
     with hold_lock(night_lock("n"), "night n"), pytest.raises(RunError, match=rf"n is in use by process {os.getpid()}"):
-        run_night(NightlyConfig(), "n", say=lambda line: None)
-    assert run_night(NightlyConfig(), "n", say=lambda line: None)[0].verdict == "passed"
+        run_night(NightlyConfig(), "n", report=lambda line: None)
+    assert run_night(NightlyConfig(), "n", report=lambda line: None)[0].verdict == "passed"
 
 
 def test_the_lock_of_a_night_that_was_killed_is_free(tmp_path):
@@ -109,22 +110,22 @@ def test_a_night_that_breaks_down_has_its_summary(works, monkeypatch, error):
 
     monkeypatch.setattr(stages, "stages_of", lambda config: {"preflight": works("preflight"), "training": breaks})
     with pytest.raises(type(error)):
-        run_night(NightlyConfig(), "n", say=lambda line: None)
+        run_night(NightlyConfig(), "n", report=lambda line: None)
     text = summary_paths("n")[0].read_text()
     assert text.startswith("# Night n: failed") and f"the run ends: {type(error).__name__}" in text
     monkeypatch.setattr(stages, "stages_of", lambda config: {"preflight": works("preflight"), "training": works("t")})
-    assert run_night(NightlyConfig(), "n", say=lambda line: None)[0].verdict == "passed"
+    assert run_night(NightlyConfig(), "n", report=lambda line: None)[0].verdict == "passed"
 
 
 def test_a_finished_night_stays_what_it_was_when_another_run_of_its_name_fails(works):
-    run_night(NightlyConfig(), "n", say=lambda line: None)
+    run_night(NightlyConfig(), "n", report=lambda line: None)
     before, document = summary_paths("n")[0].read_text(), read_night("n")
     record_failure("r", "nightly_training", "night n was begun with other settings", [], night="n")
     assert summary_paths("n")[0].read_text() == before and read_night("n") == document
 
 
 def test_a_night_at_work_is_not_told_as_failed_by_a_run_that_was_refused():
-    night = Night(NightlyConfig(), "n", say=lambda line: None)
+    night = Night(NightlyConfig(), "n", report=lambda line: None)
     night.run("preflight", lambda night: ([], {}))
     with hold_lock(night_lock("n"), "night n"):
         record_failure("r", "nightly_training", "night n is in use", [], night="n")
@@ -173,7 +174,7 @@ def test_a_stage_that_breaks_has_its_summary_and_is_repeated(works, instance):
 
 
 def test_a_night_tells_dagster_which_assets_it_has_renewed(works, instance, monkeypatch):
-    monkeypatch.setattr("navi_pipeline.lib.evaluation.baselines.ranking", lambda: [])
+    monkeypatch.setattr("navi_pipeline.defs.evaluation.assets.ranking", lambda: [])
     result = launch(instance)
     made = {e.materialization.asset_key.to_user_string(): e.materialization
             for e in result.all_events if e.is_step_materialization}  # fmt: skip
@@ -185,7 +186,7 @@ def test_a_night_tells_dagster_which_assets_it_has_renewed(works, instance, monk
 
 @pytest.mark.parametrize(("champion", "told"), [(None, "there is no champion yet"), ("v001", "the champion stays")])
 def test_the_headline_knows_whether_there_is_a_champion(champion, told):
-    night = Night(NightlyConfig(), "n", say=lambda line: None)
+    night = Night(NightlyConfig(), "n", report=lambda line: None)
     decided = {"version": "v002", "promoted": False, "reason": "", "champion": champion}
     night.run("promotion", lambda night: ([], decided))
     write_summary(night)

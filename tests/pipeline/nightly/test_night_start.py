@@ -47,7 +47,7 @@ def begins(tmp_path):
 
     def look(**settings):
         assignments = [f"{name}={value}" for name, value in settings.items()]
-        night = Night(nightly_config(minutes=1, assignments=assignments), f"n{next(numbers)}", say=lambda line: None)
+        night = Night(nightly_config(minutes=1, assignments=assignments), f"n{next(numbers)}", report=lambda line: None)
         stage = night.run("preflight", preflight)
         assert stage.status in ("passed", "warned"), stage.gates
         gate = next(gate for gate in stage.gates if gate.name == "weights")

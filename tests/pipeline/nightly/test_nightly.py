@@ -29,7 +29,7 @@ def holds(name="g", hard=True, passed=True):
 
 
 def night(name="n", **settings):
-    return Night(NightlyConfig(**settings), name, say=lambda line: None)
+    return Night(NightlyConfig(**settings), name, report=lambda line: None)
 
 
 def test_a_hard_gate_skips_what_follows_and_a_soft_one_warns():
@@ -98,7 +98,7 @@ def test_a_night_is_taken_up_by_a_navi_that_knows_more_settings():
         night("upgraded", seed=4, profile="a b")
     options = shlex.split(str(caught.value).partition("go on with ")[2].partition(", or")[0])
     config = nightly_config(assignments=["seed=4", "profile=a b", *options[1::2]])
-    assert Night(config, "upgraded", say=lambda line: None).stages["preflight"].status == "passed"
+    assert Night(config, "upgraded", report=lambda line: None).stages["preflight"].status == "passed"
     file.write_text(json.dumps(document | {"config": {"warp": 1}}))
     with pytest.raises(RunError, match="no key 'warp'"):
         night("upgraded")
@@ -133,7 +133,7 @@ def test_the_monitor_ends_training_by_time_by_step_and_by_stall():
     told = []
 
     def monitor(**settings):
-        return Monitor(**({"say": told.append, "seconds": 60.0, "stall_seconds": 60.0, "interval": 60.0} | settings))
+        return Monitor(**({"report": told.append, "seconds": 60.0, "stall_seconds": 60.0, "interval": 60.0} | settings))
 
     quiet = monitor(seconds=0.0)
     assert not quiet()  # the time counts from the first update
@@ -195,7 +195,7 @@ def test_a_small_night_trains_resumes_measures_and_tells(monkeypatch):
             log.cell("apartment", {"cpu_ms": (measured / 2, "ms")})
     from navi_pipeline.lib.nightly.measuring import benchmarks
 
-    again = Night(nightly_config(minutes=1, assignments=SMALL), "again", say=lambda line: None)
+    again = Night(nightly_config(minutes=1, assignments=SMALL), "again", report=lambda line: None)
     (gate,), data = benchmarks(again)
     assert not gate.passed and not gate.hard and "apartment" in gate.detail
     assert [row["cell"] for row in data["drift"] if row["drifts"]] == ["apartment"]
@@ -218,7 +218,7 @@ def test_the_command_writes_what_failed_and_ends_with_an_error():
 
 @pytest.mark.parametrize("profile", preset_names())
 def test_a_profile_whose_settings_move_with_its_steps_has_a_night_without_end(monkeypatch, profile):
-    monkeypatch.setattr("navi_pipeline.lib.corpus.compiled_scenes.scene_paths", lambda split: [])
+    monkeypatch.setattr("navi_pipeline.lib.nightly.training.scene_paths", lambda split: [])
     tonight = night(profile=profile)
     settings, usual = night_settings(tonight), preset_settings(tonight.config)
     assert settings.total_steps is None

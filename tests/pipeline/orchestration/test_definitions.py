@@ -152,7 +152,7 @@ def test_the_workspace_names_the_code_location():
 )
 def test_a_profile_or_size_that_does_not_exist_is_refused_before_anything_is_made(given, told):
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match=told):
-        Flow(instance, defs().resolve_job_def, seed=0, say=print, **given)
+        Flow(instance, defs().resolve_job_def, seed=0, report=print, **given)
 
 
 @pytest.mark.parametrize("profile", ["quick", "rooms", "rooms_standard", "standard"])

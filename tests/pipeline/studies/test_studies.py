@@ -260,11 +260,11 @@ def test_a_command_waits_for_trials_that_another_one_trains(monkeypatch):
     with TrialQueue(config) as other:
         trial = other.claim()
 
-        def say(line):
+        def report(line):
             told.append(line)
             run_trial(other, trial, on_line=print, ending=lambda: False, train=analytic_trainer)
 
-        assert perform_study(config, on_line=say).row["status"] == "finished"
+        assert perform_study(config, on_line=report).row["status"] == "finished"
     assert len(sittings) == 1 and told == ["study small: waiting for 1 trials that another command of it trains"]
 
 
