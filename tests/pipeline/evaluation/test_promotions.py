@@ -221,8 +221,8 @@ def test_the_asset_tells_its_lead_in_points(home, monkeypatch):
     """Decisions hold shares of 1."""
     decision = {"champion": None, "promoted": False, "reason": "", "reused": False}
     shares = {"mean_difference": 0.125, "low": -0.05, "high": None}
-    monkeypatch.setattr("navi_pipeline.lib.evaluation.promotions.challenge", lambda *_: decision | shares)
-    monkeypatch.setattr("navi_pipeline.lib.training.policies.read_policy", lambda _: policy(home, 0))
+    monkeypatch.setattr("navi_pipeline.defs.promotion.assets.challenge", lambda *_: decision | shares)
+    monkeypatch.setattr("navi_pipeline.defs.promotion.assets.read_policy", lambda _: policy(home, 0))
     context = dg.build_asset_context(partition_key="quick")
     told = promoted_model(context, EvaluationSettings()).metadata
     assert (told["lead_points"], told["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in told

@@ -11,6 +11,7 @@ from navi_core.errors import RunError
 from navi_core.machine.file_lock import hold_lock
 from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
+from navi_pipeline.defs.automation import nights
 from navi_pipeline.lib.nightly import stages
 from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, night_name, read_night
 from navi_pipeline.lib.nightly.stages import run_night
