@@ -8,7 +8,7 @@ export DAGSTER_HOME := $(CURDIR)/dagster_home
 # Idle OpenMP threads must not spin: the ray kernels and torch take turns on the same cores.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help demo test test-slow ui check format clean
+.PHONY: help demo test test-fast test-slow ui check format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ demo: $(READY)  ## scenes -> training -> evaluation -> promotion through Dagster
 
 test: $(READY)  ## the default test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-fast: $(READY)  ## the inner loop: the default suite without its long files
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not gpu and not integration' $(ARGS)
 
 test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
 	$(BIN)/python -m pytest -m 'slow and not gpu' --timeout 3600 $(ARGS)

@@ -21,6 +21,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 
 
+INTEGRATION = frozenset((Path(__file__).parent / "integration.txt").read_text().split())
+"""Test files of more than about 3 CPU-seconds, which `make test-fast` leaves out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the files in `integration.txt`."""
+    root = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(root) and item.path.relative_to(root).as_posix() in INTEGRATION:
+            item.add_marker(pytest.mark.integration)
+
+
 @pytest.fixture(scope="session")
 def real_scenes() -> Path:
     """Folder of the real test scenes; skips where it is absent."""
