@@ -96,7 +96,7 @@ def test_a_cell_that_was_measured_under_another_name_counts_under_this_one():
     ("given", "message"),
     [
         ({"base": {"seed": 3}}, "base sets the seed"),
-        ({"variants": {"x": {"seed": 3}}}, "x sets the seed, so that all its cells were one; --seeds says"),
+        ({"variants": {"x": {"seed": 3}}}, "x sets the seed, which would make all cells one; use --seeds"),
         ({"variants": {"x": {"algorithm": "bc"}}}, r"'x': a clone alone is no variant; `navi ablate bc\+ppo`"),
         ({"base": {"algorithm": "grpo"}}, "--vary NAME:algorithm=grpo"),
     ],
