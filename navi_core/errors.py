@@ -17,33 +17,10 @@ NaviError
 └── ServiceError           a server that cannot start or reach its peer: a port taken, a bad endpoint
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import unicodedata
 from pathlib import Path
-
-__all__ = [
-    "CheckpointError",
-    "CheckpointVersionError",
-    "ConfigError",
-    "DemoError",
-    "EvaluationError",
-    "GmdagError",
-    "MeshError",
-    "NaviError",
-    "NonFiniteError",
-    "RecordError",
-    "RegistryError",
-    "RunError",
-    "SceneError",
-    "SceneTooLargeError",
-    "ServiceError",
-    "WireError",
-    "as_argument",
-    "printable",
-]
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode categories that steer a terminal or hide: controls, formats (bidirectional ones too), half surrogates."""

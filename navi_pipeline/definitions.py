@@ -4,8 +4,6 @@ Nothing heavy is imported here: torch, pandas, trimesh and matplotlib are import
 that use them, so that the code location loads in about a second.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import dagster as dg
@@ -29,8 +27,6 @@ from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.defs.training.checks import FINITE, RISES
 from navi_pipeline.defs.warehouse import assets as warehouse_assets
 from navi_pipeline.defs.warehouse import checks as warehouse_checks
-
-__all__ = ["defs"]
 
 _ASSETS = (
     corpus_assets,

@@ -21,8 +21,6 @@ from navi_pipeline.lib.orchestration.instance import PROCESS_TAG, process_mark
 if TYPE_CHECKING:
     import dagster as dg
 
-__all__ = ["Flow"]
-
 _STUDIES = {"quick": "quick", "full": "ppo"}
 """The study that belongs to a size of the sweeps."""
 

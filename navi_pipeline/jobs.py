@@ -16,8 +16,6 @@ from navi_pipeline.flow import Flow
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-__all__ = ["JOBS", "PROFILE_ASSETS"]
-
 PROFILE_ASSETS = (
     "expert_demonstrations",
     "demonstrations",

@@ -4,8 +4,6 @@ Each entry is a function in a module of this room. Its annotated parameters are 
 returns a `Report`. Modules are imported when their command runs, so this catalogue stays light.
 """
 
-from __future__ import annotations
-
 __all__ = ["BENCHMARKS"]
 
 BENCHMARKS: dict[str, tuple[str, str]] = {

@@ -4,8 +4,6 @@ Every measurement is a process of its own with one thread, so that its CPU time 
 that are compared take turns.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -20,18 +18,6 @@ from navi_core.bench.report import Column, Option, Progress, Repeats, Report, Ro
 from navi_core.bench.tasks import PPO_TARGETS, task_config
 from navi_core.errors import ConfigError, NaviError
 from navi_core.presets import parse_assignments
-
-__all__ = [
-    "MEASURED_ELSEWHERE",
-    "PEERS",
-    "CartPoleCase",
-    "CartPoleRow",
-    "SolveRow",
-    "against_puffer",
-    "cartpole_cases",
-    "run_cartpole",
-    "run_solve",
-]
 
 PEERS = ("sb3", "gymnasium", "pufferlib")
 """Other trainers, and gymnasium's own vector environment without any."""

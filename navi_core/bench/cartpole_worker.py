@@ -1,7 +1,5 @@
 """One measurement of `cartpole.py`, in a process of its own: `python -m navi_core.bench.cartpole_worker KIND JSON`."""
 
-from __future__ import annotations
-
 import json
 import math
 import resource
@@ -9,8 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
-
-__all__ = ["main"]
 
 
 def main(kind: str, ask: dict[str, Any]) -> dict[str, Any] | None:

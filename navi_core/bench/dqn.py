@@ -1,7 +1,5 @@
 """Double DQN on reference tasks by the ordinary run loop, seed by seed, beside Stable-Baselines3 on request."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import time
@@ -18,8 +16,6 @@ from navi_core.errors import ConfigError
 from navi_core.learn.run.result import Progress
 from navi_core.learn.run.threads import torch_threads
 from navi_core.presets import parse_assignments
-
-__all__ = ["DQNRow", "run_dqn"]
 
 _EPISODES = 20
 """Greedy episodes of an evaluation."""

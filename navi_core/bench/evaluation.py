@@ -1,7 +1,5 @@
 """The scripted baselines in their order, and how fast an evaluation flies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +12,6 @@ from navi_core.evaluate import Comparison, EvalResult, build_course, compare, ev
 from navi_core.policy import build_policy
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
-
-__all__ = ["ORDER", "EvaluationRow", "neighbours", "time_evaluation"]
 
 ORDER = ("planner", "frontier", "forward-plus", "random")
 """Those whose order is claimed, the best first."""

@@ -1,7 +1,5 @@
 """Generalised advantage estimation: the compiled loop beside the tensor program, numpy, and the definition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,8 +11,6 @@ from navi_core.bench.report import Column, Option, Repeats, Report, Row, figure,
 from navi_core.bench.timing import clocks, median, take_turns
 from navi_core.learn.estimators.advantages import gae, gae_reference, gae_tensors
 from navi_core.learn.run.threads import torch_threads
-
-__all__ = ["GaeRow", "run_gae"]
 
 _GAMMA, _LAMBDA = 0.99, 0.95
 _SLOW = 64

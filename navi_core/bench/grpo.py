@@ -1,7 +1,5 @@
 """GRPO on a reference task by the ordinary run loop, seed by seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -10,8 +8,6 @@ from navi_core.bench.report import Option, Progress, Report
 from navi_core.bench.task_runs import solve
 from navi_core.bench.tasks import task_config
 from navi_core.presets import parse_assignments
-
-__all__ = ["run_grpo"]
 
 
 def run_grpo(

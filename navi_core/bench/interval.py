@@ -1,7 +1,5 @@
 """Coverage of confidence intervals, in simulated worlds of known mean."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,8 +9,6 @@ import numpy as np
 from navi_core.bench.report import Column, Option, Report, Row, figure, report
 from navi_core.errors import ConfigError
 from navi_core.evaluate import bootstrap_interval, interval_over_scenes, two_way_interval
-
-__all__ = ["SHAPES", "SPREADS", "IntervalRow", "StartsRow", "simulate_interval", "simulate_starts"]
 
 SPREADS: tuple[tuple[float, float, float], ...] = (
     (1.0, 1.0, 1.0),

@@ -1,39 +1,10 @@
 """Declaration and result of a benchmark: options, columns, tables and the JSON document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
 from navi_core.errors import ConfigError, printable
-
-__all__ = [
-    "Assignments",
-    "Column",
-    "Drones",
-    "FirstSeed",
-    "Log",
-    "Option",
-    "Progress",
-    "Repeats",
-    "Report",
-    "Resolutions",
-    "Row",
-    "Scenes",
-    "Seeds",
-    "Size",
-    "Sizes",
-    "Table",
-    "Threads",
-    "collect",
-    "figure",
-    "grouped",
-    "machine",
-    "report",
-    "sizes",
-    "table",
-]
 
 Case = TypeVar("Case")
 Column = Callable[[Mapping[str, Any]], str]

@@ -4,8 +4,6 @@ A cell is a whole run; its curve is kept in a file named by the hash of its sett
 again.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -20,18 +18,6 @@ from navi_core.config import EarlyStopConfig, TrainConfig, config_hash
 from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.presets import merge
 from navi_core.record.durable import write_durably
-
-__all__ = [
-    "NOISE",
-    "TARGETS",
-    "SmoothingCell",
-    "ablation_cells",
-    "cell_config",
-    "curve_of",
-    "run_cells",
-    "smoothing_cells",
-    "stop_step",
-]
 
 NOISE = {"cart_pole": 1.0, "acrobot": 1.0, "lunar_lander": 5.0}
 """Deviation of the reward noise of a task's noisy variant, that of its rewards: ±1 a decision in the first two."""

@@ -4,8 +4,6 @@ No controller ends a run: it is asked afterwards, evaluation by evaluation, and 
 is read from the same run, which is therefore its own counterfactual.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +26,6 @@ from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.monitor import sign_changes
 from navi_core.record import navi_home
-
-__all__ = ["MEASURES", "STOPPED", "STOPPING", "SmoothingRow", "measures", "smoothing_table", "verdict"]
 
 _RANDOM = {"cart_pole": 22.0, "acrobot": -500.0, "lunar_lander": -190.0}
 """Mean return of random actions."""

@@ -1,7 +1,5 @@
 """Training runs on reference tasks through the ordinary run loop: clocks, episodes and evaluations of each."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 import time
@@ -25,8 +23,6 @@ from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.record import RunDirectory
 from navi_core.tasks import reference_task
 from navi_core.world.interface import Environment, StepBatch
-
-__all__ = ["TaskRun", "episode_returns", "first_returns", "network_name", "run_task", "solve"]
 
 _WINDOW = 100
 """Training episodes whose mean return is compared with the target; whole rollouts, so there may be more."""

@@ -1,14 +1,10 @@
 """Settings of the training runs that benchmarks make on reference tasks, and the returns that count as solved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.presets import merge
-
-__all__ = ["DQN_TARGETS", "PPO_TARGETS", "task_config"]
 
 _NAMES = {"lunar_lander": "gymnasium:LunarLander-v3"}
 PPO_TARGETS = {"cart_pole": 475.0, "acrobot": -85.0, "lunar_lander": 220.0}

@@ -4,15 +4,11 @@ On a shared machine seconds mean little and ratios within one run mean much: int
 the same neighbours.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-
-__all__ = ["CPU", "WALL", "clocks", "median", "take_turns"]
 
 CPU, WALL = 0, 1
 """Columns of what `take_turns` returns."""

@@ -1,7 +1,5 @@
 """`navi bench baselines`: the scripted pilots on the validation scenes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +8,6 @@ import typer
 from navi_core.cli.evaluate import Json, Noisy, NoRecord, Protocol, Resolution, Scenes, Seed, Starts, Steps
 from navi_core.terminal.progress import progress_bar
 from navi_core.terminal.table import print_json
-
-__all__ = ["baselines"]
 
 
 def baselines(

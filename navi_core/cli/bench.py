@@ -21,8 +21,6 @@ from navi_core.terminal.table import console, print_facts, print_json, print_tab
 if TYPE_CHECKING:
     from navi_core.bench.report import Table
 
-__all__ = ["TIME_IS_UP", "benchmark_command", "register"]
-
 TIME_IS_UP = 124
 """Exit code of a benchmark that measured nothing in its time; timeout(1) has the same."""
 

@@ -1,7 +1,5 @@
 """`navi compare`: a paired comparison of subjects as one sentence."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,10 +32,8 @@ from navi_core.cli.evaluate import (
 from navi_core.terminal.table import print_json
 
 if TYPE_CHECKING:
-    from navi_core.evaluate import Comparison, EvalResult, SeedComparison
+    from navi_core.evaluate import Comparison, SeedComparison
     from navi_core.scenes import Scene
-
-__all__ = ["compare", "register", "two_sides"]
 
 _BETWEEN = "vs"
 """Word between the two sides."""

@@ -1,14 +1,10 @@
 """`navi dashboard`: watch a running training or service in the browser."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
 from navi_core.cli.page import Browser, Host, Port, open_page
-
-__all__ = ["dashboard", "register"]
 
 
 def register(app: typer.Typer) -> None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from navi_core.demos import Demonstration, Student
 
-__all__ = ["register"]
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Scenes = Annotated[
     list[str] | None,

@@ -14,8 +14,6 @@ from navi_core.terminal.table import console, print_json, print_table
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["check_machine", "register"]
-
 _COLOURS = {"ok": "green", "warning": "yellow", "broken": "red"}
 _MAX_ROWS = 60
 

@@ -21,33 +21,6 @@ if TYPE_CHECKING:
     from navi_core.models import ModelVersion, Registry
     from navi_core.scenes import Scene
 
-__all__ = [
-    "HELD_OUT",
-    "Json",
-    "Maps",
-    "Models",
-    "NoRecord",
-    "Noisy",
-    "Protocol",
-    "Resolution",
-    "Sampled",
-    "Scenes",
-    "Seed",
-    "Starts",
-    "Steps",
-    "Task",
-    "draw_maps",
-    "eval_config",
-    "evaluate",
-    "find_subject",
-    "fly_subject",
-    "print_results",
-    "print_sentences",
-    "promote",
-    "register",
-    "run_name",
-]
-
 HELD_OUT = ("apartment:100-111",)
 """Scenes flown when none is named; the default training corpus ends before them."""
 

@@ -1,7 +1,5 @@
 """`navi explore` and `navi demos record`: fly by hand in the browser, and record demonstrations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +7,6 @@ import typer
 
 from navi_core.cli.page import Browser, Host, Port, open_page
 from navi_core.errors import as_argument
-
-__all__ = ["explore", "record_by_hand", "register"]
 
 Scenes = Annotated[
     list[str] | None,

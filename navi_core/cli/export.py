@@ -1,15 +1,11 @@
 """`navi export`: a trained policy for other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from navi_core.terminal.table import print_json
-
-__all__ = ["export", "register"]
 
 _SUFFIXES = {"onnx": ".onnx", "aoti": ".pt2", "safetensors": ".safetensors"}
 

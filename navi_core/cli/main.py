@@ -4,8 +4,6 @@ A group is a module with `register(app)`. The engine's groups are listed here; o
 theirs through the entry point group `navi.commands`.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import io
@@ -23,8 +21,6 @@ import typer
 
 from navi_core import __version__
 from navi_core.errors import NaviError, printable
-
-__all__ = ["brain", "build_app", "main", "navi_actor"]
 
 _GROUPS = (
     "scenes", "doctor", "settings", "demos", "training.bc", "training.train", "training.apex", "evaluate", "compare",

@@ -12,8 +12,6 @@ from navi_core.terminal.table import console, print_facts, print_json, print_tab
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion, Registry
 
-__all__ = ["lineage", "register", "rollback", "show", "versions"]
-
 Folder = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

@@ -9,8 +9,6 @@ import typer
 if TYPE_CHECKING:
     from navi_core.service.web.app import Show
 
-__all__ = ["Browser", "Host", "Port", "open_page"]
-
 Host = Annotated[str, typer.Option(help="Address to serve at; others than 127.0.0.1 let other machines in.")]
 Port = Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)]
 Browser = Annotated[bool, typer.Option("--browser", help="Also open the page in the browser of this machine.")]

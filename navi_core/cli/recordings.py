@@ -15,8 +15,6 @@ from navi_core.terminal.table import print_facts, print_json, print_records
 if TYPE_CHECKING:
     from navi_core.service.recordings import RecordedEpisode, Recording
 
-__all__ = ["record", "register", "replay"]
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

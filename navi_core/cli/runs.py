@@ -1,7 +1,5 @@
 """`navi runs`: disk use of training runs, and their removal."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +8,6 @@ from typing import Annotated
 import typer
 
 from navi_core.terminal.table import print_json, print_table
-
-__all__ = ["folders", "register", "remove"]
 
 Root = Annotated[Path | None, typer.Option("--runs", help="Folder of the runs; by default runs/ of the Navi home.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from navi_core.errors import NaviError
     from navi_core.scenes import CompileReport, Scene, SceneSource
 
-__all__ = ["register"]
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the results; by default scenes/ of the Navi home.")]
 Resolution = Annotated[int, typer.Option(help="Voxels along an edge: a power of two, 16 to 2048.")]

@@ -13,8 +13,6 @@ from navi_core.terminal.table import print_facts, print_json
 if TYPE_CHECKING:
     from navi_core.service.server import Server
 
-__all__ = ["environment", "register", "serve"]
-
 Scenes = Annotated[
     list[str] | None,
     typer.Option(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from navi_core.config import Config
     from navi_core.config.settings import Setting
 
-__all__ = ["add_settings", "register"]
-
 Sources = Sequence[tuple[str, Mapping[str, Any]]]
 _ABSENT = object()
 

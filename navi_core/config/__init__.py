@@ -4,8 +4,6 @@ Values are SI units; defaults are those of the specification. Nothing here impor
 the command line, the pipeline and tools may read configurations cheaply.
 """
 
-from __future__ import annotations
-
 from navi_core.config.algorithms import DPOConfig, GRPOConfig, PPOConfig, Schedule
 from navi_core.config.base import Config, config_hash, parse_config
 from navi_core.config.demos import ExpertConfig

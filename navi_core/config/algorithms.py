@@ -1,7 +1,5 @@
 """Settings of the learners that collect rollouts: schedules, PPO, GRPO and DPO."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Literal, Self
@@ -10,8 +8,6 @@ from pydantic import Field, model_validator
 
 from navi_core.config.base import Config, Count
 from navi_core.errors import ConfigError
-
-__all__ = ["DPOConfig", "GRPOConfig", "PPOConfig", "RolloutConfig", "Schedule", "SegmentsConfig"]
 
 
 class Schedule(Config):

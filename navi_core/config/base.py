@@ -1,7 +1,5 @@
 """Base of every configuration: strict keys, readable errors, a hash."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json
@@ -13,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from navi_core.config.registry import load_plugins
 from navi_core.errors import ConfigError
-
-__all__ = ["Config", "Count", "config_hash", "format_error", "parse_config"]
 
 _SECTION = "a section of settings, {name: value}"
 _KINDS = {

@@ -1,13 +1,9 @@
 """Settings of recorded demonstrations."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from navi_core.config.base import Config
 from navi_core.config.world import DynamicsConfig
-
-__all__ = ["ExpertConfig"]
 
 
 class ExpertConfig(Config):

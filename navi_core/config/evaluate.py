@@ -1,7 +1,5 @@
 """Settings of the evaluation protocol."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,8 +7,6 @@ from pydantic import Field, model_validator
 from navi_core.config.base import Config
 from navi_core.config.world import DynamicsConfig, GoalConfig, SensorConfig
 from navi_core.errors import ConfigError
-
-__all__ = ["BASELINES", "NOISY_SENSOR", "PROTOCOLS", "EvalConfig"]
 
 BASELINES = ("random", "forward-plus", "wall-following", "farthest-ray", "frontier", "planner")
 """The scripted pilots that the protocol compares with."""

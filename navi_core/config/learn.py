@@ -1,7 +1,5 @@
 """Settings of learning: the learners' sections are put together with the run around them."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -22,8 +20,6 @@ from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolut
 from navi_core.config.tasks import TaskOptions
 from navi_core.config.world import EnvConfig
 from navi_core.errors import ConfigError
-
-__all__ = ["BCConfig", "PPOConfig", "TrainConfig"]
 
 _BINS = ("azimuth_bins", "elevation_bins")
 

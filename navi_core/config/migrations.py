@@ -1,10 +1,6 @@
 """Migration of training settings that older versions wrote, with the meaning that they had."""
 
-from __future__ import annotations
-
 from typing import Any
-
-__all__ = ["upgrade_settings", "upgrade_train_config"]
 
 
 def upgrade_train_config(raw: dict[str, Any]) -> dict[str, Any]:

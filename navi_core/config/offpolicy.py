@@ -1,7 +1,5 @@
 """Settings of Double DQN, replay, Ape-X and drift smoothing."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,8 +7,6 @@ from pydantic import Field, model_validator
 from navi_core.config.algorithms import RolloutConfig, Schedule
 from navi_core.config.base import Config, Count
 from navi_core.errors import ConfigError
-
-__all__ = ["AdaptationConfig", "DQNConfig", "DistributedConfig", "EarlyStopConfig", "ReplayConfig", "SmoothingConfig"]
 
 
 class DQNConfig(RolloutConfig):

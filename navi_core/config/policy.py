@@ -1,7 +1,5 @@
 """Settings of the network and of reward shaping; inputs of the occupancy memory."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 
@@ -10,8 +8,6 @@ from pydantic import Field, field_validator, model_validator
 from navi_core.config.base import Config, Count
 from navi_core.config.registry import CORE_NAMES, CoreName, EncoderName
 from navi_core.errors import ConfigError
-
-__all__ = ["AHEAD", "MOVED", "OCCUPANCY_INPUTS", "RINGS", "SECTORS", "PolicyConfig", "ShaperConfig"]
 
 SECTORS = 16
 """Direction sectors; the first is ahead, the next to its right."""

@@ -28,24 +28,6 @@ from pydantic_core import CoreSchema, core_schema
 
 from navi_core.errors import ConfigError
 
-__all__ = [
-    "CORE_NAMES",
-    "ENCODER_NAMES",
-    "LEARNER_NAMES",
-    "PILOT_NAMES",
-    "PLUGINS_GROUP",
-    "PLUGINS_VARIABLE",
-    "CoreName",
-    "EncoderName",
-    "LearnerName",
-    "PartNames",
-    "Parts",
-    "Registration",
-    "load_plugins",
-    "loaded_plugins",
-    "registration",
-]
-
 PLUGINS_VARIABLE = "NAVI_PLUGINS"
 """Environment variable: names of modules with commas between them."""
 PLUGINS_GROUP = "navi.plugins"

@@ -1,15 +1,11 @@
 """Settings of scenes: compilation and the corpus."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config
 from navi_core.errors import ConfigError
-
-__all__ = ["CompileConfig", "CorpusConfig", "compile_resolution"]
 
 # Bounds far beyond use keep a slip of the keyboard from becoming an hour of allocation.
 _SceneSeed = Annotated[int, Field(ge=0, lt=2**31)]

@@ -1,7 +1,5 @@
 """Settings of the service: wire, servers, gate, continuous training, explorer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -11,20 +9,6 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from navi_core.config.base import Config
 from navi_core.config.world import DynamicsConfig
 from navi_core.errors import ConfigError
-
-__all__ = [
-    "ACTION_ENDPOINT",
-    "FARTHEST",
-    "OBSERVATION_ENDPOINT",
-    "STEP_ENDPOINT",
-    "ActorConfig",
-    "ContinuousTrainingConfig",
-    "EnvironmentConfig",
-    "ExplorerConfig",
-    "GateConfig",
-    "ServeConfig",
-    "WireConfig",
-]
 
 OBSERVATION_ENDPOINT = "tcp://127.0.0.1:5559"
 """Where an environment publishes `distance_matrix_v2`."""

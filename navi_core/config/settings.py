@@ -1,7 +1,5 @@
 """Settings of a configuration: name, value, allowed values and meaning."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -12,8 +10,6 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from navi_core.config.base import Config
-
-__all__ = ["Setting", "setting_paths", "settings_of"]
 
 _KINDS = {
     "integer": "a whole number",

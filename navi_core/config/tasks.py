@@ -1,15 +1,11 @@
 """Spaces and options of a reference task."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator
 
 from navi_core.errors import ConfigError
-
-__all__ = ["Spaces", "TaskOptions"]
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,11 @@
 """Settings of the environment: sensor, dynamics, rewards, goals, spawns; the motion primitives."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
 from navi_core.config.base import Config
 from navi_core.config.registry import PartNames
-
-__all__ = [
-    "GOAL_TERMS",
-    "MOTION_PRIMITIVES",
-    "REWARD_TERMS",
-    "DynamicsConfig",
-    "EnvConfig",
-    "GoalConfig",
-    "RewardConfig",
-    "SensorConfig",
-    "SpawnConfig",
-]
 
 MOTION_PRIMITIVES: dict[str, tuple[float, float, float, float]] = {
     "hover": (0.0, 0.0, 0.0, 0.0),

@@ -1,7 +1,5 @@
 """Demonstrations: file format, datasets, recorded pilot flights, DAgger students, Minari."""
 
-from __future__ import annotations
-
 from navi_core.demos.dagger import Student
 from navi_core.demos.dataset import (
     Dataset,

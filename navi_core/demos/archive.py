@@ -5,8 +5,6 @@ array's own header, and both must be within the limit. Only deflate and stored m
 deflate expands at most a thousandfold, other methods make gigabytes of a few kilobytes.
 """
 
-from __future__ import annotations
-
 import math
 import stat
 import struct
@@ -21,8 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import DemoError
-
-__all__ = ["ArrayHeader", "read_arrays", "read_headers"]
 
 _MAX_MEMBERS = 64
 _MAX_HEADER = 65_536

@@ -4,8 +4,6 @@ A clone drifts into states that its teacher never visited and has not learned to
 by the teacher, cover these states.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,8 +15,6 @@ from navi_core.config import ExpertConfig
 from navi_core.errors import ConfigError
 from navi_core.pilots import Pose
 from navi_core.world.field import Field
-
-__all__ = ["Flyer", "Student"]
 
 
 class Flyer(Protocol):

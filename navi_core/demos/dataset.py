@@ -8,8 +8,6 @@ memory-mapped. Files with different vocabularies are merged into one; ids withou
 Where no file has names, ids stay as they are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -27,19 +25,6 @@ from navi_core.demos.scene_lookup import SceneIdentity, canonical_names, require
 from navi_core.demos.semantic_ids import MOST_IDS, id_table
 from navi_core.errors import DemoError, as_argument
 from navi_core.record.durable import sweep_left, write_durably
-
-__all__ = [
-    "INDEX",
-    "SHARED_FIELDS",
-    "Dataset",
-    "Episode",
-    "index_row",
-    "load_dataset",
-    "read_index",
-    "shared_fields",
-    "write_index",
-    "write_rows",
-]
 
 _LOG = logging.getLogger("navi.demos")
 

@@ -19,8 +19,6 @@ The file is a compressed `.npz`:
 | vocabulary | text, optional | semantic names by id, as JSON {name: id} |
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
@@ -42,8 +40,6 @@ from navi_core.demos.memory import require_memory
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
 from navi_core.record.durable import durable_file, fsync_directory
-
-__all__ = ["FORMAT_VERSION", "Demonstration", "load_demonstration", "save_beside", "save_demonstration"]
 
 FORMAT_VERSION = 1
 MAX_BYTES = 8 * 2**30

@@ -38,8 +38,6 @@ from navi_core.world.sensor.spherical import SphericalSensor
 if TYPE_CHECKING:
     from navi_core.scenes import Scene
 
-__all__ = ["RecordedScene", "record_expert"]
-
 _SETTINGS = "recording.json"
 _BLOCK = 16
 """Episodes of a scene that are flown together."""

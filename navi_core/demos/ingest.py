@@ -4,8 +4,6 @@ Files are read one by one, Minari datasets one episode at a time, so memory does
 row names the file it was made from; an unchanged file is not read again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os
@@ -20,8 +18,6 @@ from navi_core.demos.demonstration import Demonstration, load_demonstration, sav
 from navi_core.demos.minari import import_minari, minari_file
 from navi_core.demos.scene_lookup import SceneIdentity, require_one_scene
 from navi_core.errors import DemoError
-
-__all__ = ["IngestedFile", "ingest"]
 
 Progress = Callable[[str, int, int], None]
 _STEM = 160

@@ -1,7 +1,5 @@
 """Memory limits of demonstrations: refusal of what is too large, memory-mapped arrays beyond that."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -17,8 +15,6 @@ import numpy.typing as npt
 from navi_core.errors import DemoError
 from navi_core.machine import whole_memory
 from navi_core.record import navi_home
-
-__all__ = ["Allocate", "array_allocator", "require_memory"]
 
 Allocate = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 """Makes an array of a shape and a type; nothing is in it yet."""

@@ -27,8 +27,6 @@ from navi_core.errors import ConfigError, DemoError
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["export_minari", "import_minari", "minari_file"]
-
 _T = TypeVar("_T")
 _Node = TypeVar("_Node", "h5py.Group", "h5py.Dataset")
 _FILE = Path("data") / "main_data.hdf5"

@@ -34,8 +34,6 @@ from navi_core.record import write_durably
 if TYPE_CHECKING:
     from navi_core.world import Field, NavigationEnv
 
-__all__ = ["Pairs", "make_pairs", "read_pairs", "write_pairs"]
-
 _MOST_NUMBERS = 2**31
 _MOST_STEPS, _MOST_PAIRS = 65_536, 1_000_000
 _SIDES = ("winner", "loser")

@@ -1,13 +1,9 @@
 """Scene identity of recordings: files name scenes and may hold hashes of content and source."""
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from navi_core.errors import DemoError
-
-__all__ = ["SceneIdentity", "canonical_names", "require_one_scene"]
 
 SceneIdentity = tuple[str, str, str]
 """Name of a scene, hash of its content, hash of its source; an unknown hash is empty."""

@@ -1,13 +1,9 @@
 """Semantic ids translated from one vocabulary to another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["MOST_IDS", "UNNAMED", "id_table"]
 
 MOST_IDS = 65_535
 """Largest semantic id: files keep 16 bits for it."""

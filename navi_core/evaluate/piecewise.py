@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from navi_core.models import ModelVersion
     from navi_core.scenes import Scene
 
-__all__ = ["evaluate_in_pieces", "join_results"]
-
 _MOST_PADDING = 0.1
 _OF_EPISODES = frozenset({"evaluation_id", "wall_seconds", "coverage_curve"})
 

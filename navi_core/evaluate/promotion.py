@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from navi_core.models import ModelVersion, Registry
     from navi_core.scenes import Scene
 
-__all__ = [
-    "COLLISION_TOLERANCE",
-    "Decision",
-    "confirmed",
-    "confirming",
-    "decide",
-    "decide_and_confirm",
-    "promote",
-    "scenes_seen",
-]
-
 COLLISION_TOLERANCE = 1.0
 """Mean rise of collisions per minute that is tolerated while its interval includes 0."""
 

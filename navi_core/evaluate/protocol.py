@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from navi_core.policy import NavigationPolicy
     from navi_core.scenes import Scene
 
-__all__ = ["episode_row", "evaluate"]
-
 _SHORTEST_PATH = 1.0
 """Shortest path in a denominator [m], so that a stuck drone gives no infinity."""
 

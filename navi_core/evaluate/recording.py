@@ -1,7 +1,5 @@
 """Warehouse rows of evaluations, comparisons and promotion decisions, written to the outbox."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ from navi_core.evaluate.comparison.subjects import Comparison
 from navi_core.evaluate.promotion import Decision
 from navi_core.evaluate.result import EvalResult, short_hash
 from navi_core.record import MetricLog, outbox_path, row_context
-
-__all__ = ["record_comparison", "record_decision", "record_evaluation"]
 
 
 def record_evaluation(result: EvalResult, *, outbox: Path | None = None) -> int:

@@ -25,8 +25,6 @@ from navi_core.evaluate.comparison.statistics import (
 )
 from navi_core.evaluate.flight.code_digest import flight_code
 
-__all__ = ["EvalResult", "short_hash", "summarise"]
-
 _FORMAT = 1
 
 AVERAGED = (

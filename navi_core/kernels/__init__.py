@@ -1,7 +1,5 @@
 """Numba kernels: ray casting, clearance, and the builds they need. Everything above works on tensors."""
 
-from __future__ import annotations
-
 from navi_core.kernels.bvh.query import TriangleBVH
 from navi_core.kernels.bvh.triangles import surface_voxels
 from navi_core.kernels.octree.surface_tree import SurfaceTree

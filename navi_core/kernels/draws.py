@@ -1,11 +1,7 @@
 """Draws inside compiled loops; `world/counter_random.py` explains the hash and has it as tensor operations."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
-
-__all__ = ["draw"]
 
 _GOLDEN, _MIX1, _MIX2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 

@@ -1,12 +1,8 @@
 """Connected components of free space."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["label_components"]
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -16,11 +16,6 @@ from navi_core.kernels.native.compiler_cache import SOURCES
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Cast", "Drone", "Drones", "Flights", "Floors", "Hierarchies", "Lookahead", "LookaheadFlight", "Observed",
-    "Panoramas", "Points", "Rays", "Rewards", "Scenes", "Sensor", "Step", "Surface", "data_pointer", "layout_check",
-]  # fmt: skip
-
 _HEADERS = (
     "rays/views.h", "cuda/jobs.h", "step/dynamics.h", "step/panorama.h", "step/floor.h", "step/rewards.h",
     "step/steps.h", "step/lookahead.h",

@@ -1,7 +1,5 @@
 """Registry of functions by name, for configurations and other processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +7,6 @@ from navi_core.errors import ConfigError
 from navi_core.learn.estimators.drift_smoother import apply_consensus_update
 from navi_core.learn.estimators.knn_kernel import compute_knn_kernel
 from navi_core.learn.run.early_stopping import early_stop_check
-
-__all__ = ["CALLABLES", "CallableRegistry"]
 
 
 class CallableRegistry:

@@ -4,8 +4,6 @@ An entity has a `kind` and a `version`, is written as plain data and read back, 
 registry has every kind; use it to read a record from elsewhere.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,17 +11,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from navi_core.errors import ConfigError
-
-__all__ = [
-    "ENTITIES",
-    "AGMConfig",
-    "AGMMetrics",
-    "EarlyStopDecision",
-    "Entity",
-    "EntityRegistry",
-    "PopulationMetrics",
-    "SmoothingDecision",
-]
 
 E = TypeVar("E", bound="Entity")
 

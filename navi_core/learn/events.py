@@ -4,8 +4,6 @@ A subscriber that raises is its owner's fault and is not hidden. Nothing is queu
 happens, in the order of subscription.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,15 +11,6 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from navi_core.learn.entities import ENTITIES, AGMConfig, EarlyStopDecision, Entity
-
-__all__ = [
-    "AdaptationApplied",
-    "EarlyStopTriggered",
-    "Event",
-    "EventBus",
-    "ParameterSync",
-    "ReplayUpdate",
-]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ are summed, and so every process makes the same step. One flat sum a minibatch i
 of a minibatch differ, and its overlap pays for networks far larger than this one.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +17,6 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError, RunError
-
-__all__ = ["ALONE", "Workers", "joined_workers"]
 
 V = TypeVar("V")
 

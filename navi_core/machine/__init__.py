@@ -1,7 +1,5 @@
 """Resources of this process: cores, memory and threads within its container's limits."""
 
-from __future__ import annotations
-
 from navi_core.machine.cores import chosen_threads, limit_threads, usable_cores
 from navi_core.machine.memory import group_limits, whole_memory
 

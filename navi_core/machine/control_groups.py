@@ -1,13 +1,9 @@
 """The control groups of Linux around this process, where its limits are written."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-
-__all__ = ["groups_around"]
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")

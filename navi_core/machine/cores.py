@@ -4,8 +4,6 @@ A container with `--cpus=2` on a machine of 64 cores may run on each of them, bu
 of a second once its threads together have used up their share: 64 threads are slower there than two.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -13,8 +11,6 @@ import sys
 from pathlib import Path
 
 from navi_core.machine.control_groups import groups_around
-
-__all__ = ["chosen_threads", "limit_threads", "usable_cores"]
 
 _THREADS = {"torch": "OMP_NUM_THREADS", "numba": "NUMBA_NUM_THREADS"}
 """Libraries that start a thread for each core of the machine, and what they read when they are imported."""

@@ -1,7 +1,5 @@
 """Locks between processes. The kernel holds each on an open file and releases it however the holder ends."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -11,11 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from navi_core.errors import RunError
-
-__all__ = [
-    "NO_WRITE_ACCESS", "acquire_lock", "create_locked", "hold_lock", "is_abandoned", "is_locked", "open_lock",
-    "remove_locked", "try_lock", "wait_for_lock", "write_at",
-]  # fmt: skip
 
 NO_WRITE_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Error codes of a place that this user may not write: by rights, or on a read-only mount."""

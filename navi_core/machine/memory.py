@@ -1,14 +1,10 @@
 """Memory limit of this process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path
 
 from navi_core.machine.control_groups import groups_around
-
-__all__ = ["group_limits", "whole_memory"]
 
 _FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -4,12 +4,8 @@ It keeps it in the installation, else in the user's cache, and ends every import
 without a home whose Navi belongs to another, as in many containers. Such a process gets a folder of its own.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-
-__all__ = ["keep_compiled_code"]
 
 
 def keep_compiled_code() -> None:

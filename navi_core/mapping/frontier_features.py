@@ -5,8 +5,6 @@ What is free and not seen is worth flying to, and where there is none, the edge 
 as the way around.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
@@ -15,8 +13,6 @@ import numpy.typing as npt
 
 from navi_core.config.policy import AHEAD, RINGS, SECTORS
 from navi_core.mapping.occupancy_map import FREE, SEEN, WALL
-
-__all__ = ["EDGE", "FIFTHS", "NOWHERE", "SLIVER", "UNREACHED", "UNSEEN", "frontier_features", "path_costs"]
 
 FIFTHS = 5
 """Cost of a straight step between cells; a diagonal one costs 7, √2 to one per cent (Borgefors 1986)."""

@@ -5,8 +5,6 @@ the point to every voxel: ways bend where they must and are straight between, so
 along the grid, which is up to 13 % longer.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from typing import Any
@@ -14,8 +12,6 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["geodesic_distance"]
 
 
 @numba.njit(cache=True, inline="always")

@@ -1,14 +1,10 @@
 """The cells of a grid that a ray crosses, and those of a line between two hits."""
 
-from __future__ import annotations
-
 import math
 
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["GAP", "join", "walk"]
 
 GAP = 0.6
 """Distance between neighbouring hits that is taken for wall [m]; a door is wider."""

@@ -1,14 +1,10 @@
 """Missing rays: free where nothing is in range, unknown where the sensor dropped them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["fill_dropped", "measured_rays", "nothing_there"]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -6,8 +6,6 @@ Most walls are thinner than a cell, and then rays cross it from both sides: with
 them. `kernels.place_compass` reads it.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
@@ -16,8 +14,6 @@ import numpy.typing as npt
 
 from navi_core.mapping.grid_rays import GAP, join, walk
 from navi_core.mapping.missing_rays import fill_dropped, nothing_there
-
-__all__ = ["FREE", "SEEN", "WALL", "draw", "read_levels"]
 
 FREE, SEEN, WALL = 1, 2, 4
 

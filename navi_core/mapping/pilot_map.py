@@ -6,8 +6,6 @@ guessed. Where rays that fly down meet nothing there is no floor, VOID: the endl
 squared distance to the nearest hit, in cells, as far as it matters for flying.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
@@ -16,8 +14,6 @@ import numpy.typing as npt
 
 from navi_core.mapping.grid_rays import GAP, join, walk
 from navi_core.mapping.missing_rays import nothing_there
-
-__all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "VOID", "WALL", "chart"]
 
 FREE, SEEN, HIT, WALL, VOID = 1, 2, 4, 8, 16
 FAR = 255

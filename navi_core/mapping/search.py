@@ -3,16 +3,12 @@
 The same search serves the map that a pilot drew itself and the true one.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["expand", "trace_back", "visible_ahead", "visible_rows"]
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -1,7 +1,5 @@
 """Models: version 3 checkpoints, the registry of versions and aliases, export of weights and programs."""
 
-from __future__ import annotations
-
 from navi_core.models.checkpoint import (
     CHECKPOINT_VERSION,
     Checkpoint,

@@ -5,8 +5,6 @@ state). The action is the distribution's most typical one, the latent is what cu
 make the next auxiliary input of, the state goes in and out by hand, and nothing is remembered inside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,8 +14,6 @@ from torch import Tensor, nn
 
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
-
-__all__ = ["Act", "Acted", "ActingModule", "Parity", "example_inputs", "recurrent_parity"]
 
 
 class Acted(NamedTuple):

@@ -4,8 +4,6 @@ A checkpoint holds plain containers, numbers, strings and tensors only, is writt
 not at all, and is read with `weights_only=True`: a file from elsewhere cannot run code.
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping
@@ -25,16 +23,6 @@ from navi_core.errors import CheckpointError, CheckpointVersionError, ConfigErro
 from navi_core.models.weights import weights_hash
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.record import hardware_profile, write_durably
-
-__all__ = [
-    "CHECKPOINT_VERSION",
-    "TRAINING_SOURCES",
-    "Checkpoint",
-    "CheckpointState",
-    "load_checkpoint",
-    "load_policy",
-    "save_checkpoint",
-]
 
 CHECKPOINT_VERSION = 3
 TRAINING_SOURCES = ("rl", "bc", "inference")

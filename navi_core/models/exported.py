@@ -3,8 +3,6 @@
 An AOTInductor package is machine code, and loading it runs it: load only packages you compiled.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import json
@@ -24,8 +22,6 @@ from navi_core.errors import CheckpointError, ConfigError, as_argument, printabl
 from navi_core.models.acting import Acted
 from navi_core.policy import build_policy
 from navi_core.policy.cores.base import State
-
-__all__ = ["ANSWERS", "METADATA_KEY", "ExportedPolicy", "load_exported"]
 
 METADATA_KEY = "navi"
 """Where the file keeps its description, as JSON."""

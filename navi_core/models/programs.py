@@ -4,8 +4,6 @@ Every export flies 200 decisions beside the policy it came from, its own state f
 ending in between. One that strays by more than 1e-5 is deleted before it has its final name.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import tempfile
@@ -24,8 +22,6 @@ from navi_core.models.checkpoint import load_checkpoint, load_policy
 from navi_core.models.exported import ANSWERS, METADATA_KEY, load_exported
 from navi_core.policy import NavigationPolicy
 from navi_core.record import write_durably
-
-__all__ = ["GATE_STEPS", "GATE_TOLERANCE", "export_checkpoint", "export_policy", "export_safetensors"]
 
 GATE_STEPS = 200
 GATE_TOLERANCE = 1e-5

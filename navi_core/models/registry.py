@@ -10,8 +10,6 @@
 the version that held it before; the history keeps what happened.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -30,8 +28,6 @@ from navi_core.models.checkpoint import Checkpoint, load_checkpoint
 from navi_core.models.registry_schema import ModelVersion, validate
 from navi_core.models.succession import comparable_rewards, why_latest_stays
 from navi_core.record.durable import sweep_left, write_durably
-
-__all__ = ["LATEST", "Registry"]
 
 LATEST = "latest"
 Versions = list[ModelVersion]

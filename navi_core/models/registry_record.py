@@ -11,8 +11,6 @@ from navi_core.record import MetricLog, navi_home, row_context
 if TYPE_CHECKING:
     from navi_core.models.registry_schema import ModelVersion
 
-__all__ = ["record_registry"]
-
 _COPIED = (
     "version", "run_id", "weights_hash", "file_hash", "parents", "training_source", "encoder_backend", "temporal_core",
     "decision_hz", "episode_count", "reward_ema", "metrics", "notes", "tags", "created_at", "config_hash",

@@ -1,15 +1,11 @@
 """Schema of the registry: one version, and validation of `registry.json`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
-
-__all__ = ["ModelVersion", "validate"]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.models.checkpoint import Checkpoint
 
-__all__ = ["comparable_rewards", "same_rewards", "why_latest_stays"]
-
 
 def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
     """Return why `latest` does not move from one checkpoint to another, None where it moves.

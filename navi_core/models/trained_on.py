@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from navi_core.models.checkpoint import Checkpoint
     from navi_core.scenes import Scene
 
-__all__ = ["add_scenes", "add_scenes_of", "corpus_of", "trained_on"]
-
 _KEY = "trained_on"
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from navi_core.config import PolicyConfig
     from navi_core.models.checkpoint import Checkpoint
 
-__all__ = ["same_network", "weights_hash"]
-
 
 def weights_hash(weights: nn.Module | Mapping[str, Tensor]) -> str:
     """Return the SHA-256 (hex) of a module's state dict.

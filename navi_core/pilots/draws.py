@@ -4,16 +4,12 @@ A generator that is advanced gives a row other numbers as soon as another row jo
 world's counter-based draws; several numbers of one decision take neighbouring lanes of its step counter.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor
 
 from navi_core.world.counter_random import Purpose, uniform
-
-__all__ = ["draw_normal", "draw_uniform"]
 
 _LANES = 16
 """Numbers that one decision may draw."""

@@ -1,7 +1,5 @@
 """The farthest-ray pilot: fly where the way is longest, as wide as the drone needs it."""
 
-from __future__ import annotations
-
 import math
 from typing import Unpack
 
@@ -10,8 +8,6 @@ from torch import Tensor
 
 from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import azimuths, level_profile
-
-__all__ = ["FarthestRayPilot"]
 
 
 class FarthestRayPilot(Pilot):

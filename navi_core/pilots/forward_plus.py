@@ -4,8 +4,6 @@ Named after the baseline of embodied navigation (Savva et al. 2019) that goes fo
 depth sensor it turns *before* contact. It has no map and no memory but the side that it is turning to.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Unpack
 
@@ -16,8 +14,6 @@ from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_uniform
 from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import azimuths, level_profile
-
-__all__ = ["ForwardPlusPilot"]
 
 _SIDE, _DRIFT = range(0, 1), range(1, 2)
 """Lanes of a decision's random numbers."""

@@ -4,8 +4,6 @@ It sees observations alone. It draws its own map and knows its own position by r
 drone's dynamics, corrected by matching scans when it hits something.
 """
 
-from __future__ import annotations
-
 from typing import Unpack
 
 import numba
@@ -19,8 +17,6 @@ from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
 from navi_core.pilots.scan import Scan
 from navi_core.world.odometry import reckon
-
-__all__ = ["FrontierPilot"]
 
 _BAND = 0.25
 """Surfaces closer than this to the height of flight are in the way [m]."""

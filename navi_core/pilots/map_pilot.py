@@ -4,8 +4,6 @@ A flight begins with a climb or a descent to the cruising height; from there on 
 enough.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from typing import Any, Unpack
@@ -21,8 +19,6 @@ from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import Scan, read_scan
 from navi_core.pilots.steering import steer
 from navi_core.world.dynamics import front_distance, limiter_bins
-
-__all__ = ["CELL", "MapPilot", "MapSettings"]
 
 CELL = 0.1
 """Edge of a map cell [m]."""

@@ -5,8 +5,6 @@ worth, and teaches. A pilot keeps per-row memory (what it is turning towards, ho
 belongs to a row's *key*, so that the same key flies the same way in any batch and at any place in it.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TypedDict
@@ -17,8 +15,6 @@ from torch import Tensor
 from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
 from navi_core.world.field import Field
-
-__all__ = ["Pilot", "PilotSettings", "Pose"]
 
 
 class PilotSettings(TypedDict, total=False):

@@ -3,8 +3,6 @@
 It is no rule that a drone could follow; it shows what is possible, and teaches.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Unpack
 
@@ -22,8 +20,6 @@ from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.storeys import storey_of
 from navi_core.world.odometry import integrate
-
-__all__ = ["PlannerPilot"]
 
 _FAN = 256
 _LEAST_CELLS = 50

@@ -1,7 +1,5 @@
 """The random pilot: the floor under every comparison."""
 
-from __future__ import annotations
-
 from typing import Unpack
 
 import torch
@@ -10,8 +8,6 @@ from torch import Tensor
 from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_uniform
 from navi_core.pilots.pilot import Pilot, PilotSettings
-
-__all__ = ["RandomPilot"]
 
 
 class RandomPilot(Pilot):

@@ -5,16 +5,12 @@ and it pushes against the wall to its end. Sampled flights come free by themselv
 unlearn it; flights by the typical action need this.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor
 
 from navi_core.pilots.draws import draw_normal
-
-__all__ = ["AWAY", "DISTURBANCE", "PATIENCE", "SPOT", "SPOT_TURN", "Recovery"]
 
 PATIENCE = 0.5
 """A drone that has been on a spot for so long is stuck [s]."""

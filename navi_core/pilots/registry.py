@@ -1,7 +1,5 @@
 """Registry of pilots by name, built-in and custom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +13,6 @@ from navi_core.pilots.pilot import Pilot
 from navi_core.pilots.planner import PlannerPilot
 from navi_core.pilots.random import RandomPilot
 from navi_core.pilots.wall_following import WallFollowingPilot
-
-__all__ = ["PILOTS", "build_pilot", "register_pilot"]
 
 
 def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:  # noqa: ANN401 (keywords of the pilot)

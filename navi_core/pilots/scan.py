@@ -1,7 +1,5 @@
 """Metric scan of an observation: points, level ranges, and the nearest surface."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -12,8 +10,6 @@ from torch import Tensor
 
 from navi_core.mapping.missing_rays import fill_dropped, measured_rays
 from navi_core.world.sensor.spherical import denormalise_depth, spherical_directions
-
-__all__ = ["Scan", "azimuths", "level_profile", "read_scan"]
 
 
 def azimuths(bins: int, device: torch.device | str = "cpu") -> Tensor:

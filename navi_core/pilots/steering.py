@@ -4,15 +4,11 @@ The shield simulates the coming decision with the drone's own dynamics and takes
 distance from every point of the current scan.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["steer"]
 
 _SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
 _DETOURS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.9, -1.9])

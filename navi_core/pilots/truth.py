@@ -1,7 +1,5 @@
 """True map of a scene at one height for the planner: free cells and the cells visible from each."""
 
-from __future__ import annotations
-
 import math
 
 import numba
@@ -13,8 +11,6 @@ from navi_core.mapping.pilot_map import FAR
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.storeys import storey_of
-
-__all__ = ["LEVEL", "Slice", "cell_ahead", "slice_scene"]
 
 LEVEL = 0.1
 """Heights are rounded to this [m]."""

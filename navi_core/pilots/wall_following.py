@@ -1,7 +1,5 @@
 """The wall-following pilot: keep a wall on one side at a fixed distance, and so walk around every room."""
 
-from __future__ import annotations
-
 import math
 from typing import Unpack
 
@@ -11,8 +9,6 @@ from torch import Tensor
 from navi_core.pilots.draws import draw_uniform
 from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import azimuths, level_profile
-
-__all__ = ["WallFollowingPilot"]
 
 _SIDE = range(0, 1)
 

@@ -1,7 +1,5 @@
 """Policy: encoders, temporal cores, actor-critic heads, curiosity, episodic memory, reward shaping."""
 
-from __future__ import annotations
-
 from navi_core.policy.cores import TemporalCore, build_core, register_core, ssd_scan
 from navi_core.policy.encoders import build_encoder, register_encoder
 from navi_core.policy.episodic_memory import EpisodicMemory

@@ -1,7 +1,5 @@
 """Checks of a custom encoder or core when it is built: shapes, and that acting and learning agree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,8 +8,6 @@ from torch import Tensor, nn
 
 from navi_core.errors import ConfigError
 from navi_core.policy.cores.base import State, TemporalCore
-
-__all__ = ["check_core", "check_encoder"]
 
 _ROWS, _STEPS = 3, 6
 _TOLERANCE = 1e-3

@@ -5,16 +5,12 @@ normal noise given from outside (so that a draw is a function of seed, row and s
 log-density, entropy and divergence. Entropies and densities are those of the 4-vectors, in nat.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-__all__ = ["ActionDistribution", "Categorical", "DiagonalGaussian", "ScaledBeta", "table_index"]
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _AXIS, _DRAW = 0x9E3779B1, 0x85EBCA6B

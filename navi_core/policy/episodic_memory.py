@@ -5,15 +5,11 @@ is ever rebuilt. An embedding is normalised once per tick, for the query and for
 touch fixed shapes and are timed apart.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
-
-__all__ = ["EpisodicMemory"]
 
 
 class EpisodicMemory:

@@ -1,7 +1,5 @@
 """Actor and critic heads."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -11,8 +9,6 @@ from navi_core.config.tasks import Spaces
 from navi_core.config.world import MOTION_PRIMITIVES
 from navi_core.errors import ConfigError
 from navi_core.policy.distributions import ActionDistribution, Categorical, DiagonalGaussian, ScaledBeta
-
-__all__ = ["ACTION_AXES", "PRIVILEGED", "ActorCritic"]
 
 ACTION_AXES = 4
 """Forward, vertical, lateral, yaw."""

@@ -5,8 +5,6 @@ stored at its start) compute the same function, resets inside the sequence inclu
 first update the importance ratio is one.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable, Iterator
@@ -29,18 +27,6 @@ from navi_core.policy.encoders import ENCODERS
 from navi_core.policy.heads import PRIVILEGED, ActorCritic
 from navi_core.policy.q_head import QHead
 from navi_core.policy.trunk import Trunk
-
-__all__ = [
-    "ActOutput",
-    "EvaluateOutput",
-    "NavigationPolicy",
-    "build_policy",
-    "count_macs",
-    "custom_networks",
-    "parameter_counts",
-    "policy_macs",
-    "seeded",
-]
 
 # torch draws initial weights from one generator of the process: two threads that build at once would seed it for
 # each other, and either would get weights of no seed.

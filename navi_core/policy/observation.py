@@ -5,15 +5,11 @@ mask. Indoors the depth channel spans only about .03 to .47, so a fixed affine s
 semantic ids are scaled here and nowhere else.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
-
-__all__ = ["SEMANTIC_SCALE", "ObservationScaling"]
 
 SEMANTIC_SCALE = 255.0
 """Semantic ids are clamped to this and divided by it."""

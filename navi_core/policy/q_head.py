@@ -1,7 +1,5 @@
 """Q head: a value for every choice, flown greedily, explored with probability ε."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -11,8 +9,6 @@ from navi_core.config.tasks import Spaces
 from navi_core.config.world import MOTION_PRIMITIVES
 from navi_core.errors import ConfigError
 from navi_core.policy.distributions import ActionDistribution, table_index
-
-__all__ = ["EpsilonGreedy", "QHead"]
 
 
 class EpsilonGreedy(ActionDistribution):

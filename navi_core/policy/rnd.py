@@ -4,14 +4,10 @@ Burda et al. 2018. The error on an embedding falls with every visit, so what is 
 mean and variance that normalise it are frozen in evaluation mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["RND", "RunningMoments"]
 
 
 class RunningMoments(nn.Module):

@@ -20,8 +20,6 @@ from navi_core.policy.episodic_memory import EpisodicMemory
 from navi_core.policy.navigation_policy import seeded
 from navi_core.policy.rnd import RND
 
-__all__ = ["RewardShaper", "ShapedReward", "loop_penalty"]
-
 Reduce = Callable[..., None]
 """Replaces tensors by their sums over the processes of a run, in place."""
 

@@ -1,7 +1,5 @@
 """The trunk: observation → embedding → state → features."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -15,8 +13,6 @@ from navi_core.policy.cores import TemporalCore, build_core
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import build_encoder
 from navi_core.policy.encoders.tasks import PictureEncoder, VectorEncoder
-
-__all__ = ["AUX_INPUTS", "Trunk"]
 
 AUX_INPUTS = 3
 """Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward. Those of an occupancy memory

@@ -8,8 +8,6 @@ any other setting is `NAVI_` and its path in capitals with two underscores for e
 (`NAVI_PPO__LEARNING_RATE=0.001`), top-level ones without (`NAVI_ACTORS=8`).
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -15,8 +15,6 @@ from navi_core.errors import ConfigError
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["read_yaml", "write_yaml"]
-
 _PLAIN = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),

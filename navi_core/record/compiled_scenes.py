@@ -13,8 +13,6 @@ from navi_core.record.home import navi_home
 if TYPE_CHECKING:
     from navi_core.scenes import Scene, SceneSource
 
-__all__ = ["load_scenes", "scene_loaders"]
-
 
 def load_scenes(names: Sequence[str], resolution: int) -> list[Scene]:
     """Return compiled scenes, reusing those of the cache.

@@ -1,7 +1,5 @@
 """Durable files: complete or absent, also after a power cut."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -9,8 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
-
-__all__ = ["durable_file", "fsync_directory", "sweep_left", "write_durably"]
 
 _OURS = re.compile(r"\..+\.\d+\.tmp", re.DOTALL)
 """Names of unfinished files of `durable_file`; the last number is the writer's pid."""

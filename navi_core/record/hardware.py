@@ -1,7 +1,5 @@
 """Hardware profile of a measurement: processor, memory, GPU, library versions, code revision."""
 
-from __future__ import annotations
-
 import functools
 import os
 import platform
@@ -11,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.machine import usable_cores
-
-__all__ = ["hardware_profile", "row_context"]
 
 _PACKAGES = ("navi", "torch", "numpy", "numba", "pydantic")
 

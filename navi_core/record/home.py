@@ -1,11 +1,7 @@
 """The Navi home: `$NAVI_HOME`, by default `.navi` in the working directory."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-
-__all__ = ["navi_home", "outbox_path"]
 
 
 def navi_home() -> Path:

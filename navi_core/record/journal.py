@@ -16,8 +16,6 @@ Every length is compared with its bound before anything is read. A killed writer
 at the end: readers leave it out and the next writer cuts it off. Mark and check find the frames behind a damaged one.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib
@@ -34,8 +32,6 @@ import numpy.typing as npt
 
 from navi_core.errors import RecordError
 from navi_core.machine.file_lock import create_locked, remove_locked, try_lock, write_at
-
-__all__ = ["Frame", "FrameFormat", "FrameIndex", "Journal", "JournalWriter"]
 
 _PACKED = 1
 _MAX_TOPIC = 64

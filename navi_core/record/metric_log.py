@@ -29,8 +29,6 @@ from navi_core.errors import RecordError
 from navi_core.record.durable import write_durably
 from navi_core.record.schema import NATURAL_KEYS, SEGMENT_VERSION
 
-__all__ = ["MetricLog"]
-
 _SERIAL = itertools.count()
 _AUTO_KEYS = ("run_id", "step", "recorded_at")
 

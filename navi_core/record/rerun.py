@@ -16,8 +16,6 @@ from navi_core.errors import RecordError
 if TYPE_CHECKING:
     import rerun
 
-__all__ = ["EpisodeTrace", "require_rerun", "write_rrd"]
-
 _GOLDEN_RATIO = 0.61803398875
 
 

@@ -30,8 +30,6 @@ from navi_core.record.hardware import row_context
 from navi_core.record.metric_log import MetricLog
 from navi_core.record.tensorboard import TensorBoardWriter
 
-__all__ = ["RunDirectory", "learned_by_other_code", "run_lock"]
-
 _LOG = logging.getLogger("navi.record")
 _KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
 

@@ -4,8 +4,6 @@ A run's rows stay in the warehouse, and its registered versions in the registry,
 folder is needed to continue the run, and for its checkpoints, log and TensorBoard files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -16,8 +14,6 @@ from pathlib import Path
 from navi_core.errors import RunError
 from navi_core.machine.file_lock import hold_lock, is_locked
 from navi_core.record.run_directory import run_lock
-
-__all__ = ["RunFolder", "find_run_folder", "remove_run_folder", "run_folders"]
 
 _ASIDE = ".old-"
 _REMOVED = ".removed-"

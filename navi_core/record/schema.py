@@ -5,10 +5,6 @@ natural key it has already, so that nothing is lost and nothing is doubled. The 
 migrations declare the same keys as primary keys, but for the largest tables; a test compares the two.
 """
 
-from __future__ import annotations
-
-__all__ = ["NATURAL_KEYS", "RUN_TABLES", "SEGMENT_VERSION", "UNINDEXED_TABLES"]
-
 SEGMENT_VERSION = 1
 """Version of the segment files' layout."""
 

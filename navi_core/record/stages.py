@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["DeviceEvent", "StageTimer"]
-
 
 class DeviceEvent(Protocol):
     """Mark on a device's stream; `torch.cuda.Event(enable_timing=True)` is one."""

@@ -12,8 +12,6 @@ from navi_core.record.metric_log import MetricLog
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-__all__ = ["TensorBoardWriter"]
-
 
 class TensorBoardWriter:
     """Writes every scalar of a metric log into a TensorBoard event file.

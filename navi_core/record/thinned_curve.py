@@ -1,11 +1,7 @@
 """Thinned curve: a growing curve in a bounded number of evenly spaced points."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-
-__all__ = ["ThinnedCurve"]
 
 
 class ThinnedCurve:

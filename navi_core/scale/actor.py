@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from navi_core.scenes import Scene
     from navi_core.world import Environment
 
-__all__ = ["ApexActor", "actor_count", "actor_seed", "learned_weights", "open_environment"]
-
 _REFUSED_PAUSE = 0.02
 _RND = "rnd."
 

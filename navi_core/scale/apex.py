@@ -5,8 +5,6 @@ an interval. Rank 0 counts, decides, records and saves; its decisions are broadc
 steps.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,8 +36,6 @@ from navi_core.scale.counters import RunCounters
 from navi_core.scale.messages import ShardStatus
 from navi_core.scale.parameters import Parameters
 from navi_core.scale.sharded_replay import ShardedReplay, ShardPort
-
-__all__ = ["check_apex", "train_apex"]
 
 _SECONDS_BETWEEN_ROWS = 1.0
 

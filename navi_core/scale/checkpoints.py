@@ -4,8 +4,6 @@ Every learner saves its own shards; rank 0 writes the checkpoint. A resumed run 
 due for counted decisions. Unfinished rollouts are collected again with new restart numbers.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +21,6 @@ from navi_core.models import CheckpointState, add_scenes_of, load_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.scale.counters import RunCounters
 from navi_core.scale.sharded_replay import ShardedReplay
-
-__all__ = ["ApexCheckpoints", "ApexState"]
 
 _LOG = logging.getLogger("navi.scale")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from navi_core.scenes import Scene
 
-__all__ = ["Cluster", "LocalCluster", "LocalShard", "Replacements", "lives_from", "of_learner"]
-
 _LOG = logging.getLogger("navi.scale")
 _LIVES = 1_000_000
 

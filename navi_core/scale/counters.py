@@ -1,7 +1,5 @@
 """Counters of a distributed run: each report counted once, and the rate of each stage."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque
@@ -10,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from navi_core.scale.messages import Report, ShardStatus
-
-__all__ = ["RunCounters", "Throughput"]
 
 _SIGNS = ("td_mean", "td_var", "local_structure")
 _LATEST = 100

@@ -22,8 +22,6 @@ from navi_core.world import Field
 if TYPE_CHECKING:
     from navi_core.scenes import CompiledScene
 
-__all__ = ["launch_apex"]
-
 _LOG = logging.getLogger("navi.scale")
 
 

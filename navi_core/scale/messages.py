@@ -8,8 +8,6 @@ import numpy as np
 
 from navi_core.errors import RunError
 
-__all__ = ["ExperienceBatch", "Report", "ShardLostError", "ShardSample", "ShardStatus"]
-
 
 class ShardLostError(RunError):
     """A replay shard does not answer; its items are lost, and it can be replaced."""

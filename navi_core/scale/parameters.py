@@ -12,8 +12,6 @@ import torch
 from navi_core.errors import CheckpointError
 from navi_core.models.weights import weights_hash
 
-__all__ = ["ActorCommand", "ParameterHub", "Parameters"]
-
 
 @dataclass(frozen=True)
 class Parameters:

@@ -6,8 +6,6 @@ receives, so any peer can run code: a Ray started here requires its token, a giv
 trusted network.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets
@@ -26,8 +24,6 @@ from navi_core.scale.messages import ShardLostError
 from navi_core.scale.parameters import ParameterHub, Parameters
 from navi_core.scale.ray_ports import HUB, NamedActor, RayHub, RayShard, import_ray, join_ray, shard_name
 from navi_core.scale.shard import ReplayShard
-
-__all__ = ["RayCluster", "fly_for_run"]
 
 _LOG = logging.getLogger("navi.scale")
 _SPACE = "navi-"

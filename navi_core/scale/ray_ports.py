@@ -1,7 +1,5 @@
 """Ray clients of actors, shards and hub: named actors, looked up again after a failure."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
@@ -16,8 +14,6 @@ from navi_core.errors import ConfigError, NaviError
 from navi_core.machine import usable_cores
 from navi_core.scale.messages import ExperienceBatch, ShardLostError, ShardSample, ShardStatus
 from navi_core.scale.parameters import ActorCommand
-
-__all__ = ["HUB", "NamedActor", "RayHub", "RayShard", "import_ray", "join_ray", "shard_name"]
 
 HUB = "navi-hub"
 """Ray name of the parameter hub."""

@@ -4,8 +4,6 @@ A rollout counts once the shard has accepted it and the learner has read its rep
 shard is neither stored nor counted.
 """
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 
@@ -15,8 +13,6 @@ from navi_core.config import TrainConfig
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
 from navi_core.scale.messages import ExperienceBatch, Report, ShardSample, ShardStatus
-
-__all__ = ["ReplayShard"]
 
 _SEEDS_APART = 7919
 

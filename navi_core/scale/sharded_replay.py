@@ -6,8 +6,6 @@ of unequal weight cause no bias (Schaul et al. 2016, section 3.4). Several learn
 weights are divided by the largest one of the whole minibatch.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -23,8 +21,6 @@ from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.scale.messages import ExperienceBatch, ShardLostError, ShardSample, ShardStatus
-
-__all__ = ["ShardPort", "ShardedReplay"]
 
 _PATIENCE = 120.0
 _PAUSE = 0.01

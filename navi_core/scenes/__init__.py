@@ -1,7 +1,5 @@
 """Scenes: meshes, generated families, compilation, and the `.gmdag` file in both versions."""
 
-from __future__ import annotations
-
 from navi_core.scenes.compiler import (
     COMPILER_VERSION,
     CompiledScene,

@@ -1,7 +1,5 @@
 """Scene compiler: padding, quantisation to the cube, surface tree, and the sidecar file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -23,20 +21,6 @@ from navi_core.scenes.manifest import note_verdict
 from navi_core.scenes.memory import check_memory, check_reading, check_references
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.naming import file_stem
-
-__all__ = [
-    "COMPILER_VERSION",
-    "CompiledScene",
-    "compile_hash",
-    "compile_mesh",
-    "compile_to_file",
-    "compiled_files",
-    "compiled_names",
-    "is_current",
-    "output_path",
-    "store_verdict",
-    "without_key",
-]
 
 COMPILER_VERSION = 3
 """Raised whenever the same mesh and configuration would give another scene; older files are then rebuilt."""

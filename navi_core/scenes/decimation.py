@@ -4,8 +4,6 @@ Edges are collapsed while the quadrics of their vertices allow it. Open edges an
 different semantics carry planes of their own, so that borders move no further than the surface does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +12,6 @@ import numpy.typing as npt
 from navi_core.kernels import TriangleBVH
 from navi_core.kernels.meshes.collapse import add_quadrics, collapse_edges, edge_costs
 from navi_core.scenes.mesh import Mesh
-
-__all__ = ["Decimation", "decimate", "surface_distance"]
 
 _SAMPLES = 100_000
 _ATTEMPTS = 3

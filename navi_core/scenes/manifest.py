@@ -15,8 +15,6 @@ from navi_core.machine.file_lock import wait_for_lock
 from navi_core.scenes.gmdag.scene import write_atomically
 from navi_core.scenes.semantics import merge_vocabularies
 
-__all__ = ["Manifest", "ManifestRow", "file_hash", "note_verdict", "read_manifest", "update_manifest"]
-
 _FORMAT = "navi-corpus"
 _VERSION = 1
 

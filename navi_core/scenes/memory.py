@@ -1,7 +1,5 @@
 """Estimates of what a compilation takes, and checks of its memory before it starts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from dataclasses import dataclass
@@ -15,16 +13,6 @@ from navi_core.machine import group_limits
 from navi_core.scenes.gmdag.dag import levels_of
 from navi_core.scenes.mesh import Mesh
 from navi_core.scenes.readers.mesh_file import read_facts
-
-__all__ = [
-    "CompileEstimate",
-    "available_memory",
-    "check_memory",
-    "check_reading",
-    "check_references",
-    "estimate_compile",
-    "estimate_memory",
-]
 
 _PER_TRIANGLE = 520
 """Bytes of corners in three precisions, of bounds, and of what checks and the file need of each."""

@@ -1,7 +1,5 @@
 """Triangle mesh of a scene and its validity checks."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from dataclasses import dataclass, replace
@@ -12,8 +10,6 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.semantics import MAX_SEMANTIC
-
-__all__ = ["MAX_EXTENT", "MIN_EXTENT", "Mesh", "check_mesh", "likely_unit", "mesh_from_arrays", "unit_doubt"]
 
 MIN_EXTENT = 0.05
 """Smallest plausible largest extent of a scene [m]."""

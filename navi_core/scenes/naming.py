@@ -4,16 +4,12 @@ Letters and digits of every script stay, composed (NFC), so that one file has on
 look like it after anything else had to go, a digest of its path makes it unique.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
 import unicodedata
 from collections import Counter
 from pathlib import Path
-
-__all__ = ["clean_name", "distinct_names", "file_stem", "own_stem", "path_digest"]
 
 _STEM = 160
 """Bytes of a scene's name in a file's name, which has 255 with what is added, in a temporary one too."""

@@ -1,12 +1,8 @@
 """Warnings of the readers and the compiler, collected where a table or a report shows them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator
-
-__all__ = ["collected_warnings"]
 
 
 @contextlib.contextmanager

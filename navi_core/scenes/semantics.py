@@ -1,19 +1,8 @@
 """Semantic ids: 1-based, id 1 is the unknown surface, the other names follow in sorted order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from navi_core.errors import SceneError, printable
-
-__all__ = [
-    "MAX_SEMANTIC",
-    "UNKNOWN",
-    "UNKNOWN_NAME",
-    "build_vocabulary",
-    "clean_name",
-    "merge_vocabularies",
-]
 
 UNKNOWN = 1
 """Id of a surface that nobody named."""

@@ -1,7 +1,5 @@
 """The service: servers and clients of the wire, the gate, and training that goes on in flight."""
 
-from __future__ import annotations
-
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.gate.gate import GateVerdict, RolloutGate
 from navi_core.service.learning.continuous_trainer import ContinuousTrainer

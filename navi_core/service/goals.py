@@ -1,7 +1,5 @@
 """Goals of drones on the wire: published by an environment, collected by an actor."""
 
-from __future__ import annotations
-
 import logging
 import time
 
@@ -11,8 +9,6 @@ from torch import Tensor
 from navi_core.config.service import FARTHEST
 from navi_core.service.wire import DistanceMatrix, TelemetryEvent
 from navi_core.world import NavigationEnv
-
-__all__ = ["GOAL_EVENT", "GoalTable", "goal_event"]
 
 GOAL_EVENT = "environment.goal"
 """x, y, z [m] of a drone's goal in an episode; sent before its first observation there."""

@@ -1,7 +1,5 @@
 """Metrics of a server, and the HTTP pages that serve them (Prometheus text exposition format 0.0.4)."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -12,8 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from navi_core.errors import ConfigError, ServiceError
-
-__all__ = ["HealthPages", "ServiceMetrics", "host_and_port", "quantile"]
 
 _BUCKETS_MS = (0.5, 1.0, 2.0, 3.5, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1000.0)
 _RECENT = 1024

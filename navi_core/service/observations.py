@@ -1,7 +1,5 @@
 """Observations on the wire: built for one drone, and published to viewers at a limited rate."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
@@ -14,8 +12,6 @@ from navi_core.service.wire import OVERHEAD_SHAPE, DistanceMatrix, RobotPose
 from navi_core.service.wire.sockets import Publisher
 from navi_core.world import NavigationEnv
 from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
-
-__all__ = ["ObservationPublisher", "SceneView", "distance_matrix", "observation_of"]
 
 _TOPIC = "distance_matrix_v2"
 _NOT_DRAWN = np.zeros((0, 0, OVERHEAD_SHAPE[2]), np.uint8)

@@ -1,7 +1,5 @@
 """Base class of the two servers: a loop with an orderly stop, status pages, heartbeats."""
 
-from __future__ import annotations
-
 import abc
 import logging
 import threading
@@ -15,8 +13,6 @@ from navi_core.config import WireConfig
 from navi_core.service.metrics import HealthPages, ServiceMetrics
 from navi_core.service.wire import Publisher, TelemetryEvent
 from navi_core.service.wire.sockets import is_loopback
-
-__all__ = ["Server"]
 
 _LOG = logging.getLogger("navi.service")
 _POLL_MS = 100

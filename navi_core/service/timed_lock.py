@@ -1,7 +1,5 @@
 """Locks that measure their holders, and garbage collection that waits for them."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time
@@ -10,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-
-__all__ = ["COLLECTOR", "LONG", "Collector", "TimedLock", "settle"]
 
 
 def settle() -> None:

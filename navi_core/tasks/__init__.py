@@ -1,7 +1,5 @@
 """Reference tasks: small known problems with the environment's protocol, to prove learners on before they fly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from navi_core.errors import ConfigError

@@ -1,7 +1,5 @@
 """Swing the lower of two links above a line (Sutton 1996), step for step as Gymnasium's Acrobot-v1."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -12,8 +10,6 @@ from navi_core.config.tasks import Spaces
 from navi_core.tasks.control_kernels import ACROBOT, advance_rows
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, uniform
-
-__all__ = ["Acrobot"]
 
 
 class Acrobot(ReferenceTask):

@@ -6,8 +6,6 @@ policy's will as often as the environment's id defines (a quarter of the time fo
 library's own vector environment, on one thread.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,6 @@ from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.external_task import ExternalTask
 from navi_core.world.interface import StepBatch
-
-__all__ = ["ATARI", "AtariTask"]
 
 ATARI = "ALE/"
 """Prefix of a game's name in the id of its environment."""

@@ -4,8 +4,6 @@ Every decision shows one suit of a shuffled deck, and an episode ends with the l
 worth ±1 in total, so that guessing earns −½ and perfect memory 1.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,8 +12,6 @@ from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, uniform
-
-__all__ = ["RepeatFirst", "RepeatPrevious"]
 
 _SUITS = 4
 

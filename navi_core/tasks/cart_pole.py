@@ -1,7 +1,5 @@
 """Balance a pole on a cart (Barto, Sutton and Anderson 1983), step for step as Gymnasium's CartPole-v1."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -10,8 +8,6 @@ from torch import Tensor
 from navi_core.config.tasks import Spaces
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, uniform
-
-__all__ = ["CartPole"]
 
 _GRAVITY, _CART, _POLE, _HALF_LENGTH = 9.8, 1.0, 0.1, 0.5
 _FORCE, _SECONDS = 10.0, 0.02

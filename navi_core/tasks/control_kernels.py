@@ -4,8 +4,6 @@ Equations and constants are those of Gymnasium's CartPole-v1 and Acrobot-v1 (Bar
 Sutton 1996), in double precision, step for step.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
@@ -13,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.draws import draw
-
-__all__ = ["ACROBOT", "CART_POLE", "advance_rows", "step_episodes"]
 
 CART_POLE, ACROBOT = 0, 1
 """Numbers of the tasks."""

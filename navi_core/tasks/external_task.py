@@ -1,7 +1,5 @@
 """Base of tasks over external environments: seeds by row and episode, autoreset, returns, no saved state."""
 
-from __future__ import annotations
-
 import abc
 from typing import Any
 
@@ -13,8 +11,6 @@ from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.world.counter_random import Purpose, words
 from navi_core.world.interface import Environment, StepBatch, StepInfo
-
-__all__ = ["ExternalTask"]
 
 
 class ExternalTask(Environment):

@@ -1,7 +1,5 @@
 """Environments of Gymnasium as reference tasks: vectors in, a choice or a vector out."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 
@@ -13,8 +11,6 @@ from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.external_task import ExternalTask
 from navi_core.world.interface import StepBatch
-
-__all__ = ["PREFIX", "GymnasiumEnv"]
 
 PREFIX = "gymnasium:"
 """Prefix of an environment's id in the name of a task."""

@@ -1,7 +1,5 @@
 """Steps of cart-pole and acrobot in one compiled loop over rows: physics, time limit, autoreset and observation."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -11,8 +9,6 @@ from navi_core.tasks.control_kernels import ACROBOT, CART_POLE, step_episodes
 from navi_core.tasks.task import ReferenceTask
 from navi_core.world.counter_random import Purpose, stream_key
 from navi_core.world.interface import StepBatch, StepInfo
-
-__all__ = ["NativeStep"]
 
 _KINDS: dict[type[ReferenceTask], int] = {CartPole: CART_POLE, Acrobot: ACROBOT}
 

@@ -5,8 +5,6 @@ bounded by ±10, with moments of all rows merged in float64 (Chan et al. 1979). 
 collector stores is what the policy saw. Of several processes each has its own rows' moments.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +14,6 @@ from torch import Tensor
 from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.world.interface import Environment, EnvironmentWrapper, StepBatch
-
-__all__ = ["NormalisedTask"]
 
 _BOUND = 10.0
 _EPSILON = 1e-8

@@ -1,7 +1,5 @@
 """Swing a pendulum up and hold it there, step for step as Gymnasium's Pendulum-v1."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -10,8 +8,6 @@ from torch import Tensor
 from navi_core.config.tasks import Spaces
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, uniform
-
-__all__ = ["Pendulum"]
 
 _GRAVITY, _MASS, _LENGTH, _SECONDS = 10.0, 1.0, 1.0, 0.05
 _TORQUE, _SPEED = 2.0, 8.0

@@ -1,7 +1,5 @@
 """Snake: eat, grow, do not run into a wall or into yourself."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,8 +9,6 @@ from navi_core.errors import ConfigError
 from navi_core.tasks.snake_kernels import NUMBERS, begin_snakes, move_snakes, see_snakes
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, stream_key
-
-__all__ = ["Snake"]
 
 
 class Snake(ReferenceTask):

@@ -4,8 +4,6 @@ The body is kept as the decision at which each cell becomes free again, so a mov
 those that are taken.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
@@ -13,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.draws import draw
-
-__all__ = ["DIRECTIONS", "NUMBERS", "begin_snakes", "move_snakes", "see_snakes"]
 
 Counts = npt.NDArray[np.int64]
 Seen = npt.NDArray[np.float32]

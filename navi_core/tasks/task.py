@@ -1,7 +1,5 @@
 """Base of the reference tasks: rows, episodes, autoreset in the same step, counter-based draws."""
 
-from __future__ import annotations
-
 import abc
 from typing import Any
 
@@ -11,8 +9,6 @@ from torch import Tensor
 from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.world.interface import Environment, StepBatch, StepInfo
-
-__all__ = ["ReferenceTask"]
 
 State = dict[str, Tensor]
 

@@ -1,15 +1,11 @@
 """The progress bar of long commands, on stderr."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from navi_core.errors import printable
-
-__all__ = ["Update", "progress_bar"]
 
 
 class Update(Protocol):

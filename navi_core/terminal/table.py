@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["cell", "console", "print_facts", "print_json", "print_records", "print_status", "print_table"]
-
 
 def print_json(data: object) -> None:
     """Print data as one JSON document."""

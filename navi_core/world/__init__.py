@@ -1,7 +1,5 @@
 """Fields of scenes, the spherical sensor, the drone, rewards, and the batched environment."""
 
-from __future__ import annotations
-
 from navi_core.world.captured import CapturedStep
 from navi_core.world.custom_rewards import register_reward
 from navi_core.world.dynamics import Dynamics, Motion

@@ -1,7 +1,5 @@
 """Checks of arguments of the world, by name, before anything is allocated or cast."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,17 +7,6 @@ import torch
 
 from navi_core.errors import ConfigError, NonFiniteError, SceneError
 from navi_core.scenes import Scene
-
-__all__ = [
-    "bad_action",
-    "described",
-    "finite_actions",
-    "known_ids",
-    "metres",
-    "scene_list",
-    "shaped_actions",
-    "whole_number",
-]
 
 
 def scene_list(scenes: Sequence[Scene]) -> tuple[Scene, ...]:

@@ -1,7 +1,5 @@
 """A step of the environment as one CUDA graph: the host launches one thing for a decision of all drones."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import torch
@@ -9,8 +7,6 @@ import torch
 from navi_core.errors import ConfigError
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.interface import StepBatch
-
-__all__ = ["CapturedStep"]
 
 _WARM_UP = 3  # steps before the capture: whatever allocates or loads itself on first use has done so
 

@@ -4,13 +4,9 @@ Every draw hashes (seed, purpose, row, episode, step) with the finaliser of Spli
 Flood 2014). The arithmetic is int64 with wrap-around, the same on every device.
 """
 
-from __future__ import annotations
-
 import enum
 
 import torch
-
-__all__ = ["Purpose", "spread", "stream_key", "uniform", "words"]
 
 
 class Purpose(enum.IntEnum):

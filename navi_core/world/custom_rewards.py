@@ -1,7 +1,5 @@
 """Custom reward terms: registered by name, weighted like Navi's, computed from a `StepBatch`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,8 +10,6 @@ from navi_core.config.registry import Parts, registration
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.world.interface import StepBatch
-
-__all__ = ["CustomRewards", "RewardTerm", "register_reward"]
 
 RewardTerm = Callable[[StepBatch, torch.Tensor], torch.Tensor]
 """Reward (B,) float32 of a step and of the (B, 4) actions in [−1, 1] that were flown in it."""

@@ -1,7 +1,5 @@
 """4-DOF drone: forward, vertical, lateral, yaw; a collision check at every physics substep."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -11,8 +9,6 @@ from navi_core.config import DynamicsConfig
 from navi_core.kernels.structs import Drone, Flights, data_pointer
 from navi_core.world.field import Field
 from navi_core.world.heading import cos_sin
-
-__all__ = ["Dynamics", "Motion", "body_to_world", "front_distance", "limiter_bins", "linear_speed"]
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,6 @@ from navi_core.world.spawning.pool_tensors import BODY, build_pools, drone_state
 from navi_core.world.spawning.start_poses import StartPoses
 from navi_core.world.tensor_step import TensorStep
 
-__all__ = ["MOST_ROWS", "NavigationEnv"]
-
 MOST_ROWS = 2**20
 """Rows of one environment at most; far beyond use, so that a slip of the keyboard allocates nothing."""
 FAR = 1e7

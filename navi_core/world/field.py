@@ -23,8 +23,6 @@ from navi_core.world.arguments import described, known_ids, metres, scene_list, 
 from navi_core.world.heading import cos_sin
 from navi_core.world.packing import pack_field
 
-__all__ = ["Field", "RayHits"]
-
 _LOG = logging.getLogger("navi.world")
 UNKNOWN_SURFACE = "surface"
 """Name of semantic id 1: a surface that nothing names."""

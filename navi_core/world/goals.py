@@ -22,8 +22,6 @@ from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.heading import cos_sin
 
-__all__ = ["Goals", "reached", "relative_goal", "way_lengths", "way_to"]
-
 _MOST_BYTES = 4 << 30
 """Memory that the ways to all goals may take."""
 

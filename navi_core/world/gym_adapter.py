@@ -21,8 +21,6 @@ all alike). A process for each drone needs `vector_kwargs={"context": "spawn"}`:
 a fork. Copies (`pickle`, `copy.deepcopy`) go on as what was copied. docs/guides/PYTHON.md has programs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -67,8 +65,6 @@ from navi_core.world.gym_results import (
     where_rows,
 )
 from navi_core.world.sensor.rendering import panorama_image
-
-__all__ = ["ENV_ID", "GOAL_ENV_ID", "ExploreEnv", "ExploreVectorEnv", "PointGoalEnv", "PointGoalVectorEnv"]
 
 ENV_ID = "Navi/Explore-v0"
 """Name under which gymnasium knows the environment."""

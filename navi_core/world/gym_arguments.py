@@ -1,7 +1,5 @@
 """Checks of the arguments of the gymnasium environments: scenes, actions, reset options, modes; and their spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,6 @@ from navi_core.errors import ConfigError
 from navi_core.scenes import Scene, SceneSource, compile_mesh, discover, generate_scene, generated_sources, load_gmdag
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.spawning.start_poses import StartPoses
-
-__all__ = [
-    "action_tensor", "env_config", "found_scenes", "gym_spaces", "known_autoreset", "known_render_mode",
-    "reset_options", "settled_seed",
-]  # fmt: skip
 
 _START: dict[str, tuple[int, ...]] = {"scene": (), "position": (3,), "yaw": (), "goal": (3,)}
 """Options of a reset that choose start poses and goals, and their shapes for one drone."""

@@ -1,7 +1,5 @@
 """Conversion of observations, step outcomes and poses between the environment's tensors and gymnasium's arrays."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,10 +1,6 @@
 """Cosine and sine of a yaw as every part of the world takes them."""
 
-from __future__ import annotations
-
 import torch
-
-__all__ = ["cos_sin"]
 
 
 def cos_sin(yaw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,8 +15,6 @@ from navi_core.errors import ConfigError
 if TYPE_CHECKING:
     from navi_core.world.field import Field
 
-__all__ = ["Environment", "EnvironmentWrapper", "Poses", "StepBatch", "StepInfo"]
-
 
 class StepInfo(TypedDict):
     """Details of a step, all before any reset; the optional ones depend on the environment.

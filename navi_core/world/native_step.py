@@ -4,8 +4,6 @@ Each row is followed from its action to its next episode by one thread, while wh
 observation's channels are written by the tracer itself. `NavigationEnv` has the same as tensor operations.
 """
 
-from __future__ import annotations
-
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
@@ -20,8 +18,6 @@ from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor.faults import SensorModel
 from navi_core.world.sensor.panorama import PanoramaReader
 from navi_core.world.spawning.pool_tensors import SpawnPools
-
-__all__ = ["NativeStep"]
 
 _WRITTEN = {
     **dict.fromkeys(("position", "yaw", "speed", "reward", "terms", "episode_return"), torch.float32),

@@ -23,8 +23,6 @@ from navi_core.mapping.occupancy_map import draw, read_levels
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.odometry import reckon
 
-__all__ = ["CELL", "LONGEST", "SIGHT", "SIZE", "VIEW_RADIUS", "OccupancyMemory", "pose_rows"]
-
 CELL = 0.4
 """Edge of a cell [m]."""
 SIZE = 160

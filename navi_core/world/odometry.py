@@ -5,15 +5,11 @@ n substeps has 2ⁿ ways to be blocked. The drone finds out which one happened b
 before must lie where it sees them now.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["PERIOD", "advance", "integrate", "reckon"]
 
 PERIOD = 2.0 * math.pi
 

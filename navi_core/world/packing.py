@@ -1,7 +1,5 @@
 """Packing of scenes into the arrays of a field, one scene after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,8 +14,6 @@ from navi_core.kernels.rays.packed import PackedField, aligned
 from navi_core.kernels.rays.tile import TIE
 from navi_core.scenes import Scene
 from navi_core.scenes.gmdag.dag import levels_of
-
-__all__ = ["pack_field"]
 
 Arrays = tuple[npt.NDArray[Any], ...]
 

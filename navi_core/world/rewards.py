@@ -4,8 +4,6 @@ Everything comes from the one observation of the step, the clearance, and the po
 those of the specification.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -14,8 +12,6 @@ import torch
 from navi_core.config import REWARD_TERMS, RewardConfig
 from navi_core.kernels.structs import Rewards, data_pointer
 from navi_core.world.field import Field, RayHits
-
-__all__ = ["Perception", "RewardTerms", "ahead_sector", "band_end", "structure_fractions", "structure_of"]
 
 NEAR_DISTANCE = 2.0
 BAND_START = 1.5

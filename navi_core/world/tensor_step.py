@@ -4,8 +4,6 @@ It never looks at a value from the host, so that a device may run ahead of it or
 `native_step.NativeStep` is its C++ twin on the CPU.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch
@@ -22,8 +20,6 @@ from navi_core.world.sensor.faults import SensorModel
 from navi_core.world.sensor.panorama import PanoramaReader
 from navi_core.world.sensor.spherical import SphericalSensor
 from navi_core.world.spawning.pool_tensors import BODY, SpawnPools, drone_state
-
-__all__ = ["TensorStep"]
 
 
 class TensorStep:

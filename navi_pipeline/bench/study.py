@@ -1,7 +1,5 @@
 """Kill test of a study: workers and supervisor die at random, every trial must be there once."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -22,8 +20,6 @@ from navi_pipeline.lib.studies.catalogue import find_study
 from navi_pipeline.lib.studies.rows import trial_row
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["kill_and_resume"]
 
 _NAME = "quick"
 _PATIENCE = 180.0

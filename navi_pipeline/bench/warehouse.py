@@ -1,7 +1,5 @@
 """`navi bench warehouse`: ingested rows per second, and query times over millions of rows."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import time
@@ -13,8 +11,6 @@ from typing import Any
 from navi_core.record import MetricLog, row_context
 from navi_pipeline.lib.warehouse.database import open_database
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["QUESTIONS", "WarehouseRow", "measure_ingest", "measure_questions"]
 
 QUESTIONS: dict[str, str] = {
     "leaderboard": "select * from leaderboard",

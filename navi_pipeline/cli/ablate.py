@@ -1,13 +1,9 @@
 """`navi ablate`: one changed setting at a time, several seeds, evaluation on held-out scenes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-
-__all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:

@@ -1,7 +1,5 @@
 """The pipeline's commands, found by `navi` through the entry point group `navi.commands`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +9,6 @@ from navi_pipeline.cli import ablate as cli_ablate
 from navi_pipeline.cli import nightly as cli_nightly
 from navi_pipeline.cli import study as cli_study
 from navi_pipeline.cli import warehouse as cli_warehouse
-
-__all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:

@@ -1,7 +1,5 @@
 """`navi demo`: the way from scenes to a champion through Dagster, and a table at the end."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -17,8 +15,6 @@ from navi_pipeline.definitions import defs
 from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES
 from navi_pipeline.flow import Flow
 from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing
-
-__all__ = ["run_demo"]
 
 PROFILE = "demo"
 """Training profile of the demo."""

@@ -1,7 +1,5 @@
 """`navi materialize`: every asset of the graph in order, and what Dagster itself cost."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
@@ -15,8 +13,6 @@ from navi_pipeline.lib.orchestration.clock import Work, now, reset_work, work_by
 from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing
 from navi_pipeline.lib.records.logs import BenchmarkLog
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["run_graph"]
 
 
 def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_json: bool = False) -> None:

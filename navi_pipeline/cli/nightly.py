@@ -12,8 +12,6 @@ from navi_core.cli.settings import add_settings
 if TYPE_CHECKING:
     from navi_pipeline.settings.nightly import NightlyConfig
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add `nightly` to the `navi` command, and its settings to `navi settings`."""

@@ -18,8 +18,6 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["print_frame", "run_query"]
-
 _HEAD, _FOLDED = 8, 30
 """Columns that a name may take, whatever is below it; of a longer text, those that it keeps."""
 

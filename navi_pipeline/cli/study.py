@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from navi_pipeline.lib.studies.perform import StudyResult
     from navi_pipeline.settings.studies import StudyConfig
 
-__all__ = ["register"]
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials that the study ends with.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.")]

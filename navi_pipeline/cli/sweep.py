@@ -1,7 +1,5 @@
 """`navi sweep`: measure the cells of a sweep and print what they show."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -10,8 +8,6 @@ from navi_core.terminal.table import print_status
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 from navi_pipeline.lib.sweeps.perform import perform_sweep
 from navi_pipeline.settings.sweeps import SweepConfig
-
-__all__ = ["run_sweep"]
 
 
 def run_sweep(name: str | None, settings: dict[str, Any], *, again: bool = False, as_json: bool = False) -> None:

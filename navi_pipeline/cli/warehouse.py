@@ -1,7 +1,5 @@
 """`navi warehouse`: what it holds, compaction; `navi report`; and `navi bench warehouse`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +7,6 @@ import typer
 
 from navi_core.bench.report import Option, Progress, Report, figure, report
 from navi_core.cli.bench import benchmark_command
-
-__all__ = ["register"]
 
 Home = Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -4,8 +4,6 @@ import dagster as dg
 
 from navi_core.presets import preset_names
 
-__all__ = ["GPU", "profile_partitions", "scene_partitions", "size_partitions"]
-
 profile_partitions = dg.StaticPartitionsDefinition(list(preset_names()))
 """Training profiles, one for each preset."""
 scene_partitions = dg.DynamicPartitionsDefinition(name="scene")

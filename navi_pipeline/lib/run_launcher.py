@@ -5,8 +5,6 @@ instance, or where a command like `navi materialize` is killed, nobody does: the
 and in the pool, and after two of them none would begin any more.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -22,8 +20,6 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from navi_core.errors import RunError
 from navi_pipeline.lib.orchestration.instance import PROCESS_TAG, process_mark
-
-__all__ = ["WatchedRunLauncher"]
 
 
 class WatchedRunLauncher(DefaultRunLauncher):

@@ -1,15 +1,11 @@
 """Settings of ablations."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config, Count
 from navi_core.errors import ConfigError
-
-__all__ = ["AblationConfig"]
 
 
 class AblationConfig(Config):

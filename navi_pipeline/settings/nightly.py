@@ -1,7 +1,5 @@
 """Settings of a night: bounded training, its proofs and gates, benchmarks and the morning's summary."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 from zoneinfo import ZoneInfo
 
@@ -9,8 +7,6 @@ from pydantic import Field, field_validator, model_validator
 
 from navi_core.config.base import Config, Count
 from navi_core.errors import ConfigError
-
-__all__ = ["NightlyConfig"]
 
 Family = Literal["apartment", "maze", "atrium", "rooms", "scan"]
 

@@ -1,7 +1,5 @@
 """Settings of studies: which settings are searched, what counts as good, and how the search is carried out."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,17 +7,6 @@ from pydantic import Field, model_validator
 from navi_core.config.base import Config, Count
 from navi_core.config.registry import LearnerName
 from navi_core.errors import ConfigError
-
-__all__ = [
-    "ChoiceParameter",
-    "ConstraintConfig",
-    "FloatParameter",
-    "IntParameter",
-    "ObjectiveConfig",
-    "Parameter",
-    "PruningConfig",
-    "StudyConfig",
-]
 
 NAME = r"^[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*$"
 

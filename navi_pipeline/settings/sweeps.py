@@ -1,15 +1,11 @@
 """Settings of sweeps: one thing varies, everything else stays, each combination is measured in a process of its own."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config, Count
 from navi_core.errors import ConfigError
-
-__all__ = ["SweepConfig"]
 
 
 class SweepConfig(Config):

@@ -4,8 +4,6 @@ A process that has compiled before keeps its memory and its kernels; a fresh one
 The kernels' machine code lies in numba's cache from a small compilation made first.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -23,8 +21,6 @@ from navi_core.bench.report import Column, Option, Progress, Report, Resolutions
 from navi_core.config import CompileConfig, parse_config
 from navi_core.errors import ConfigError, SceneError
 from navi_core.scenes import FAMILIES, Mesh, compile_mesh, generate_scene, load_gmdag, mesh_from_arrays, read_mesh
-
-__all__ = ["RESOLUTIONS", "SCENES", "CompileCase", "CompileRow", "compile_cases", "run_compile", "tessellate"]
 
 SCENES = ("apartment:0", "maze:0", "atrium:0", "tessellated:2000000")
 """Scenes by default: families with a seed, and an apartment cut into two million triangles."""

@@ -4,8 +4,6 @@
 program runs on the kernels' twin, to check the program itself; its speeds then mean nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -35,8 +33,6 @@ from navi_core.kernels.rays.brute import cast_brute
 from navi_core.kernels.rays.cuda import TILES, CudaTracer, cuda_device
 from navi_core.scenes import Scene, compile_mesh, generate_scene
 from navi_core.world import CapturedStep, Field, NavigationEnv, RayHits, SphericalSensor
-
-__all__ = ["DeviceRow", "main", "run_device"]
 
 RAY_TARGET, STEP_TARGET = 2.0, 100_000.0  # G rays/s and drone-steps/s, at 256x48 with 1024 drones or more
 _TARGET_DRONES = 1024

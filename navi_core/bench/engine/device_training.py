@@ -1,7 +1,5 @@
 """PPO from end to end on a GPU, its distance to what the device can do, and decisions of one drone and of many."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +16,6 @@ from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig,
 from navi_core.policy import build_policy, policy_macs
 from navi_core.service.policies.runner import EagerRunner
 from navi_core.world import Field
-
-__all__ = ["DeviceRow", "decision_rows", "device_seconds", "training_config", "training_rows"]
 
 STEP_TARGET = 20_000.0
 """Decisions a second that PPO is to reach at 256x48 with rayvit and mamba2."""

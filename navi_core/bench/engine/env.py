@@ -6,8 +6,6 @@ which writes depth, semantic and valid; each step is followed by its cast. What 
 that counts as overhead.
 """
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,8 +37,6 @@ from navi_core.learn.run.threads import torch_threads
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
 from navi_core.world import Field, NavigationEnv, RayHits
-
-__all__ = ["DRONES", "RESOLUTIONS", "EnvCase", "EnvRow", "Soak", "env_cases", "resident_bytes", "run_env", "run_soak"]
 
 RESOLUTIONS = ((64, 16), (128, 24), (256, 48))
 """Azimuth and elevation bins by default."""

@@ -4,8 +4,6 @@ Machines differ and are shared, so the figures to trust are the ratios: the trac
 repeat, and each is judged by its median process CPU time (of all threads) and wall time.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +39,6 @@ from navi_core.kernels.rays.tracer import LANES, NativeTracer, NumbaTracer, Trac
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
 from navi_core.world import Field, spherical_directions
-
-__all__ = ["TRACERS", "RaycastCase", "RaycastRow", "free_poses", "raycast_cases", "run_raycast"]
 
 TRACERS = ("native", "native:8", "native:4", "numba", "open3d")
 """Tracers by default: C++ as wide as the CPU allows, with AVX2, and as on any CPU; the numba twin; Open3D

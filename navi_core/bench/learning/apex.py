@@ -1,7 +1,5 @@
 """Ape-X on cart-pole: whether it learns with actors and shards of their own, how fast each stage is, what deaths do."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -21,8 +19,6 @@ from navi_core.learn.run.result import Progress
 from navi_core.presets import merge, parse_assignments
 from navi_core.record import RunDirectory
 from navi_core.scale.ray_cluster import RayCluster
-
-__all__ = ["ApexRow", "apex_config", "run_apex_bench"]
 
 _RATES = ("actor_steps_per_s", "shard_adds_per_s", "shard_samples_per_s", "learner_updates_per_s", "sync_age_s")
 

@@ -4,8 +4,6 @@ One policy learns on; every pair is one update without and one with, in alternat
 are another process, as in use: its CPU time is counted apart from the training's.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -28,8 +26,6 @@ from navi_core.presets import resolve_config
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.service.viewing import TrainingBroadcast, WatchedEnv
 from navi_core.world import EnvironmentWrapper, Field, NavigationEnv
-
-__all__ = ["DashboardBenchmark", "run_dashboard"]
 
 _PATIENCE_SECONDS = 60.0
 

@@ -3,8 +3,6 @@
 The policy that a run begins with has new weights, so preferences alone explain its gain.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +21,6 @@ from navi_core.record import RunDirectory
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
 from navi_core.world import Field
-
-__all__ = ["DPORow", "dpo_config", "run_dpo"]
 
 _PROTOCOL = EvalConfig(starts=3, max_steps=200)
 """The quick protocol of `navi evaluate`."""

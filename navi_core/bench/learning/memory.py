@@ -6,8 +6,6 @@ every training sequence, reset where an episode begins. `memoryless` forgets at 
 policy that learns is then not the one that acted, which the ratio before the first step shows.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time
@@ -29,8 +27,6 @@ from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy, seeded
 from navi_core.tasks import reference_task
-
-__all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "exact_ratio", "final_returns", "memory_cases", "run_memory"]
 
 Handling = Literal["carried", "memoryless", "zero_state"]
 

@@ -1,7 +1,5 @@
 """Prioritised replay: items a second, and how exactly it draws, beside running sums with a search."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,8 +10,6 @@ import torch
 from navi_core.bench.report import Column, Option, Repeats, Report, Row, figure, report
 from navi_core.bench.timing import median, take_turns
 from navi_core.learn.replay.prioritized import PrioritizedReplay
-
-__all__ = ["ReplayRow", "run_replay"]
 
 _DRAWS = 200_000
 

@@ -1,7 +1,5 @@
 """Training throughput: decisions per CPU-second of a whole run, and the time of each stage."""
 
-from __future__ import annotations
-
 import json
 import math
 import resource
@@ -21,8 +19,6 @@ from navi_core.presets import resolve_config
 from navi_core.record import RunDirectory
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.world import Field
-
-__all__ = ["Stage", "TrainBenchmark", "run_train"]
 
 
 @dataclass(frozen=True)

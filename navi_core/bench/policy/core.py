@@ -5,8 +5,6 @@ CUDA device is there, its fused Mamba-2 takes part with our weights (no state, n
 comparison only, training and serving refuse it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,8 +21,6 @@ from navi_core.errors import ConfigError
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import build_core
 from navi_core.policy.cores import Mamba2Block
-
-__all__ = ["CORE_NAMES", "CoreCase", "CoreRow", "core_cases", "from_fused", "fused_available", "run_core", "to_fused"]
 
 CORE_NAMES = ("torch-gru", *KNOWN_CORES.built_in, "mamba-ssm")
 """Measured by default; the first is the peer. User-defined cores are measured by name."""

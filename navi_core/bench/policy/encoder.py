@@ -5,8 +5,6 @@ the softmax of every head is a tensor, dropout 0.1 behind it and behind both sub
 token of the last layer is computed though only CLS leaves the encoder.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +22,6 @@ from navi_core.errors import ConfigError
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import build_encoder, count_macs
 from navi_core.policy.encoders import RayViT
-
-__all__ = ["ENCODER_VARIANTS", "EncoderCase", "EncoderRow", "encoder_cases", "run_encoder", "saved_activations"]
 
 ENCODER_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "materialised": ("rayvit", {}),

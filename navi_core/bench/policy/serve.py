@@ -6,8 +6,6 @@ so each has many decisions in a row before the next has its turn: called alterna
 each other's weights from the caches, and a decision would seem a quarter dearer than it is.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import tempfile
 import time
@@ -27,8 +25,6 @@ from navi_core.learn.run.threads import torch_threads
 from navi_core.models import export_policy, load_exported
 from navi_core.models.acting import example_inputs
 from navi_core.policy import NavigationPolicy, build_policy
-
-__all__ = ["RUNTIMES", "ServeCase", "ServeRow", "run_serve", "serve_cases"]
 
 _IN_A_ROW = 25
 

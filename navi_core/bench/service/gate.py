@@ -1,7 +1,5 @@
 """The gate: how long it takes, and how much of a random policy's collisions it prevents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -17,8 +15,6 @@ from navi_core.scenes import Scene
 from navi_core.service.gate.action_candidates import choose_action
 from navi_core.service.gate.gate import DroneState, RolloutGate
 from navi_core.world import Field, NavigationEnv
-
-__all__ = ["GateRow", "run_gate"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """A policy behind the gate: what it sees of the floor and hits, with and without, from the same starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +20,6 @@ from navi_core.service.gate.action_candidates import choose_action
 from navi_core.service.gate.gate import DroneState, RolloutGate
 from navi_core.service.policies.served_model import checkpoint_file, training_of
 from navi_core.world import Field
-
-__all__ = ["GatedFlightRow", "GatedFlyer", "run_gated_flight"]
 
 _SENT, _SLOWER, _STANDS, _WAITS = range(4)
 

@@ -45,8 +45,6 @@ from navi_core.service.policies.served_model import ServedModel
 from navi_core.service.timed_lock import settle
 from navi_core.world import Field
 
-__all__ = ["ServiceCase", "ServiceRow", "run_service", "serve_environment", "service_cases"]
-
 _ANY = "tcp://127.0.0.1:0"
 _PATIENCE = 120.0
 

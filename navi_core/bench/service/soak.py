@@ -3,8 +3,6 @@
 The environment flies in a process of its own; actor and trainer are here, as `navi serve --learn` has them.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import tempfile
 import time
@@ -34,8 +32,6 @@ from navi_core.service.policies.served_model import ServedModel, load_model, tra
 from navi_core.service.timed_lock import LONG, TimedLock, settle
 from navi_core.service.wire import StepResult
 from navi_core.world import Field
-
-__all__ = ["SoakRow", "run_soak"]
 
 _ANY = "tcp://127.0.0.1:0"
 _PATIENCE = 120.0

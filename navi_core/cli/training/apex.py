@@ -19,8 +19,6 @@ from navi_core.terminal.table import print_facts, print_json
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
 
-__all__ = ["register", "run_apex"]
-
 _RATES = {
     "actor_steps_per_s": "actors [steps/s]",
     "shard_adds_per_s": "shards, added [items/s]",

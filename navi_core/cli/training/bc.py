@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.demos import Dataset
 
-__all__ = ["bc", "register", "run_cloning"]
-
 
 def register(app: typer.Typer) -> None:
     """Add `bc` to the `navi` command, `bc-pretrain` to `brain`."""

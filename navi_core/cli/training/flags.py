@@ -15,19 +15,6 @@ from navi_core.errors import ConfigError
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
 
-__all__ = [
-    "AsJson",
-    "Assign",
-    "ConfigFile",
-    "Partition",
-    "Preset",
-    "Register",
-    "RunRoot",
-    "TrainFlags",
-    "expand_flags",
-    "partition_or_preset",
-]
-
 _FLIGHTS: dict[str, dict[str, Any]] = {
     "explore": {},
     "point_goal": {"policy": {"place_memory": True, "log_std_init": -1.2, "recovery": True}},

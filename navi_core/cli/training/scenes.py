@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.scenes import CompiledScene, CompileReport, Scene, SceneSource
 
-__all__ = ["compiled_scenes", "training_scenes"]
-
 
 def training_scenes(config: TrainConfig, jobs: int | None = None) -> list[Scene]:
     """Return the scenes of `compiled_scenes`."""

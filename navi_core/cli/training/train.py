@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from navi_core.learn import TrainResult
     from navi_core.scenes import Scene
 
-__all__ = [
-    "learner_command",
-    "log_on_stderr",
-    "register",
-    "run_training",
-    "show_training",
-    "training_record",
-    "with_pairs_hash",
-]
-
 
 def register(app: typer.Typer) -> None:
     """Add `train` with its learners to the `navi` command."""

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from navi_core.learn import TrainResult
     from navi_core.models import Registry
 
-__all__ = ["enter_version", "fitting_latest", "initial_weights", "parent_versions", "reward_of"]
-
 
 def fitting_latest(config: TrainConfig) -> str:
     """Return the version of `latest` if a run's network can start from it, else none with a warning.

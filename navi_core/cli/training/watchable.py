@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from navi_core.learn.run.result import Progress
 
-__all__ = ["AUTO", "OFF", "Publish", "watchable"]
-
 AUTO, OFF = "auto", "off"
 Publish = Annotated[
     str,

@@ -1,10 +1,6 @@
 """Direction of improvement of each episode metric."""
 
-from __future__ import annotations
-
 import re
-
-__all__ = ["direction"]
 
 _LOWER_IS_BETTER = frozenset(
     {"collisions", "collisions_per_minute", "collisions_per_100m", "goal_distance", "recovery_steps"}

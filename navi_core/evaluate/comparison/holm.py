@@ -1,14 +1,10 @@
 """Holm correction for several verdicts at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 
 from navi_core.errors import EvaluationError
-
-__all__ = ["holm"]
 
 
 def holm(p_values: Sequence[float], *, level: float = 0.05) -> list[bool]:

@@ -1,14 +1,10 @@
 """Pairing of evaluations: same starts, same rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.result import EvalResult
-
-__all__ = ["mixed_code", "protocol_differences", "require_pairs"]
 
 _POSE = ("start_x", "start_y", "start_z", "start_yaw")
 _GOAL = ("goal_x", "goal_y", "goal_z")

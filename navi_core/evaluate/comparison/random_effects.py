@@ -10,8 +10,6 @@ less than that of either factor alone, for an estimated component of variance ma
 `navi bench interval` simulates how often it covers the truth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,8 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import EvaluationError
-
-__all__ = ["MIN_SEEDS", "TwoWayInterval", "performance_profile", "two_way_interval"]
 
 MIN_SEEDS = 5
 """Fewest training seeds of a verdict."""

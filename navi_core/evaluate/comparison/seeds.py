@@ -16,8 +16,6 @@ from navi_core.evaluate.comparison.statistics import interquartile_mean
 from navi_core.evaluate.comparison.subjects import remarks, verdict_of, verdict_words
 from navi_core.evaluate.result import EvalResult
 
-__all__ = ["SeedComparison", "compare_seeds", "seed_matrix"]
-
 _PROFILE_POINTS = 21
 """Thresholds of a performance profile."""
 

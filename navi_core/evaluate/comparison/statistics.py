@@ -9,24 +9,12 @@ A bootstrap over few scenes is too narrow, however many starts each has. Below `
 over the scenes' means. `navi bench interval --starts 3` simulates the coverage of both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from navi_core.errors import EvaluationError
-
-__all__ = [
-    "FEW_SCENES",
-    "Interval",
-    "bootstrap_interval",
-    "interquartile_mean",
-    "interval_over_scenes",
-    "mean_of_scenes",
-    "student_interval",
-]
 
 RESAMPLES = 10_000
 """Bootstrap resamples."""

@@ -1,7 +1,5 @@
 """Paired comparison of two subjects on the same frozen starts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,8 +14,6 @@ from navi_core.evaluate.comparison.statistics import (
     mean_of_scenes,
 )
 from navi_core.evaluate.result import EvalResult
-
-__all__ = ["Comparison", "compare", "paired_differences", "remarks", "verdict_of", "verdict_words"]
 
 FEWEST_STARTS = 6
 """Fewest pairs of a verdict: five pairs all fall on one side by chance in 6 % of the cases."""

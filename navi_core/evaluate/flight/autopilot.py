@@ -1,7 +1,5 @@
 """Autopilot: a pilot or trained policy for custom loops over an environment (docs/guides/EXPORT.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +16,6 @@ from navi_core.policy import NavigationPolicy
 from navi_core.record import navi_home
 from navi_core.scenes import Scene
 from navi_core.world import Field, NavigationEnv, StepBatch
-
-__all__ = ["Autopilot", "take_off"]
 
 _Subject = str | Path | Pilot | NavigationPolicy | ModelVersion
 

@@ -1,12 +1,8 @@
 """Digest of the code that determines a flight; stored flights are reused only while it is unchanged."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from pathlib import Path
-
-__all__ = ["flight_code"]
 
 _ROOMS = ("kernels", "mapping", "world", "scenes", "policy", "pilots", "evaluate/flight", "evaluate/metrics")
 _FILES = ("evaluate/protocol.py",)

@@ -22,8 +22,6 @@ from navi_core.world.floor.reachable import FloorMap
 if TYPE_CHECKING:
     from navi_core.scenes import Scene
 
-__all__ = ["Course", "Start", "build_course", "frozen_starts"]
-
 _CANDIDATES = 16
 """Candidates per start; the one farthest from the earlier starts is chosen (Mitchell 1991)."""
 

@@ -1,7 +1,5 @@
 """Flyers: adapters of scripted pilots and of policies in evaluation mode."""
 
-from __future__ import annotations
-
 import logging
 
 import torch
@@ -16,8 +14,6 @@ from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.field import Field
 from navi_core.world.goals import relative_goal
 from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
-
-__all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
 
 _LOG = logging.getLogger("navi.evaluate")
 QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)

@@ -5,8 +5,6 @@ start, so every tensor operation sees the same shapes. An episode's bits therefo
 alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +23,6 @@ from navi_core.world.field import Field
 from navi_core.world.goals import reached
 from navi_core.world.sensor.noise import SensorFaults
 from navi_core.world.sensor.spherical import SphericalSensor
-
-__all__ = ["Flight", "Flyer", "fly"]
 
 
 class Flyer(Protocol):

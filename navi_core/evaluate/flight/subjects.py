@@ -1,7 +1,5 @@
 """Evaluation subjects: pilots by name, checkpoints, policies in memory, registered versions."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable
@@ -16,8 +14,6 @@ from navi_core.evaluate.flight.frozen_starts import Flyer
 from navi_core.models import ModelVersion, Registry, load_policy, trained_on, weights_hash
 from navi_core.pilots import PILOTS, Pilot, build_pilot
 from navi_core.policy import NavigationPolicy, custom_networks
-
-__all__ = ["OWN_NETWORKS", "Subject", "resolve_subject"]
 
 OWN_NETWORKS = "own_networks"
 """Column with name and source digest of custom networks or a custom pilot; absent for built-in ones, which

@@ -24,8 +24,6 @@ from navi_core.world.floor.storeys import storey_of
 if TYPE_CHECKING:
     from navi_core.world import Field, FloorMap
 
-__all__ = ["FAN_RAYS", "Coverage", "FloorTruth", "curve_metrics", "mean_curve", "measure_coverage"]
-
 FAN_RAYS = 512
 """Rays of the horizontal fan; neighbours are 3.9 cm apart at 3.2 m, under half a 0.1 m cell."""
 

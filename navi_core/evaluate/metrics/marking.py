@@ -4,14 +4,10 @@ Exact grid traversal (Amanatides & Woo 1987) in numba; a cell is crossed when th
 Cells are named (ix, iz); cell (0, 0) has its minimum corner at the grid's origin.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 from numba import njit
-
-__all__ = ["RAYS_PER_CAST", "mark_path", "mark_rays"]
 
 RAYS_PER_CAST = 1 << 19
 """Rays cast at once before they are marked, to bound memory."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from navi_core.evaluate.flight.frozen_starts import Flight
     from navi_core.world.floor.reachable import FloorMap
 
-__all__ = ["goal_metrics", "path_weight"]
-
 
 def path_weight(geodesic: float, path: float) -> float:
     """Return the SPL weight l / max(p, l).

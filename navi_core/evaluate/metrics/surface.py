@@ -27,8 +27,6 @@ from navi_core.world.sensor.spherical import spherical_directions
 if TYPE_CHECKING:
     from navi_core.world import Field, FloorMap
 
-__all__ = ["SURFACE_RAYS", "SurfaceTruth", "measure_surface"]
-
 SURFACE_RAYS = (128, 32)
 """Azimuth and elevation bins of the panorama."""
 

@@ -10,8 +10,6 @@ from navi_core.errors import printable
 if TYPE_CHECKING:
     from matplotlib.text import Text
 
-__all__ = ["draw_name"]
-
 _DEFAULT = "DejaVu Sans"
 _BOXES, _REGULAR = "Last Resort", 400
 _LONGEST = 90

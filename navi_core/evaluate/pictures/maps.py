@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from navi_core.world.field import Field
     from navi_core.world.floor.reachable import FloorMap
 
-__all__ = ["top_down_map"]
-
 _PIXELS = 400
 """Samples along the longer side of the scene."""
 

@@ -18,8 +18,6 @@ from navi_core.world.sensor.spherical import SphericalSensor
 if TYPE_CHECKING:
     from navi_core.scenes import Scene
 
-__all__ = ["episode_trace", "representative_episodes", "write_traces"]
-
 _BINS = (128, 24)
 """Azimuth and elevation bins of the panoramas, independent of the subject's resolution."""
 _BLOCK = 64

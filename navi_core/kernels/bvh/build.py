@@ -5,15 +5,11 @@ centroids (Wald 2007), then every node takes the children of its largest child u
 Benthin & Boulos 2008).
 """
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.bvh.triangles import SLIVER_RATIO
-
-__all__ = ["GROUP", "NOBODY", "STACK", "WIDTH", "build_wide", "slack_of"]
 
 WIDTH = 8
 """Children of a node."""

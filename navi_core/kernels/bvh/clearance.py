@@ -1,14 +1,10 @@
 """Clearance queries over many scenes: exact, or only whether a radius is kept."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.bvh.query import bvh_closest
-
-__all__ = ["scene_distance", "scene_within"]
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]

@@ -1,15 +1,11 @@
 """Exact distance to a triangle set through its wide hierarchy: numba, the twin of csrc/rays/closest.h."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.bvh.build import GROUP, NOBODY, STACK, WIDTH, build_wide
 from navi_core.kernels.bvh.triangles import closest_distance_squared
-
-__all__ = ["TriangleBVH", "bvh_closest"]
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

@@ -4,21 +4,11 @@ All functions are numba-compiled scalars in float64. Slivers are handled as segm
 triangle whose height is far below its length is noise, its edges are not.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = [
-    "SLIVER_RATIO",
-    "closest_distance_squared",
-    "segment_distance_squared",
-    "surface_voxels",
-    "triangle_overlaps_box",
-]
 
 SLIVER_RATIO = 1e-7
 """Height over longest edge under which a triangle is treated as its edges."""

@@ -5,13 +5,9 @@ triangles cover: a continuous map of the surface, so that what was closed stays 
 and the topology. Coordinates may be any unit.
 """
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["add_quadrics", "collapse_edges", "edge_costs"]
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]

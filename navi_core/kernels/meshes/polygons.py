@@ -1,12 +1,8 @@
 """Polygons into triangles: fans where they will do, ears of the others."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["split_polygons"]
 
 _FLAT = 1e-6
 """Share of a polygon's area that a triangle of its fan may be turned over by and still be called flat."""

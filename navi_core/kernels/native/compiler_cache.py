@@ -7,8 +7,6 @@ in one that all may write to, as /tmp, somebody else could lay it down. For the 
 and folders that others may write to, whoever owns them; sticky folders, as /tmp, let nobody replace another's files.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -22,8 +20,6 @@ from pathlib import Path
 
 from navi_core.errors import ConfigError
 from navi_core.machine.file_lock import wait_for_lock
-
-__all__ = ["NO_CACHE", "SOURCES", "build_key", "built", "cache_root", "run_compiler"]
 
 SOURCES = Path(__file__).parents[1] / "csrc"
 """Folder of the C++ and CUDA sources."""

@@ -3,8 +3,6 @@
 Neither needs a GPU, so that a machine without one can check that the kernels compile.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import logging
@@ -19,8 +17,6 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key, built, run_compiler
-
-__all__ = ["CudaUnavailableError", "build_cubin", "find_nvcc", "find_nvrtc", "nvcc_cubin", "nvrtc_cubin"]
 
 SOURCE = SOURCES / "cuda" / "trace_cuda.cu"
 """The translation unit of the kernels."""

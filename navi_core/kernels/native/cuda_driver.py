@@ -1,7 +1,5 @@
 """Loads and launches the CUDA kernels through the driver, which every machine with a GPU has."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.kernels.native.cuda_build import CudaUnavailableError, build_cubin
-
-__all__ = ["CudaKernels", "KernelResources"]
 
 KERNELS = ("cast", "distance", "within")
 """Names of the kernels, `navi_` before each in the source."""

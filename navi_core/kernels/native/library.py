@@ -4,8 +4,6 @@ The key of the cache is a hash of the sources, the compiler, the flags and the C
 for every kind of CPU and chooses at run time, so a cache on a shared disk never gives a wrong one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
@@ -19,8 +17,6 @@ from pathlib import Path
 from navi_core.errors import ConfigError
 from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key, built, run_compiler
 from navi_core.kernels.structs import layout_check
-
-__all__ = ["LIBRARY", "NativeUnavailableError", "compile_library", "cpu_flags", "find_compiler", "load_library"]
 
 LIBRARY = "libnavi_kernels.so"
 """File name of the built library."""

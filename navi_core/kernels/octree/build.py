@@ -5,8 +5,6 @@ x | y<<1 | z<<2, cells of one level by their Morton key (three bits a level, the
 results are independent of the number of threads: every place an array is written to is counted first.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
@@ -14,16 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.bvh.triangles import triangle_overlaps_box
-
-__all__ = [
-    "CLEARANCE_STEPS",
-    "LIST_DILATION",
-    "cell_corners",
-    "child_masks",
-    "clearances",
-    "coarse_lists",
-    "gather_children",
-]
 
 LIST_DILATION = 0.02
 """A list holds every triangle within this distance of its cell [voxel], so that boundaries cannot leak."""

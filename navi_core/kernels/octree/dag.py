@@ -1,24 +1,10 @@
 """References of an octree DAG, the check that they can be followed, and the runtime cells unfolded from them."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.octree.surface_tree import COARSE_CELLS, SPLIT, SurfaceTree
-
-__all__ = [
-    "EMPTY",
-    "INNER",
-    "KIND_SHIFT",
-    "LEVELS_BELOW",
-    "SURFACE",
-    "VALUE_MASK",
-    "check_references",
-    "path_counts",
-    "unfold",
-]
 
 KIND_SHIFT = 30
 """A reference (uint32) holds its kind in the two highest bits."""

@@ -3,24 +3,9 @@
 A number is written seven bits a byte, the lowest first; the highest bit marks that another byte follows.
 """
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = [
-    "decode_faces",
-    "decode_items",
-    "decode_numbers",
-    "encode_faces",
-    "encode_items",
-    "encode_numbers",
-    "first_corners",
-    "list_hashes",
-    "lists_equal",
-    "take_lists",
-]
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]

@@ -6,8 +6,6 @@ of triangles, or splits into 4³ subcells (twice at most), so that lists stay sh
 voxels of the scene: the cube is [0, resolution]³.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numba
@@ -15,14 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.bvh.triangles import SLIVER_RATIO
-
-__all__ = [
-    "COARSE_CELLS",
-    "SPLIT",
-    "SurfaceTree",
-    "empty_cubes",
-    "triangle_planes",
-]
 
 COARSE_CELLS = 64
 """Cells along an edge of the coarse grid (fewer where the resolution is smaller)."""

@@ -7,15 +7,11 @@ the surface lies outside all eight empty balls. The triangles then follow the bo
 regions, weighted by the distances: the middle of that gap.
 """
 
-from __future__ import annotations
-
 import math
 
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["fit_plane", "fit_planes", "gap_faces", "plane_areas", "plane_triangles"]
 
 FP16_SLACK = 0.002
 """Balls are taken smaller by this much [voxel]: fp16 rounds distances below two voxels by at most half of it."""

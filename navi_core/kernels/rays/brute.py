@@ -1,12 +1,8 @@
 """The slow, obvious twin of the tracer: every ray against every triangle (Möller & Trumbore 1997)."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["cast_brute", "cast_brute_triangle"]
 
 Float64 = npt.NDArray[np.float64]
 

@@ -4,8 +4,6 @@ The tracer also works on CPU tensors, where it runs the very jobs of the CUDA ke
 (csrc/cuda/jobs.h): slow, but to the same bits, so that everything above it can be checked without a GPU.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -19,8 +17,6 @@ from navi_core.kernels.native.cuda_driver import CudaKernels, KernelResources
 from navi_core.kernels.native.library import load_library
 from navi_core.kernels.rays.packed import HIERARCHY_TYPES, PackedField, cell_words
 from navi_core.kernels.structs import Cast, Hierarchies, Points, Rays, Surface
-
-__all__ = ["CudaTracer", "cuda_device"]
 
 THREADS = 128
 """Threads of a block; csrc/cuda/trace_cuda.cu is built for no more."""

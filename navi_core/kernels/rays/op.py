@@ -5,8 +5,6 @@ outlive the programs that use its number. `cast_rays_out` overwrites what it is 
 or captured then needs no memory of its own.
 """
 
-from __future__ import annotations
-
 import itertools
 import weakref
 from collections.abc import Callable
@@ -16,8 +14,6 @@ from typing import Protocol
 import torch
 
 from navi_core.errors import SceneError
-
-__all__ = ["cast_rays", "cast_rays_out", "distance", "register_field", "within"]
 
 _DEVICES = ("cpu", "cuda")
 

@@ -1,7 +1,5 @@
 """The arrays of all scenes of a field, and the form in which the C++ kernels read them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -10,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import SceneError
-
-__all__ = ["HIERARCHY_TYPES", "PackedField", "aligned", "cell_words"]
 
 _SPLIT_WORD = 0xFFFFFF
 _CACHE_LINE = 64

@@ -4,8 +4,6 @@ Float32 throughout, in the order of csrc/rays/tile.h's portable path, so that bo
 loops run over flat arrays with constant offsets: that is what the compiler turns into vector instructions.
 """
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +26,6 @@ from navi_core.kernels.rays.tile_leaf import (
     ZERO,
     meet_leaf,
 )
-
-__all__ = ["TIE", "cast_tiles", "tile_layout"]
 
 TIE = 1e-4
 """Faces closer together than this are coincident: the lowest triangle index wins [voxel]."""

@@ -1,14 +1,10 @@
 """A leaf of the wide hierarchy against the rays of a tile, numba: the second half of csrc/rays/tile.h's twin."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.bvh.build import GROUP
-
-__all__ = ["EDGES", "LANES", "STATE", "meet_leaf"]
 
 LANES = 16
 """Rays of a tile."""

@@ -4,8 +4,6 @@ Both walk the same wide hierarchy and agree to the bit, at four lanes of C++. `N
 `Field`) chooses: `native` insists on C++, `numba` on the twin, `auto` takes C++ where there is a compiler.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
@@ -38,8 +36,6 @@ from navi_core.kernels.structs import (
     Step,
     data_pointer,
 )
-
-__all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
 
 TRACERS = ("auto", "native", "numba", "cuda")
 """Names of the tracers on the CPU; "cuda" is the work of the CUDA kernels, a ray at a time."""

@@ -5,8 +5,6 @@ its maximum-likelihood value would shrink to the clone's error and leave a polic
 reinforcement learning takes over. The critic is not trained; demonstrations know no reward.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -25,8 +23,6 @@ from navi_core.learn.rollout.execution import evaluation
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
-
-__all__ = ["CloningLearner", "EpochInterrupted", "cloning_loss"]
 
 
 class EpochInterrupted(Exception):  # noqa: N818 - a stop that was asked for is no error

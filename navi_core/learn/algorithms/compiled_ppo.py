@@ -5,8 +5,6 @@ the configuration. Weights, optimiser, rollouts, random draws and checkpoints ar
 a run may be evaluated, resumed and exported like any other.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -25,8 +23,6 @@ from navi_core.record import StageTimer
 from navi_core.tasks.native import NativeStep
 from navi_core.tasks.task import ReferenceTask
 from navi_core.world.interface import Environment
-
-__all__ = ["CompiledCollector", "CompiledPPOLearner", "Perceptron", "draw_actions", "ppo_gradient", "runs_compiled"]
 
 Numbers = npt.NDArray[np.float32]
 

@@ -8,8 +8,6 @@ which is ln 2 where policy and reference agree. Pairs are neighbouring segments 
 the greater return wins, or those of a file; then the rollouts only measure.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,8 +30,6 @@ from navi_core.learn.rollout.segments import find_segments, on_sequences, segmen
 from navi_core.learn.rollout.storage import Minibatch, Rollout
 from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
-
-__all__ = ["DPOLearner", "dpo_loss"]
 
 _LOG = logging.getLogger("navi.learn")
 

@@ -5,8 +5,6 @@ steps as the replay ratio owes for its decisions. Policies without memory learn 
 sequences that begin with their stored state (Kapturowski et al. 2019).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time
@@ -35,8 +33,6 @@ from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.distributions import table_index
 from navi_core.policy.q_head import QHead
 from navi_core.record import StageTimer
-
-__all__ = ["DQNLearner", "Replay", "batch_structure"]
 
 _NEIGHBOURHOOD = 256
 _FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")

@@ -1,7 +1,5 @@
 """Gradient steps: accumulated over micro-batches, clipped and checked; the host reads once an update."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +11,6 @@ from navi_core.errors import NonFiniteError
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
-
-__all__ = ["GradientSteps", "UpdateStats", "clip_gradients"]
 
 
 @dataclass

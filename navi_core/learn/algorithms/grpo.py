@@ -8,8 +8,6 @@ less the group's mean, and all its decisions share it:
 with the clipped ratio in place of log π where `clip` is set. The value head takes no part.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,8 +29,6 @@ from navi_core.learn.rollout.segments import Segments, find_segments, on_sequenc
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
-
-__all__ = ["GRPOLearner", "Groups", "form_groups", "grpo_loss"]
 
 _LOG = logging.getLogger("navi.learn")
 

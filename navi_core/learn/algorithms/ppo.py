@@ -4,8 +4,6 @@ Before the first gradient step of every update the new policy is compared with t
 `parity_value` must vanish, or the update would learn from another policy's data. docs/PPO.md goes through the details.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.rollout_learner import MicroBatch, RolloutLearner, pieces, sequences_at_once
 from navi_core.learn.estimators.losses import approximate_kl, policy_loss, value_loss
 from navi_core.learn.estimators.normalisation import RewardScale, ValueScale
@@ -27,8 +24,6 @@ from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.policy.heads import ActorCritic
 from navi_core.record import StageTimer
-
-__all__ = ["PPOLearner", "PPOMicroBatch", "UpdateStats"]
 
 
 @dataclass(frozen=True)

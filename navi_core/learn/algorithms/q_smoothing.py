@@ -1,7 +1,5 @@
 """Drift smoothing in Q-learning: of the targets, of the latents, or as a penalty on Q."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import Tensor
@@ -11,8 +9,6 @@ from navi_core.learn.entities import SmoothingDecision
 from navi_core.learn.estimators.drift_smoother import DriftSmoother, free_energy
 from navi_core.learn.replay.q_batches import QBatch
 from navi_core.policy.q_head import QHead
-
-__all__ = ["QSmoothing"]
 
 
 class QSmoothing:

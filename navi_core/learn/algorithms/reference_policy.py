@@ -1,7 +1,5 @@
 """Frozen reference policy, and the base of the learners that use one instead of a critic (GRPO, DPO)."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from typing import Any
@@ -16,8 +14,6 @@ from navi_core.learn.estimators.normalisation import CriticUnits
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import NavigationPolicy, RewardShaper
-
-__all__ = ["ReferenceLearner", "ReferencePolicy"]
 
 _LOG = logging.getLogger("navi.learn")
 _CRITIC_SETTINGS = ("separate_value", "stop_value_gradient", "privileged_critic")

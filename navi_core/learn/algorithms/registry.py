@@ -1,7 +1,5 @@
 """Registry of learners, built-in and custom: the algorithm chooses the update, the run loops are common."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
@@ -21,18 +19,6 @@ from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.policy import NavigationPolicy, RewardShaper, custom_networks
 from navi_core.world.custom_rewards import REWARDS
-
-__all__ = [
-    "LEARNERS",
-    "FollowsEpisodes",
-    "KeepsData",
-    "Learner",
-    "TakesUnits",
-    "TakesVocabulary",
-    "build_learner",
-    "custom_code",
-    "register_learner",
-]
 
 
 class Learner(Protocol):

@@ -1,7 +1,5 @@
 """Skeleton of an update by gradient steps on a rollout, shared by PPO, GRPO and DPO."""
 
-from __future__ import annotations
-
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -21,8 +19,6 @@ from navi_core.learn.rollout.execution import evaluation, stage_timer, timed_par
 from navi_core.learn.rollout.storage import Minibatch, Rollout
 from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
-
-__all__ = ["MicroBatch", "RolloutLearner", "pieces", "sequences_at_once"]
 
 _LOG = logging.getLogger("navi.learn")
 _LARGE, _AT_ONCE = 2**14, 128

@@ -1,14 +1,10 @@
 """Checks that recordings match a run's sensor, rate and limits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any
 
 from navi_core.errors import ConfigError
-
-__all__ = ["require_alike"]
 
 _TOLERANCE = 1e-6
 """Relative; files may round their numbers."""

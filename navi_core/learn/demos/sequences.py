@@ -5,8 +5,6 @@ of the epoch's order, and its state is reset. So a sequence never crosses an epi
 that the policy has after everything before it, not with zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,8 +19,6 @@ from navi_core.demos import Dataset, Episode
 from navi_core.errors import DemoError
 from navi_core.learn.estimators.noise import shuffled
 from navi_core.world.occupancy_memory import OccupancyMemory
-
-__all__ = ["DemoFeed", "SequenceBatch", "demo_places"]
 
 _FEW_SCENES = 4
 """From this many scenes on, whole scenes are held out."""

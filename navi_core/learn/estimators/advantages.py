@@ -8,8 +8,6 @@ With importance ratios the estimate is V-trace's (Espeholt et al. 2018): ρ weig
 difference, c cuts the trace behind a decision that the present policy would hardly make.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
@@ -19,9 +17,6 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
-
-__all__ = ["gae", "gae_reference", "gae_tensors", "group_advantages"]
-
 
 Array = npt.NDArray[Any]
 

@@ -4,8 +4,6 @@
 The step falls to 0 on its schedule and is left out while a gate sees nothing uncertain.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -16,8 +14,6 @@ from navi_core.errors import ConfigError
 from navi_core.learn.entities import SmoothingDecision
 from navi_core.learn.estimators.knn_kernel import Kernel, compute_knn_kernel
 from navi_core.learn.estimators.noise import normals
-
-__all__ = ["DriftSmoother", "alpha_step_at", "apply_consensus_update", "free_energy"]
 
 _NAN = float("nan")
 

@@ -4,8 +4,6 @@ Latents are set on the unit sphere, where ‖a − b‖² = 2 − 2a·b. Neighbo
 distances to them are then taken from differences, for the products lose digits where two latents nearly coincide.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +11,6 @@ from torch import Tensor
 
 from navi_core.config import SmoothingConfig
 from navi_core.errors import ConfigError
-
-__all__ = ["Kernel", "compute_knn_kernel", "local_structure"]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,7 @@
 """Losses of policy optimisation, and targets of Q-learning, as plain functions of tensors."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
-
-__all__ = [
-    "approximate_kl",
-    "double_dqn_targets",
-    "n_step_returns",
-    "policy_loss",
-    "reference_kl",
-    "surrogate",
-    "value_loss",
-]
 
 
 def policy_loss(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:

@@ -5,8 +5,6 @@ same in a batch of one and in a batch of thousands. Nothing here keeps generator
 run draws what the uninterrupted one would have drawn.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 
@@ -14,8 +12,6 @@ import torch
 from torch import Tensor
 
 from navi_core.world.counter_random import Purpose, uniform
-
-__all__ = ["action_noise", "normals", "shuffled", "spread", "uniforms"]
 
 
 def action_noise(

@@ -4,8 +4,6 @@ Collisions make returns of −60 where seen floor makes +2. A critic in raw unit
 gradient, and the actor learns nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +12,6 @@ from torch import Tensor, nn
 
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.policy.rnd import RunningMoments
-
-__all__ = ["CriticUnits", "RewardScale", "ValueScale"]
 
 _RATE = 0.2
 _LEAST_DEVIATION = 1e-4

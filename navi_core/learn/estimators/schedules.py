@@ -1,13 +1,9 @@
 """Scheduled settings and exploration rates."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from navi_core.config import DQNConfig, TrainConfig
-
-__all__ = ["epsilons", "scheduled"]
 
 
 def scheduled(config: TrainConfig, name: str, steps: int) -> float:

@@ -4,8 +4,6 @@ What an item is, is the caller's business: a batch is a mapping of tensors with 
 their types and shapes from the first batch, so compact observations stay compact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +15,6 @@ from torch import Tensor
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn.replay.sum_tree import SumTree
 from navi_core.machine import whole_memory
-
-__all__ = ["PrioritizedReplay"]
 
 _MOST_OF_MEMORY = 0.8
 _TREE_BYTES = 32

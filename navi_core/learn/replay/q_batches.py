@@ -16,8 +16,6 @@ from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.q_head import QHead
 
-__all__ = ["QBatch", "SequenceBatches", "TransitionBatches", "make_batches"]
-
 
 @dataclass(frozen=True)
 class QBatch:

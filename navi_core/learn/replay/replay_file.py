@@ -5,8 +5,6 @@ the run alone. The file is written before its checkpoint, so that a checkpoint w
 run then reports how many items it lost.
 """
 
-from __future__ import annotations
-
 import logging
 import zipfile
 from pathlib import Path
@@ -16,8 +14,6 @@ import torch
 from navi_core.errors import CheckpointError
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.record.durable import durable_file
-
-__all__ = ["forget_replays", "load_replay", "prune_replays", "replay_path", "save_replay"]
 
 _LOG = logging.getLogger("navi.learn")
 _KEPT = 2

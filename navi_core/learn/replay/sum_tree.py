@@ -5,14 +5,10 @@ above it computed anew from their two children, so nothing drifts however often 
 B.2.1).
 """
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 
 from navi_core.errors import ConfigError
-
-__all__ = ["SumTree"]
 
 
 class SumTree:

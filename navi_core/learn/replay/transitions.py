@@ -7,8 +7,6 @@ sequence the following observation is not kept: it is not learned from, and thos
 the observation before the cut. A single transition keeps it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,8 +16,6 @@ from torch import Tensor
 from navi_core.learn.estimators.losses import n_step_returns
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
-
-__all__ = ["SequenceItems", "Tail", "TransitionItems"]
 
 Items = dict[str, Tensor]
 

@@ -1,7 +1,5 @@
 """Auxiliary inputs of the policy: the previous step, the occupancy memory, the goal, and privileged inputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -13,8 +11,6 @@ from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
 from navi_core.world.interface import Environment, StepBatch, StepInfo
 from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
-
-__all__ = ["AuxiliaryInputs"]
 
 
 class AuxiliaryInputs:

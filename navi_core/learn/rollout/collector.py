@@ -6,8 +6,6 @@ recurrent state and the reset flags. Episodes restart inside `env.step` (same-st
 zeroes that row's state first.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -29,8 +27,6 @@ from navi_core.policy import NavigationPolicy, RewardShaper, ShapedReward
 from navi_core.policy.heads import ACTION_AXES
 from navi_core.record import StageTimer
 from navi_core.world.interface import Environment, StepInfo
-
-__all__ = ["COLLECTOR_METRICS", "Collector", "RolloutStats"]
 
 _SUCCESS = "success_rate"
 """A fraction of episodes: its flag is set at most once in each, in the decision that ends it."""

@@ -3,8 +3,6 @@
 Several processes compute the same numbers as one: moments and neighbours are those of all rows.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -18,8 +16,6 @@ from navi_core.learn.estimators.noise import spread
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import NavigationPolicy
-
-__all__ = ["non_finite_error", "rollout_diagnostics"]
 
 _SAMPLE = 256
 

@@ -20,8 +20,6 @@ from navi_core.record import StageTimer
 if TYPE_CHECKING:
     from navi_core.world import Environment, StepBatch
 
-__all__ = ["acting", "check_execution", "evaluation", "flying", "stage_timer", "timed_parts", "use_precision"]
-
 
 def check_execution(config: TrainConfig, device: torch.device) -> None:
     """Refuse what the device cannot do.

@@ -4,8 +4,6 @@ Sequences are numbered over all rows of a run, also when several processes share
 minibatches of a run do not depend on how many processes it has.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +15,6 @@ from navi_core.config import TrainConfig
 from navi_core.learn.estimators.noise import shuffled, uniforms
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.storage import Rollout
-
-__all__ = ["Draw", "drawn_by_advantage", "epoch_minibatches"]
 
 
 @dataclass(frozen=True)

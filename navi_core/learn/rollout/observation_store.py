@@ -3,8 +3,6 @@
 The acting policy is shown a packed observation as it will be read back, so that acting and learning still see the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -13,8 +11,6 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
-
-__all__ = ["ObservationCodec", "ObservationStore"]
 
 _MOST_SEMANTIC = 255
 

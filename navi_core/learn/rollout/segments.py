@@ -16,8 +16,6 @@ from torch import Tensor
 
 from navi_core.learn.rollout.storage import Rollout
 
-__all__ = ["Segments", "find_segments", "on_sequences", "segment_returns"]
-
 
 @dataclass(frozen=True)
 class Segments:

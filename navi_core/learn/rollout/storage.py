@@ -4,8 +4,6 @@ Observations lie sequence after sequence, everything else (T, B). The recurrent 
 starts only (every `bptt` decisions); the update recomputes the rest.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,8 +14,6 @@ from navi_core.errors import ConfigError
 from navi_core.learn.estimators.advantages import gae
 from navi_core.learn.rollout.observation_store import ObservationStore
 from navi_core.learn.rollout.terminal_observations import State, TerminalBuffer
-
-__all__ = ["Minibatch", "Rollout"]
 
 
 @dataclass

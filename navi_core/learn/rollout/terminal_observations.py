@@ -6,14 +6,10 @@ therefore placed by a running count on the device, and the host looks at that co
 buffer might be full.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-
-__all__ = ["TerminalBuffer"]
 
 State = tuple[Tensor, ...]
 

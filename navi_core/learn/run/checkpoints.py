@@ -17,19 +17,6 @@ from navi_core.record.durable import write_durably
 if TYPE_CHECKING:
     from navi_core.learn.run.records import RunRecord
 
-__all__ = [
-    "check_scenes",
-    "checkpoint_path",
-    "checkpoints_in",
-    "forget_checkpoints",
-    "keep_checkpoint",
-    "last_good_checkpoint",
-    "mismatch",
-    "prune_checkpoints",
-    "sweep_unfinished",
-    "take_up",
-]
-
 _LOG = logging.getLogger("navi.learn")
 _NAME = re.compile(r"step-(\d{12})\.pt")
 _SET_ASIDE = ".broken"

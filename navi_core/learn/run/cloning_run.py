@@ -4,8 +4,6 @@ It is a run like any other: the same directory, lock, outbox, checkpoints and si
 again continues bit for bit, because an epoch is a function of the weights before it, the seed and its number.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import math
@@ -33,8 +31,6 @@ from navi_core.learn.run.warnings import changed_ids_warning
 from navi_core.models import Checkpoint, CheckpointState, add_scenes, add_scenes_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
-
-__all__ = ["BEST", "clone"]
 
 _LOG = logging.getLogger("navi.learn")
 

@@ -5,8 +5,6 @@ v / (v + m² + ε) of the moving averages of the temporal differences' mean and 
 latent neighbours with like targets; `plateau_risk` is 1 while the validation reward still rises and 0 once it does not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +13,6 @@ from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.entities import EarlyStopDecision, PopulationMetrics
 from navi_core.learn.events import EarlyStopTriggered, EventBus
-
-__all__ = ["EarlyStopController", "aggregate", "early_stop_check", "rising_trend", "stop_cost"]
 
 _EPSILON = 1e-8
 _WEIGHTS = (0.3, 0.5, 0.2)

@@ -39,8 +39,6 @@ from navi_core.record import MetricLog, RunDirectory, StageTimer
 if TYPE_CHECKING:
     from navi_core.world import Environment, Field
 
-__all__ = ["train"]
-
 _LOG = logging.getLogger("navi.learn")
 
 

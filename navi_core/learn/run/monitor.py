@@ -4,8 +4,6 @@ Learners with temporal differences of their own report them; for the others they
 a rollout, or, without a critic, how returns-to-go differ from their mean.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +19,6 @@ from navi_core.learn.rollout.diagnostics import rollout_diagnostics
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.policy import NavigationPolicy
-
-__all__ = ["Adaptable", "Adapter", "RunWatch", "sign_changes"]
 
 _OSCILLATING, _STANDING = 0.5, 0.01
 

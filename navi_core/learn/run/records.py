@@ -1,7 +1,5 @@
 """Records of a run: its row, its checkpoints, its stage timings, and its device."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -18,8 +16,6 @@ from navi_core.kernels.rays.cuda import cuda_device
 from navi_core.models import Checkpoint, CheckpointState
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 from navi_core.record.durable import write_durably
-
-__all__ = ["RunRecord", "now", "run_device"]
 
 
 class RunRecord:

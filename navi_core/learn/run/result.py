@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from navi_core.models.checkpoint import Checkpoint
 
-__all__ = ["Counters", "Progress", "TrainResult", "console_progress"]
-
 
 @dataclass(frozen=True)
 class TrainResult:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["StopFlag"]
-
 
 class StopFlag:
     """True once SIGTERM, SIGINT or SIGHUP arrived, or once `also()` returns True.

@@ -5,8 +5,6 @@ break resuming bit by bit. It is kept in the run's directory, and beside it in t
 networks on the same machine: two runs of one configuration there give the same bits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -26,8 +24,6 @@ from navi_core.machine import usable_cores
 from navi_core.policy import NavigationPolicy
 from navi_core.record import hardware_profile, navi_home
 from navi_core.record.durable import write_durably
-
-__all__ = ["Threads", "choose_threads", "measure_threads", "torch_threads"]
 
 _LOG = logging.getLogger("navi.learn")
 _MOST = 8

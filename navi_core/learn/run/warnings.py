@@ -1,12 +1,8 @@
 """Warnings of a run: changed semantic ids, and episodes that leave the scene at no cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from navi_core.config import EnvConfig
-
-__all__ = ["changed_ids", "changed_ids_warning", "void_warning"]
 
 _MANY_VOID = 0.1
 """Fraction of void episodes above which the warning is given."""

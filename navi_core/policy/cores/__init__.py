@@ -7,8 +7,6 @@ The state is a tuple of float32 tensors, batch first. Reset contract: `reset[t]`
 state is not zeroed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

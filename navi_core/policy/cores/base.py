@@ -1,15 +1,11 @@
 """Temporal core: interface, identity, and residual stack."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["AutogradContext", "NoCore", "ResidualCore", "State", "TemporalCore"]
 
 State = tuple[Tensor, ...]
 """Memory of B rows: float32 tensors, batch first."""

@@ -4,8 +4,6 @@ One shifted multiply-add per tap. The backward is written by hand because the ar
 the arithmetic trivial: what costs is memory, so every tap reuses one scratch array.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -13,8 +11,6 @@ from torch.nn import functional as F
 
 from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext
-
-__all__ = ["causal_convolution"]
 
 
 def causal_convolution(

@@ -7,8 +7,6 @@ and takes the weight gradients of all steps in one large product at the end. Cos
 where or how often episodes end.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -18,8 +16,6 @@ from torch.nn import functional as F
 
 from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
-
-__all__ = ["GRUBlock", "gru_scan"]
 
 
 class _GRUScan(torch.autograd.Function):

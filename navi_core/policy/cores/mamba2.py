@@ -5,8 +5,6 @@ weights can move to its fused kernels. The convolution is four shifted multiply-
 window of the last three inputs and honour resets.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -19,8 +17,6 @@ from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
 from navi_core.policy.cores.convolution import causal_convolution
 from navi_core.policy.cores.ssd import ssd_scan, ssd_step
-
-__all__ = ["GatedRMSNorm", "Mamba2Block"]
 
 
 class _GatedRMSNorm(torch.autograd.Function):

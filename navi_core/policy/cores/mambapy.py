@@ -5,8 +5,6 @@ The package's own sequence form neither takes nor returns a state. Its parameter
 move to and from a plain `mambapy.mamba.MambaBlock` through `block`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,8 +13,6 @@ from navi_core.errors import ConfigError
 from navi_core.policy.cores.base import State, TemporalCore
 from navi_core.policy.cores.convolution import causal_convolution
 from navi_core.policy.cores.selective_scan import selective_scan
-
-__all__ = ["MambaPyBlock"]
 
 
 class MambaPyBlock(TemporalCore):

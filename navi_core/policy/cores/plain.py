@@ -5,13 +5,9 @@ does that by itself, and does not follow theirs: torch 2.11 breaks its graph in 
 Both forms compute the same.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-__all__ = ["convolution", "gated_norm", "gru_recurrence", "selective_recurrence", "ssd_chunk"]
 
 
 def convolution(padded: Tensor, taps: Tensor, bias: Tensor, segment: Tensor | None) -> Tensor:

@@ -5,16 +5,12 @@ walked step by step over the batch, and a hand-written backward walks it once mo
 recomputed there, so that only the states of the sequence are kept.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext
-
-__all__ = ["selective_scan"]
 
 
 class _SelectiveScan(torch.autograd.Function):

@@ -19,8 +19,6 @@ What a step adds to its own output, (C_t·B_t)·u_t, has no decay in it and woul
 many times the rest, so it is left out of both, or single precision would keep two digits of A's gradient.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -28,8 +26,6 @@ from torch.autograd.function import once_differentiable
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext
-
-__all__ = ["CHUNK", "ssd_scan", "ssd_step"]
 
 CHUNK = 64
 """Most steps in one quadratic block."""

@@ -1,7 +1,5 @@
 """Encoders: one observation in, one embedding out, no memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import signature
 from typing import Any

@@ -5,8 +5,6 @@ updating compute the same function. Only the CLS token leaves the encoder, hence
 attends from one query per observation instead of one per patch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 
@@ -16,8 +14,6 @@ from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
 from navi_core.policy.observation import ObservationScaling
-
-__all__ = ["RayViT", "solid_angle_bias", "spherical_positions"]
 
 
 def spherical_positions(azimuth_bins: int, elevation_bins: int, patch: int, width: int) -> Tensor:

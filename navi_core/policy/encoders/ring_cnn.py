@@ -5,16 +5,12 @@ not, so its bins (times three sensor channels) are input channels and nothing is
 The last feature ring is flattened, never averaged: *where* something is steers the drone.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
 from navi_core.policy.observation import ObservationScaling
-
-__all__ = ["RingCNN", "repeats", "wrap"]
 
 
 def repeats(kernel: int, stride: int) -> tuple[int, int]:

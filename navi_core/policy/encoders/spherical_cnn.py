@@ -7,16 +7,12 @@ stride (8 azimuth bins) leaves the embedding as it is. A task that needs heading
 ring_cnn.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
 from navi_core.policy.encoders.ring_cnn import repeats, wrap
 from navi_core.policy.observation import ObservationScaling
-
-__all__ = ["CircularAzimuthConv2d", "SphericalCNN"]
 
 AZIMUTH_STRIDE = 8
 """Azimuth bins of one feature column: the product of the strides."""

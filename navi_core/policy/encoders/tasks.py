@@ -1,15 +1,11 @@
 """Encoders of reference tasks: plain vectors, and stacked pictures."""
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor, nn
 
 from navi_core.errors import ConfigError
-
-__all__ = ["PictureEncoder", "VectorEncoder"]
 
 
 class VectorEncoder(nn.Module):

@@ -4,14 +4,10 @@ The generator may be changed only under a new name: every test scene's source ha
 hashes otherwise is refused, so that figures of different days and machines are about the same rooms.
 """
 
-from __future__ import annotations
-
 from navi_core.errors import ConfigError, SceneError
 from navi_core.scenes.corpus.corpus import SceneSource, generated_sources
 from navi_core.scenes.gmdag.scene import Scene
 from navi_core.scenes.mesh import Mesh
-
-__all__ = ["BENCHMARK", "FROZEN_HASHES", "SPLITS", "benchmark_sources", "require_frozen"]
 
 BENCHMARK = "rooms-v1"
 """Name of the benchmark; its family is `rooms`."""

@@ -1,7 +1,5 @@
 """Scene corpus: discovery by precedence, compilation, and splits by scene."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -25,17 +23,6 @@ from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.procedural import FAMILIES, generate_scene
 from navi_core.scenes.readers.mesh_file import read_facts
 from navi_core.scenes.semantics import merge_vocabularies
-
-__all__ = [
-    "CompileReport",
-    "SceneSource",
-    "compile_corpus",
-    "compile_source",
-    "estimate_source",
-    "generated_sources",
-    "named_sources",
-    "tell_apart",
-]
 
 _GENERATED_TRIANGLES = 3_000
 """About what a large generated scene has."""

@@ -1,7 +1,5 @@
 """Scene selectors: files, manifests, folders and generated families."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -18,8 +16,6 @@ from navi_core.scenes.corpus.layouts import list_files, scene_name, split_scenes
 from navi_core.scenes.manifest import read_manifest
 from navi_core.scenes.procedural import FAMILIES
 from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES, is_mesh_file
-
-__all__ = ["SCENES_VARIABLE", "discover", "discover_root", "environment_root", "parse_seeds", "scenes_named"]
 
 SCENES_VARIABLE = "NAVI_SCENES"
 """Environment variable that names the root folder of the user's own meshes."""

@@ -4,8 +4,6 @@ Headers are read, not geometry: a folder of a thousand scans answers in seconds.
 only that proves them; `deep` reads every file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable
@@ -30,8 +28,6 @@ from navi_core.scenes.readers.gazebo.plan import is_world_name, plan_world
 from navi_core.scenes.readers.habitat_scene import INSTANCE_SUFFIX, instance_templates
 from navi_core.scenes.readers.mesh_file import hash_source, read_facts, read_mesh
 from navi_core.scenes.readers.part import MeshFacts
-
-__all__ = ["examine"]
 
 _WHOLE_FILE, _WHOLE_FOLDER = 8 << 20, 96 << 20
 """Bytes of a file, and of all files together, that are read whole without `deep`."""

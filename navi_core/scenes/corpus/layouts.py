@@ -7,8 +7,6 @@ Layouts are those of the datasets' releases: HM3D (`00800-TEEsavR23oF/TEEsavR23o
 `models/NAME/model.config`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -23,8 +21,6 @@ from navi_core.scenes.readers.annotation import annotation_key
 from navi_core.scenes.readers.gazebo.plan import is_world, is_world_name, plan_world
 from navi_core.scenes.readers.habitat_scene import INSTANCE_SUFFIX, dataset_root
 from navi_core.scenes.readers.mesh_file import is_mesh_file
-
-__all__ = ["Layout", "list_files", "recognise", "scene_name", "split_scenes"]
 
 _log = logging.getLogger(__name__)
 _MAX_FILES = 300_000

@@ -4,8 +4,6 @@ Processes and not threads, started fresh (`spawn`): kernels, their thread pools 
 shared safely. A worker that the system kills costs its scene only. A worker stops by itself when its parent is gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -23,8 +21,6 @@ from navi_core.config import CompileConfig
 from navi_core.errors import NaviError, SceneError
 from navi_core.machine import chosen_threads, usable_cores
 from navi_core.scenes.memory import CompileEstimate, available_memory
-
-__all__ = ["Job", "default_jobs", "run_jobs"]
 
 _GRACE = 10.0
 """Seconds a worker has to remove its temporary file before it is killed."""

@@ -1,12 +1,8 @@
 """Limits of a scene's cube: single precision must distinguish neighbouring voxels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
-
-__all__ = ["MAX_EDGE", "MIN_EDGE", "frame_fault"]
 
 MIN_EDGE = 1e-3
 """Least edge of a scene's cube [m]."""

@@ -4,8 +4,6 @@ The cube is halved until a coarse grid of at most 64³ cells is reached; below i
 its list is long. Equal lists and equal subtrees are stored once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,8 +30,6 @@ from navi_core.kernels.octree.dag import (
 from navi_core.kernels.octree.lists import take_lists
 from navi_core.kernels.octree.surface_tree import COARSE_CELLS
 from navi_core.scenes.gmdag.dedup import unique_lists, unique_rows
-
-__all__ = ["Dag", "DagSize", "build_dag", "levels_of"]
 
 Progress = Callable[[str, float], None]
 

@@ -1,15 +1,11 @@
 """Structural deduplication: equal things are found by hash for speed, and proved equal for truth."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.octree.lists import list_hashes, lists_equal, take_lists
-
-__all__ = ["unique_lists", "unique_rows"]
 
 Rows = TypeVar("Rows", npt.NDArray[np.int64], npt.NDArray[np.uint32])
 Int64 = npt.NDArray[np.int64]

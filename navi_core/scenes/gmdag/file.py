@@ -1,7 +1,5 @@
 """Reading `.gmdag` files of either version; importing this module also makes both writable."""
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path
@@ -10,8 +8,6 @@ from navi_core.errors import GmdagError, as_argument
 from navi_core.scenes.gmdag.scene import MAGIC, Scene
 from navi_core.scenes.gmdag.version1 import read_v1
 from navi_core.scenes.gmdag.version2 import read_v2
-
-__all__ = ["load_gmdag"]
 
 
 def load_gmdag(path: Path | str) -> Scene:

@@ -5,24 +5,8 @@ words whose low 32 bits are child indices. Leaf word: bit 63 = 1, semantic in bi
 [m] in bits 15–0. Octant = x | y<<1 | z<<2. Word 0 is the root.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
-
-__all__ = [
-    "POPCOUNT",
-    "child_mask",
-    "inner_words",
-    "is_leaf",
-    "leaf_distance",
-    "leaf_semantic",
-    "leaf_words",
-    "low_index",
-    "morton",
-    "positions",
-    "ranks",
-]
 
 Words = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]

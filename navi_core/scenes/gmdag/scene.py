@@ -24,8 +24,6 @@ from navi_core.kernels.octree.dag import unfold
 from navi_core.scenes.decimation import Decimation
 from navi_core.scenes.gmdag.dag import Dag, build_dag
 
-__all__ = ["MAGIC", "Scene", "register_writer", "write_atomically"]
-
 Writer = Callable[["Scene", Path], None]
 _WRITERS: dict[int, Writer] = {}
 

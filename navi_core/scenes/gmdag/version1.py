@@ -7,8 +7,6 @@ A finest-level leaf holds the unsigned distance at its voxel's minimum corner; a
 bound for its whole cell, semantic 0; an absent child holds no surface, its distance is unknown.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 import warnings
@@ -34,8 +32,6 @@ from navi_core.scenes.gmdag.scene import MAGIC, Scene, register_writer, write_at
 from navi_core.scenes.gmdag.version1_surface import surface_triangles
 from navi_core.scenes.memory import available_memory
 from navi_core.scenes.semantics import UNKNOWN, UNKNOWN_NAME
-
-__all__ = ["HEADER", "MAX_UNFOLDED", "encode_v1", "read_v1", "sample_nodes", "write_v1"]
 
 MAX_UNFOLDED = 1 << 28
 _PER_NODE = 1600

@@ -5,16 +5,12 @@ surface passes through and those that share such a voxel's corners, so that all 
 of every surface voxel are in the file.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels import TriangleBVH, surface_voxels
 from navi_core.scenes.gmdag.dedup import unique_rows
 from navi_core.scenes.gmdag.octree import POPCOUNT, Words, inner_words, leaf_words, morton, positions
-
-__all__ = ["build_v1_nodes"]
 
 Int64 = npt.NDArray[np.int64]
 _OCTANTS = np.array([[o & 1, o >> 1 & 1, o >> 2 & 1] for o in range(8)], dtype=np.int64)

@@ -1,7 +1,5 @@
 """Triangles of a version 1 octree: the surface that its distances describe, so that one tracer casts all rays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -20,8 +18,6 @@ from navi_core.scenes.gmdag.octree import (
     positions,
     ranks,
 )
-
-__all__ = ["surface_triangles"]
 
 HIT_DISTANCE = 0.5005
 """A corner at most this far from the surface counts as surface [voxel]; the excess covers fp16 rounding."""

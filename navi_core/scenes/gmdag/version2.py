@@ -12,8 +12,6 @@
 Everything is little-endian. The header is checked before anything of a declared size is allocated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -41,8 +39,6 @@ from navi_core.scenes.decimation import Decimation
 from navi_core.scenes.gmdag.cube_limits import frame_fault
 from navi_core.scenes.gmdag.dag import Dag, levels_of
 from navi_core.scenes.gmdag.scene import MAGIC, Scene, register_writer, write_atomically
-
-__all__ = ["LAYOUT_SINCE", "read_v2", "write_v2"]
 
 LAYOUT_SINCE = 2
 """The first compiler version that wrote this layout; files of earlier ones are compiled again."""

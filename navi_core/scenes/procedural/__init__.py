@@ -1,7 +1,5 @@
 """Seeded families of generated scenes, one file per family."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Family `apartment`: one storey of 80–125 m², 4–8 furnished rooms, usually with a corridor."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -10,8 +8,6 @@ from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.floorplan import Plan, Rect, Room, connect_rooms, split_rect, split_row
 from navi_core.scenes.procedural.furnishing import furnish_plan
 from navi_core.scenes.procedural.structure import add_door_frames, add_shell, add_walls, add_windows
-
-__all__ = ["build_apartment"]
 
 CEILING = 2.6
 """Height of the ceiling [m]."""

@@ -1,7 +1,5 @@
 """Family `atrium`: a double-height hall with a gallery, pillars, plants, and rooms under the gallery."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from navi_core.scenes.procedural.builder import MeshBuilder
@@ -10,8 +8,6 @@ from navi_core.scenes.procedural.furnishing import furnish_room
 from navi_core.scenes.procedural.furniture import CATALOGUE
 from navi_core.scenes.procedural.placement import FloorSpace
 from navi_core.scenes.procedural.structure import add_shell, add_wall_line
-
-__all__ = ["build_atrium"]
 
 SLAB = 0.2
 """Thickness of the gallery [m]."""

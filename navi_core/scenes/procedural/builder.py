@@ -1,7 +1,5 @@
 """A mesh builder for generated scenes: boxes, prisms and their semantics, no void a drone could sit in."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -10,8 +8,6 @@ import numpy.typing as npt
 
 from navi_core.scenes.mesh import Mesh, mesh_from_arrays
 from navi_core.scenes.semantics import build_vocabulary
-
-__all__ = ["FILL_SPACING", "MeshBuilder"]
 
 FILL_SPACING = 0.25
 """Largest distance between sheets inside a solid [m]: clearance stays under a 0.15 m drone radius."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Door", "Plan", "Rect", "Room", "connect_rooms", "shared_edges", "split_rect", "split_row"]
-
 EDGE = 1e-6
 """Tolerance when comparing plan coordinates [m]."""
 

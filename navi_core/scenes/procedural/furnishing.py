@@ -1,7 +1,5 @@
 """Furniture of each kind of room."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +8,6 @@ from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.floorplan import Door, Plan, Rect
 from navi_core.scenes.procedural.furniture import CATALOGUE
 from navi_core.scenes.procedural.placement import FloorSpace
-
-__all__ = ["ROOM_ITEMS", "furnish_plan", "furnish_room"]
 
 ROOM_ITEMS: dict[str, tuple[tuple[str, bool, float], ...]] = {
     # item, against a wall?, expected number per 12 m² of floor

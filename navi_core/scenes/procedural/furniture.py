@@ -1,7 +1,5 @@
 """Furniture as small groups of boxes, each function drawing the measures of one piece."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +8,6 @@ import numpy as np
 
 from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.floorplan import Rect
-
-__all__ = ["CATALOGUE", "Item"]
 
 Part = tuple[str, tuple[float, float, float], tuple[float, float, float]]
 """(semantic, minimum corner, maximum corner) in the item's frame."""

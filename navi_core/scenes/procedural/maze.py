@@ -1,7 +1,5 @@
 """Family `maze`: a recursive-backtracker maze with a few loops, 12–20 m on a side."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 
@@ -9,8 +7,6 @@ from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.floorplan import Rect
 from navi_core.scenes.procedural.furniture import CATALOGUE
 from navi_core.scenes.procedural.structure import add_shell, add_wall_line
-
-__all__ = ["build_maze"]
 
 CEILING = 2.6
 """Height of the ceiling [m]."""

@@ -1,7 +1,5 @@
 """Placing furniture in a room so that a drone still reaches every door and nearly all of the floor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -11,8 +9,6 @@ import numpy.typing as npt
 from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.floorplan import Door, Rect
 from navi_core.scenes.procedural.furniture import Item
-
-__all__ = ["FloorSpace"]
 
 CELL = 0.1
 """Edge of a cell of the free-space grid [m]."""

@@ -1,7 +1,5 @@
 """Family `rooms` (rooms-v1): floors of 100–600 m² with corridors, rooms, doors, clutter and sometimes a tall hall."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from navi_core.scenes.procedural.builder import MeshBuilder
@@ -14,8 +12,6 @@ from navi_core.scenes.procedural.structure import (
     add_walls,
     add_windows,
 )
-
-__all__ = ["build_rooms"]
 
 
 def build_rooms(rng: np.random.Generator) -> MeshBuilder:

@@ -1,15 +1,11 @@
 """Family `scan`: furnished floors as a scanner leaves them, often without a ceiling, and with holes in the walls."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.scenes.procedural.apartment import build_apartment
 from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.rooms import build_rooms
-
-__all__ = ["build_scan"]
 
 _OPEN = 0.7
 """Share of the scans without a ceiling."""

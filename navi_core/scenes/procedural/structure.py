@@ -1,15 +1,11 @@
 """The fixed fabric of a building: closed shell, interior walls with openings, dropped ceilings, frames, windows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np
 
 from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.floorplan import EDGE, Door, Plan, Rect
-
-__all__ = ["add_door_frames", "add_dropped_ceilings", "add_shell", "add_wall_line", "add_walls", "add_windows"]
 
 SLAB = 0.15
 """Thickness of floor and roof slabs [m]."""

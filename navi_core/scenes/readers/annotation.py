@@ -6,8 +6,6 @@ of a PLY (`object_id`, `category_id`) and name the numbers in `X.house`, `X.scn`
 are those of the datasets' own releases for Habitat.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,8 +17,6 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.legend import color_codes, read_legend, read_names
 from navi_core.scenes.readers.part import Part
-
-__all__ = ["Annotation", "annotation_key", "face_names", "find_annotation", "find_legend", "missing_annotation"]
 
 _NEAR = 0.1
 """Largest distance from a face to the annotated surface that names it [units of the file]."""

@@ -3,8 +3,6 @@
 Numbers follow the COLLADA 1.4.1 specification; the unit is applied; `collada_up_axis` returns the up axis.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import mmap
@@ -22,8 +20,6 @@ from navi_core.errors import MeshError
 from navi_core.scenes.readers.holes import join_holes
 from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, check_indices, triangulate
 from navi_core.scenes.readers.xml_files import read_xml
-
-__all__ = ["collada_up_axis", "read_collada", "read_collada_facts"]
 
 _MAX_INSTANCES = 5_000_000
 """Nodes and what is in them over all instances: thirty libraries, each of which names the next twice, are a billion."""

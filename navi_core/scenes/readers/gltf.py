@@ -4,8 +4,6 @@ Unlike general libraries, this reader keeps names, vertex colours and instancing
 decodes nothing that `gltf_check` has not measured. Section numbers are of the glTF 2.0 specification.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator
@@ -18,8 +16,6 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gltf_check import GltfFile, open_gltf
 from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, face_majority
-
-__all__ = ["read_gltf", "read_gltf_facts"]
 
 _DTYPES = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
 _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}

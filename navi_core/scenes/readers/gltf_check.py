@@ -3,8 +3,6 @@
 Layouts follow the Khronos glTF 2.0 specification, sections 3.5 (scenes), 3.6 (buffers) and 4.4 (GLB container).
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json
@@ -16,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import MeshError
-
-__all__ = ["GltfFile", "gltf_side_files", "open_gltf"]
 
 _COMPONENT_BYTES = {5120: 1, 5121: 1, 5122: 2, 5123: 2, 5125: 4, 5126: 4}
 _COMPONENTS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}

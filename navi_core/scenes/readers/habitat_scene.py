@@ -6,8 +6,6 @@ the mesh itself. They are looked for by name in the dataset: the nearest folder 
 Articulated objects (URDF) are not read; a warning counts them.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -21,8 +19,6 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
-
-__all__ = ["INSTANCE_SUFFIX", "dataset_root", "instance_files", "instance_templates", "read_scene_instance"]
 
 INSTANCE_SUFFIX = ".scene_instance.json"
 """How the file's name ends."""

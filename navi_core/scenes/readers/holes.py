@@ -1,15 +1,11 @@
 """Polygons with holes as one ring each, which `triangulate` can cut: a seam joins every hole to the outline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-
-__all__ = ["join_holes"]
 
 _MAX_CORNERS = 1024
 """Corners of outline and holes together: the work may grow with their cube."""

@@ -1,7 +1,5 @@
 """Face labels from annotation, vertex colours, object names and materials, in one documented order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +14,6 @@ from navi_core.scenes.readers.annotation import face_names, find_annotation, fin
 from navi_core.scenes.readers.legend import color_codes, read_legend
 from navi_core.scenes.readers.part import Part
 from navi_core.scenes.semantics import UNKNOWN_NAME, build_vocabulary, clean_name
-
-__all__ = ["label_faces", "label_source"]
 
 _SOURCES = get_args(CompileConfig.model_fields["semantics"].annotation)
 _MAX_COLORS = 1024

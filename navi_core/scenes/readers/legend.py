@@ -5,8 +5,6 @@ object its category); Gibson's `.scn` (`objects` with `id` and `class_`); Replic
 `objects` with `id` and `class_id`).
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -18,8 +16,6 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.part import Part
 from navi_core.scenes.semantics import clean_name
-
-__all__ = ["LEGEND_HEADER", "color_codes", "read_legend", "read_names"]
 
 LEGEND_HEADER = "HM3D Semantic Annotations"
 """First line of a `.semantic.txt`."""

@@ -1,7 +1,5 @@
 """Mesh reader: places every instance, names every face, raises `MeshError` for every fault."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import hashlib
@@ -31,8 +29,6 @@ from navi_core.scenes.readers.obj import read_obj, read_obj_facts
 from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part
 from navi_core.scenes.readers.ply import read_ply, read_ply_facts
 from navi_core.scenes.readers.stl import read_stl, read_stl_facts
-
-__all__ = ["MESH_SUFFIXES", "hash_source", "is_mesh_file", "read_facts", "read_mesh", "read_parts"]
 
 _FORMATS: dict[str, tuple[Callable[[Path], list[Part]], Callable[[Path], MeshFacts]]] = {
     ".glb": (read_gltf, read_gltf_facts),

@@ -1,7 +1,5 @@
 """Wavefront OBJ: positions, vertex colours, polygons and the names of objects, groups and materials."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +8,6 @@ import numpy as np
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.part import MeshFacts, Part, face_majority, sample_text_facts, triangulate
-
-__all__ = ["read_obj", "read_obj_facts"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAMES = (b"o", b"g", b"usemtl")

@@ -1,7 +1,5 @@
 """Placed part of a mesh file, with the names of its faces, and the facts known without its geometry."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,16 +11,6 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.kernels.meshes.polygons import split_polygons
-
-__all__ = [
-    "MAX_TRIANGLES",
-    "MeshFacts",
-    "Part",
-    "check_indices",
-    "face_majority",
-    "sample_text_facts",
-    "triangulate",
-]
 
 MAX_TRIANGLES = 50_000_000
 """Triangles of a file over all instances: a small file can place one mesh a million times."""

@@ -3,8 +3,6 @@
 Scans keep their annotation in face properties (`object_id`, `category_id`), which general readers drop.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import dataclass
@@ -16,8 +14,6 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.part import MeshFacts, Part, face_majority, triangulate
-
-__all__ = ["read_ply", "read_ply_facts"]
 
 _TYPES = {
     **dict.fromkeys(("char", "int8"), "i1"),

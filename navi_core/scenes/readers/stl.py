@@ -1,15 +1,11 @@
 """STL, binary and text: loose triangles, named by their solids."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, sample_text_facts
-
-__all__ = ["read_stl", "read_stl_facts"]
 
 _HEADER, _RECORD = 84, 50
 _TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])

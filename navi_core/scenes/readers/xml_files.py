@@ -1,14 +1,10 @@
 """Safe reader of untrusted XML: no entities, bounded size, depth and count."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from xml.parsers import expat
 
 from navi_core.errors import MeshError
-
-__all__ = ["first_child", "read_xml"]
 
 _MAX_BYTES = 1 << 30
 _MAX_DEPTH = 256

@@ -1,7 +1,5 @@
 """Assembly of an actor server: model, follower of an alias, gate and learning."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +14,6 @@ from navi_core.service.gate.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.policies.served_model import AliasFollower, ServedModel, load_model, training_of
 from navi_core.world import Field
-
-__all__ = ["running_actor"]
 
 _LOG = logging.getLogger("navi.service")
 

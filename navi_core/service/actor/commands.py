@@ -1,7 +1,5 @@
 """Commands of a policy's actions: NaN hovers, stuck drones are disturbed, the gate decides last."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence
@@ -16,8 +14,6 @@ from navi_core.service.gate.gate import DroneState, RolloutGate
 from navi_core.service.metrics import ServiceMetrics
 from navi_core.service.policies.served_model import ServedModel
 from navi_core.service.policies.sessions import Session, draw_keys
-
-__all__ = ["Commands"]
 
 _LOG = logging.getLogger("navi.service")
 

@@ -5,8 +5,6 @@ answer brings the reward and the next observation; an unanswered request is repe
 environment flies it once. Published observations introduce drones, and wake those whose answer was lost.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable
@@ -39,8 +37,6 @@ from navi_core.service.wire import (
     Subscriber,
     TelemetryEvent,
 )
-
-__all__ = ["ActorServer"]
 
 _LOG = logging.getLogger("navi.service")
 _TOPICS = ("distance_matrix_v2", "step_result_v2", "telemetry_event_v2")

@@ -1,7 +1,5 @@
 """Step requests of an actor: each is repeated under its step id until the environment answers it."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Iterator
@@ -12,8 +10,6 @@ from navi_core.service.metrics import ServiceMetrics
 from navi_core.service.policies.sessions import Session
 from navi_core.service.wire import BatchStepRequest, Fault, Message, decode, encode
 from navi_core.service.wire.sockets import connect, open_socket, readable
-
-__all__ = ["StepClient"]
 
 _LOG = logging.getLogger("navi.service")
 _BACK_OFF_SECONDS = 0.5

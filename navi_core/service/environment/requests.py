@@ -1,7 +1,5 @@
 """Step requests of an environment server: decoding, queue, batches, contention for one drone."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque
@@ -12,8 +10,6 @@ from navi_core.config import EnvironmentConfig
 from navi_core.errors import WireError
 from navi_core.service.metrics import ServiceMetrics
 from navi_core.service.wire import Action, BatchStepRequest, StepRequest, StepResult, decode
-
-__all__ = ["Contention", "Request", "RequestQueue"]
 
 _LOG = logging.getLogger("navi.service")
 _WARN_SECONDS = 10.0

@@ -4,8 +4,6 @@ Requests that wait together are flown as one batch of the drones they name; the 
 the next batch. Drones without a request stand still and cost nothing.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from dataclasses import replace
@@ -34,8 +32,6 @@ from navi_core.service.wire import (
 )
 from navi_core.service.wire.sockets import bind, open_socket, readable
 from navi_core.world import Field, NavigationEnv, Poses
-
-__all__ = ["EnvironmentServer"]
 
 _OBSERVATIONS, _TELEMETRY = "distance_matrix_v2", "telemetry_event_v2"
 

@@ -1,7 +1,5 @@
 """The explorer: a person flies through scenes and records demonstrations."""
 
-from __future__ import annotations
-
 from navi_core.service.explorer.flight_journal import FlightLog
 from navi_core.service.explorer.session import ExplorerSession, SceneChoice, SceneProgress
 

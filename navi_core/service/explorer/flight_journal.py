@@ -8,8 +8,6 @@ Undo cuts frames off. The explorer holds the journal's lock while it lives; the 
 the flight of a journal without one. Files of "NAVIFLY1", written until 2026-11-24, are read.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -28,8 +26,6 @@ from navi_core.demos.demonstration import MAX_BYTES
 from navi_core.errors import DemoError, NaviError, RecordError
 from navi_core.machine.file_lock import is_abandoned
 from navi_core.record.journal import FrameFormat, Journal, JournalWriter
-
-__all__ = ["FlightJournal", "FlightLog", "recover_flights"]
 
 _LOG = logging.getLogger("navi.explore")
 _FORMAT = FrameFormat(b"NAVIFLY2")

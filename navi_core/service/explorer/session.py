@@ -5,8 +5,6 @@ returns to a saved state and repeats the decisions since, which is exact: the en
 that is being recorded is also in a journal; the next explorer saves the flight of a killed one.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,8 +24,6 @@ from navi_core.scenes.naming import file_stem
 from navi_core.service.explorer.flight_journal import FlightJournal, FlightLog, recover_flights
 from navi_core.world import Field, NavigationEnv, SphericalSensor, StepBatch
 from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
-
-__all__ = ["ExplorerSession", "SceneChoice", "SceneProgress"]
 
 PILOT = "person"
 """Pilot, in the files."""

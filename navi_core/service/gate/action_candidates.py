@@ -4,8 +4,6 @@ A policy would correct its course before the gate's horizon ends, but the gate s
 predicts a collision beside a wall. A deterministic policy would propose the same action again, and hover for ever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,8 +11,6 @@ import torch
 from torch import Tensor
 
 from navi_core.service.gate.gate import DroneState, GateVerdict, RolloutGate
-
-__all__ = ["ActionChoice", "choose_action"]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from navi_core.world import Field
 from navi_core.world.lookahead.flight import Start
 from navi_core.world.lookahead.terms import FlightOutlook, Past, sampled
 
-__all__ = ["COMPONENTS", "DroneState", "GateVerdict", "RolloutGate"]
-
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "clearance": ("clearance",),
     "progress": ("progress",),

@@ -1,7 +1,5 @@
 """Admission of versions to service, and rollback to the previous one where live reward falls."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 
@@ -10,8 +8,6 @@ import numpy as np
 from navi_core.policy import NavigationPolicy
 from navi_core.service.learning.version_returns import Episode, VersionReturns
 from navi_core.service.timed_lock import TimedLock
-
-__all__ = ["Admission", "Rollback", "ServingVersion"]
 
 _MIN_EPISODES = 10
 """Episodes of the first test of a version; it is tested again at twice as many, and so on."""

@@ -1,7 +1,5 @@
 """Continuous training: a thread that updates the policy from served flights, and admits versions."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import threading
@@ -23,8 +21,6 @@ from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer, Sam
 from navi_core.service.learning.shadow import ShadowResult
 from navi_core.service.learning.training_metrics import TrainingMetrics
 from navi_core.service.timed_lock import TimedLock
-
-__all__ = ["ContinuousTrainer", "VersionRecord", "check_learnable", "require_gate"]
 
 _LOG = logging.getLogger("navi.service")
 

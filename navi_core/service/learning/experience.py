@@ -1,7 +1,5 @@
 """Experience: one decision of a served drone and its reward."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 
@@ -10,8 +8,6 @@ from torch import Tensor
 
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.policy.cores.base import State
-
-__all__ = ["Experience", "training_reward"]
 
 _EXPECTED_SHARE, _ACTUAL_SHARE = 0.3, 0.7
 """Shares of the expected and of the actual reward in the effective one."""

@@ -8,8 +8,6 @@ The service holds the lock of each file while it lives; the next service writes 
 outbox. Files of JSON lines (`*.jsonl`), written until 2026-11-24, are read.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time
@@ -20,8 +18,6 @@ from navi_core.errors import RecordError
 from navi_core.machine.file_lock import is_abandoned
 from navi_core.record import MetricLog
 from navi_core.record.journal import FrameFormat, Journal, JournalWriter
-
-__all__ = ["ExperienceJournal", "recover_journals"]
 
 Row = dict[str, object]
 

@@ -3,8 +3,6 @@
 Between two writes a journal holds the completed experiences, so that a kill loses none.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import time
@@ -17,8 +15,6 @@ from navi_core.errors import RecordError
 from navi_core.record import MetricLog, outbox_path, row_context
 from navi_core.service.learning.experience import Experience
 from navi_core.service.learning.experience_journal import ExperienceJournal, recover_journals
-
-__all__ = ["ServiceRecord"]
 
 _LOG = logging.getLogger("navi.service")
 

@@ -1,7 +1,5 @@
 """Learning of an actor: collects experiences of its flights and trains on them."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time
@@ -32,8 +30,6 @@ from navi_core.service.policies.runner import Decision, EagerRunner, Runner
 from navi_core.service.policies.served_model import ServedModel
 from navi_core.service.policies.sessions import Session
 from navi_core.service.wire import StepResult
-
-__all__ = ["FlightLearning"]
 
 _LOG = logging.getLogger("navi.service")
 _GAUGES = (

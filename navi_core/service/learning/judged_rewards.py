@@ -1,7 +1,5 @@
 """Training rewards of a sample of experiences, validated by the gate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +9,6 @@ from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.gate.gate import COMPONENTS, RolloutGate
 from navi_core.service.learning.experience import training_reward
 from navi_core.service.learning.replay_buffer import Sample
-
-__all__ = ["JudgedRewards", "judged_rewards"]
 
 
 @dataclass(frozen=True)

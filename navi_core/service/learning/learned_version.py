@@ -4,8 +4,6 @@ Until then a file beside the registry holds the weights, written once a minute, 
 service holds the lock of its claim while it lives; the next service registers the weights of claims without one.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -21,8 +19,6 @@ from navi_core.models import CheckpointState, Registry, add_scenes, record_regis
 from navi_core.policy import NavigationPolicy
 from navi_core.scenes import Scene
 from navi_core.service.policies.served_model import ServedModel
-
-__all__ = ["LearnedWeights", "recover_learned"]
 
 _LOG = logging.getLogger("navi.service")
 _SAVE_SECONDS = 60.0

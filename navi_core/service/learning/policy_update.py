@@ -4,8 +4,6 @@ The present weights compute the recurrent state of an experience from the latent
 without gradient in blocks of 16 decisions).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -16,8 +14,6 @@ from navi_core.learn.estimators.losses import policy_loss, value_loss
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
 from navi_core.service.learning.replay_buffer import Sample
-
-__all__ = ["PolicyUpdate", "features_of"]
 
 _BLOCK = 16
 """Decisions through which gradients flow, and of one block of the burn-in."""

@@ -1,7 +1,5 @@
 """Experience buffer: pending and completed decisions, the oldest evicted first."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +15,6 @@ from navi_core.service.gate.gate import COMPONENTS
 from navi_core.service.learning.experience import Experience, training_reward
 from navi_core.service.learning.trajectory import Trajectory
 from navi_core.service.timed_lock import TimedLock
-
-__all__ = ["ExperienceReplayBuffer", "Sample"]
 
 _LOG = logging.getLogger("navi.service")
 _ROW = np.dtype(

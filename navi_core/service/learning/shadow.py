@@ -1,7 +1,5 @@
 """Shadow evaluation: a candidate and the version in service fly from the same starts in simulation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +9,6 @@ from navi_core.pilots.recovery import Recovery
 from navi_core.policy import NavigationPolicy
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
-
-__all__ = ["ShadowFlight", "ShadowResult"]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,10 @@
 """Metrics of continuous training, over the last hundred updates and over its lifetime."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
-
-__all__ = ["WINDOW", "TrainingMetrics"]
 
 WINDOW = 100
 """Updates of the rolling window."""

@@ -5,15 +5,11 @@ in half precision. The present weights compute the states in between from the la
 2019).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from navi_core.policy.cores.base import State
-
-__all__ = ["Trajectory"]
 
 
 class Trajectory:

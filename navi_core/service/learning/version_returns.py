@@ -1,11 +1,7 @@
 """Returns of a served version by whole episodes, in the order in which they began."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
-
-__all__ = ["Episode", "VersionReturns"]
 
 _EPISODES_PER_DRONE, _EXTRA_EPISODES = 8, 10
 """Once 8 · drones + 10 episodes wait, the oldest is counted unfinished."""

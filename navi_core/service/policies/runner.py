@@ -1,7 +1,5 @@
 """Runners of a policy: any number of drones in one batch, state in and out."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +13,6 @@ from navi_core.errors import ConfigError
 from navi_core.models import ExportedPolicy
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
-
-__all__ = ["Decision", "EagerRunner", "ProgramRunner", "Runner"]
 
 
 @dataclass(frozen=True)

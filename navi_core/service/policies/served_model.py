@@ -1,7 +1,5 @@
 """Served models: checkpoints, versions or aliases of the registry, exported programs; and their successors."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -21,8 +19,6 @@ from navi_core.kernels.rays.cuda import cuda_device
 from navi_core.models import Checkpoint, Registry, export_checkpoint, load_checkpoint, load_exported, load_policy
 from navi_core.record import navi_home
 from navi_core.service.policies.runner import EagerRunner, ProgramRunner, Runner
-
-__all__ = ["AliasFollower", "ServedModel", "checkpoint_file", "load_model", "training_of"]
 
 _LOG = logging.getLogger("navi.service")
 _MAX_PROGRAMS = 64

@@ -1,7 +1,5 @@
 """Sessions of an actor's drones: observation, pending request, recurrent state, auxiliary input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,8 +13,6 @@ from navi_core.service.policies.runner import Runner
 from navi_core.service.wire import Action, DistanceMatrix
 from navi_core.world.goals import relative_goal
 from navi_core.world.occupancy_memory import OccupancyMemory
-
-__all__ = ["Session", "SessionTable", "draw_keys"]
 
 
 @dataclass

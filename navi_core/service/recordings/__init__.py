@@ -1,7 +1,5 @@
 """Recorded sessions: recorder, file, replay by episodes."""
 
-from __future__ import annotations
-
 from navi_core.service.recordings.episodes import RecordedEpisode, list_episodes, trace_episode
 from navi_core.service.recordings.recording import Recorded, Recording, RecordingWriter, record_session
 

@@ -17,8 +17,6 @@ from navi_core.service.wire import DistanceMatrix
 from navi_core.world import spherical_directions
 from navi_core.world.sensor.spherical import denormalise_depth
 
-__all__ = ["RecordedEpisode", "list_episodes", "trace_episode"]
-
 MOST_FRAMES = 100_000
 MOST_RAYS = 2**26
 """Largest numbers in one trace; each ray takes about twenty bytes."""

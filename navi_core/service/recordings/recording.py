@@ -4,8 +4,6 @@ The payload of a frame is the message's MessagePack bytes, its topic that of the
 ("NAVIREC1": frames without mark and check) are read and continued as they are. Nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +15,6 @@ from navi_core.errors import ConfigError, RecordError, WireError
 from navi_core.record.journal import Frame, FrameFormat, Journal, JournalWriter
 from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY, DroneSelector
 from navi_core.service.wire import TOPICS, Message, Subscriber, decode
-
-__all__ = ["FORMATS", "Recorded", "Recording", "RecordingWriter", "record_session"]
 
 FORMATS = (FrameFormat(b"NAVIREC1", checked=False), FrameFormat(b"NAVIREC2"))
 _KIND = "recording of a session"

@@ -1,7 +1,5 @@
 """Viewing: broadcast of a training, discovery of publishers, and the state that viewers show."""
 
-from __future__ import annotations
-
 from navi_core.service.viewing.announcement import Announcement, announced
 from navi_core.service.viewing.broadcast import TrainingBroadcast, WatchedEnv
 from navi_core.service.viewing.digest import Digest

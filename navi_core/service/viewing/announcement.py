@@ -6,8 +6,6 @@ The publisher holds the lock of its note while it lives; the next publisher remo
 killed publisher may belong to another process by now.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -18,8 +16,6 @@ from typing import Any
 
 from navi_core.machine.file_lock import create_locked, is_locked, try_lock
 from navi_core.record import navi_home
-
-__all__ = ["Announcement", "PublisherNote", "announced"]
 
 _MOST_BYTES = 1 << 20
 _MOST_NOTES = 256

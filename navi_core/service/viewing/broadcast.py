@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from navi_core.learn.run.result import Progress
 
-__all__ = ["TrainingBroadcast", "WatchedEnv"]
-
 ANY_PORT = "tcp://127.0.0.1:0"
 _TELEMETRY = "telemetry_event_v2"
 _LISTEN_SECONDS = 0.1

@@ -1,7 +1,5 @@
 """State that a page shows of a stream of messages: observation, trajectory, curves, stages, sessions."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping
@@ -16,8 +14,6 @@ from navi_core.record.thinned_curve import ThinnedCurve
 from navi_core.service.goals import GOAL_EVENT, GoalTable
 from navi_core.service.viewing.layouts import LAYOUTS, PHASES, named, training_event
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
-
-__all__ = ["Digest", "Session"]
 
 MAX_POINTS = 800
 """Points of a curve."""

@@ -7,8 +7,6 @@ A viewer selects a drone upstream: ZeroMQ carries words from a subscriber's sock
 word is 0x02, "drone", and the number as int64 little-endian; the last word of all viewers counts.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 import threading
@@ -19,8 +17,6 @@ from navi_core.config import WireConfig
 from navi_core.errors import WireError
 from navi_core.service.wire import DistanceMatrix, Message, Publisher, Subscriber
 from navi_core.service.wire.sockets import connect, open_socket, readable
-
-__all__ = ["OBSERVATIONS", "TELEMETRY", "DroneSelector", "Feed", "selected_drone"]
 
 _WORD = struct.Struct("<6sq")
 _MARK = b"\x02drone"

@@ -4,8 +4,6 @@ NaN stands for a number that a learner does not have. A payload of a newer publi
 rest is ignored.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -14,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.config import GOAL_TERMS, REWARD_TERMS
-
-__all__ = ["LAYOUTS", "PHASES", "SCENE_EVENT", "SERVICE_LAYOUTS", "named", "payload", "training_event"]
 
 SCENE_EVENT = "actor.scene"
 """Scene of the selected drone; sent before its first observation there."""

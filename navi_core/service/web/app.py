@@ -20,8 +20,6 @@ from navi_core.service.web.hub import Hub, Viewer, pack_message
 if TYPE_CHECKING:
     from fastapi import FastAPI, WebSocket
 
-__all__ = ["MAX_ORDER_BYTES", "STATIC", "Show", "build_app"]
-
 STATIC = Path(__file__).parent / "static"
 MAX_ORDER_BYTES = 4096
 """Longest message that a page may send."""

@@ -4,8 +4,6 @@ Time stops while no page is open, and the drone hovers when the page is silent f
 connection must not fly into a wall.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -18,8 +16,6 @@ from navi_core.errors import ConfigError, DemoError, NaviError
 from navi_core.service.explorer import ExplorerSession
 from navi_core.service.web.hub import Hub
 from navi_core.service.web.stream import map_facts, panorama_arrays, trajectory_array
-
-__all__ = ["ExploreShow"]
 
 _MAP_EVERY = 5
 """Decisions per map."""

@@ -6,8 +6,6 @@ A message is binary: u32 little-endian length of the header, the header as JSON,
 little-endian, padded to 8 bytes. The header's `arrays` list name, dtype, shape, and offset after the header.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -17,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["Hub", "Viewer", "pack_message"]
 
 _DTYPES = ("float32", "uint8", "uint16")
 """Types that a page has typed arrays for."""

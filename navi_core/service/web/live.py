@@ -1,7 +1,5 @@
 """Dashboard: finds running publishers, shows one of them, and follows it through restarts."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json
@@ -21,8 +19,6 @@ from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
 from navi_core.service.web.hub import Hub
 from navi_core.service.web.stream import send_changes
 from navi_core.service.wire import Message
-
-__all__ = ["LiveShow"]
 
 _LOG = logging.getLogger("navi.web")
 SERVICE = "service"

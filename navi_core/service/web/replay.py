@@ -17,8 +17,6 @@ from navi_core.service.web.hub import Hub
 from navi_core.service.web.stream import send_changes
 from navi_core.service.wire import DistanceMatrix
 
-__all__ = ["ReplayShow"]
-
 _TICK = 0.05
 _TURN = 0.1
 """Longest time of reading messages between two updates of the page [s]."""

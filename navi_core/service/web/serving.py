@@ -16,8 +16,6 @@ from navi_core.service.web.app import MAX_ORDER_BYTES, Show, build_app
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["listen", "serve_page", "served_page"]
-
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket.

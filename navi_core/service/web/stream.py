@@ -1,7 +1,5 @@
 """Messages of the page: frames, trajectory, map, curves, sessions."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -11,8 +9,6 @@ import numpy.typing as npt
 from navi_core.service.viewing import Digest
 from navi_core.service.web.hub import Hub
 from navi_core.world.floor.overhead import Overhead
-
-__all__ = ["map_facts", "metres", "panorama_arrays", "send_changes", "trajectory_array"]
 
 
 def metres(depth: npt.NDArray[np.float32], max_distance: float) -> npt.NDArray[np.float32]:

@@ -1,7 +1,5 @@
 """The wire: messages, topics, and their bytes. docs/WIRE.md has everything that a client needs."""
 
-from __future__ import annotations
-
 from navi_core.service.wire.codec import TOPICS, WIRE_VERSION, decode, encode, topic_of
 from navi_core.service.wire.messages import (
     MOST_STEP_ID,

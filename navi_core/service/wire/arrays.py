@@ -4,8 +4,6 @@ Layout: u16 little-endian length of the dtype's name, the name ("float32"), u16 
 little-endian, then the elements in C order, little-endian.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 
@@ -13,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import WireError
-
-__all__ = ["ARRAY_TYPE", "DTYPES", "MOST_AXES", "pack_array", "unpack_array"]
 
 ARRAY_TYPE = 1
 """Code of the MessagePack extension type."""

@@ -27,8 +27,6 @@ from navi_core.service.wire.messages import (
 if TYPE_CHECKING:
     import msgpack
 
-__all__ = ["TOPICS", "WIRE_VERSION", "decode", "encode", "topic_of"]
-
 WIRE_VERSION = 2
 TOPICS: dict[str, tuple[type[Message], ...]] = {
     "distance_matrix_v2": (DistanceMatrix,),

@@ -1,7 +1,5 @@
 """Checks of message fields: values to be sent, and received values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 
@@ -9,8 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import WireError
-
-__all__ = ["Check", "Sizes", "array", "boolean", "number", "size", "text", "whole"]
 
 Sizes = dict[str, int]
 """Lengths of the named axes of one message; the same name means the same length."""

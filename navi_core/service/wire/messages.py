@@ -4,8 +4,6 @@ Axes: B drones of a message, Az and El bins of a panorama, N numbers of an event
 built, so one that exists can be sent. SI units; `timestamp` is seconds since 1970, UTC.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self, get_type_hints
 
@@ -14,22 +12,6 @@ import numpy as np
 from navi_core.config.service import FARTHEST
 from navi_core.errors import WireError
 from navi_core.service.wire.kinds import Check, Sizes, array, boolean, number, size, text, whole
-
-__all__ = [
-    "MESSAGES",
-    "MOST_STEP_ID",
-    "OVERHEAD_SHAPE",
-    "Action",
-    "BatchStepRequest",
-    "BatchStepResult",
-    "DistanceMatrix",
-    "Fault",
-    "Message",
-    "RobotPose",
-    "StepRequest",
-    "StepResult",
-    "TelemetryEvent",
-]
 
 OVERHEAD_SHAPE = (256, 256, 3)
 _MAX_PARTS = 4096

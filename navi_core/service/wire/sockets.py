@@ -21,8 +21,6 @@ from navi_core.service.wire.messages import Message
 if TYPE_CHECKING:
     import zmq
 
-__all__ = ["Publisher", "Subscriber", "bind", "connect", "is_loopback", "open_socket", "readable", "resolved_endpoint"]
-
 _LINGER_MS = 500
 _LAST_PORT = 65535
 _MAX_WORDS = 16

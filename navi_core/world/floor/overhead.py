@@ -1,7 +1,5 @@
 """A scene from above, cut open at the height of flight, and what a drone has seen of its floor."""
 
-from __future__ import annotations
-
 import colorsys
 import math
 from collections.abc import Sequence
@@ -14,8 +12,6 @@ import torch
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.storeys import storey_of
-
-__all__ = ["OVERHEAD_PIXELS", "Overhead", "OverheadMaps", "cut_from_above", "overhead", "tint_seen"]
 
 OVERHEAD_PIXELS = 256
 """Edge of the published picture (the wire's `overhead`)."""

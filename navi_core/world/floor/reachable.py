@@ -7,8 +7,6 @@ larger than they are, the rooms alone are meant (`rooms.py`). Seen from above th
 each storey.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 
@@ -23,8 +21,6 @@ from navi_core.world.field import Field
 from navi_core.world.floor.rooms import rooms_on_open_ground
 from navi_core.world.floor.storeys import find_storeys
 from navi_core.world.heading import cos_sin
-
-__all__ = ["FloorMap", "FloorView", "over_floor"]
 
 _MAX_VOXELS = 200_000_000
 

@@ -6,8 +6,6 @@ that stands on a plane, most flights would begin outside the walls and be paid f
 floor then. Places that are open as a whole, a yard or a street, have no rooms of such a size, and stay as they are.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from weakref import WeakKeyDictionary
@@ -18,8 +16,6 @@ import torch
 
 from navi_core.kernels.floor import label_components
 from navi_core.world.field import Field
-
-__all__ = ["in_rooms", "rooms_on_open_ground"]
 
 _LOG = logging.getLogger("navi.world")
 

@@ -6,14 +6,10 @@ the same columns. Tables, beds, the shelves of a warehouse and stairs are too sm
 split levels have nothing beneath them. A hall of double height has its floor on the lower storey alone.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.floor import label_components
-
-__all__ = ["find_storeys", "storey_of"]
 
 _STOREY_HEIGHT = 1.8
 """Least distance of two floors [m]."""

@@ -4,8 +4,6 @@ The speed limiter sees the sector ahead as that observation shows it after the t
 it: the flight foreseen is at least as fast as the one to come.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +17,6 @@ from navi_core.kernels.structs import Drone, Flights, LookaheadFlight, data_poin
 from navi_core.world.dynamics import Dynamics, limiter_bins, linear_speed
 from navi_core.world.field import Field
 from navi_core.world.sensor.spherical import denormalise_depth
-
-__all__ = ["Foreseen", "HorizonFlight", "KernelFlight", "Start", "depth_ahead"]
 
 _NOTHING = 2.0
 """Normalised depth where nothing is hit."""

@@ -6,8 +6,6 @@ many bins that is cast at the end of the horizon.
 On the CPU one call of C++ does it all, row by row (`csrc/step/lookahead.h`); the same is a tensor program here.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass
@@ -24,8 +22,6 @@ from navi_core.world.lookahead.flight import Foreseen, HorizonFlight, Start
 from navi_core.world.rewards import BAND_START, NEAR_DISTANCE, RewardTerms
 from navi_core.world.sensor.panorama import Panorama, PanoramaReader
 from navi_core.world.sensor.spherical import SphericalSensor
-
-__all__ = ["COARSE", "FlightOutlook", "Past", "sampled"]
 
 COARSE = (24, 6)
 """Azimuth and elevation bins that an outlook casts, and reads of observations."""

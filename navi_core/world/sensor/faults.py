@@ -10,8 +10,6 @@ from navi_core.config import EnvConfig
 from navi_core.world.sensor.noise import SensorFaults
 from navi_core.world.spawning.pool_tensors import SpawnPools
 
-__all__ = ["SensorModel"]
-
 
 class SensorModel:
     """The observations of an environment's rows as its sensor gives them.

@@ -4,8 +4,6 @@ Every draw is a function of (seed, row, episode, decision, ray): a row meets the
 thousand others, and when it is replayed.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -13,8 +11,6 @@ import torch
 from navi_core.config import SensorConfig
 from navi_core.world.counter_random import Purpose, spread, words
 from navi_core.world.sensor.spherical import denormalise_depth, normalise_depth
-
-__all__ = ["SensorFaults"]
 
 _LOW = 2**32 - 1
 

@@ -5,8 +5,6 @@ Elsewhere, and without a compiler, the same is a tensor program of fixed shapes;
 depths to 2e-7 · (1 + 1 / ln(1 + M)).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -20,8 +18,6 @@ from navi_core.world.field import RayHits
 from navi_core.world.rewards import ahead_sector, structure_fractions
 from navi_core.world.sensor.spherical import observation
 from navi_core.world.sensor.tensor_pool import Recycler
-
-__all__ = ["Panorama", "PanoramaReader"]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,7 @@
 """A panorama as an image: near is warm and bright, far is cold and dark, what misses is black."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["panorama_image"]
 
 _STOPS = np.array([0.0, 0.15, 0.3, 0.5, 0.75, 1.0])
 _COLOURS = np.array(

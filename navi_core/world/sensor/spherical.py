@@ -4,16 +4,12 @@ Azimuth i of Az is 2π·i/Az, bin 0 forward; elevation j of El runs from +π/2 (
 included. A ray's flat index is i·El + j.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
 
 from navi_core.errors import ConfigError
 from navi_core.world.field import Field, RayHits
-
-__all__ = ["SphericalSensor", "denormalise_depth", "normalise_depth", "observation", "spherical_directions"]
 
 
 def spherical_directions(azimuth_bins: int, elevation_bins: int) -> torch.Tensor:

@@ -5,15 +5,11 @@ pages would have to be mapped and cleared in every step; here the memory of a te
 nor any view of it, serves the next one.
 """
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np
 import numpy.typing as npt
 import torch
-
-__all__ = ["Recycler"]
 
 _KEPT = 3
 

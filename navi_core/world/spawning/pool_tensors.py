@@ -4,8 +4,6 @@ An entry holds the pose, the readings of its panorama and the observation itself
 a lookup and nothing is cast again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +17,6 @@ from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor.panorama import PanoramaReader
 from navi_core.world.sensor.spherical import SphericalSensor
 from navi_core.world.spawning.spawn_pool import SPAWN_CELL, Verdict, scattered_spawns, spawn_pool
-
-__all__ = ["BODY", "SpawnPools", "build_pools", "drone_state", "initial_state"]
 
 POOL_SIZE = 32
 """Best-scored spawn poses kept per scene; each keeps its observation in memory, as the scattered ones do."""

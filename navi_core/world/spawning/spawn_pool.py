@@ -1,7 +1,5 @@
 """Spawn pools: candidate start poses of a scene, and whether the scene is fit for flight."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,8 +14,6 @@ from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.rewards import ahead_sector, band_end, structure_fractions, structure_of
 from navi_core.world.sensor.spherical import SphericalSensor
-
-__all__ = ["SpawnPool", "Verdict", "scattered_spawns", "scene_verdict", "spawn_pool"]
 
 SPAWN_CELL = 0.2
 """Voxel edge of the connectivity check [m]."""

@@ -1,7 +1,5 @@
 """Start poses and goals that a caller chooses instead of leaving them to the draws."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +8,6 @@ import torch
 from navi_core.errors import ConfigError
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
-
-__all__ = ["StartPoses"]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ import dagster as dg
 from navi_pipeline.defs.automation.nights import JOBS, SCHEDULES
 from navi_pipeline.defs.automation.sensors import SENSORS
 
-__all__ = ["FRESHNESS", "definitions", "with_freshness"]
-
 FRESHNESS = {
     "warehouse": dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_window=timedelta(hours=50)),
     "leaderboard": dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_window=timedelta(hours=50)),

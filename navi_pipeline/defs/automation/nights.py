@@ -23,8 +23,6 @@ from navi_pipeline.lib.nightly.stages import stages_of, summed_up_if_broken, wri
 from navi_pipeline.lib.nightly.summary import write_summary
 from navi_pipeline.settings.nightly import NightlyConfig
 
-__all__ = ["JOBS", "SCHEDULES", "nightly_training", "nightly_validation"]
-
 _STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 _VALIDATION_STAGES = ("preflight", "evaluation", "benchmarks")
 _LATEST = timedelta(hours=1)

@@ -13,8 +13,6 @@ from navi_pipeline.lib.records.documents import content_key
 if TYPE_CHECKING:
     from navi_pipeline.lib.nightly.night import Night
 
-__all__ = ["renewed_by", "renewed_warehouse"]
-
 
 def renewed_by(stage: str, night: "Night") -> list[dg.AssetMaterialization]:
     """Return the materializations of what a stage of a night has renewed; none where it did not come to that.

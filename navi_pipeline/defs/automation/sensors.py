@@ -18,8 +18,6 @@ from navi_pipeline.lib.training.stale_runs import sweep
 if TYPE_CHECKING:
     from navi_pipeline.lib.corpus.scene_plan import SceneSource
 
-__all__ = ["SENSORS", "folder_signature", "new_demonstrations", "new_scenes", "run_failures", "stale_runs"]
-
 _OPEN = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,

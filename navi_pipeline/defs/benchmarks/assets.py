@@ -14,8 +14,6 @@ from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 from navi_pipeline.lib.sweeps.perform import perform_sweep
 from navi_pipeline.settings.sweeps import SweepConfig
 
-__all__ = ["BENCHMARKS", "SweepSettings"]
-
 _STORIES = {
     "raycast_benchmark": "How many rays a second, and how exact? Each tracer on three families of scenes against every "
     "triangle.",

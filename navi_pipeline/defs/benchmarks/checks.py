@@ -7,8 +7,6 @@ from navi_pipeline.defs.partitions import size_partitions
 from navi_pipeline.lib.orchestration.clock import worked_as
 from navi_pipeline.lib.sweeps.perform import read_sweep
 
-__all__ = ["OUTCOMES"]
-
 
 def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
     @dg.asset_check(

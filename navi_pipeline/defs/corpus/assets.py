@@ -26,16 +26,6 @@ from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
 
-__all__ = [
-    "DEFAULT_SCENES",
-    "CompileSettings",
-    "SceneSettings",
-    "compiled_scene",
-    "corpus",
-    "scene_quality",
-    "scene_sources",
-]
-
 OWNERS = ["team:navi"]
 
 DEFAULT_SCENES: dict[str, Any] = {"family": "apartment", "train": 16, "validation": 12, "test": 16}

@@ -7,8 +7,6 @@ from navi_pipeline.defs.partitions import scene_partitions
 from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows, read_corpus, scene_card
 from navi_pipeline.lib.orchestration.clock import worked
 
-__all__ = ["corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"]
-
 
 @dg.asset_check(
     asset=compiled_scene,

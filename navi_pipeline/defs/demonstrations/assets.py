@@ -19,8 +19,6 @@ from navi_pipeline.lib.records.documents import content_key
 from navi_pipeline.lib.reports.charts import histogram_chart, panorama_picture
 from navi_pipeline.lib.reports.pages import embedded_charts, embedded_picture, markdown_table
 
-__all__ = ["ExpertSettings", "demonstrations", "expert_demonstrations", "recorded_demonstrations"]
-
 
 class ExpertSettings(dg.Config):
     """How the teacher flies; sensor and drone are the profile's."""

@@ -7,8 +7,6 @@ from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.lib.corpus.demonstrations import read_demonstrations, read_expert, read_recorded
 from navi_pipeline.lib.orchestration.clock import worked
 
-__all__ = ["demonstrations_can_be_learned_from", "recordings_are_good", "teacher_flies_safely"]
-
 _MOST_COLLISIONS = 10.0
 
 

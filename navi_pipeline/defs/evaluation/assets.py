@@ -30,8 +30,6 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
 
-__all__ = ["EvaluationSettings", "baseline_evaluation", "leaderboard", "policy_evaluation", "ranked"]
-
 
 class EvaluationSettings(dg.Config):
     """The protocol's size; everything else is the engine's default."""

@@ -12,14 +12,6 @@ from navi_pipeline.lib.evaluation.baselines import ranking, read_baselines
 from navi_pipeline.lib.evaluation.scoring import read_verdict
 from navi_pipeline.lib.orchestration.clock import worked
 
-__all__ = [
-    "baselines_keep_their_order",
-    "beats_forward_plus",
-    "beats_random",
-    "collides_less_than_random",
-    "everybody_is_ranked",
-]
-
 
 def _comparison(context: dg.AssetCheckExecutionContext, pilot: str, metric: str) -> dict[str, Any]:
     return dict(read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric])

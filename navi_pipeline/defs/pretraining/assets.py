@@ -9,8 +9,6 @@ from navi_pipeline.defs.partitions import GPU, profile_partitions
 from navi_pipeline.lib.orchestration.clock import worked
 from navi_pipeline.lib.training.training_step import materialize_policy
 
-__all__ = ["CloningSettings", "bc_policy"]
-
 
 class CloningSettings(dg.Config):
     """Settings of a cloning run; the others come from the profile's preset."""

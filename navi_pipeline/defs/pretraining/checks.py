@@ -7,8 +7,6 @@ from navi_pipeline.defs.pretraining.assets import bc_policy
 from navi_pipeline.lib.orchestration.clock import worked
 from navi_pipeline.lib.training.policies import cloning_curve_of, read_policy
 
-__all__ = ["clone_has_learned"]
-
 
 @dg.asset_check(
     asset=bc_policy,

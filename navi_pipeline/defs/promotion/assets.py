@@ -15,8 +15,6 @@ from navi_pipeline.lib.reports.pages import markdown_table
 from navi_pipeline.lib.training.policies import read_policy
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
-__all__ = ["promoted_model"]
-
 
 @dg.asset(
     group_name="promotion",

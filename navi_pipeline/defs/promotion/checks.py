@@ -8,8 +8,6 @@ from navi_pipeline.defs.promotion.assets import promoted_model
 from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.orchestration.clock import worked
 
-__all__ = ["champion_loads"]
-
 
 @dg.asset_check(
     asset=promoted_model,

@@ -16,8 +16,6 @@ from navi_pipeline.lib.studies.catalogue import find_study, over_scenes
 from navi_pipeline.lib.studies.perform import perform_study
 from navi_pipeline.lib.studies.trial import partition_of
 
-__all__ = ["STUDY_NAMES", "StudySettings", "study", "study_partitions", "trial", "trial_partitions"]
-
 STUDY_NAMES = ("quick", "ppo", "grpo", "dqn", "ppo_speed")
 """Studies of the catalogue; a test holds the two together, because the catalogue is not imported at load."""
 

@@ -10,8 +10,6 @@ from navi_pipeline.lib.orchestration.clock import worked_as
 from navi_pipeline.lib.training.policies import ALGORITHMS, asset_name, parse_start
 from navi_pipeline.lib.training.training_step import materialize_policy
 
-__all__ = ["POLICIES", "TrainingSettings"]
-
 _CHILD = (
     "Runs in a child process that is stopped with the step; a run that was killed resumes from its last checkpoint; "
     "a finished run of the same configuration is reused."

@@ -8,8 +8,6 @@ from navi_pipeline.lib.orchestration.clock import worked_as
 from navi_pipeline.lib.training.policies import curve_of, read_policy
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
-__all__ = ["FINITE", "RISES"]
-
 
 def _metrics_are_finite(algorithm: str, asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
     @dg.asset_check(

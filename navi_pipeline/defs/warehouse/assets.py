@@ -15,8 +15,6 @@ from navi_pipeline.lib.records.documents import content_key
 from navi_pipeline.lib.reports.pages import markdown_table
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
-__all__ = ["folded_in", "warehouse"]
-
 
 @dg.asset(
     group_name="warehouse",

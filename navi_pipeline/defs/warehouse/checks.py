@@ -8,8 +8,6 @@ from navi_pipeline.lib.orchestration.clock import worked
 from navi_pipeline.lib.warehouse.database import count_duplicate_keys
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
-__all__ = ["every_row_counts_once", "nothing_in_quarantine"]
-
 
 @dg.asset_check(asset=warehouse, description="No segment was refused.")
 @worked

@@ -1,14 +1,10 @@
 """Catalogue of ablation variants."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from navi_core.errors import ConfigError
-
-__all__ = ["BASE", "VARIANTS", "Variant", "find_variants"]
 
 BASE = "base"
 """The variant that the others are compared with."""

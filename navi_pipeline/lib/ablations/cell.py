@@ -27,8 +27,6 @@ from navi_pipeline.lib.training.supervised import interruption, run_supervised
 from navi_pipeline.lib.training.trainer_client import require_whole
 from navi_pipeline.settings.ablations import AblationConfig
 
-__all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
-
 _VERSION = 1
 _ASSET = "ablation"
 """Asset of the runs' keys."""

@@ -22,8 +22,6 @@ from navi_pipeline.settings.ablations import AblationConfig
 if TYPE_CHECKING:
     from navi_core.evaluate import SeedComparison
 
-__all__ = ["AblationResult", "perform_ablation"]
-
 _METRIC = "c_vis_auc"
 
 

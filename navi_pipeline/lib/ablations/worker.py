@@ -1,7 +1,5 @@
 """A cell in a process of its own, whose children are this cell's alone (`python -m … NAME VARIANT SEED SETTINGS`)."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
@@ -14,8 +12,6 @@ from navi_pipeline.lib.ablations.catalogue import Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, run_cell
 from navi_pipeline.lib.training.supervised import run_supervised
 from navi_pipeline.settings.ablations import AblationConfig
-
-__all__ = ["run_cell_in_child"]
 
 _GRACE = 60.0
 """Time that a cell's process has to end [s]: its trainer is given 30 s for a checkpoint."""

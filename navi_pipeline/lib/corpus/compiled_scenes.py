@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from navi_core.scenes import Scene
     from navi_core.world import Field
 
-__all__ = [
-    "compile_source",
-    "corpus_path",
-    "corpus_rows",
-    "due_scenes",
-    "load_split",
-    "read_corpus",
-    "scene_card",
-    "scene_paths",
-    "unchanged",
-    "write_corpus",
-]
-
-
 _CARD = "3"
 """Another one where the card of the same scene changes; older cards are made again."""
 

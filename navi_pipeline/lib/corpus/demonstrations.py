@@ -1,7 +1,5 @@
 """Demonstrations of a profile: a teacher's flights, recordings of people, and both together."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -15,18 +13,6 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
 from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.training.trainer_client import run_navi
-
-__all__ = [
-    "action_statistics",
-    "expert_config",
-    "fly_expert",
-    "gather_demonstrations",
-    "read_demonstrations",
-    "read_expert",
-    "read_recorded",
-    "recordings_folder",
-    "take_recordings",
-]
 
 _TAKEN = 2
 """Counts up where the same files would become another dataset: 2 looks into subfolders."""

@@ -15,20 +15,6 @@ from navi_pipeline.lib.records.documents import pipeline_folder, read_document, 
 if TYPE_CHECKING:
     from navi_core.scenes import Mesh
 
-__all__ = [
-    "RESOLUTION",
-    "SceneSource",
-    "as_rows",
-    "chosen_settings",
-    "load_source",
-    "mesh_hash",
-    "plan_path",
-    "plan_scenes",
-    "plan_settings",
-    "read_plan",
-    "write_plan",
-]
-
 RESOLUTION = 256
 """Resolution that planned scenes are compiled with, where nobody names another."""
 

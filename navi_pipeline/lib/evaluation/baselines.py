@@ -16,8 +16,6 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult
 
-__all__ = ["Baselines", "fly_baselines", "ranking", "read_baselines", "worth_drawing"]
-
 _SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
           "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes", "decisions",
           "split")  # fmt: skip

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult
     from navi_core.models import ModelVersion, Registry
 
-__all__ = ["ALIAS", "challenge", "lineage_of", "open_registry"]
-
 ALIAS = "champion"
 """The alias that policies challenge."""
 

@@ -19,22 +19,6 @@ if TYPE_CHECKING:
     from navi_core.models import ModelVersion
     from navi_core.scenes import Scene
 
-__all__ = [
-    "PILOTS",
-    "Score",
-    "SplitScenes",
-    "comparison_row",
-    "draw_flights",
-    "flown",
-    "flown_policy",
-    "own_networks_of",
-    "read_verdict",
-    "result_row",
-    "score_policy",
-    "summary_rows",
-    "write_verdict",
-]
-
 PILOTS = ("random", "forward-plus")
 """Pilots that every policy is compared with."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.models import ModelVersion, Registry
 
-__all__ = ["ASSET", "Start", "choose_start"]
-
 ASSET = "nightly"
 """Asset of a night's runs, with which their names begin."""
 

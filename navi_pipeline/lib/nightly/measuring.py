@@ -1,7 +1,5 @@
 """Evaluation, benchmarks with drift, and the gated promotion of a night."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -13,8 +11,6 @@ from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.training import night_policy
 from navi_pipeline.lib.records.logs import BenchmarkLog
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["BENCHMARK", "benchmarks", "evaluation", "promotion"]
 
 BENCHMARK = "nightly"
 """Name under which the night's cells are recorded."""

@@ -6,8 +6,6 @@ A hard gate that does not hold ends the night's work: what follows is skipped, a
 the same. A soft gate is a warning.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -23,8 +21,6 @@ from navi_core.errors import ConfigError, NaviError, RunError
 from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.records.logs import pipeline_log
 from navi_pipeline.settings.nightly import NightlyConfig
-
-__all__ = ["Gate", "Night", "Stage", "Status", "night_lock", "night_name", "read_night"]
 
 Status = Literal["passed", "warned", "failed", "skipped"]
 _BESIDE = ("compact_segments", "training_hour", "validation_hour", "time_zone")

@@ -1,7 +1,5 @@
 """Preflight of a night: disk, corpus, warehouse, weights, other runs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -18,8 +16,6 @@ from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.settings import preset_settings
 from navi_pipeline.lib.training.stale_runs import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["preflight"]
 
 
 def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:

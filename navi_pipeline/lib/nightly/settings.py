@@ -1,7 +1,5 @@
 """Settings of a night: small defaults for a short one, a file, single assignments."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,8 +8,6 @@ from typing import Any
 from navi_core.config import TrainConfig, parse_config
 from navi_core.presets import merge, parse_assignments, read_config_file, resolve_config
 from navi_pipeline.settings.nightly import NightlyConfig
-
-__all__ = ["SMALL_MINUTES", "nightly_config", "preset_settings"]
 
 SMALL_MINUTES = 60.0
 """Length up to which a night is a small one [min]."""

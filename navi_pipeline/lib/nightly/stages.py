@@ -1,7 +1,5 @@
 """The stages of a night in order."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +12,6 @@ from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.summary import write_summary
 from navi_pipeline.lib.nightly.training import bounded_training, resume_proof
 from navi_pipeline.settings.nightly import NightlyConfig
-
-__all__ = ["run_night", "stages_of", "summed_up_if_broken", "written_off"]
 
 
 def stages_of(config: NightlyConfig) -> dict[str, Work]:

@@ -1,7 +1,5 @@
 """The morning's summary: one verdict, every gate with its figures, in Markdown and as a page that stands alone."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,6 @@ from navi_pipeline.lib.reports.pages import (
 )
 from navi_pipeline.lib.training.policies import curve_of
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["summary_paths", "write_summary"]
 
 _WORDS = {"passed": "passed", "warned": "passed with warnings", "failed": "failed"}
 

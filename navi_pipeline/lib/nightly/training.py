@@ -1,7 +1,5 @@
 """Bounded training of a night, and the proof that its run resumes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,6 @@ from navi_pipeline.lib.training.monitor import Monitor
 from navi_pipeline.lib.training.stale_runs import wait_for_run
 from navi_pipeline.lib.training.trainer_client import train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["bounded_training", "night_policy", "night_settings", "resume_proof"]
 
 
 def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:

@@ -12,8 +12,6 @@ from navi_pipeline.lib.nightly.night import Gate
 if TYPE_CHECKING:
     from navi_core.service.viewing.announcement import Announcement
 
-__all__ = ["ViewerProbe"]
-
 _PATIENCE_SECONDS = 30.0
 """An update of a large network may last several seconds; within one there is only a heartbeat."""
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-__all__ = ["Work", "now", "reset_work", "work_by_name", "worked", "worked_as"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -1,7 +1,5 @@
 """Failed runs of Dagster as rows of `events`, so that SQL knows them too."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from navi_core.config import parse_config
@@ -12,8 +10,6 @@ from navi_pipeline.lib.nightly.stages import stages_of
 from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
 from navi_pipeline.lib.records.logs import pipeline_log
 from navi_pipeline.settings.nightly import NightlyConfig
-
-__all__ = ["record_failure"]
 
 
 def record_failure(

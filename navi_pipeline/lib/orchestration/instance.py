@@ -16,8 +16,6 @@ from navi_pipeline.lib.records.documents import PACKAGE, shipped_folder
 if TYPE_CHECKING:
     import dagster as dg
 
-__all__ = ["PROCESS_TAG", "dagster_home", "open_instance", "process_mark", "what_is_missing"]
-
 PROCESS_TAG = "navi/process"
 """Tag of a run: the machine it was launched on; where a command works on it itself, that command's `process_mark`."""
 

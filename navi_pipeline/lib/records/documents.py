@@ -1,7 +1,5 @@
 """JSON documents between assets, hashes of plain data, and folders of the package."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -10,8 +8,6 @@ from typing import Any
 from navi_core.errors import RecordError
 from navi_core.record.durable import write_durably
 from navi_core.record.home import navi_home
-
-__all__ = ["PACKAGE", "content_key", "pipeline_folder", "read_document", "shipped_folder", "write_document"]
 
 PACKAGE = Path(__file__).resolve().parents[2]
 """Folder of the package."""

@@ -10,8 +10,6 @@ from typing import Any, Literal
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog, outbox_path, row_context
 
-__all__ = ["OUTCOMES", "BenchmarkLog", "Outcome", "pipeline_log"]
-
 
 def pipeline_log(run_id: str, *, seed: int | None = None, config_hash: str | None = None) -> MetricLog:
     """Return a metric log with the full context of every row.

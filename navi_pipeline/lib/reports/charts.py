@@ -10,17 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "CLONING_PANELS",
-    "REWARD_PANELS",
-    "curve_charts",
-    "histogram_chart",
-    "interval_chart",
-    "line_chart",
-    "panorama_picture",
-    "scatter_chart",
-]
-
 _COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#787774", "#337ea9", "#9f6b53")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 300, 56, 34, 12, 12
 _INTERVAL_LEFT, _ROW, _LETTER = 200, 24, 7

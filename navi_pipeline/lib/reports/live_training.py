@@ -14,8 +14,6 @@ from navi_core.record.thinned_curve import ThinnedCurve
 from navi_pipeline.lib.reports.charts import REWARD_PANELS, curve_charts
 from navi_pipeline.lib.reports.pages import embedded_charts
 
-__all__ = ["LiveTraining"]
-
 _LOG = logging.getLogger("navi.pipeline")
 
 _STEP = re.compile(r"\bstep ([\d,]+)(?:/([\d,]+))?  ")

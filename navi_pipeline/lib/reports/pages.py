@@ -1,7 +1,5 @@
 """Pages and tables of reports: one self-contained HTML file each, and markdown for the metadata of assets."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,19 +8,6 @@ from pathlib import Path
 from navi_core.errors import RecordError, printable
 from navi_core.record import navi_home
 from navi_core.record.durable import write_durably
-
-__all__ = [
-    "Part",
-    "embedded_charts",
-    "embedded_picture",
-    "html_page",
-    "markdown_table",
-    "reports_folder",
-    "section",
-    "table_part",
-    "text_part",
-    "write_page",
-]
 
 Part = str
 """A piece of HTML."""

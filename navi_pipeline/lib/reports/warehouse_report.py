@@ -1,7 +1,5 @@
 """Report of a warehouse: one self-contained HTML page with rankings, curves, comparisons and drift."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -18,8 +16,6 @@ from navi_pipeline.lib.reports.pages import Part, reports_folder, section, table
 from navi_pipeline.lib.warehouse.database import records
 from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["run_report"]
 
 _RUNS, _SUBJECTS, _MAPS, _POINTS = 6, 12, 6, 300
 _BEST_TRIALS = "Best trials: of one seed each, chosen from many; expect less of them"

@@ -1,7 +1,5 @@
 """Audit of a finished study: lost, doubled or changed trials."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -9,8 +7,6 @@ from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_pipeline.lib.studies.spaces import search_space
 from navi_pipeline.lib.studies.trial import partition_of
 from navi_pipeline.settings.studies import StudyConfig
-
-__all__ = ["audit_faults"]
 
 
 def audit_faults(

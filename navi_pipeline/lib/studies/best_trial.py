@@ -15,8 +15,6 @@ from navi_pipeline.lib.studies.trial_queue import TrialQueue, number_of
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["pick_trial", "selection_note", "trials_compared", "write_preset"]
-
 
 def pick_trial(queue: TrialQueue, number: int | None = None) -> FrozenTrial:
     """Return the best feasible trial, of a front the one best by the first objective, or the trial of a number.

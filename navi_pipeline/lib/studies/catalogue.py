@@ -1,7 +1,5 @@
 """Catalogue of studies; others are files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,6 @@ from navi_core.errors import ConfigError, RunError
 from navi_core.presets import merge, read_config_file
 from navi_pipeline.lib.records.documents import content_key
 from navi_pipeline.settings.studies import StudyConfig
-
-__all__ = ["STUDIES", "find_study", "over_scenes"]
 
 _FLIGHT = {
     "preset": "quick",

@@ -1,7 +1,5 @@
 """A training run's metrics while it runs, read from the segments that its trainer leaves in the outbox."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -12,8 +10,6 @@ from typing import Any
 from navi_core.record import outbox_path
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings.studies import ObjectiveConfig
-
-__all__ = ["RunCurve"]
 
 
 class RunCurve:

@@ -1,7 +1,5 @@
 """HTML page of a study: progress, best trials, importances."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings
@@ -13,8 +11,6 @@ from navi_pipeline.lib.reports.charts import line_chart, scatter_chart
 from navi_pipeline.lib.reports.pages import Part, reports_folder, section, table_part, text_part, write_page
 from navi_pipeline.lib.studies.best_trial import selection_note, trials_compared
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
-
-__all__ = ["history_chart", "importances", "write_study_page"]
 
 _CURVES = 8
 _SCATTERS = 8

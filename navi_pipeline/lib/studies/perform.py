@@ -22,8 +22,6 @@ from navi_pipeline.settings.studies import StudyConfig
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["StudyResult", "perform_study", "study_result"]
-
 _GRACE = 90.0
 """Time that a worker has to let its trainer checkpoint [s]."""
 _RESTARTS = 20

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-__all__ = ["SlotHyperband"]
-
 
 class SlotHyperband(HyperbandPruner):
     """Optuna's pruner, whose brackets are of slots; an attempt that was lost competes with nobody.

@@ -15,8 +15,6 @@ from navi_pipeline.lib.studies.trial_queue import TrialQueue, constraint_values,
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["record_study", "record_trials", "trial_row"]
-
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 
 

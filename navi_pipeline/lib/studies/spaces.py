@@ -14,8 +14,6 @@ from navi_pipeline.settings.studies import ChoiceParameter, FloatParameter, IntP
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-__all__ = ["SPACES", "check_space", "corner_config", "draw", "search_space", "trial_config", "trial_settings"]
-
 _RATE = FloatParameter(low=1e-4, high=3e-3, log=True)
 _ENTROPY = FloatParameter(low=1e-4, high=3e-2, log=True)
 

@@ -15,8 +15,6 @@ from navi_pipeline.settings.studies import StudyConfig
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["open_storage", "repair_journal", "studies_folder", "study_folder"]
-
 _CHUNK = 1 << 16
 
 

@@ -23,8 +23,6 @@ from navi_pipeline.settings.studies import ObjectiveConfig, StudyConfig
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-__all__ = ["ASSET", "partition_of", "run_trial"]
-
 ASSET = "trial"
 """Asset in the keys of the runs, and of their partitions in Dagster."""
 _OUT_OF_MEMORY = ("out of memory", "MemoryError", "Cannot allocate memory", "can't allocate memory")

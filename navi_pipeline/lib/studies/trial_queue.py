@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, Trial
 
-__all__ = ["HINDERED", "INTERRUPTED", "LOST", "TrialQueue", "known_studies", "read_study"]
-
 LOST = "its worker was lost"
 """Reason of a trial whose worker died."""
 INTERRUPTED = "interrupted"

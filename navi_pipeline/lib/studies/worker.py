@@ -1,7 +1,5 @@
 """A worker of a study: takes trials until there are none, a process of its own (`python -m … NAME`)."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
@@ -13,8 +11,6 @@ from navi_pipeline.lib.studies.rows import record_trials
 from navi_pipeline.lib.studies.trial import Train, run_trial
 from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
 from navi_pipeline.lib.training.trainer_client import train_in_child
-
-__all__ = ["work"]
 
 
 def work(

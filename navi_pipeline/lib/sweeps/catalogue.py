@@ -1,7 +1,5 @@
 """Catalogue of sweeps: factors, levels, and the size of a cell in either profile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +9,6 @@ from navi_core.errors import ConfigError
 from navi_core.presets import merge
 from navi_pipeline.lib.sweeps.cells import Cell, read_train
 from navi_pipeline.settings.sweeps import SweepConfig
-
-__all__ = ["SWEEPS", "Scenery", "Sweep", "find_sweep"]
 
 RESOLUTIONS = ((256, 48), (384, 72), (512, 96), (768, 144))
 CORES = ("mamba2", "gru", "mambapy")

@@ -4,8 +4,6 @@ Memory that runs out, a crash and a time-out are outcomes that are recorded like
 sweep itself ends it, and then it goes on with the first cell that has no outcome yet.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import sys
@@ -23,8 +21,6 @@ from navi_pipeline.lib.records.logs import BenchmarkLog
 from navi_pipeline.lib.records.logs import Outcome as Status
 from navi_pipeline.lib.training.supervised import interruption, run_supervised
 from navi_pipeline.settings.sweeps import SweepConfig
-
-__all__ = ["UNITS", "Cell", "Outcome", "Status", "cell_key", "read_train", "run_cells"]
 
 UNITS = {
     "steps_per_second": "1/s",

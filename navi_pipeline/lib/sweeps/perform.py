@@ -1,7 +1,5 @@
 """Sweep run, from its settings to its report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +15,6 @@ from navi_pipeline.lib.sweeps.cells import Outcome, run_cells
 from navi_pipeline.lib.sweeps.summary import INCUMBENT, Verdict, core_verdicts, level_rows
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings.sweeps import SweepConfig
-
-__all__ = ["SweepResult", "perform_sweep", "read_sweep", "training_scenery"]
 
 TRAINING_SCENES = 4
 """Training scenes of the corpus that the cells fly in."""

@@ -1,15 +1,11 @@
 """Summary of a sweep: one row per level, and the promotion checklist of temporal cores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from navi_pipeline.lib.sweeps.cells import Outcome
-
-__all__ = ["Difference", "Verdict", "core_verdicts", "level_rows", "paired_difference"]
 
 INCUMBENT = "mamba2"
 """The default core, which the others challenge."""

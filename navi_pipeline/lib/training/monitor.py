@@ -1,13 +1,9 @@
 """Progress monitor of a trainer, by its printed lines: time, step, speed, stall."""
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
-
-__all__ = ["Monitor"]
 
 _STEP = re.compile(r"\bstep ([\d,]+)")
 _SPEED = re.compile(r"steps/s ([\d,.]+)")

@@ -18,19 +18,6 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "ALGORITHMS",
-    "asset_name",
-    "cloning_curve_of",
-    "curve_of",
-    "known_policies",
-    "parse_start",
-    "policy_name",
-    "read_policy",
-    "train_policy",
-    "training_config",
-]
-
 ALGORITHMS: tuple[str, ...] = ("ppo", "grpo", "dqn")
 """Reinforcement learners, the one that challenges the champion first."""
 

@@ -28,8 +28,6 @@ from navi_pipeline.lib.records.documents import content_key, pipeline_folder
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-__all__ = ["RAY_ADDRESS", "run_ray_job"]
-
 RAY_ADDRESS = "http://127.0.0.1:8265"
 """Address of Ray's job server, unless NAVI_RAY_ADDRESS is set."""
 _KEY = "navi_command"

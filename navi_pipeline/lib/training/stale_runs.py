@@ -1,7 +1,5 @@
 """Runs that nobody works on any more: found by their locks, noted in the warehouse, ended when orphaned."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -17,8 +15,6 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.records.logs import pipeline_log
 from navi_pipeline.lib.training.supervised import SUPERVISOR
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-__all__ = ["SweepReport", "orphaned_trainers", "runs_in_use", "sweep", "wait_for_run"]
 
 LOCK_PATIENCE = 60.0
 """Time that a run is waited for which another process holds [s]: a trainer that was stopped writes a checkpoint."""

@@ -5,8 +5,6 @@ run nor a killed worker leaves one behind. Cancelling sends SIGTERM to the group
 checkpoints and exits), and SIGKILL after a grace period.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -22,8 +20,6 @@ from pathlib import Path
 from typing import IO
 
 from navi_core.presets import environment_overrides
-
-__all__ = ["SUPERVISOR", "disk_is_full", "interruption", "run_supervised"]
 
 SUPERVISOR = "SUPERVISED_BY"
 """Environment variable of a child that names its supervisor, to distinguish an orphan from a separate run."""

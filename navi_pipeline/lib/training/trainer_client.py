@@ -5,8 +5,6 @@ keeps a second trainer out. A child that ends with one of Navi's own errors is n
 once more would not help.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -18,8 +16,6 @@ from navi_core.errors import ConfigError, RunError
 from navi_pipeline.lib.records.documents import pipeline_folder, write_document
 from navi_pipeline.lib.training.ray_jobs import run_ray_job
 from navi_pipeline.lib.training.supervised import run_supervised
-
-__all__ = ["ended_of_itself", "require_whole", "run_navi", "train_in_child"]
 
 
 def train_in_child(

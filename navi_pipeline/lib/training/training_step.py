@@ -1,7 +1,5 @@
 """Body of every training asset: training in a child process, and its metadata."""
 
-from __future__ import annotations
-
 import math
 import sys
 from typing import Any
@@ -15,8 +13,6 @@ from navi_pipeline.lib.reports.pages import embedded_charts
 from navi_pipeline.lib.training.monitor import Monitor
 from navi_pipeline.lib.training.policies import Start, cloning_curve_of, curve_of, train_policy
 from navi_pipeline.settings.nightly import NightlyConfig
-
-__all__ = ["materialize_policy"]
 
 STALL_MINUTES: float = NightlyConfig.model_fields["stall_minutes"].default
 """Time without progress after which a training is ended [min]: that of nights."""

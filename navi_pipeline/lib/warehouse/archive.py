@@ -25,8 +25,6 @@ from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Archive", "count_rows", "drop_experiences", "last_migration", "thin", "thin_runs"]
-
 _TABLES = (*NATURAL_KEYS, "segments")
 _VERSION = 1
 

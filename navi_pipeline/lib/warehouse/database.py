@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
 
-__all__ = ["count_duplicate_keys", "open_database", "records", "remedy"]
-
 _CLOSED: dict[str, Any] = {"enable_external_access": False}
 """A reader's query reads the file alone: no other files, no extensions from the network, no COPY … TO."""
 

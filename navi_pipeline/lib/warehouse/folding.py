@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from navi_pipeline.lib.warehouse.segments import Segment
 
-__all__ = ["fold_segments", "replace_rows", "table_columns"]
-
 Part = tuple[int, Any, bool]
 """Rows, their values or the value that they share, and whether it is shared."""
 

@@ -18,8 +18,6 @@ from navi_pipeline.lib.warehouse.segments import Segment, read_segment
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["IngestReport", "Outbox", "folding_order"]
-
 _BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
 """Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""
 

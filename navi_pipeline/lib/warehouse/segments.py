@@ -3,8 +3,6 @@
 Rows are parsed at once and converted column by column; a fault is reported with its line and column.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable
@@ -16,8 +14,6 @@ from typing import Any
 
 from navi_core.errors import RecordError
 from navi_core.record.schema import NATURAL_KEYS, SEGMENT_VERSION
-
-__all__ = ["Segment", "read_segment"]
 
 _CONTEXT = ("seed", "hardware", "versions", "revision", "config_hash")
 

@@ -19,8 +19,6 @@ from navi_pipeline.lib.warehouse.database import open_database
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["is_current", "open_snapshot", "publish", "write_ahead_log"]
-
 
 def write_ahead_log(database: Path) -> Path:
     """Return where DuckDB keeps the write-ahead log of a database."""

@@ -16,8 +16,6 @@ from navi_pipeline.lib.records.documents import shipped_folder
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["NewerWarehouseError", "SavedQuery", "apply_sql", "require_known", "saved_queries", "sql_folder", "sql_hash"]
-
 _MEANINGS = "columns.yaml"
 _MIGRATION = re.compile(r"(\d{3})_([a-z0-9_]+)\.sql")
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
 
-__all__ = ["CompactReport", "IngestReport", "ReadOnlyWarehouseError", "Warehouse"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -6,14 +6,10 @@ those where Gazebo itself keeps models. Only files below one of these folders ar
 them; in Gazebo's own folders links are the user's, and may.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import urllib.parse
 from pathlib import Path
-
-__all__ = ["VARIABLES", "ModelFinder", "path_below"]
 
 VARIABLES = (
     "GZ_SIM_RESOURCE_PATH",

@@ -22,18 +22,6 @@ from navi_core.scenes.readers.gazebo.poses import Matrix, Scope, is_true, number
 from navi_core.scenes.readers.gazebo.shapes import SHAPES
 from navi_core.scenes.readers.xml_files import first_child, read_xml
 
-__all__ = [
-    "MAX_REACH",
-    "WORLD_SUFFIXES",
-    "World",
-    "WorldShape",
-    "has_true_child",
-    "is_world",
-    "is_world_name",
-    "plan_world",
-    "too_far",
-]
-
 WORLD_SUFFIXES = (".world", ".sdf")
 """How the files' names end; an .sdf may also be a model."""
 MAX_REACH = 2500.0

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 
-__all__ = ["Matrix", "Scope", "inverse", "is_true", "numbers", "read_pose"]
-
 Matrix = npt.NDArray[np.float64]
 
 

@@ -1,7 +1,5 @@
 """The simple shapes of SDF as triangles: box, cylinder, cone, capsule, sphere, ellipsoid, plane, polyline."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -10,8 +8,6 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gazebo.poses import numbers
 from navi_core.scenes.readers.part import triangulate
-
-__all__ = ["SHAPES", "plane_corners", "shape_triangles"]
 
 Surface = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 

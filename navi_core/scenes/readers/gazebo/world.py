@@ -4,8 +4,6 @@ Parts that cannot be placed are left out with a warning; a world with hardly any
 A world is in metres with +Z up. As in Gazebo, the unit of a COLLADA mesh counts and its up axis does not.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +19,6 @@ from navi_core.scenes.readers.gazebo.plan import MAX_REACH, World, WorldShape, h
 from navi_core.scenes.readers.gazebo.poses import Matrix, numbers
 from navi_core.scenes.readers.gazebo.shapes import shape_triangles
 from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
-
-__all__ = ["read_world"]
 
 _LEVEL = 0.99
 """Cosine of the angle to the vertical from which on a plane's normal is that of a ground."""
