@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from navi_core.cli.evaluate import Json, Noisy, NoRecord, Protocol, Resolution, Scenes, Seed, Starts, Steps
-from navi_core.terminal.progress import progress_bar
-from navi_core.terminal.table import print_json
+from navi_core.terminal import print_json, progress_bar
 
 
 def baselines(

@@ -15,8 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from navi_core.bench import BENCHMARKS
 from navi_core.bench.report import Option, Report, machine
 from navi_core.cli.baselines import baselines
-from navi_core.terminal.progress import progress_bar
-from navi_core.terminal.table import console, print_facts, print_json, print_table
+from navi_core.terminal import console, print_facts, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.bench.report import Table

@@ -29,7 +29,7 @@ from navi_core.cli.evaluate import (
     print_sentences,
     run_name,
 )
-from navi_core.terminal.table import print_json
+from navi_core.terminal import print_json
 
 if TYPE_CHECKING:
     from navi_core.evaluate import Comparison, SeedComparison

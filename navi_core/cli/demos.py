@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.cli.explore import record_by_hand
-from navi_core.terminal.progress import progress_bar
-from navi_core.terminal.table import print_json, print_records
+from navi_core.terminal import print_json, print_records, progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.errors import as_argument, printable
-from navi_core.terminal.progress import progress_bar
-from navi_core.terminal.table import console, print_json, print_table
+from navi_core.terminal import console, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.terminal.progress import progress_bar
-from navi_core.terminal.table import print_json, print_table
+from navi_core.terminal import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig

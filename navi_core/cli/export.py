@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from navi_core.terminal.table import print_json
+from navi_core.terminal import print_json
 
 _SUFFIXES = {"onnx": ".onnx", "aoti": ".pt2", "safetensors": ".safetensors"}
 

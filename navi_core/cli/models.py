@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from navi_core.terminal.table import console, print_facts, print_json, print_table
+from navi_core.terminal import console, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion, Registry

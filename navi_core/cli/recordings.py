@@ -9,8 +9,7 @@ import typer
 
 from navi_core.cli.page import Browser, Host, Port, open_page
 from navi_core.errors import as_argument
-from navi_core.terminal.progress import progress_bar
-from navi_core.terminal.table import print_facts, print_json, print_records
+from navi_core.terminal import print_facts, print_json, print_records, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.service.recordings import RecordedEpisode, Recording

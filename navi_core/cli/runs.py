@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from navi_core.terminal.table import print_json, print_table
+from navi_core.terminal import print_json, print_table
 
 Root = Annotated[Path | None, typer.Option("--runs", help="Folder of the runs; by default runs/ of the Navi home.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

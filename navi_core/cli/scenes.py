@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.errors import as_argument
-from navi_core.terminal.progress import progress_bar
-from navi_core.terminal.table import print_json, print_records
+from navi_core.terminal import print_json, print_records, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.terminal.table import print_facts, print_json
+from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.service.server import Server

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.errors import ConfigError
-from navi_core.terminal.table import print_json, print_table
+from navi_core.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.config import Config

@@ -41,7 +41,7 @@ def ablate(
     Cells that are done are not measured again, so it may be stopped, or made in pieces with --cells. The table holds
     the paired difference to the base with its two-way interval over seeds and scenes.
     """
-    from navi_core.terminal.table import print_json, print_records, print_status
+    from navi_core.terminal import print_json, print_records, print_status
     from navi_pipeline.lib.ablations.catalogue import VARIANTS
 
     if listed:

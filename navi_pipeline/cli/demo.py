@@ -10,7 +10,7 @@ from typing import Any
 
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
-from navi_core.terminal.table import print_status
+from navi_core.terminal import print_status
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES
 from navi_pipeline.flow import Flow

@@ -7,7 +7,7 @@ from typing import Any
 
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
-from navi_core.terminal.table import print_records, print_status
+from navi_core.terminal import print_records, print_status
 from navi_pipeline.flow import Flow
 from navi_pipeline.lib.orchestration.clock import Work, now, reset_work, work_by_name
 from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing

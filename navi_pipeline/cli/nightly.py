@@ -41,7 +41,7 @@ def nightly(
     gate does not hold.
     """
     from navi_core.errors import RunError
-    from navi_core.terminal.table import print_json, print_status, print_table
+    from navi_core.terminal import print_json, print_status, print_table
     from navi_pipeline.lib.nightly.settings import nightly_config
     from navi_pipeline.lib.nightly.stages import run_night
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.errors import as_argument
-from navi_core.terminal.table import print_status
+from navi_core.terminal import print_status
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.studies.perform import StudyResult
@@ -70,7 +70,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show how a study stands, and write its page."""
-    from navi_core.terminal.table import print_json, print_records
+    from navi_core.terminal import print_json, print_records
     from navi_pipeline.lib.studies.perform import study_result
     from navi_pipeline.lib.studies.trial_queue import TrialQueue, known_studies, read_study
 
@@ -99,7 +99,7 @@ def best(
     as_json: Json = False,
 ) -> None:
     """Show the best feasible trial, and make a preset of it: `navi train LEARNER --preset FILE`."""
-    from navi_core.terminal.table import print_facts, print_json
+    from navi_core.terminal import print_facts, print_json
     from navi_pipeline.lib.studies.best_trial import pick_trial, selection_note, trials_compared, write_preset
     from navi_pipeline.lib.studies.rows import trial_row
     from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
@@ -132,7 +132,7 @@ def bench(
     import tempfile
 
     from navi_core.errors import RunError
-    from navi_core.terminal.table import print_facts, print_json
+    from navi_core.terminal import print_facts, print_json
     from navi_pipeline.bench.study import kill_and_resume
 
     with tempfile.TemporaryDirectory(prefix="navi-study-") as home:
@@ -151,7 +151,7 @@ _LISTED = {"name", "learner", "trials", "workers", "sampler"}
 
 
 def _perform(config: StudyConfig, as_json: bool) -> None:
-    from navi_core.terminal.progress import progress_bar
+    from navi_core.terminal import progress_bar
     from navi_pipeline.lib.studies.perform import perform_study
 
     done = 0
@@ -172,7 +172,7 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
 
 
 def _print_result(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
-    from navi_core.terminal.table import print_json, print_records
+    from navi_core.terminal import print_json, print_records
     from navi_pipeline.lib.studies.best_trial import selection_note
 
     if as_json:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from navi_core.config import parse_config
-from navi_core.terminal.table import print_status
+from navi_core.terminal import print_status
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 from navi_pipeline.lib.sweeps.perform import perform_sweep
 from navi_pipeline.settings.sweeps import SweepConfig
@@ -44,7 +44,7 @@ def run_sweep(name: str | None, settings: dict[str, Any], *, again: bool = False
         }
         print(json.dumps(document))  # noqa: T201
         return
-    from navi_core.terminal.table import print_records
+    from navi_core.terminal import print_records
 
     print_records(f"{name}, {config.profile}", result.rows)
     if result.verdicts:

@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def status(home: Home = None, as_json: Json = False) -> None:
     """Fold new rows in and print rows, sizes, waiting segments and refused ones with the reason."""
-    from navi_core.terminal.table import print_facts, print_json
+    from navi_core.terminal import print_facts, print_json
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse = Warehouse(home)
@@ -50,7 +50,7 @@ def report_page(
     as_json: Json = False,
 ) -> None:
     """Write one HTML page of what the warehouse knows; it opens offline, on a phone too."""
-    from navi_core.terminal.table import print_json
+    from navi_core.terminal import print_json
     from navi_pipeline.lib.reports.warehouse_report import run_report
 
     file = run_report(out=out, home=home)
@@ -80,7 +80,7 @@ def compact(
 
     from navi_core.models import Registry, record_registry
     from navi_core.record import navi_home
-    from navi_core.terminal.table import print_facts, print_json
+    from navi_core.terminal import print_facts, print_json
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse = Warehouse(home)

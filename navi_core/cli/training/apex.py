@@ -14,7 +14,7 @@ from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_fl
 from navi_core.cli.training.scenes import compiled_scenes
 from navi_core.cli.training.train import log_on_stderr, show_training, training_record
 from navi_core.cli.training.versions import enter_version, initial_weights
-from navi_core.terminal.table import print_facts, print_json
+from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig

@@ -18,8 +18,7 @@ from navi_core.cli.training.flags import (
     RunRoot,
     partition_or_preset,
 )
-from navi_core.terminal.progress import progress_bar
-from navi_core.terminal.table import print_facts, print_json
+from navi_core.terminal import print_facts, print_json, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig

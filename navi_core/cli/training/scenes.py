@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from navi_core.errors import NaviError
-from navi_core.terminal.progress import progress_bar
+from navi_core.terminal import progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig

@@ -15,7 +15,7 @@ from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_fl
 from navi_core.cli.training.scenes import training_scenes
 from navi_core.cli.training.versions import enter_version, fitting_latest, initial_weights, reward_of
 from navi_core.cli.training.watchable import AUTO, OFF, Publish, watchable
-from navi_core.terminal.table import print_facts, print_json
+from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from navi_core.config import parse_config
 from navi_core.errors import NaviError, RunError
-from navi_core.terminal.table import print_status
+from navi_core.terminal import print_status
 from navi_pipeline.lib.ablations.catalogue import Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, run_cell
 from navi_pipeline.lib.training.supervised import run_supervised

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from navi_core.errors import NaviError
-from navi_core.terminal.table import print_status
+from navi_core.terminal import print_status
 from navi_pipeline.lib.studies.rows import record_trials
 from navi_pipeline.lib.studies.trial import Train, run_trial
 from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study

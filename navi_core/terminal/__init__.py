@@ -1,1 +1,0 @@
-"""Tables, progress bars and JSON on a terminal."""
