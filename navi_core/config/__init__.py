@@ -6,8 +6,7 @@ the command line, the pipeline and tools may read configurations cheaply.
 
 from navi_core.config.algorithms import DPOConfig, GRPOConfig, PPOConfig, Schedule
 from navi_core.config.base import Config, config_hash, parse_config
-from navi_core.config.demos import ExpertConfig
-from navi_core.config.evaluate import BASELINES, NOISY_SENSOR, PROTOCOLS, EvalConfig
+from navi_core.config.evaluate import BASELINES, NOISY_SENSOR, PROTOCOLS, EvalConfig, ExpertConfig
 from navi_core.config.learn import BCConfig, TrainConfig
 from navi_core.config.offpolicy import (
     AdaptationConfig,

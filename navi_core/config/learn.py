@@ -1,4 +1,4 @@
-"""Settings of learning: the learners' sections are put together with the run around them."""
+"""Settings of a training run: the sections of its parts, and the migration of settings that older versions wrote."""
 
 from typing import Any, Literal, Self
 
@@ -14,10 +14,9 @@ from navi_core.config.offpolicy import (
     ReplayConfig,
     SmoothingConfig,
 )
-from navi_core.config.policy import PolicyConfig, ShaperConfig
+from navi_core.config.policy import PolicyConfig, ShaperConfig, TaskOptions
 from navi_core.config.registry import LEARNER_NAMES, LearnerName
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
-from navi_core.config.tasks import TaskOptions
 from navi_core.config.world import EnvConfig
 from navi_core.errors import ConfigError
 
@@ -221,3 +220,40 @@ class TrainConfig(Config):
 def _given(section: dict[str, Any] | Config) -> dict[str, Any]:
     """Return what a section sets itself, as plain data."""
     return section.model_dump(exclude_unset=True) if isinstance(section, Config) else section
+
+
+def upgrade_train_config(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a training's settings as today's classes take them; current settings stay unchanged.
+
+    A missing setting gets today's default. Exceptions are listed here.
+
+    Args:
+        raw: The `TrainConfig` of a checkpoint, as plain data.
+    """
+    today = upgrade_settings(raw)
+    if isinstance(raw.get("ppo"), dict):
+        today["ppo"] = {"normalise_returns": False, **today["ppo"]}
+    adaptation = raw.get("adaptation")
+    if isinstance(adaptation, dict) and adaptation.get("enabled") and raw.get("algorithm") != "dqn":
+        # It was taken from every learner, and moved settings of dqn alone.
+        today["adaptation"] = adaptation | {"enabled": False}
+    return today
+
+
+def upgrade_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return some settings of a training, written for older code, as today's classes take them.
+
+    Args:
+        given: Some of the `TrainConfig`, as plain data.
+    """
+    today = dict(given)
+    if isinstance(given.get("ppo"), dict):
+        ppo = today["ppo"] = dict(given["ppo"])
+        if (end := ppo.pop("final_learning_rate", None)) is not None:
+            ppo["schedules"] = {"learning_rate": {"shape": "cosine", "end": end}}
+    for learner in ("dpo", "dqn"):
+        section = given.get(learner)
+        if isinstance(section, dict) and section.get("microbatch") is not None:
+            # These two had it from the rollouts that they share with ppo and grpo, and never looked at it.
+            today[learner] = {name: value for name, value in section.items() if name != "microbatch"}
+    return today

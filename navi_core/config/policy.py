@@ -1,9 +1,10 @@
-"""Settings of the network and of reward shaping; inputs of the occupancy memory."""
+"""Settings of the network and of reward shaping; inputs of the occupancy memory; spaces and options of a task."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from navi_core.config.base import Config, Count
 from navi_core.config.registry import CORE_NAMES, CoreName, EncoderName
@@ -175,3 +176,42 @@ class ShaperConfig(Config):
         """What the auxiliary input of the next decision is made of: none, one or both of curiosity and loop memory."""
         parts = {"curiosity": self.rnd_start + self.rnd_end, "loop memory": self.loop_coefficient}
         return [name for name, weight in parts.items() if weight > 0]
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The two sides of a task.
+
+    Attributes:
+        observation: Numbers of an observation.
+        axes: Width of an action.
+        choices: Every allowed action, each with `axes` numbers; empty where actions are continuous in (−1, 1).
+        scale: Usual magnitude of each number of an observation, by which a network divides; empty for 1.
+        shape: (C, H, W) of observations that are pictures, bytes; empty for vectors.
+    """
+
+    observation: int
+    axes: int = 1
+    choices: tuple[tuple[float, ...], ...] = ()
+    scale: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+
+    @property
+    def observed(self) -> tuple[int, ...]:
+        """Shape of an observation."""
+        return self.shape or (self.observation,)
+
+
+_SET_BY_RUN = {"name": "task", "num_envs": "actors (rows of a fast learner)", "seed": "seed", "first_row": "seed"}
+"""Options that a run sets itself, and the setting of each."""
+
+
+def _own(options: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+    for name in options:
+        if name in _SET_BY_RUN:
+            raise ConfigError(f"task_options.{name} is no option of a task; set {_SET_BY_RUN[name]} instead")
+    return options
+
+
+TaskOptions = Annotated[dict[str, bool | int | float | str], AfterValidator(_own)]
+"""Option of the task by name."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig, parse_config
-from navi_core.config.migrations import upgrade_train_config
+from navi_core.config.learn import upgrade_train_config
 from navi_core.config.registry import CORE_NAMES, ENCODER_NAMES, LEARNER_NAMES
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import CheckpointError, CheckpointVersionError, ConfigError

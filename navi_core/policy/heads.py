@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.config.world import MOTION_PRIMITIVES
 from navi_core.errors import ConfigError
 from navi_core.policy.distributions import ActionDistribution, Categorical, DiagonalGaussian, ScaledBeta

@@ -19,8 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from navi_core.config import PolicyConfig
-from navi_core.config.policy import OCCUPANCY_INPUTS
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import OCCUPANCY_INPUTS, Spaces
 from navi_core.policy.cores import CORES
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import ENCODERS

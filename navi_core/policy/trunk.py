@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig
-from navi_core.config.policy import OCCUPANCY_INPUTS
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import OCCUPANCY_INPUTS, Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import TemporalCore, build_core
 from navi_core.policy.cores.base import State

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from navi_core.config import TrainConfig
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.algorithms.dqn import DQNLearner
 from navi_core.learn.algorithms.gradient_steps import UpdateStats

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import TrainConfig
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.run.result import Progress, TrainResult
 from navi_core.models import corpus_of

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.external_task import ExternalTask
 from navi_core.world.interface import StepBatch

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, uniform

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.world.counter_random import Purpose, words
 from navi_core.world.interface import Environment, StepBatch, StepInfo

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, uniform
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.snake_kernels import NUMBERS, begin_snakes, move_snakes, see_snakes
 from navi_core.tasks.task import ReferenceTask, State

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.world.interface import Environment, StepBatch, StepInfo
 

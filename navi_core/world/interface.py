@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import torch
 
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from navi_core.config import parse_config
-from navi_core.config.learn import TrainConfig
-from navi_core.config.migrations import upgrade_train_config
+from navi_core.config.learn import TrainConfig, upgrade_train_config
 from navi_core.errors import CheckpointError, CheckpointVersionError
 from navi_core.learn.run.checkpoints import last_good_checkpoint
 from navi_core.models import load_checkpoint

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from navi_core import errors
 from navi_core.cli import main
 from navi_core.config import EnvConfig, EvalConfig, TrainConfig
-from navi_core.config.demos import ExpertConfig
+from navi_core.config.evaluate import ExpertConfig
 from navi_core.config.service import EnvironmentConfig, ExplorerConfig, ServeConfig
 from navi_core.presets import preset_names, resolve_config
 from navi_core.service.viewing.layouts import LAYOUTS, SERVICE_LAYOUTS

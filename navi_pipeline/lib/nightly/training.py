@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.config import TrainConfig, config_hash, parse_config
-from navi_core.config.migrations import upgrade_train_config
+from navi_core.config.learn import upgrade_train_config
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.corpus.compiled_scenes import scene_paths

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import config_hash, parse_config
 from navi_core.config.base import Config
-from navi_core.config.migrations import upgrade_settings, upgrade_train_config
+from navi_core.config.learn import upgrade_settings, upgrade_train_config
 from navi_core.config.registry import LEARNER_NAMES
 from navi_core.errors import ConfigError, RecordError
 from navi_core.machine.file_lock import is_locked, wait_for_lock

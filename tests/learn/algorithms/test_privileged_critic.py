@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from navi_core.config import PolicyConfig, TrainConfig, parse_config
-from navi_core.config.tasks import Spaces
+from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.presets import resolve_config
