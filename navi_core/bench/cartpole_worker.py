@@ -71,7 +71,7 @@ def _environment(ask: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from navi_core.tasks import CartPole
-    from navi_core.tasks.native import NativeStep
+    from navi_core.tasks.classic_control import NativeStep
 
     step = NativeStep(CartPole(ask["rows"], masked=False))
     actions = torch.randint(0, 2, (64, ask["rows"], 1), generator=torch.Generator().manual_seed(0)).float()

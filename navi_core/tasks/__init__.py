@@ -1,17 +1,15 @@
 """Reference tasks: small known problems with the environment's protocol, to prove learners on before they fly."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from navi_core.errors import ConfigError
-from navi_core.tasks.acrobot import Acrobot
-from navi_core.tasks.atari import ATARI, AtariTask
 from navi_core.tasks.cards import RepeatFirst, RepeatPrevious
-from navi_core.tasks.cart_pole import CartPole
-from navi_core.tasks.gymnasium_env import PREFIX, GymnasiumEnv
-from navi_core.tasks.normalised import NormalisedTask
-from navi_core.tasks.pendulum import Pendulum
+from navi_core.tasks.classic_control import Acrobot, CartPole, Pendulum
+from navi_core.tasks.external import ATARI, PREFIX, AtariTask, GymnasiumEnv
 from navi_core.tasks.snake import Snake
-from navi_core.tasks.task import ReferenceTask
+from navi_core.tasks.task import NormalisedTask, ReferenceTask
 from navi_core.world.interface import Environment
 
 __all__ = [
@@ -29,7 +27,15 @@ __all__ = [
     "reference_task",
 ]
 
-REFERENCE_TASKS: tuple[str, ...] = ("repeat_previous", "repeat_first", "cart_pole", "acrobot", "pendulum", "snake")
+_TASKS: dict[str, type[ReferenceTask]] = {
+    "repeat_previous": RepeatPrevious,
+    "repeat_first": RepeatFirst,
+    "cart_pole": CartPole,
+    "acrobot": Acrobot,
+    "pendulum": Pendulum,
+    "snake": Snake,
+}
+REFERENCE_TASKS: tuple[str, ...] = tuple(_TASKS)
 """Names of the tasks."""
 
 
@@ -55,27 +61,16 @@ def reference_task(
     Raises:
         ConfigError: There is no such task, or it has no such option.
     """
-    task = _task(name, num_envs, seed, options)
-    return NormalisedTask(task) if normalise_observations else task
-
-
-def _task(name: str, num_envs: int, seed: int, options: dict[str, Any]) -> Environment:
-    made: dict[str, type[ReferenceTask]] = {
-        "repeat_previous": RepeatPrevious,
-        "repeat_first": RepeatFirst,
-        "cart_pole": CartPole,
-        "acrobot": Acrobot,
-        "pendulum": Pendulum,
-        "snake": Snake,
-    }
     within = name.removeprefix(PREFIX)
-    if name.startswith(PREFIX) and not within.startswith(ATARI):
-        return GymnasiumEnv(within, num_envs, seed, **options)
-    if name not in made and not name.startswith(PREFIX):
+    make: Callable[..., Environment]
+    if name.startswith(PREFIX):
+        make = partial(AtariTask if within.startswith(ATARI) else GymnasiumEnv, within)
+    elif name in _TASKS:
+        make = _TASKS[name]
+    else:
         raise ConfigError(f"no reference task {name!r}; allowed: {', '.join(REFERENCE_TASKS)}, {PREFIX}ID")
     try:
-        if name in made:
-            return made[name](num_envs, seed, **options)
-        return AtariTask(within, num_envs, seed, **options)
+        task = make(num_envs, seed, **options)
     except TypeError as error:
         raise ConfigError(f"task {name}: {error}") from None
+    return NormalisedTask(task) if normalise_observations else task

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.task import ReferenceTask, State
-from navi_core.world.counter_random import Purpose, uniform
 
 _SUITS = 4
 
@@ -27,9 +26,7 @@ class _Cards(ReferenceTask):
         super().__init__(num_envs, seed, first_row=first_row)
 
     def _begin(self, episode: Tensor) -> State:
-        card = torch.arange(self.cards)
-        draw = uniform(self.seed, Purpose.TASK, self.rows[:, None].expand(-1, self.cards), episode[:, None], card)
-        return {"deck": draw.argsort(dim=1) % _SUITS, "shown": torch.zeros_like(episode)}
+        return {"deck": self._draws(episode, self.cards).argsort(dim=1) % _SUITS, "shown": torch.zeros_like(episode)}
 
     def _observe(self, state: State) -> Tensor:
         return F.one_hot(self._card(state, state["shown"]), _SUITS)

@@ -1,14 +1,170 @@
-"""Snake: eat, grow, do not run into a wall or into yourself."""
+"""Snake for many rows at once: eat, grow, do not run into a wall or into yourself.
 
+Moves, food and what the snake sees are loops. The body is kept as the decision at which each cell becomes free again,
+so a move writes one cell and a meal adds one to those that are taken.
+"""
+
+import math
+
+import numba
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
-from navi_core.tasks.snake_kernels import NUMBERS, begin_snakes, move_snakes, see_snakes
+from navi_core.kernels.draws import draw
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, stream_key
+
+Counts = npt.NDArray[np.int64]
+Seen = npt.NDArray[np.float32]
+
+NUMBERS = 27
+"""Numbers of an observation: wall, body and food along eight rays, where the food lies, and the length."""
+DIRECTIONS = np.array([[-1, 0], [-1, 1], [0, 1], [1, 1], [1, 0], [1, -1], [0, -1], [-1, -1]])
+"""Rows and columns of the eight rays; every second one is a heading."""
+HEAD, HEADING, NOW, LENGTH, FOOD, EATEN, HUNGER = range(7)
+"""Columns of a snake's numbers."""
+
+
+@numba.njit(inline="always", error_model="numpy")
+def _serve(body: Counts, snake: Counts, key: int, row: int, episode: int) -> None:
+    """Put food on a free cell; every free cell is equally likely."""
+    free = 0
+    for cell in range(len(body)):
+        free += body[cell] <= snake[NOW]
+    if free == 0:
+        snake[FOOD] = -1
+        return
+    place = np.int64(draw(key, row, episode, snake[EATEN]) * free)
+    for cell in range(len(body)):
+        if body[cell] <= snake[NOW]:
+            if place == 0:
+                snake[FOOD] = cell
+                return
+            place -= 1
+
+
+@numba.njit(cache=True, error_model="numpy")
+def begin_snakes(size: int, key: int, first_row: int, episode: Counts, body: Counts, snake: Counts) -> None:
+    """Begin an episode in every row: three cells in the middle, heading right, and food.
+
+    Args:
+        size: Cells of an edge.
+        key: `counter_random.stream_key` of the seed.
+        first_row: Number of the first row among those of the run.
+        episode: (B,) numbers of the episodes.
+        body: (B, size²) decisions at which cells become free, written.
+        snake: (B, 7) written.
+    """
+    for row in range(len(episode)):
+        body[row, :] = 0
+        middle = (size // 2) * size + size // 2
+        snake[row, :] = 0
+        snake[row, HEAD], snake[row, HEADING], snake[row, LENGTH] = middle, 1, 3
+        for i in range(3):
+            body[row, middle - i] = 3 - i
+        _serve(body[row], snake[row], key, first_row + row, episode[row])
+
+
+@numba.njit(cache=True, error_model="numpy")
+def move_snakes(
+    size: int,
+    key: int,
+    first_row: int,
+    patience: int,
+    actions: Counts,
+    episode: Counts,
+    body: Counts,
+    snake: Counts,
+    reward: npt.NDArray[np.float64],
+    over: npt.NDArray[np.bool_],
+) -> None:
+    """Move every snake by one cell.
+
+    Args:
+        size: Cells of an edge.
+        key: `counter_random.stream_key` of the seed.
+        first_row: Number of the first row among those of the run.
+        patience: Decisions without food after which a snake starves.
+        actions: (B,) 0 straight on, 1 to the left, 2 to the right.
+        episode: (B,) numbers of the episodes.
+        body: (B, size²), changed.
+        snake: (B, 7), changed.
+        reward: (B,) 1 for food, −1 for a crash or starvation; written.
+        over: (B,) whether the episode is over; written.
+    """
+    for row in range(len(actions)):
+        s, cells = snake[row], body[row]
+        turn = 3 if actions[row] == 1 else (1 if actions[row] == 2 else 0)
+        s[HEADING] = (s[HEADING] + turn) % 4
+        down, right = DIRECTIONS[2 * s[HEADING], 0], DIRECTIONS[2 * s[HEADING], 1]
+        y, x = s[HEAD] // size + down, s[HEAD] % size + right
+        s[NOW] += 1
+        s[HUNGER] += 1
+        reward[row], over[row] = 0.0, False
+        # The tail has left its cell by now: it may be entered.
+        if y < 0 or y >= size or x < 0 or x >= size or cells[y * size + x] > s[NOW]:
+            reward[row], over[row] = -1.0, True
+            continue
+        s[HEAD] = y * size + x
+        if s[HEAD] == s[FOOD]:
+            s[LENGTH] += 1
+            s[EATEN] += 1
+            s[HUNGER] = 0
+            for cell in range(len(cells)):
+                # The tail, about to be free, stays where it is.
+                if cells[cell] >= s[NOW]:
+                    cells[cell] += 1
+            cells[s[HEAD]] = s[NOW] + s[LENGTH]
+            reward[row] = 1.0
+            _serve(cells, s, key, first_row + row, episode[row])
+            over[row] = s[FOOD] < 0
+        else:
+            cells[s[HEAD]] = s[NOW] + s[LENGTH]
+            if s[HUNGER] >= patience:
+                reward[row], over[row] = -1.0, True
+
+
+@numba.njit(cache=True, error_model="numpy")
+def see_snakes(size: int, body: Counts, snake: Counts, seen: Seen) -> None:
+    """Write what every snake sees, as seen from its head along its heading.
+
+    Along each of eight rays, clockwise from straight ahead: 1/distance to the wall, 1/distance to the nearest cell of
+    the body (0 for none), 1 where the food lies on it. Then how far ahead and to the right the food is, in edges, and
+    the root of the share of cells that the snake fills.
+
+    Args:
+        size: Cells of an edge.
+        body: (B, size²).
+        snake: (B, 7).
+        seen: (B, 27), written.
+    """
+    for row in range(len(snake)):
+        s, cells, out = snake[row], body[row], seen[row]
+        top, left = s[HEAD] // size, s[HEAD] % size
+        for ray in range(8):
+            which = (2 * s[HEADING] + ray) % 8
+            down, right = DIRECTIONS[which, 0], DIRECTIONS[which, 1]
+            y, x, distance = top + down, left + right, 1
+            out[3 * ray + 1] = out[3 * ray + 2] = 0.0
+            while 0 <= y < size and 0 <= x < size:
+                cell = y * size + x
+                # What will be free when the snake gets there next is no obstacle one cell away.
+                if out[3 * ray + 1] == 0.0 and cells[cell] > s[NOW] + 1:
+                    out[3 * ray + 1] = 1.0 / distance
+                if cell == s[FOOD]:
+                    out[3 * ray + 2] = 1.0
+                y, x, distance = y + down, x + right, distance + 1
+            out[3 * ray] = 1.0 / distance
+        below, beside = s[FOOD] // size - top, s[FOOD] % size - left
+        down, right = DIRECTIONS[2 * s[HEADING], 0], DIRECTIONS[2 * s[HEADING], 1]
+        out[24] = (below * down + beside * right) / size if s[FOOD] >= 0 else 0.0
+        # The heading turned right by a quarter: (down, right) → (right, −down).
+        out[25] = (below * right - beside * down) / size if s[FOOD] >= 0 else 0.0
+        out[26] = math.sqrt(s[LENGTH] / (size * size))
 
 
 class Snake(ReferenceTask):

@@ -1,6 +1,7 @@
-"""Base of the reference tasks: rows, episodes, autoreset in the same step, counter-based draws."""
+"""Bases of the reference tasks: rows, episodes, autoreset in the same step, counter-based draws, normalisation."""
 
 import abc
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,17 +9,18 @@ from torch import Tensor
 
 from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
-from navi_core.world.interface import Environment, StepBatch, StepInfo
+from navi_core.world.counter_random import Purpose, uniform
+from navi_core.world.interface import Environment, EnvironmentWrapper, StepBatch, StepInfo
 
 State = dict[str, Tensor]
 
 
-class ReferenceTask(Environment):
-    """B rows of one task.
+class Task(Environment):
+    """B rows of one task: their numbers, and the accounts of their episodes.
 
     Args:
         num_envs: Rows B.
-        seed: Seed; a draw is a function of (seed, row, episode, number).
+        seed: Seed of the episodes.
         first_row: Number of the first row among those of the run.
 
     Raises:
@@ -26,14 +28,53 @@ class ReferenceTask(Environment):
     """
 
     spaces: Spaces
-    limit: int
-    """Decisions after which an episode is cut off."""
+    _episode: Tensor
+    _length: Tensor
+    _return: Tensor
 
     def __init__(self, num_envs: int, seed: int = 0, *, first_row: int = 0) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
         self.num_envs, self.seed = num_envs, seed
         self.rows = torch.arange(first_row, first_row + num_envs)
+
+    def _checked(self, actions: Tensor) -> Tensor:
+        """Return actions (B, axes) on the CPU.
+
+        Raises:
+            ConfigError: They have another shape.
+        """
+        if tuple(actions.shape) != (self.num_envs, self.spaces.axes):
+            raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected {(self.num_envs, self.spaces.axes)}")
+        return actions.detach().to("cpu")
+
+    def _account(self, score: Tensor, reward: Tensor, done: Tensor) -> StepInfo:
+        """Account for a step and return its details.
+
+        Args:
+            score: (B,) what the environment paid; returns are its sums.
+            reward: (B,) what the learner is shown.
+            done: (B,) bool, rows whose episode ended; they begin the next one.
+        """
+        returns, length = self._return + score, self._length + 1
+        self._episode = self._episode + done
+        self._length, self._return = torch.where(done, 0, length), torch.where(done, 0.0, returns)
+        return {
+            "reward_terms": {"reward": reward},
+            "speed": torch.zeros_like(reward),
+            "episode_return": returns,
+            "episode_length": length,
+        }
+
+
+class ReferenceTask(Task):
+    """B rows of a task whose state is tensors; a draw is a function of (seed, row, episode, number)."""
+
+    limit: int
+    """Decisions after which an episode is cut off."""
+
+    def __init__(self, num_envs: int, seed: int = 0, *, first_row: int = 0) -> None:
+        super().__init__(num_envs, seed, first_row=first_row)
         self.reset()
 
     @abc.abstractmethod
@@ -47,6 +88,11 @@ class ReferenceTask(Environment):
     @abc.abstractmethod
     def _observe(self, state: State) -> Tensor:
         """Return observations (B, n)."""
+
+    def _draws(self, episode: Tensor, count: int) -> Tensor:
+        """Return uniform numbers (B, count) in [0, 1) of the rows' episodes (B,)."""
+        rows, number = self.rows[:, None].expand(-1, count), torch.arange(count)
+        return uniform(self.seed, Purpose.TASK, rows, episode[:, None], number)
 
     def reset(self) -> Tensor:
         """Begin every row's first episode; returns (B, n) observations."""
@@ -65,23 +111,11 @@ class ReferenceTask(Environment):
         Raises:
             ConfigError: The actions have another shape.
         """
-        if tuple(actions.shape) != (self.num_envs, self.spaces.axes):
-            raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected {(self.num_envs, self.spaces.axes)}")
-        state, reward, terminated = self._advance(self._state, actions.detach().to("cpu"))
-        reward, self._length = reward.float(), self._length + 1
-        truncated = (self._length >= self.limit) & ~terminated
+        state, reward, terminated = self._advance(self._state, self._checked(actions))
+        reward, final = reward.float(), self._observe(state).float()
+        truncated = (self._length + 1 >= self.limit) & ~terminated
         done = terminated | truncated
-        final = self._observe(state).float()
-        returns = self._return + reward
-        info: StepInfo = {
-            "reward_terms": {"reward": reward},
-            "speed": torch.zeros_like(reward),
-            "episode_return": returns,
-            "episode_length": self._length,
-        }
-        self._episode = self._episode + done
-        self._length = torch.where(done, 0, self._length)
-        self._return = torch.where(done, 0.0, returns)
+        info = self._account(reward, reward, done)
         fresh = self._begin(self._episode)
         self._state = {
             name: torch.where(done.view(-1, *[1] * (x.ndim - 1)), fresh[name], x) for name, x in state.items()
@@ -105,3 +139,78 @@ class ReferenceTask(Environment):
         """Undo `state_dict`."""
         self._episode, self._length, self._return = (state[k].clone() for k in ("episode", "length", "return"))
         self._state = {name: x.clone() for name, x in state["state"].items()}
+
+
+_BOUND = 10.0
+_EPSILON = 1e-8
+
+
+class NormalisedTask(EnvironmentWrapper):
+    """A task whose vector observations are brought to mean 0 and deviation 1 by the observations so far.
+
+    The usual preprocessing of tasks with quantities of unlike size, such as those of MuJoCo: (x − mean) / √(variance +
+    ε), bounded by ±10, with moments of all rows merged in float64 (Chan et al. 1979). They belong to the environment:
+    what the collector stores is what the policy saw. Of several processes each has its own rows' moments.
+
+    Args:
+        task: The task.
+
+    Attributes:
+        mean: (n,) float64 of all observations so far.
+        variance: (n,) float64, population.
+        count: Observations so far.
+
+    Raises:
+        ConfigError: The task shows pictures.
+    """
+
+    spaces: Spaces
+
+    def __init__(self, task: Environment) -> None:
+        super().__init__(task)
+        spaces = self.spaces
+        if spaces.shape:
+            raise ConfigError("normalise_observations is for vectors; pictures are divided by 255 in the network")
+        self.spaces = replace(spaces, scale=())
+        self.mean = torch.zeros(spaces.observation, dtype=torch.float64)
+        self.variance = torch.ones(spaces.observation, dtype=torch.float64)
+        self.count = 0
+
+    def reset(self) -> Tensor:
+        """Begin every row's first episode; returns (B, n) normalised observations."""
+        return self._seen(self.env.reset())
+
+    def step(self, actions: Tensor) -> StepBatch:
+        """Advance every row by one decision; observations are normalised, rewards and returns are the task's."""
+        batch = self.env.step(actions)
+        return replace(batch, obs=self._seen(batch.obs), ended_obs=self._scaled(batch.ended_obs))
+
+    def observe(self) -> Tensor:
+        """Return the present observations (B, n), normalised."""
+        return self._scaled(self.env.observe())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the task's state and the moments."""
+        moments = {"mean": self.mean.clone(), "variance": self.variance.clone(), "count": self.count}
+        return {"task": self.env.state_dict(), "moments": moments}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`."""
+        moments = state["moments"]
+        self.mean, self.variance = moments["mean"].clone(), moments["variance"].clone()
+        self.count = int(moments["count"])
+        self.env.load_state_dict(state["task"])
+
+    def _seen(self, obs: Tensor) -> Tensor:
+        """Merge observations (B, n) into the moments, then return them normalised."""
+        values = obs.double()
+        count, mean = len(values), values.mean(0)
+        total, delta = self.count + count, mean - self.mean
+        squares = self.variance * self.count + (values - mean).square().sum(0)
+        squares = squares + delta.square() * self.count * count / total
+        self.mean = self.mean + delta * count / total
+        self.variance, self.count = squares / total, total
+        return self._scaled(obs)
+
+    def _scaled(self, obs: Tensor) -> Tensor:
+        return ((obs.double() - self.mean) / (self.variance + _EPSILON).sqrt()).clamp(-_BOUND, _BOUND).float()

@@ -20,7 +20,7 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.collector import Collector
 from navi_core.policy import ActOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
-from navi_core.tasks.native import NativeStep
+from navi_core.tasks.classic_control import NativeStep
 from navi_core.tasks.task import ReferenceTask
 from navi_core.world.interface import Environment
 

@@ -23,7 +23,7 @@ from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import Categorical
 from navi_core.record import RunDirectory
 from navi_core.tasks import reference_task
-from navi_core.tasks.native import NativeStep
+from navi_core.tasks.classic_control import NativeStep
 from tests.learn.builders import filled, weights
 from tests.learn.run.test_train_loop import rows_in, same_weights, stopper, untimed
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from navi_core.tasks.control_kernels import ACROBOT, CART_POLE, advance_rows
+from navi_core.tasks.classic_control import ACROBOT, CART_POLE, advance_rows
 
 gymnasium = pytest.importorskip("gymnasium")
 
