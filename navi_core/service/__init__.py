@@ -1,7 +1,7 @@
 """The service: servers and clients of the wire, the gate, and training that goes on in flight."""
 
 from navi_core.config import ContinuousTrainingConfig
-from navi_core.service.gate.gate import GateVerdict, RolloutGate
+from navi_core.service.gate import GateVerdict, RolloutGate
 from navi_core.service.learning.continuous_trainer import ContinuousTrainer
 from navi_core.service.learning.experience import Experience
 from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer

@@ -14,8 +14,7 @@ from navi_core.config import ActorConfig, EnvConfig, EnvironmentConfig, PolicyCo
 from navi_core.policy import build_policy
 from navi_core.service.actor.server import ActorServer
 from navi_core.service.environment.server import EnvironmentServer
-from navi_core.service.policies.runner import EagerRunner
-from navi_core.service.policies.served_model import ServedModel
+from navi_core.service.policies.served_model import EagerRunner, ServedModel
 from navi_core.world import Field
 
 ANY = "tcp://127.0.0.1:0"

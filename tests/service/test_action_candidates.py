@@ -13,8 +13,7 @@ from navi_core.bench.service.gated_flight import GatedFlyer, run_gated_flight
 from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.flight.subjects import resolve_subject
-from navi_core.service.gate.action_candidates import choose_action
-from navi_core.service.gate.gate import DroneState, RolloutGate
+from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.service.wire import Subscriber
 from navi_core.world import Field, NavigationEnv
 from tests.conftest import fly_ahead

@@ -9,9 +9,9 @@ import torch
 
 from navi_core.config import ActorConfig, GateConfig
 from navi_core.service.actor.commands import Commands
-from navi_core.service.gate.gate import RolloutGate
-from navi_core.service.metrics import ServiceMetrics
+from navi_core.service.gate import RolloutGate
 from navi_core.service.policies.sessions import SessionTable
+from navi_core.service.server import ServiceMetrics
 from navi_core.service.wire import RobotPose
 from navi_core.world import NavigationEnv
 from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from navi_core.service.environment.requests import Contention
-from navi_core.service.metrics import ServiceMetrics
+from navi_core.service.server import ServiceMetrics
 from navi_core.service.wire import StepRequest
 from tests.service.conftest import requester
 from tests.service.test_servers import ask, command

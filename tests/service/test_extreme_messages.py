@@ -15,12 +15,13 @@ import torch
 
 from navi_core.config import ContinuousTrainingConfig, EnvConfig
 from navi_core.errors import ConfigError, RecordError, WireError
+from navi_core.service import recordings
 from navi_core.service.learning.admission import Admission
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.observations import distance_matrix
-from navi_core.service.recordings import Recording, RecordingWriter, episodes
+from navi_core.service.recordings import Recording, RecordingWriter
 from navi_core.service.viewing import Digest
-from navi_core.service.viewing.layouts import LAYOUTS, payload
+from navi_core.service.viewing.digest import LAYOUTS, payload
 from navi_core.service.web import explore
 from navi_core.service.web.live import LiveShow
 from navi_core.service.web.replay import ReplayShow
@@ -292,11 +293,11 @@ def recorded(tmp_path) -> Recording:
 
 
 def test_an_episode_of_more_rays_than_memory_is_refused(recorded, monkeypatch) -> None:
-    (episode,) = episodes.list_episodes(recorded)
-    assert episode.frames == 5 and len(episodes.trace_episode(recorded, episode).depth) == 5
-    monkeypatch.setattr(episodes, "MOST_RAYS", 1000)
+    (episode,) = recordings.list_episodes(recorded)
+    assert episode.frames == 5 and len(recordings.trace_episode(recorded, episode).depth) == 5
+    monkeypatch.setattr(recordings, "MOST_RAYS", 1000)
     with pytest.raises(RecordError, match="more rays than are shown, 1,000"):
-        episodes.trace_episode(recorded, episode)
+        recordings.trace_episode(recorded, episode)
 
 
 def test_a_recorded_message_that_is_refused_today_is_left_out(recorded) -> None:

@@ -18,8 +18,7 @@ from navi_core.errors import RecordError, ServiceError
 from navi_core.record import MetricLog
 from navi_core.service.actor.server import ActorServer
 from navi_core.service.environment.server import EnvironmentServer
-from navi_core.service.learning.experience_journal import ExperienceJournal, recover_journals
-from navi_core.service.learning.experience_record import ServiceRecord
+from navi_core.service.learning.experience_record import ExperienceJournal, ServiceRecord, recover_journals
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.wire import Fault, StepRequest, StepResult, Subscriber, decode, encode
 from tests.service.conftest import ANY, BRISK, SMALL, requester, tiny_model, until
@@ -215,7 +214,7 @@ def test_partially_written_row_costs_no_other_row(tmp_path, monkeypatch) -> None
 
 def test_long_journal_is_recovered_completely(tmp_path, monkeypatch) -> None:
     """Where segments could not be made for an hour (no inode was left) it is longer than what is read at once."""
-    monkeypatch.setattr("navi_core.service.learning.experience_journal._ROWS_PER_FLUSH", 100)
+    monkeypatch.setattr("navi_core.service.learning.experience_record._ROWS_PER_FLUSH", 100)
     journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
     for number in range(250):
         journal.append({"number": number, "session_id": 1, "pad": "x" * 1000})

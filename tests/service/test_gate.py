@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
-from navi_core.service.gate.action_candidates import choose_action
-from navi_core.service.gate.gate import DroneState, RolloutGate
+from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.lookahead.flight import HorizonFlight, Start, depth_ahead

@@ -19,11 +19,10 @@ from navi_core.errors import ConfigError
 from navi_core.models import export_checkpoint
 from navi_core.policy import build_policy
 from navi_core.service.actor.server import ActorServer
-from navi_core.service.gate.gate import RolloutGate
-from navi_core.service.goals import GOAL_EVENT, GoalTable
+from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.learning.shadow import ShadowFlight
-from navi_core.service.observations import distance_matrix
+from navi_core.service.observations import GOAL_EVENT, GoalTable, distance_matrix
 from navi_core.service.policies.served_model import load_model
 from navi_core.service.viewing import Digest, Feed
 from navi_core.service.wire import DistanceMatrix, StepRequest, Subscriber, TelemetryEvent, encode

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from navi_core.service.metrics import ServiceMetrics
+from navi_core.service.server import ServiceMetrics
 
 
 def exported(metrics: ServiceMetrics, name: str) -> str:

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from navi_core.config import EnvironmentConfig
-from navi_core.service.metrics import HealthPages, ServiceMetrics, host_and_port
+from navi_core.service.server import HealthPages, ServiceMetrics, host_and_port
 from navi_core.service.viewing import Digest, Feed
-from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
+from navi_core.service.viewing.digest import SERVICE_LAYOUTS
 from navi_core.service.wire import (
     Action,
     BatchStepRequest,

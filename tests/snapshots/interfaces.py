@@ -20,7 +20,7 @@ from navi_core.config import EnvConfig, EvalConfig, TrainConfig
 from navi_core.config.evaluate import ExpertConfig
 from navi_core.config.service import EnvironmentConfig, ExplorerConfig, ServeConfig
 from navi_core.presets import preset_names, resolve_config
-from navi_core.service.viewing.layouts import LAYOUTS, SERVICE_LAYOUTS
+from navi_core.service.viewing.digest import LAYOUTS, SERVICE_LAYOUTS
 from navi_core.service.wire import WIRE_VERSION, encode
 from navi_pipeline.settings.ablations import AblationConfig
 from navi_pipeline.settings.nightly import NightlyConfig

@@ -25,7 +25,7 @@ from navi_core.evaluate.result import EvalResult
 from navi_core.models import load_checkpoint, load_exported, load_policy
 from navi_core.scenes import load_gmdag
 from navi_core.service.explorer.flight_journal import recover_flights
-from navi_core.service.learning.experience_journal import recover_journals
+from navi_core.service.learning.experience_record import recover_journals
 from navi_core.service.recordings import Recording
 from navi_core.world import Field
 

@@ -14,7 +14,7 @@ from navi_core.bench.learning.train import TrainBenchmark, run_train
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig, parse_config
 from navi_core.policy import build_policy, policy_macs
-from navi_core.service.policies.runner import EagerRunner
+from navi_core.service.policies.served_model import EagerRunner
 from navi_core.world import Field
 
 STEP_TARGET = 20_000.0

@@ -12,8 +12,7 @@ from navi_core.config import EnvConfig, GateConfig
 from navi_core.learn.run.threads import torch_threads
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
-from navi_core.service.gate.action_candidates import choose_action
-from navi_core.service.gate.gate import DroneState, RolloutGate
+from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.world import Field, NavigationEnv
 
 

@@ -40,8 +40,7 @@ from navi_core.scenes import Scene, load_gmdag
 from navi_core.service.actor.server import ActorServer
 from navi_core.service.environment.server import EnvironmentServer
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.policies.runner import EagerRunner, ProgramRunner, Runner
-from navi_core.service.policies.served_model import ServedModel
+from navi_core.service.policies.served_model import EagerRunner, ProgramRunner, Runner, ServedModel
 from navi_core.service.timed_lock import settle
 from navi_core.world import Field
 

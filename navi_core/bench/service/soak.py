@@ -25,10 +25,9 @@ from navi_core.presets import parse_sections
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
 from navi_core.service.actor.server import ActorServer
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.policies.runner import EagerRunner
-from navi_core.service.policies.served_model import ServedModel, load_model, training_of
+from navi_core.service.policies.served_model import EagerRunner, ServedModel, load_model, training_of
 from navi_core.service.timed_lock import LONG, TimedLock, settle
 from navi_core.service.wire import StepResult
 from navi_core.world import Field

@@ -10,7 +10,7 @@ from navi_core.errors import ConfigError
 from navi_core.models import Registry
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.service.actor.server import ActorServer
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.policies.served_model import AliasFollower, ServedModel, load_model, training_of
 from navi_core.world import Field

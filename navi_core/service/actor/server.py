@@ -16,12 +16,10 @@ from torch import Tensor
 from navi_core.config import ActorConfig
 from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_normal
-from navi_core.service.actor.commands import Commands
-from navi_core.service.actor.step_client import StepClient
-from navi_core.service.gate.gate import GateVerdict, RolloutGate
-from navi_core.service.goals import GOAL_EVENT, GoalTable
+from navi_core.service.actor.commands import Commands, StepClient
+from navi_core.service.gate import GateVerdict, RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.observations import observation_of
+from navi_core.service.observations import GOAL_EVENT, GoalTable, observation_of
 from navi_core.service.policies.served_model import ServedModel
 from navi_core.service.policies.sessions import Session, SessionTable, draw_keys
 from navi_core.service.server import Server

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from navi_core.config import EnvironmentConfig
 from navi_core.errors import WireError
-from navi_core.service.metrics import ServiceMetrics
+from navi_core.service.server import ServiceMetrics
 from navi_core.service.wire import Action, BatchStepRequest, StepRequest, StepResult, decode
 
 _LOG = logging.getLogger("navi.service")

@@ -14,11 +14,10 @@ import torch
 from navi_core.config import EnvConfig, EnvironmentConfig
 from navi_core.errors import NaviError, WireError
 from navi_core.service.environment.requests import Request, RequestQueue
-from navi_core.service.goals import goal_event
-from navi_core.service.observations import ObservationPublisher, SceneView, distance_matrix
+from navi_core.service.observations import ObservationPublisher, SceneView, distance_matrix, goal_event
 from navi_core.service.server import Server
+from navi_core.service.viewing.digest import SCENE_EVENT, payload
 from navi_core.service.viewing.feed import selected_drone
-from navi_core.service.viewing.layouts import SCENE_EVENT, payload
 from navi_core.service.wire import (
     Action,
     BatchStepResult,

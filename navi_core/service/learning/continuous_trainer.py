@@ -13,11 +13,11 @@ import torch
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.errors import ConfigError
 from navi_core.policy import NavigationPolicy
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.admission import Admission, ServingVersion
-from navi_core.service.learning.judged_rewards import judged_rewards
+from navi_core.service.learning.experience import Sample, judged_rewards
 from navi_core.service.learning.policy_update import PolicyUpdate
-from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer, Sample
+from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer
 from navi_core.service.learning.shadow import ShadowResult
 from navi_core.service.learning.training_metrics import TrainingMetrics
 from navi_core.service.timed_lock import TimedLock

@@ -1,13 +1,20 @@
-"""Experience: one decision of a served drone and its reward."""
+"""Experiences of served drones, their trajectories, and their training rewards.
+
+A Mamba-2 state is thirty times as large as its inputs, so it is stored for the first decision of a trajectory alone,
+in half precision. The present weights compute the states in between from the latents (burn-in, Kapturowski et al.
+2019).
+"""
 
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.policy.cores.base import State
+from navi_core.service.gate import COMPONENTS, RolloutGate
 
 _EXPECTED_SHARE, _ACTUAL_SHARE = 0.3, 0.7
 """Shares of the expected and of the actual reward in the effective one."""
@@ -120,3 +127,181 @@ def training_reward(
     if agrees is False:
         return config.gate_disagreement_penalty * validation
     return config.actual_reward_weight * actual + config.simulation_reward_weight * validation
+
+
+class Trajectory:
+    """Latents, rewards and values of up to `length` decisions in a row.
+
+    Args:
+        length: Capacity in decisions.
+        width: D.
+        state: Recurrent state before the first, without a batch axis; None where an episode begins.
+
+    Attributes:
+        count: Decisions so far.
+        ended: The episode ended with the last.
+        terminated: It ended because the task was done.
+    """
+
+    __slots__ = ("_aux", "_aux_width", "_latent", "count", "ended", "reward", "state", "terminated", "value")
+
+    def __init__(self, length: int, width: int, state: State | None) -> None:
+        self.state = None if state is None else tuple(part.to(torch.float16) for part in state)
+        self._latent = np.empty((min(length, 16), width), np.float32)
+        self._aux: np.ndarray | None = None
+        self._aux_width = 3
+        self.reward = np.full(length, np.nan, np.float32)
+        self.value = np.zeros(length, np.float32)
+        self.count = 0
+        self.ended = self.terminated = False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays [bytes]."""
+        aux = 0 if self._aux is None else self._aux.nbytes
+        state = 0 if self.state is None else sum(part.nbytes for part in self.state)
+        return self._latent.nbytes + aux + state + self.reward.nbytes + self.value.nbytes
+
+    @property
+    def full(self) -> bool:
+        """Whether the capacity is reached."""
+        return self.count == len(self.reward)
+
+    def append(self, latent: Tensor, aux: Tensor, value: float) -> int:
+        """Add a decision and return its number."""
+        number = self.count
+        if number == len(self._latent):
+            grown = np.empty((min(2 * number, len(self.reward)), self._latent.shape[1]), np.float32)
+            grown[:number] = self._latent
+            self._latent = grown
+        self._latent[number] = latent.numpy()
+        self._aux_width = len(aux)
+        if self._aux is not None or bool(aux.any()):
+            if self._aux is None:
+                self._aux = np.zeros((len(self.reward), len(aux)), np.float32)
+            self._aux[number] = aux.numpy()
+        self.value[number] = value
+        self.count += 1
+        return number
+
+    def inputs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return copies of the latents (T, D) and auxiliary inputs (T, A) of decisions start to stop − 1."""
+        latent = torch.from_numpy(self._latent[start:stop].copy())
+        if self._aux is None:
+            return latent, torch.zeros(len(latent), self._aux_width)
+        return latent, torch.from_numpy(self._aux[start:stop].copy())
+
+    def start_state(self, zero: State) -> State:
+        """Return the state before the first decision; `zero` (without a batch axis) where an episode begins."""
+        return zero if self.state is None else tuple(part.float() for part in self.state)
+
+    def advantage(self, number: int, reward: float, discount: float, trace: float) -> tuple[float, float]:
+        """Return the generalised advantage of a decision, and its target return.
+
+        Args:
+            number: The decision.
+            reward: Its training reward; the following decisions keep their rewards.
+            discount: γ.
+            trace: λ (Schulman et al. 2016, equation 16), along the decisions that follow in the trajectory.
+        """
+        last = self.count - 1
+        total, weight, now = 0.0, 1.0, number
+        while True:
+            received = reward if now == number else float(self.reward[now])
+            if received != received:
+                break  # pending
+            value = float(self.value[now])
+            if now == last:
+                # The value bootstraps what follows, unless the task was done.
+                total += weight * (received + (0.0 if self.terminated else discount * value) - value)
+                break
+            total += weight * (received + discount * float(self.value[now + 1]) - value)
+            weight *= discount * trace
+            now += 1
+        return total, total + float(self.value[number])
+
+
+@dataclass(frozen=True)
+class Sample:
+    """N completed experiences.
+
+    Attributes:
+        rows: (N,) structured: position, yaw, velocity, action, log_prob, value, expected, actual, send, …
+        trajectories: Trajectory of each; `rows["place"]` is its number there.
+        observation: (N, 3, Az, El), None where latents are stored.
+    """
+
+    rows: np.ndarray
+    trajectories: list[Trajectory]
+    observation: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, name: str) -> Tensor:
+        """Return a copy of a column as a tensor."""
+        return torch.from_numpy(np.ascontiguousarray(self.rows[name]))
+
+
+@dataclass(frozen=True)
+class JudgedRewards:
+    """Rewards of a sample.
+
+    Attributes:
+        reward: (N,) float64.
+        used: (N,) bool; the others are skipped.
+        agreed: Motions that the gate judges as before.
+        judged: Motions that it was asked about.
+    """
+
+    reward: np.ndarray
+    used: np.ndarray
+    agreed: int
+    judged: int
+
+
+def judged_rewards(sample: Sample, gate: RolloutGate | None, config: ContinuousTrainingConfig) -> JudgedRewards:
+    """Validate the motions of a sample by the gate, and weigh their rewards.
+
+    The gate agrees with a motion that was sent where it finds no collision. It agrees with one that was not sent as
+    proposed where it would not send it again: for a collision, or an expected reward not above its threshold.
+
+    Args:
+        sample: Completed experiences.
+        gate: None without one; the actual reward counts whole.
+        config: Validation, mode, weights, flags.
+    """
+    rows, count = sample.rows, len(sample)
+    if gate is None:
+        return JudgedRewards(rows["actual"].astype(np.float64), np.ones(count, dtype=bool), 0, 0)
+    validation = rows["expected"].astype(np.float64)
+    known = rows["scene"] >= 0
+    agrees: list[bool | None] = [None] * count
+    if config.gate_validation_enabled and known.any():
+        index = np.flatnonzero(known)
+        position, yaw, velocity, action = (
+            torch.from_numpy(np.ascontiguousarray(rows[name][index]))
+            for name in ("position", "yaw", "velocity", "action")
+        )
+        verdict = gate.validate(
+            position, yaw, velocity, action, torch.from_numpy(rows["scene"][index].astype(np.int64))
+        )
+        novelty = torch.from_numpy(rows["components"][index, list(COMPONENTS).index("novelty")])
+        # The novelty of then counts, because later flights have changed it. A motion that was sent is rejected for a
+        # collision alone; one that was not sent, where nothing holds it back now.
+        reward_then = verdict.expected_reward - verdict.components["novelty"] + novelty
+        sent, free = torch.from_numpy(rows["send"][index]), ~verdict.collides
+        same = torch.where(sent, free, ~(free & (reward_then > gate.config.threshold)))
+        for place, agree, reward in zip(index.tolist(), same.tolist(), verdict.expected_reward.tolist()):
+            agrees[place], validation[place] = agree, reward
+    rewards = [
+        training_reward(actual, expected, agree, config)
+        for actual, expected, agree in zip(rows["actual"].tolist(), validation.tolist(), agrees)
+    ]
+    used = np.array([reward is not None for reward in rewards])
+    return JudgedRewards(
+        np.array([0.0 if reward is None else reward for reward in rewards]),
+        used,
+        sum(agree is True for agree in agrees),
+        sum(agree is not None for agree in agrees),
+    )

@@ -1,20 +1,169 @@
 """Records of experiences and versions: rows of the outbox, written by the trainer's thread.
 
-Between two writes a journal holds the completed experiences, so that a kill loses none.
+Between two writes a journal holds the completed experiences, so that a killed service loses none.
+
+    <outbox>/journals/<run id>-<number>.journal, a journal (`record/journal.py`) of the format "NAVIEXP1":
+        topic "run"    JSON: run_id, context
+        topic "row"    JSON: one row of `service_experiences`
+
+The service holds the lock of each file while it lives; the next service writes the rows of files without one to the
+outbox. Files of JSON lines (`*.jsonl`), written until 2026-11-24, are read.
 """
 
+import json
 import logging
 import random
 import time
 import uuid
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RecordError
+from navi_core.machine.file_lock import is_abandoned
 from navi_core.record import MetricLog, outbox_path, row_context
+from navi_core.record.journal import FrameFormat, Journal, JournalWriter
 from navi_core.service.learning.experience import Experience
-from navi_core.service.learning.experience_journal import ExperienceJournal, recover_journals
+
+Row = dict[str, object]
+
+_FORMAT = FrameFormat(b"NAVIEXP1")
+_MAX_ROW = 2**20
+_STRANGE = "not a journal of experiences; inspect it, then remove it"
+
+
+class ExperienceJournal:
+    """Keeps rows from their completion until the outbox has them.
+
+    Args:
+        folder: Folder of the journals.
+        run_id: Run of the rows.
+        context: Columns that all rows share.
+
+    Raises:
+        RecordError: The folder or its first file cannot be created.
+    """
+
+    def __init__(self, folder: Path, run_id: str, context: Row) -> None:
+        self._folder, self._run_id = folder, run_id
+        self._head = _packed({"run_id": run_id, "context": context})
+        self._number = 0
+        self._rotated: list[JournalWriter] = []
+        self._warned = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._current = self._create()
+        except OSError as error:
+            raise RecordError(f"cannot keep a journal in {folder}: {error.strerror or error}") from error
+
+    def append(self, row: Row) -> None:
+        """Write a row; a full disk is warned of once, and the row is then in memory alone."""
+        try:
+            self._current.append(b"row", _packed(row), time.time())
+        except RecordError as error:
+            if not self._warned:
+                self._warned = True
+                _LOG.warning("%s; a kill would lose experiences", error)
+
+    def rotate(self) -> None:
+        """Begin a new file, unless an earlier one still waits for `drop_rotated`."""
+        if self._rotated:
+            return
+        try:
+            following = self._create()
+        except OSError:
+            return  # the present file goes on, and keeps its rows for longer than needed
+        self._rotated.append(self._current)
+        self._current = following
+
+    def drop_rotated(self) -> None:
+        """Remove the files before the present one: the outbox has their rows."""
+        while self._rotated:
+            self._rotated.pop().remove()
+
+    def close(self, *, keep: bool = False) -> None:
+        """Close all files, and remove them unless they are to be recovered later."""
+        for writer in [*self._rotated, self._current]:
+            writer.close() if keep else writer.remove()
+        self._rotated = []
+
+    def _create(self) -> JournalWriter:
+        self._number += 1
+        path = self._folder / f"{self._run_id}-{self._number:06d}.journal"
+        return JournalWriter.create(path, _FORMAT, b"run", self._head, time.time())
+
+
+def recover_journals(folder: Path, outbox: Path) -> int:
+    """Write the rows of killed services' journals to the outbox; return their number.
+
+    A row that the outbox already has counts once there: its key is its run and number.
+    """
+    count = 0
+    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.journal")]):
+        try:
+            count += _recover(path, outbox)
+        except (OSError, RecordError) as error:
+            _LOG.warning("%s cannot be recovered now: %s", path, error)
+    if count:
+        _LOG.info("%d experiences of killed services are recorded", count)
+    return count
+
+
+def _recover(path: Path, outbox: Path) -> int:
+    read = _read_lines if path.suffix == ".jsonl" else _read_frames
+    with is_abandoned(path) as abandoned:
+        if not abandoned:
+            return 0
+        # All of it is read before anything is recorded.
+        count = sum(1 for _ in read(path)) - 1
+        if count > 0:
+            rows = read(path)
+            head = next(rows)
+            try:
+                log = MetricLog(outbox, str(head["run_id"]), dict(head["context"]))  # type: ignore[call-overload]
+            except (KeyError, TypeError, ValueError):
+                raise RecordError(_STRANGE) from None
+            for number, row in enumerate(rows, 1):
+                log.row("service_experiences", row)
+                # A journal that grew while the outbox could not be written may not fit into memory.
+                if number % _ROWS_PER_FLUSH == 0:
+                    log.flush()
+            log.flush()
+        path.unlink(missing_ok=True)
+    return max(count, 0)
+
+
+def _read_frames(path: Path) -> Iterator[Row]:
+    with Journal(path, (_FORMAT,), kind="journal of experiences", max_bytes=_MAX_ROW) as journal:
+        if journal.damage:
+            raise RecordError(journal.damage)
+        for frame in journal.frames:
+            yield _unpacked(journal.read(frame)[1])
+
+
+def _read_lines(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file of JSON lines, without an unfinished one at its end."""
+    with path.open("rb") as file:
+        while (line := file.readline(_MAX_ROW)).endswith(b"\n"):
+            yield _unpacked(line)
+        if len(line) == _MAX_ROW:
+            raise RecordError(_STRANGE)
+
+
+def _packed(row: Row) -> bytes:
+    return json.dumps(row, separators=(",", ":")).encode()
+
+
+def _unpacked(data: bytes) -> Row:
+    try:
+        row = json.loads(data)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise RecordError(_STRANGE)
+    return row
+
 
 _LOG = logging.getLogger("navi.service")
 

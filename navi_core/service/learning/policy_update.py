@@ -13,7 +13,7 @@ from navi_core.errors import NonFiniteError
 from navi_core.learn.estimators.losses import policy_loss, value_loss
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
-from navi_core.service.learning.replay_buffer import Sample
+from navi_core.service.learning.experience import Sample
 
 _BLOCK = 16
 """Decisions through which gradients flow, and of one block of the burn-in."""

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,8 @@ import torch
 from torch import Tensor
 
 from navi_core.config import ContinuousTrainingConfig
-from navi_core.service.gate.gate import COMPONENTS
-from navi_core.service.learning.experience import Experience, training_reward
-from navi_core.service.learning.trajectory import Trajectory
+from navi_core.service.gate import COMPONENTS
+from navi_core.service.learning.experience import Experience, Sample, Trajectory, training_reward
 from navi_core.service.timed_lock import TimedLock
 
 _LOG = logging.getLogger("navi.service")
@@ -27,28 +25,6 @@ _ROW = np.dtype(
 
 _Pending = tuple[np.ndarray, Trajectory, list[np.ndarray] | None, bool]
 """Row, trajectory, packed observation, and whether it may be sampled."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """N completed experiences.
-
-    Attributes:
-        rows: (N,) structured: position, yaw, velocity, action, log_prob, value, expected, actual, send, …
-        trajectories: Trajectory of each; `rows["place"]` is its number there.
-        observation: (N, 3, Az, El), None where latents are stored.
-    """
-
-    rows: np.ndarray
-    trajectories: list[Trajectory]
-    observation: Tensor | None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def column(self, name: str) -> Tensor:
-        """Return a copy of a column as a tensor."""
-        return torch.from_numpy(np.ascontiguousarray(self.rows[name]))
 
 
 class ExperienceReplayBuffer:

@@ -9,7 +9,7 @@ from torch import Tensor
 from navi_core.config import DynamicsConfig, ShaperConfig
 from navi_core.policy import RewardShaper
 from navi_core.policy.cores.base import State
-from navi_core.service.policies.runner import Runner
+from navi_core.service.policies.served_model import Runner
 from navi_core.service.wire import Action, DistanceMatrix
 from navi_core.world.goals import relative_goal
 from navi_core.world.occupancy_memory import OccupancyMemory

@@ -15,11 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from navi_core.config import WireConfig
-from navi_core.service.goals import goal_event
-from navi_core.service.observations import ObservationPublisher, SceneView, distance_matrix
-from navi_core.service.viewing.announcement import Announcement, PublisherNote
-from navi_core.service.viewing.feed import selected_drone
-from navi_core.service.viewing.layouts import PHASES, SCENE_EVENT, payload
+from navi_core.service.observations import ObservationPublisher, SceneView, distance_matrix, goal_event
+from navi_core.service.viewing.digest import PHASES, SCENE_EVENT, payload
+from navi_core.service.viewing.feed import Announcement, PublisherNote, selected_drone
 from navi_core.service.wire import DistanceMatrix, Publisher, TelemetryEvent
 from navi_core.world import Environment, EnvironmentWrapper, NavigationEnv, StepBatch
 

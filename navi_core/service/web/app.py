@@ -1,4 +1,7 @@
-"""Web application: the page, its static files, and its WebSocket."""
+"""Web application: the page, its static files, its WebSocket, and the HTTP server.
+
+A port in use has a clear error, and Ctrl-C stops in order.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,21 @@ import hashlib
 import ipaddress
 import json
 import logging
+import signal
+import socket
 import socket as socket_library
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from navi_core.errors import NaviError
+from navi_core.errors import NaviError, ServiceError
 from navi_core.service.web.hub import Hub, Viewer, pack_message
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI, WebSocket
 
 STATIC = Path(__file__).parent / "static"
@@ -189,3 +197,87 @@ def _is_local_name(requested: str, host: str) -> bool:
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.error("the page is not updated any more: %s", error)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Args:
+        host: Address; 127.0.0.1 is reached from this machine alone.
+        port: Port; 0 takes a free one.
+
+    Raises:
+        ServiceError: The port is taken, or there is no such address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(64)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ServiceError(
+            f"cannot serve at {host}:{port}: {reason}; choose another --port (0: any free one)"
+        ) from None
+    return listener
+
+
+def serve_page(
+    show: Show, listener: socket.socket, host: str = "127.0.0.1", ready: Callable[[str], None] | None = None
+) -> None:
+    """Serve until interrupted.
+
+    Args:
+        show: Content of the page.
+        listener: From `listen`; closed at the end.
+        host: As given to `listen`; a valid Host of requests.
+        ready: Called with the page's address once it can be opened.
+    """
+    server = _server(show, host)
+    # A terminal that is closed ends the page as Ctrl-C does, and what is being recorded is saved; not under nohup.
+    ends = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    if ends:
+        signal.signal(signal.SIGHUP, server.handle_exit)
+    if ready is not None:
+        ready(_address(listener))
+    try:
+        with listener:
+            server.run(sockets=[listener])
+    finally:
+        if ends:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@contextmanager
+def served_page(show: Show, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve from a thread of this process while the block runs; yields the page's address."""
+    listener = listen(host, port)
+    server = _server(show, host)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), name="navi-page", daemon=True)
+    thread.start()
+    try:
+        yield _address(listener)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10.0)
+        listener.close()
+
+
+def _server(show: Show, host: str) -> uvicorn.Server:
+    import uvicorn
+
+    config = uvicorn.Config(
+        build_app(show, host),
+        log_level="warning",
+        access_log=False,
+        ws_max_size=4 * MAX_ORDER_BYTES,
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{'[' + host + ']' if ':' in host else host}:{port}"

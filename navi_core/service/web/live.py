@@ -15,9 +15,8 @@ from navi_core.config import WireConfig
 from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
 from navi_core.errors import ConfigError
 from navi_core.service.viewing import Announcement, Digest, Feed, announced
-from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
-from navi_core.service.web.hub import Hub
-from navi_core.service.web.stream import send_changes
+from navi_core.service.viewing.digest import SERVICE_LAYOUTS
+from navi_core.service.web.hub import Hub, send_changes
 from navi_core.service.wire import Message
 
 _LOG = logging.getLogger("navi.web")

@@ -12,9 +12,8 @@ from typing import Any
 from navi_core.errors import ConfigError
 from navi_core.service.recordings import Recording
 from navi_core.service.viewing import Digest
-from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
-from navi_core.service.web.hub import Hub
-from navi_core.service.web.stream import send_changes
+from navi_core.service.viewing.digest import SERVICE_LAYOUTS
+from navi_core.service.web.hub import Hub, send_changes
 from navi_core.service.wire import DistanceMatrix
 
 _TICK = 0.05

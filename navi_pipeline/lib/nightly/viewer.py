@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from navi_pipeline.lib.nightly.night import Gate
 
 if TYPE_CHECKING:
-    from navi_core.service.viewing.announcement import Announcement
+    from navi_core.service.viewing.feed import Announcement
 
 _PATIENCE_SECONDS = 30.0
 """An update of a large network may last several seconds; within one there is only a heartbeat."""
@@ -65,7 +65,7 @@ class ViewerProbe:
         self._gate = Gate("viewer", False, bool(seen), f"{note.key}: {what}")
 
     def _announcement(self) -> Announcement | None:
-        from navi_core.service.viewing.announcement import announced
+        from navi_core.service.viewing.feed import announced
 
         while not self._over.is_set():
             notes = [note for note in announced() if note.name.startswith(self._prefix)]

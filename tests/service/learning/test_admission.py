@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from navi_core.config import ContinuousTrainingConfig
-from navi_core.service.learning.admission import Admission
+from navi_core.service.learning.admission import Admission, Episode, VersionReturns
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.learning.version_returns import Episode, VersionReturns
 from navi_core.service.wire import StepResult
 from tests.service.conftest import tiny_model
 

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from navi_core.config import ShaperConfig
-from navi_core.service.gate.action_candidates import ActionChoice
-from navi_core.service.gate.gate import GateVerdict
+from navi_core.service.gate import ActionChoice, GateVerdict
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.learning.policy_update import features_of
 from navi_core.service.policies.sessions import SessionTable

@@ -10,11 +10,10 @@ import torch
 
 from navi_core.config import ContinuousTrainingConfig, GateConfig, ShaperConfig
 from navi_core.errors import ConfigError
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.learning.policy_update import features_of
-from navi_core.service.policies.runner import ProgramRunner
-from navi_core.service.policies.served_model import ServedModel
+from navi_core.service.policies.served_model import ProgramRunner, ServedModel
 from navi_core.service.policies.sessions import SessionTable
 from navi_core.service.wire import DistanceMatrix, RobotPose, StepResult, Subscriber, TelemetryEvent
 from tests.service.conftest import SMALL, TINY, tiny_model, until

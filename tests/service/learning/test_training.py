@@ -12,10 +12,8 @@ from navi_core.config import ContinuousTrainingConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.service import Experience, ExperienceReplayBuffer, TrainingMetrics
-from navi_core.service.gate.action_candidates import choose_action
-from navi_core.service.gate.gate import DroneState, RolloutGate
-from navi_core.service.learning.experience import training_reward
-from navi_core.service.learning.judged_rewards import judged_rewards
+from navi_core.service.gate import DroneState, RolloutGate, choose_action
+from navi_core.service.learning.experience import judged_rewards, training_reward
 from navi_core.service.learning.policy_update import PolicyUpdate, features_of
 from navi_core.world import NavigationEnv
 from tests.service.conftest import SMALL, TINY
@@ -158,7 +156,7 @@ class Judge:
     config, worth = GateConfig(), 0.25
 
     def validate(self, position, yaw, velocity, action, scene):
-        from navi_core.service.gate.gate import GateVerdict
+        from navi_core.service.gate import GateVerdict
 
         collides = torch.arange(len(position)) % 2 == 1
         reward = torch.full((len(position),), self.worth)

@@ -15,7 +15,7 @@ from navi_core.config import ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.demos import load_demonstration
 from navi_core.learn.run.result import Progress
 from navi_core.service.explorer import ExplorerSession, SceneChoice
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.viewing import TrainingBroadcast
 from navi_core.service.web import served_page

@@ -16,8 +16,14 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError, NaviError, RecordError
-from navi_core.service.recordings import Recording, RecordingWriter, list_episodes, record_session, trace_episode
-from navi_core.service.recordings.recording import FORMATS
+from navi_core.service.recordings import (
+    FORMATS,
+    Recording,
+    RecordingWriter,
+    list_episodes,
+    record_session,
+    trace_episode,
+)
 from navi_core.service.viewing import TrainingBroadcast
 from navi_core.service.web import served_page
 from navi_core.service.web.replay import ReplayShow
@@ -286,7 +292,7 @@ def test_a_head_is_found_wherever_a_search_for_it_ends_a_piece(tmp_path, monkeyp
 def test_a_file_of_the_first_format_is_read_and_gone_on_with(tmp_path, monkeypatch):
     path = tmp_path / "old.navi"
     with monkeypatch.context() as patch:
-        patch.setattr("navi_core.service.recordings.recording.FORMATS", FORMATS[:1])
+        patch.setattr("navi_core.service.recordings.FORMATS", FORMATS[:1])
         small(path, 3)
     assert path.read_bytes().startswith(b"NAVIREC1")
     small(path, 2)

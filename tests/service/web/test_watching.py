@@ -17,9 +17,9 @@ from navi_core.config import EnvConfig
 from navi_core.learn import train
 from navi_core.record import RunDirectory, navi_home
 from navi_core.service.viewing import Digest, Feed, TrainingBroadcast, announced
-from navi_core.service.viewing.announcement import Announcement, PublisherNote
-from navi_core.service.viewing.layouts import LAYOUTS, SERVICE_LAYOUTS, named, payload
-from navi_core.service.web.stream import send_changes
+from navi_core.service.viewing.digest import LAYOUTS, SERVICE_LAYOUTS, named, payload
+from navi_core.service.viewing.feed import Announcement, PublisherNote
+from navi_core.service.web.hub import send_changes
 from navi_core.service.wire import DistanceMatrix, StepResult, TelemetryEvent
 from navi_core.world import Field, NavigationEnv
 from tests.learn.builders import small_config

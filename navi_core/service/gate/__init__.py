@@ -1,1 +1,0 @@
-"""Safety gate: proposed motions simulated before they are sent."""
