@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from navi_core.machine import limit_threads
-from navi_core.machine.numba_cache import keep_compiled_code
+from navi_core.machine.resources import keep_compiled_code
 
 try:
     __version__ = version("navi")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from navi_core.machine import numba_cache as compiled
+from navi_core.machine import resources
 from navi_pipeline.lib.orchestration import instance
 from navi_pipeline.lib.orchestration.instance import dagster_home
 from navi_pipeline.lib.records import documents
@@ -51,7 +51,7 @@ print(one._cache.cache_path, os.path.isdir(os.environ["NUMBA_CACHE_DIR"]), sep="
 
 def test_a_home_that_is_closed_to_its_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HOME=/root of a process that is no longer root's: it cannot even be asked what lies there."""
-    assert compiled._may_write(str(tmp_path / "a" / "b")) and not compiled._may_write("~/.cache")
+    assert resources._may_write(str(tmp_path / "a" / "b")) and not resources._may_write("~/.cache")
     ask = os.stat
 
     def closed(path, *args, **kwargs):
@@ -61,7 +61,7 @@ def test_a_home_that_is_closed_to_its_user_is_none(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "stat", closed)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert not compiled._may_write(str(tmp_path / ".cache"))
+    assert not resources._may_write(str(tmp_path / ".cache"))
 
 
 def test_a_folder_that_was_named_for_numba_is_kept(tmp_path: Path) -> None:

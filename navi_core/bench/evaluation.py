@@ -10,7 +10,7 @@ from navi_core.bench.report import Column, Option, Progress, Repeats, Report, Ro
 from navi_core.config import EvalConfig, PolicyConfig
 from navi_core.evaluate import Comparison, EvalResult, build_course, compare, evaluate
 from navi_core.policy import build_policy
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 
 ORDER = ("planner", "frontier", "forward-plus", "random")

@@ -34,7 +34,7 @@ def baselines(
     from navi_core.config import BASELINES, config_hash
     from navi_core.evaluate import evaluate_in_pieces, record_comparison, record_evaluation
     from navi_core.record import navi_home
-    from navi_core.record.compiled_scenes import scene_loaders
+    from navi_core.record.home import scene_loaders
 
     config = eval_config(protocol, starts, steps, seed, False, noisy)
     loaders = scene_loaders(scene or ("rooms-v1:validation",), resolution)

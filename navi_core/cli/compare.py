@@ -76,7 +76,7 @@ def compare(
     """
     from navi_core.evaluate import EvalResult, compare_seeds, record_comparison, record_evaluation
     from navi_core.evaluate import compare as compare_results
-    from navi_core.record.compiled_scenes import load_scenes
+    from navi_core.record.home import load_scenes
 
     sides = two_sides(subjects)
     config = eval_config(protocol, starts, steps, seed, sampled, noisy, task)

@@ -71,7 +71,7 @@ def expert(
     """
     from navi_core.config import ExpertConfig, parse_config
     from navi_core.demos import read_index, record_expert
-    from navi_core.record.compiled_scenes import load_scenes
+    from navi_core.record.home import load_scenes
 
     flying = None if pupil is None else _student(pupil)
     config = parse_config(
@@ -251,7 +251,7 @@ def pairs(
     """Let two pilots fly from the same starts and write where the better one earned more, for `navi train dpo`."""
     from navi_core.demos import make_pairs, write_pairs
     from navi_core.presets import resolve_config
-    from navi_core.record.compiled_scenes import load_scenes
+    from navi_core.record.home import load_scenes
     from navi_core.world import Field
 
     config = resolve_config(preset=preset, assignments=assign or ())

@@ -95,7 +95,7 @@ def evaluate(
 ) -> None:
     """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
     from navi_core.evaluate import record_evaluation, write_traces
-    from navi_core.record.compiled_scenes import load_scenes
+    from navi_core.record.home import load_scenes
     from navi_core.record.rerun import require_rerun
 
     if rrd is not None:
@@ -149,7 +149,7 @@ def promote(
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation
     from navi_core.models import record_registry
-    from navi_core.record.compiled_scenes import load_scenes
+    from navi_core.record.home import load_scenes
 
     registry = _registry(models)
     registry.resolve(version)

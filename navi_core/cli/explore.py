@@ -76,7 +76,7 @@ def _explore(
     browser: bool,
 ) -> None:
     from navi_core.config import ExplorerConfig, parse_config
-    from navi_core.record.compiled_scenes import scene_loaders
+    from navi_core.record.home import scene_loaders
     from navi_core.service.explorer import ExplorerSession, SceneChoice
     from navi_core.service.web.explore import ExploreShow
 

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def folders(runs: Root = None, as_json: Json = False) -> None:
     """List the folders of runs, the largest first."""
-    from navi_core.record.run_folders import run_folders
+    from navi_core.record.run_directory import run_folders
 
     found = run_folders(_root(runs))
     if as_json:
@@ -58,7 +58,7 @@ def remove(
 
     Registered versions stay, as do the rows in the warehouse; the same command would train from the beginning.
     """
-    from navi_core.record.run_folders import find_run_folder, remove_run_folder
+    from navi_core.record.run_directory import find_run_folder, remove_run_folder
 
     names = list(dict.fromkeys(names))
     found = [find_run_folder(_root(runs), name) for name in names]

@@ -60,7 +60,7 @@ def environment(
     """
     from navi_core.cli.bench.report import sizes
     from navi_core.config import EnvConfig, EnvironmentConfig, parse_config
-    from navi_core.record.compiled_scenes import load_scenes
+    from navi_core.record.home import load_scenes
     from navi_core.service.environment.server import EnvironmentServer
     from navi_core.service.policies.served_model import training_of
     from navi_core.world import Field

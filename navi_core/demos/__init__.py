@@ -1,6 +1,5 @@
 """Demonstrations: file format, datasets, recorded pilot flights, DAgger students, Minari."""
 
-from navi_core.demos.dagger import Student
 from navi_core.demos.dataset import (
     Dataset,
     Episode,
@@ -10,7 +9,7 @@ from navi_core.demos.dataset import (
     write_index,
 )
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside, save_demonstration
-from navi_core.demos.expert import RecordedScene, record_expert
+from navi_core.demos.expert import RecordedScene, Student, record_expert
 from navi_core.demos.ingest import IngestedFile, ingest
 from navi_core.demos.minari import export_minari, import_minari
 from navi_core.demos.pairs import Pairs, make_pairs, read_pairs, write_pairs

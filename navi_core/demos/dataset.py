@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from navi_core.demos.archive import array_allocator, require_memory
 from navi_core.demos.demonstration import Demonstration, load_demonstration
-from navi_core.demos.memory import array_allocator, require_memory
-from navi_core.demos.scene_lookup import SceneIdentity, canonical_names, require_one_scene
-from navi_core.demos.semantic_ids import MOST_IDS, id_table
+from navi_core.demos.identity import MOST_IDS, SceneIdentity, canonical_names, id_table, require_one_scene
 from navi_core.errors import DemoError, as_argument
 from navi_core.record.durable import sweep_left, write_durably
 

@@ -35,8 +35,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.demos.archive import ArrayHeader, read_arrays, read_headers
-from navi_core.demos.memory import require_memory
+from navi_core.demos.archive import ArrayHeader, read_arrays, read_headers, require_memory
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
 from navi_core.record.durable import durable_file, fsync_directory

@@ -15,8 +15,8 @@ from typing import Any
 
 from navi_core.demos.dataset import SHARED_FIELDS, index_row, shared_fields, stamp, stamped_rows, write_rows
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside
+from navi_core.demos.identity import SceneIdentity, require_one_scene
 from navi_core.demos.minari import import_minari, minari_file
-from navi_core.demos.scene_lookup import SceneIdentity, require_one_scene
 from navi_core.errors import DemoError
 
 Progress = Callable[[str, int, int], None]

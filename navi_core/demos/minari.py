@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from navi_core.demos.archive import require_memory
 from navi_core.demos.demonstration import MAX_BYTES, TEXT_BYTES, Demonstration
-from navi_core.demos.memory import require_memory
 from navi_core.errors import ConfigError, DemoError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import EnvConfig
-from navi_core.demos.semantic_ids import MOST_IDS, UNNAMED, id_table
+from navi_core.demos.identity import MOST_IDS, UNNAMED, id_table
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import build_pilot
 from navi_core.record import write_durably

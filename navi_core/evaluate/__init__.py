@@ -1,23 +1,10 @@
 """Evaluation without learning: frozen starts, true coverage, paired statistics, gated promotion."""
 
-from navi_core.evaluate.comparison.direction import direction
-from navi_core.evaluate.comparison.holm import holm
-from navi_core.evaluate.comparison.random_effects import TwoWayInterval, performance_profile, two_way_interval
-from navi_core.evaluate.comparison.seeds import SeedComparison, compare_seeds, seed_matrix
-from navi_core.evaluate.comparison.statistics import (
-    Interval,
-    bootstrap_interval,
-    interquartile_mean,
-    interval_over_scenes,
-)
-from navi_core.evaluate.comparison.subjects import Comparison, compare
-from navi_core.evaluate.flight.autopilot import Autopilot, take_off
-from navi_core.evaluate.flight.code_digest import flight_code
+from navi_core.evaluate.comparison import Comparison, SeedComparison, compare, compare_seeds, direction, seed_matrix
 from navi_core.evaluate.flight.course import Course, Start, build_course
-from navi_core.evaluate.flight.subjects import named_subject
+from navi_core.evaluate.flight.subjects import Autopilot, named_subject, take_off
 from navi_core.evaluate.metrics.coverage import Coverage, FloorTruth, measure_coverage
-from navi_core.evaluate.pictures.maps import top_down_map
-from navi_core.evaluate.pictures.traces import write_traces
+from navi_core.evaluate.pictures import top_down_map, write_traces
 from navi_core.evaluate.piecewise import evaluate_in_pieces, join_results
 from navi_core.evaluate.promotion import (
     Decision,
@@ -30,7 +17,17 @@ from navi_core.evaluate.promotion import (
 )
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.recording import record_comparison, record_decision, record_evaluation
-from navi_core.evaluate.result import EvalResult
+from navi_core.evaluate.result import EvalResult, flight_code
+from navi_core.evaluate.statistics import (
+    Interval,
+    TwoWayInterval,
+    bootstrap_interval,
+    holm,
+    interquartile_mean,
+    interval_over_scenes,
+    performance_profile,
+    two_way_interval,
+)
 
 __all__ = [
     "Autopilot",

@@ -13,11 +13,10 @@ import numpy as np
 
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.flight.code_digest import flight_code
 from navi_core.evaluate.flight.course import Course, build_course
 from navi_core.evaluate.flight.subjects import OWN_NETWORKS, Subject, resolve_subject
 from navi_core.evaluate.protocol import evaluate
-from navi_core.evaluate.result import EvalResult, summarise
+from navi_core.evaluate.result import EvalResult, flight_code, summarise
 
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion

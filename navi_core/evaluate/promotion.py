@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import CheckpointError, EvaluationError, RegistryError
-from navi_core.evaluate.comparison.statistics import bootstrap_interval
-from navi_core.evaluate.comparison.subjects import Comparison, compare, paired_differences
+from navi_core.evaluate.comparison import Comparison, compare, paired_differences
 from navi_core.evaluate.flight.course import Course
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult
+from navi_core.evaluate.statistics import bootstrap_interval
 from navi_core.models import load_checkpoint, trained_on
 
 if TYPE_CHECKING:

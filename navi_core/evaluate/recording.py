@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.config import config_hash
-from navi_core.evaluate.comparison.seeds import SeedComparison, seed_matrix
-from navi_core.evaluate.comparison.subjects import Comparison
+from navi_core.evaluate.comparison import Comparison, SeedComparison, seed_matrix
 from navi_core.evaluate.promotion import Decision
 from navi_core.evaluate.result import EvalResult, short_hash
 from navi_core.record import MetricLog, outbox_path, row_context

@@ -9,6 +9,7 @@ import math
 import os
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,29 @@ import numpy as np
 
 from navi_core.config import EvalConfig, config_hash, parse_config
 from navi_core.errors import EvaluationError, as_argument
-from navi_core.evaluate.comparison.statistics import (
+from navi_core.evaluate.statistics import (
     FEW_SCENES,
     Interval,
     interquartile_mean,
     interval_over_scenes,
     mean_of_scenes,
 )
-from navi_core.evaluate.flight.code_digest import flight_code
+
+_ROOMS = ("kernels", "mapping", "world", "scenes", "policy", "pilots", "evaluate/flight", "evaluate/metrics")
+_FILES = ("evaluate/protocol.py",)
+"""Code that determines an episode; settings are part of the protocol and the checkpoint."""
+_SOURCES = frozenset({".py", ".h", ".cpp", ".cu"})
+
+
+@cache
+def flight_code() -> str:
+    """Return 12 hex digits of the sources that determine an episode: equal digits, equal flights on one machine."""
+    package, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
+    files = [file for room in _ROOMS for file in sorted((package / room).rglob("*")) if file.suffix in _SOURCES]
+    for file in [*files, *(package / name for name in _FILES)]:
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
 
 _FORMAT = 1
 

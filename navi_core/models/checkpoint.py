@@ -20,7 +20,7 @@ from navi_core.config.learn import upgrade_train_config
 from navi_core.config.registry import CORE_NAMES, ENCODER_NAMES, LEARNER_NAMES
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import CheckpointError, CheckpointVersionError, ConfigError
-from navi_core.models.weights import weights_hash
+from navi_core.models.lineage import weights_hash
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.record import hardware_profile, write_durably
 

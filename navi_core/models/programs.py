@@ -17,9 +17,16 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import CheckpointError, ConfigError
-from navi_core.models.acting import ActingModule, Parity, example_inputs, recurrent_parity
 from navi_core.models.checkpoint import load_checkpoint, load_policy
-from navi_core.models.exported import ANSWERS, METADATA_KEY, load_exported
+from navi_core.models.exported import (
+    ANSWERS,
+    METADATA_KEY,
+    ActingModule,
+    Parity,
+    example_inputs,
+    load_exported,
+    recurrent_parity,
+)
 from navi_core.policy import NavigationPolicy
 from navi_core.record import write_durably
 

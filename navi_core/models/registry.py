@@ -25,8 +25,8 @@ from navi_core.config import config_hash
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.models.checkpoint import Checkpoint, load_checkpoint
+from navi_core.models.lineage import comparable_rewards, why_latest_stays
 from navi_core.models.registry_schema import ModelVersion, validate
-from navi_core.models.succession import comparable_rewards, why_latest_stays
 from navi_core.record.durable import sweep_left, write_durably
 
 LATEST = "latest"

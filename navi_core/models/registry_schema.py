@@ -1,11 +1,18 @@
-"""Schema of the registry: one version, and validation of `registry.json`."""
+"""Schema of the registry: one version, validation of `registry.json`, and rows for the warehouse."""
+
+from __future__ import annotations
 
 import re
 import sys
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from navi_core.record import MetricLog, navi_home, row_context
+
+if TYPE_CHECKING:
+    from navi_core.models.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -125,3 +132,46 @@ def _alias_fault(alias: str, state: object, versions: dict[str, Any]) -> str | N
     if any(not isinstance(move, dict) or not all(isinstance(move.get(k), str) for k in _MOVE) for move in moves):
         return f"alias {alias!r} has a broken history"
     return None
+
+
+_COPIED = (
+    "version", "run_id", "weights_hash", "file_hash", "parents", "training_source", "encoder_backend", "temporal_core",
+    "decision_hz", "episode_count", "reward_ema", "metrics", "notes", "tags", "created_at", "config_hash",
+)  # fmt: skip
+
+
+def record_registry(registry: Registry, home: Path | None = None) -> list[dict[str, Any]]:
+    """Write every version to the table `models` and every move of an alias to `alias_moves`.
+
+    A row that was written before is replaced by the same row. All are durable when this returns. A registry outside of
+    the home has no warehouse, and nothing is written.
+
+    Args:
+        registry: Whose versions and moves.
+        home: The Navi home; by default `$NAVI_HOME`.
+
+    Returns:
+        The rows of `models`.
+
+    Raises:
+        RecordError: The rows could not be written.
+    """
+    rows = [_row(entry) for entry in registry.list()]
+    home = home or navi_home()
+    if registry.path.absolute() != (home / "models").absolute():
+        return rows
+    log = MetricLog(home / "outbox", "registry", row_context())
+    for row in rows:
+        log.row("models", row)
+    for alias in registry.aliases():
+        for move in registry.history(alias):
+            moved = {"alias": alias, "version": move["version"], "moved_at": move["at"], "action": move["action"]}
+            log.row("alias_moves", moved)
+    log.flush()
+    return rows
+
+
+def _row(entry: ModelVersion) -> dict[str, Any]:
+    data = entry.as_dict()
+    row = {name: data[name] for name in _COPIED}
+    return row | {"step": entry.step_id, "checkpoint": str(entry.path), "revision": entry.code_revision}

@@ -14,8 +14,7 @@ from navi_core.policy.navigation_policy import (
     policy_macs,
 )
 from navi_core.policy.observation import ObservationScaling
-from navi_core.policy.rnd import RND
-from navi_core.policy.shaper import RewardShaper, ShapedReward
+from navi_core.policy.shaper import RND, RewardShaper, ShapedReward
 
 __all__ = [
     "RND",

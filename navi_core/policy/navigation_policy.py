@@ -23,8 +23,7 @@ from navi_core.config.policy import OCCUPANCY_INPUTS, Spaces
 from navi_core.policy.cores import CORES
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import ENCODERS
-from navi_core.policy.heads import PRIVILEGED, ActorCritic
-from navi_core.policy.q_head import QHead
+from navi_core.policy.heads import PRIVILEGED, ActorCritic, QHead
 from navi_core.policy.trunk import Trunk
 
 # torch draws initial weights from one generator of the process: two threads that build at once would seed it for

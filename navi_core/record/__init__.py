@@ -6,11 +6,9 @@ Producers write immutable segment files here; only the pipeline's warehouse open
 from navi_core.record.durable import write_durably
 from navi_core.record.hardware import hardware_profile, row_context
 from navi_core.record.home import navi_home, outbox_path
-from navi_core.record.metric_log import MetricLog
+from navi_core.record.metric_log import NATURAL_KEYS, MetricLog, TensorBoardWriter
 from navi_core.record.run_directory import RunDirectory
-from navi_core.record.schema import NATURAL_KEYS
 from navi_core.record.stages import StageTimer
-from navi_core.record.tensorboard import TensorBoardWriter
 
 __all__ = [
     "NATURAL_KEYS",

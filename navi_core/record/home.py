@@ -1,7 +1,17 @@
-"""The Navi home: `$NAVI_HOME`, by default `.navi` in the working directory."""
+"""The Navi home: `$NAVI_HOME`, by default `.navi` in the working directory, and its cache of compiled scenes."""
+
+from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from navi_core.config import CompileConfig, parse_config
+
+if TYPE_CHECKING:
+    from navi_core.scenes import Scene, SceneSource
 
 
 def navi_home() -> Path:
@@ -16,3 +26,36 @@ def navi_home() -> Path:
 def outbox_path() -> Path:
     """Return the folder of metric segments."""
     return navi_home() / "outbox"
+
+
+def load_scenes(names: Sequence[str], resolution: int) -> list[Scene]:
+    """Return compiled scenes, reusing those of the cache.
+
+    Args:
+        names: `.gmdag` or mesh files, folders of meshes, generated scenes as family:seeds, or a split of the
+            benchmark as rooms-v1:test.
+        resolution: Compile resolution of meshes and generated scenes.
+
+    Raises:
+        SceneError: A file is missing or broken, or a folder holds no mesh.
+        ConfigError: An unknown family, or seeds that cannot be read.
+    """
+    return [load() for _, load in scene_loaders(names, resolution)]
+
+
+def scene_loaders(names: Sequence[str], resolution: int) -> list[tuple[str, Callable[[], Scene]]]:
+    """Return name and loader of each scene; arguments and errors as `load_scenes`."""
+    from navi_core.scenes import scenes_named
+
+    config = parse_config(CompileConfig, {"resolution": resolution})
+    folder = navi_home() / "scenes"
+    return [(source.name, partial(_compiled, source, folder, config)) for source in scenes_named(names)]
+
+
+def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene:
+    from navi_core.scenes import compile_source, require_frozen
+
+    scene = compile_source(source, folder, config).scene
+    if source.family is not None:
+        require_frozen(scene)
+    return scene

@@ -8,12 +8,17 @@ with the context that every row shares and the SHA-256 of all bytes after the he
 further line is one row. A file under its final name is complete: it was written under another name,
 synced and renamed. Names sort in the order of writing, also after a clock was set back, and a later
 row replaces an earlier one of the same natural key.
+
+A resumed run emits the rows after its last checkpoint a second time. Ingest replaces a row whose natural key it has
+already, so that nothing is lost and nothing is doubled. The warehouse's migrations declare the same keys as primary
+keys, but for the largest tables; a test compares the two. Scalars also go to TensorBoard, an observer of the log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import itertools
 import json
 import math
@@ -23,11 +28,44 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import write_durably
-from navi_core.record.schema import NATURAL_KEYS, SEGMENT_VERSION
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+SEGMENT_VERSION = 1
+"""Version of the segment files' layout."""
+
+NATURAL_KEYS: dict[str, tuple[str, ...]] = {
+    "metrics": ("run_id", "step", "name"),
+    "runs": ("run_id",),
+    "scenes": ("name", "source_hash", "compile_hash"),
+    "checkpoints": ("run_id", "step"),
+    "models": ("version",),
+    "promotions": ("alias", "version", "decided_at"),
+    "alias_moves": ("alias", "version", "moved_at"),
+    "evaluations": ("evaluation_id",),
+    "episodes": ("evaluation_id", "scene", "start"),
+    "comparisons": ("comparison_id", "metric"),
+    "stage_timings": ("run_id", "step", "stage"),
+    "benchmarks": ("run_id", "benchmark", "cell", "repeat", "name"),
+    "studies": ("study",),
+    "trials": ("study", "trial"),
+    "service_experiences": ("run_id", "number"),
+    "service_versions": ("run_id", "model_version", "fate"),
+    "events": ("run_id", "step", "event", "recorded_at"),
+}
+"""Table name → natural key."""
+
+UNINDEXED_TABLES: tuple[str, ...] = ("metrics", "stage_timings", "service_experiences")
+"""Tables of millions of rows, kept unique by the writer alone: an index would be most of the database."""
+
+RUN_TABLES: tuple[str, ...] = ("metrics", "runs", "checkpoints", "stage_timings")
+"""Tables whose rows a fresh start of their run drops; models, evaluations and decisions are history and stay."""
+
 
 _SERIAL = itertools.count()
 _AUTO_KEYS = ("run_id", "step", "recorded_at")
@@ -234,3 +272,42 @@ def _plain(value: object, where: str) -> object:
         if callable(convert):
             return _plain(convert(), where)
     raise RecordError(f"{where} is {type(value).__name__}, which is not plain data")
+
+
+class TensorBoardWriter:
+    """Writes every scalar of a metric log into a TensorBoard event file.
+
+    The file is created with the first scalar; points of an earlier process of the same run from that step on are
+    purged, so that a resumed run shows one curve.
+
+    Args:
+        directory: Folder of the event files, for example `<run>/tensorboard`.
+
+    Raises:
+        RecordError: TensorBoard is not installed.
+    """
+
+    def __init__(self, directory: Path | str) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            raise RecordError("TensorBoard is not installed; pip install tensorboard")
+        self.directory = Path(directory)
+        self._writer: SummaryWriter | None = None
+
+    def attach(self, log: MetricLog) -> TensorBoardWriter:
+        """Follow `log` from now on, and close with it; returns self."""
+        log.observe(self.scalars, self.close)
+        return self
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Write one point per value at `step`."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(log_dir=str(self.directory), flush_secs=30, purge_step=int(step))
+        for name, value in values.items():
+            self._writer.add_scalar(name, float(value), global_step=int(step))
+
+    def close(self) -> None:
+        """Write what is buffered and close the event file."""
+        if self._writer is not None:
+            self._writer.close()

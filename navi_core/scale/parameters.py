@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from navi_core.errors import CheckpointError
-from navi_core.models.weights import weights_hash
+from navi_core.models.lineage import weights_hash
 
 
 @dataclass(frozen=True)

@@ -121,14 +121,14 @@ def test_dataset_beyond_memory_is_refused_before_reading(tmp_path):
 
 
 def test_memory_mapped_dataset_has_the_same_bits(tmp_path, monkeypatch, caplog):
-    from navi_core.demos import memory
+    from navi_core.demos import archive
 
     demos = [make_demo(seed=seed, vocabulary={"surface": 1, "door": 3, "sofa": 2}) for seed in range(9)]
     folder = make_dataset(tmp_path / "a", [*demos, make_demo(seed=9)])
     held = load_dataset([folder])
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
     # One recording fits, ten do not.
-    monkeypatch.setattr(memory, "whole_memory", lambda: 100_000)
+    monkeypatch.setattr(archive, "whole_memory", lambda: 100_000)
     mapped = load_dataset([folder])
     assert "read from there" in caplog.text and isinstance(mapped.depth.base, np.memmap)
     index = np.arange(len(held))[::-1]

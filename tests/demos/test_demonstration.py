@@ -121,9 +121,9 @@ def test_archive_refuses_other_compression_methods(tmp_path, recording, method):
 
 
 def test_recording_beyond_memory_is_refused_before_unpacking(recording, monkeypatch):
-    from navi_core.demos import memory
+    from navi_core.demos import archive
 
-    monkeypatch.setattr(memory, "whole_memory", lambda: 40_000)
+    monkeypatch.setattr(archive, "whole_memory", lambda: 40_000)
     with pytest.raises(DemoError, match="GiB of memory"):
         load_demonstration(recording)
 

@@ -11,7 +11,7 @@ from navi_core.config import DynamicsConfig, EvalConfig
 from navi_core.config.evaluate import NOISY_SENSOR
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import compare, decide, flight_code, seed_matrix
-from navi_core.evaluate.comparison.subjects import direction, paired_differences
+from navi_core.evaluate.comparison import direction, paired_differences
 from navi_core.evaluate.promotion import confirming
 from navi_core.evaluate.result import summarise
 from tests.evaluate.conftest import made_result as result

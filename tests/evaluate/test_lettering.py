@@ -10,9 +10,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from navi_core.evaluate import top_down_map
-from navi_core.evaluate.pictures import lettering
-from navi_core.evaluate.pictures.lettering import draw_name
+from navi_core.evaluate import pictures, top_down_map
+from navi_core.evaluate.pictures import draw_name
 from navi_core.world import Field
 
 NAMES = ["台所", "مطبخ", "Büro", "$x^$", r"$\frac$ and $5", "a\nb", "nul\0", "x" * 3000, "\U0010ffff", "_hidden"]
@@ -40,9 +39,9 @@ def test_letters_without_a_font_are_drawn_as_code_points(monkeypatch):
     from matplotlib.font_manager import fontManager
 
     monkeypatch.setattr(fontManager, "ttflist", [one for one in fontManager.ttflist if one.name == "DejaVu Sans"])
-    lettering._families.cache_clear()
+    pictures._families.cache_clear()
     text = drawn("台所 Büro")
-    lettering._families.cache_clear()
+    pictures._families.cache_clear()
     assert text.get_text() == r"\u53f0\u6240 Büro" and text.get_fontfamily() == ["DejaVu Sans"]
 
 
@@ -57,9 +56,9 @@ def test_a_font_that_has_the_letters_is_found(monkeypatch):
             return 1
 
     monkeypatch.setattr(font_manager, "get_font", lambda path: Rich() if "Serif" in str(path) else real(path))
-    lettering._families.cache_clear()
+    pictures._families.cache_clear()
     text = drawn("台所")
-    lettering._families.cache_clear()
+    pictures._families.cache_clear()
     assert text.get_text() == "台所" and text.get_fontfamily()[1:] == ["DejaVu Serif"]
 
 
@@ -74,7 +73,7 @@ def test_a_font_that_is_gone_or_broken_is_passed_over(monkeypatch, tmp_path, con
     gone = FontEntry(fname=str(file), name="A Font", style="normal", weight=400)
     plain = [one for one in fontManager.ttflist if one.name == "DejaVu Sans"]
     monkeypatch.setattr(fontManager, "ttflist", [gone, *plain])
-    lettering._families.cache_clear()
+    pictures._families.cache_clear()
     text = drawn("台所")
-    lettering._families.cache_clear()
+    pictures._families.cache_clear()
     assert text.get_text() == r"\u53f0\u6240"

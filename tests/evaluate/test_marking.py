@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from navi_core.evaluate.metrics.coverage import curve_metrics
-from navi_core.evaluate.metrics.marking import mark_path, mark_rays
+from navi_core.evaluate.metrics.coverage import curve_metrics, mark_path, mark_rays
 
 
 def cells(marked: np.ndarray) -> set[tuple[int, int]]:

@@ -12,7 +12,7 @@ from navi_core.errors import EvaluationError
 from navi_core.evaluate import build_course, compare, evaluate
 from navi_core.evaluate.flight.course import Start
 from navi_core.evaluate.flight.frozen_starts import Flight
-from navi_core.evaluate.metrics.point_goal import goal_metrics, path_weight
+from navi_core.evaluate.protocol import goal_metrics, path_weight
 from navi_core.policy import build_policy
 from navi_core.world import Field, FloorMap
 

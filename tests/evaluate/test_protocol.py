@@ -26,14 +26,14 @@ from navi_core.config import (
 )
 from navi_core.errors import CheckpointError, ConfigError, EvaluationError
 from navi_core.evaluate import EvalResult, build_course, evaluate
-from navi_core.evaluate.comparison.statistics import FEW_SCENES
 from navi_core.evaluate.flight.frozen_starts import Flight
 from navi_core.evaluate.metrics.coverage import Coverage
 from navi_core.evaluate.protocol import episode_row
+from navi_core.evaluate.statistics import FEW_SCENES
 from navi_core.models import CheckpointState, Registry, save_checkpoint, weights_hash
-from navi_core.models.trained_on import corpus_of
+from navi_core.models.lineage import corpus_of
 from navi_core.policy import build_policy
-from navi_core.record.compiled_scenes import scene_loaders
+from navi_core.record.home import scene_loaders
 from navi_core.scenes import compile_mesh, discover
 from tests.conftest import box_triangles, fly_ahead, mesh_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from navi_core.bench.interval import simulate_starts
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.comparison.statistics import (
+from navi_core.evaluate.statistics import (
     FEW_SCENES,
     bootstrap_interval,
     interquartile_mean,

@@ -14,7 +14,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError, RecordError
 from navi_core.evaluate import evaluate
-from navi_core.evaluate.pictures.traces import episode_trace, representative_episodes
+from navi_core.evaluate.pictures import episode_trace, representative_episodes
 from navi_core.evaluate.result import EvalResult
 from navi_core.world import Field
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from navi_core.machine import chosen_threads, control_groups, cores, limit_threads, usable_cores
+from navi_core.machine import chosen_threads, limit_threads, resources, usable_cores
 from navi_core.record import hardware
 from navi_core.scenes.corpus import pool
 from navi_core.scenes.corpus.pool import _threads_for_children
@@ -27,9 +27,9 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / "own").write_text({1: "3:cpu,cpuacct:/pod/box\n", 2: "0::/pod/box\n"}[version])
         return root / "pod"
 
-    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
-    monkeypatch.setattr(control_groups, "_OWN", tmp_path / "own")
-    monkeypatch.setattr(cores, "_affinity", lambda: 64)
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path)
+    monkeypatch.setattr(resources, "_OWN", tmp_path / "own")
+    monkeypatch.setattr(resources, "_affinity", lambda: 64)
     return lay
 
 

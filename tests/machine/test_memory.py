@@ -9,7 +9,7 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.learn import PrioritizedReplay
-from navi_core.machine import control_groups, group_limits, whole_memory
+from navi_core.machine import group_limits, resources, whole_memory
 from navi_core.scenes.memory import available_memory
 
 MIB = 1 << 20
@@ -35,8 +35,8 @@ def job(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         (folder / "memory.stat").write_text(f"anon 1\n{cache} {70 * MIB}\n")
     own = tmp_path / "own"
     own.write_text({1: "9:cpu:/\n4:memory:/slurm/job\n0::/\n", 2: "0::/slurm/job\n"}[request.param])
-    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
-    monkeypatch.setattr(control_groups, "_OWN", own)
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path)
+    monkeypatch.setattr(resources, "_OWN", own)
     return request.param
 
 
@@ -55,8 +55,8 @@ def test_a_container_that_cannot_see_its_group_has_that_of_the_root(tmp_path: Pa
         (tmp_path / name).write_text(f"{number}\n")
     (tmp_path / "memory.stat").write_text("inactive_file 0\n")
     (tmp_path / "own").write_text("0::/../../host/path\n")
-    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
-    monkeypatch.setattr(control_groups, "_OWN", tmp_path / "own")
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path)
+    monkeypatch.setattr(resources, "_OWN", tmp_path / "own")
     assert group_limits() == [(100 * MIB, 90 * MIB)]
 
 

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from navi_core.config import EnvConfig, PolicyConfig, TrainConfig
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models import export_checkpoint, export_policy, load_checkpoint, load_exported, programs
-from navi_core.models.acting import Acted, ActingModule, example_inputs, recurrent_parity
-from navi_core.models.exported import METADATA_KEY
+from navi_core.models.exported import METADATA_KEY, Acted, ActingModule, example_inputs, recurrent_parity
 from navi_core.policy import build_policy
 
 pytest.importorskip("onnxruntime")

@@ -17,7 +17,7 @@ from navi_core.config.world import GoalConfig
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.models import Registry, load_checkpoint, load_policy
 from navi_core.models import registry as registry_module
-from navi_core.models.succession import comparable_rewards
+from navi_core.models.lineage import comparable_rewards
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from torch import nn
 from navi_core.errors import ConfigError
 from navi_core.policy import build_core, ssd_scan
 from navi_core.policy.cores import GRUBlock, Mamba2Block
-from navi_core.policy.cores.convolution import causal_convolution
 from navi_core.policy.cores.gru import gru_scan
-from navi_core.policy.cores.mamba2 import _GatedRMSNorm
-from navi_core.policy.cores.selective_scan import selective_scan
+from navi_core.policy.cores.mamba2 import _GatedRMSNorm, causal_convolution
+from navi_core.policy.cores.mambapy import selective_scan
 
 ORACLES = Path(__file__).resolve().parents[2].parent / "shared" / "oracles"
 needs_oracles = pytest.mark.skipif(not ORACLES.is_dir(), reason="the oracle arrays are not at ../shared/oracles")

@@ -25,7 +25,7 @@ from navi_core.errors import CheckpointError, ConfigError
 from navi_core.evaluate import evaluate, evaluate_in_pieces
 from navi_core.learn import train
 from navi_core.models import ExportedPolicy, export_policy, load_checkpoint, load_exported, load_policy
-from navi_core.models.acting import ActingModule, example_inputs
+from navi_core.models.exported import ActingModule, example_inputs
 from navi_core.policy import build_core, build_encoder, build_policy, custom_networks, register_core, register_encoder
 from navi_core.policy.cores import CORES, GRUBlock
 from navi_core.policy.encoders import ENCODERS, RingCNN

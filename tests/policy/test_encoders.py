@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from navi_core.policy.encoders import build_encoder, solid_angle_bias, spherical_positions
+from navi_core.policy.encoders.cnn import CircularAzimuthConv2d
 from navi_core.policy.encoders.rayvit import Layer
-from navi_core.policy.encoders.spherical_cnn import CircularAzimuthConv2d
 from navi_core.policy.observation import ObservationScaling
 
 

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from navi_core.config import ShaperConfig
 from navi_core.errors import ConfigError
 from navi_core.policy import RND, EpisodicMemory, RewardShaper
-from navi_core.policy.rnd import RunningMoments
-from navi_core.policy.shaper import loop_penalty
+from navi_core.policy.shaper import RunningMoments, loop_penalty
 
 
 def tick_memory(memory: EpisodicMemory, embedding: torch.Tensor):

@@ -11,7 +11,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import TrainConfig
 from navi_core.errors import RunError
 from navi_core.record import RunDirectory
-from navi_core.record.run_folders import remove_run_folder, run_folders
+from navi_core.record.run_directory import remove_run_folder, run_folders
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli import doctor, scenes
 from navi_core.errors import ConfigError, GmdagError, MeshError, SceneError
-from navi_core.record.compiled_scenes import scene_loaders
+from navi_core.record.home import scene_loaders
 from navi_core.scenes import load_gmdag, parse_seeds, read_manifest
 from navi_core.scenes.manifest import file_hash
 from tests.scenes.corpus.test_corpus import write_obj

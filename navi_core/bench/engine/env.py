@@ -34,7 +34,7 @@ from navi_core.bench.timing import CPU, WALL, clocks, median
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.threads import torch_threads
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 from navi_core.world import Field, NavigationEnv, RayHits
 

@@ -36,7 +36,7 @@ from navi_core.kernels.native.library import find_compiler
 from navi_core.kernels.rays.brute import cast_brute, cast_brute_triangle
 from navi_core.kernels.rays.tile import TIE
 from navi_core.kernels.rays.tracer import LANES, NativeTracer, NumbaTracer, Tracer
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 from navi_core.world import Field, spherical_directions
 

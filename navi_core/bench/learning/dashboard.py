@@ -23,7 +23,7 @@ from navi_core.learn.rollout.collector import Collector
 from navi_core.learn.run.records import run_device
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.presets import resolve_config
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.service.viewing import TrainingBroadcast, WatchedEnv
 from navi_core.world import EnvironmentWrapper, Field, NavigationEnv
 

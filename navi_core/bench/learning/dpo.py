@@ -18,7 +18,7 @@ from navi_core.learn import Progress, train
 from navi_core.policy import build_policy
 from navi_core.presets import merge, parse_assignments, resolve_config
 from navi_core.record import RunDirectory
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 from navi_core.world import Field
 

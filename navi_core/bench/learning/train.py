@@ -17,7 +17,7 @@ from navi_core.learn import Progress, train
 from navi_core.learn.run.records import run_device
 from navi_core.presets import resolve_config
 from navi_core.record import RunDirectory
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.world import Field
 
 

@@ -10,7 +10,7 @@ from navi_core.bench.report import Column, Option, Report, Row, Scenes, Size, Th
 from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.config import EnvConfig, GateConfig
 from navi_core.learn.run.threads import torch_threads
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.world import Field, NavigationEnv

@@ -14,7 +14,7 @@ from navi_core.evaluate import EvalResult, build_course, compare, evaluate
 from navi_core.evaluate.flight.frozen_starts import Flyer
 from navi_core.evaluate.flight.subjects import resolve_subject
 from navi_core.pilots import Pose
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.service.policies.served_model import checkpoint_file, training_of

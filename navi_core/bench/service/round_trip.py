@@ -32,10 +32,10 @@ from navi_core.errors import ConfigError, ServiceError
 from navi_core.kernels.rays.cuda import cuda_device
 from navi_core.learn.run.threads import torch_threads
 from navi_core.models import export_policy, load_exported
-from navi_core.models.weights import weights_hash
+from navi_core.models.lineage import weights_hash
 from navi_core.policy import build_policy
 from navi_core.record import navi_home
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene, load_gmdag
 from navi_core.service.actor.server import ActorServer
 from navi_core.service.environment.server import EnvironmentServer

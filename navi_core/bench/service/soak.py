@@ -22,7 +22,7 @@ from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, G
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.policy import build_policy
 from navi_core.presets import parse_sections
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 from navi_core.service.actor.server import ActorServer
 from navi_core.service.gate import RolloutGate

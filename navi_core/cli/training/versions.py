@@ -20,7 +20,7 @@ def fitting_latest(config: TrainConfig) -> str:
     import logging
 
     from navi_core.models import Registry, load_checkpoint
-    from navi_core.models.weights import same_network
+    from navi_core.models.lineage import same_network
     from navi_core.record import navi_home
 
     registry = Registry(navi_home() / "models")

@@ -1,10 +1,11 @@
-"""Evaluation flights from frozen starts, in blocks of fixed size.
+"""Evaluation flights from frozen starts, in blocks of fixed size, and adapters of pilots and policies.
 
 Sensor and physics are the environment's. A block always has the same number of rows, padded by copies of its first
 start, so every tensor operation sees the same shapes. An episode's bits therefore depend on its start and the weights
 alone.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navi_core.config import EvalConfig
+from navi_core.config import EvalConfig, ShaperConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight.course import Start
-from navi_core.pilots import Pose
+from navi_core.pilots import Pilot, Pose
+from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.recovery import Recovery
+from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field
-from navi_core.world.goals import reached
+from navi_core.world.goals import reached, relative_goal
+from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
 from navi_core.world.sensor.noise import SensorFaults
 from navi_core.world.sensor.spherical import SphericalSensor
 
@@ -166,3 +171,147 @@ def _fly_block(
         recovered = int(recovering[:steps, row].sum())
         flights.append(Flight(path, faced, hit, gap, bool(success[row]), recovered))
     return flights
+
+
+_LOG = logging.getLogger("navi.evaluate")
+QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
+"""Shaper without curiosity and loop memory; the auxiliary inputs are zero."""
+
+
+class PilotFlyer:
+    """Scripted pilot on observations of the protocol's resolution."""
+
+    recovering: Tensor | None = None
+
+    def __init__(self, pilot: Pilot, config: EvalConfig) -> None:
+        self.name = pilot.name
+        self.azimuth_bins = config.azimuth_bins
+        self.elevation_bins = config.elevation_bins
+        self.max_distance = pilot.max_distance
+        self._pilot = pilot
+
+    def begin(self, keys: Tensor, field: Field) -> None:
+        """Start new episodes in all rows."""
+        if self._pilot.privileged:
+            self._pilot.attach(field)
+        self.restart(torch.ones(len(keys), dtype=torch.bool), keys)
+
+    def restart(self, rows: Tensor, keys: Tensor) -> None:
+        """Start new episodes in some rows: (B,) bool, (B,) int64 keys of all."""
+        self._pilot.reset(rows, keys)
+
+    def act(self, obs: Tensor, pose: Pose) -> Tensor:
+        """Return actions (B, 4) for observations (B, 3, Az, El); a privileged pilot receives its pose."""
+        return self._pilot.act(obs, pose=pose if self._pilot.privileged else None)
+
+
+class PolicyFlyer:
+    """Policy in evaluation mode: recurrent state carried, no learning, frozen normalisers.
+
+    The auxiliary input (loop similarity and curiosity of the previous step) comes from a reward shaper in evaluation
+    mode, as in training. The privileged reward entry is zero.
+
+    Args:
+        policy: The network.
+        config: The protocol: block size, seed, mean or sampled actions, recovery.
+        name: Name of the subject.
+        shaper: Reward shaper of the training.
+        shaper_rows: Rows of the training run, which fix the memory per row.
+        shaper_state: Trained curiosity state of the checkpoint.
+        max_distance: Range of the sensor that the policy was trained with [m].
+
+    Raises:
+        EvaluationError: The policy reads the privileged reward (`aux: full`), or a goal that the task lacks.
+    """
+
+    def __init__(
+        self,
+        policy: NavigationPolicy,
+        config: EvalConfig,
+        *,
+        name: str,
+        shaper: ShaperConfig = QUIET_SHAPER,
+        shaper_rows: int | None = None,
+        shaper_state: dict[str, object] | None = None,
+        max_distance: float = 100.0,
+    ) -> None:
+        if policy.config.aux == "full":
+            raise EvaluationError(
+                f"{name} reads the training reward (aux: full), which evaluations do not have; "
+                "train with aux no_reward or off to evaluate"
+            )
+        if policy.config.goal and config.task != "point_goal":
+            raise EvaluationError(f"{name} needs goals, which the task {config.task} lacks; use --task point_goal")
+        if config.task == "point_goal" and not policy.config.goal:
+            _LOG.warning("%s has no goal input: it explores and stops at no goal", name)
+        self.name = name
+        self.azimuth_bins = policy.config.azimuth_bins
+        self.elevation_bins = policy.config.elevation_bins
+        self.max_distance = max_distance
+        self._policy = policy
+        self._config = config
+        per_row = shaper.memory_capacity // (shaper_rows or config.block)
+        self._shaper_config = shaper.model_copy(update={"memory_capacity": per_row * config.block})
+        self._shaper_state = shaper_state or {}
+        self._device = next(policy.parameters()).device
+
+    def begin(self, keys: Tensor, field: Field) -> None:  # noqa: ARG002 - of the Flyer protocol, pilots need it
+        """Start new episodes in all rows: zero state, empty memory."""
+        rows = len(keys)
+        self._keys = keys
+        self._step = torch.zeros_like(keys)
+        self._state = self._policy.initial_state(rows, self._device)
+        self._aux = torch.zeros(rows, 3, device=self._device)
+        self._reset = torch.ones(rows, dtype=torch.bool, device=self._device)
+        self._places = None
+        if self._policy.config.place_memory:
+            self._places = OccupancyMemory(
+                rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance
+            )
+        self._recovery, self.recovering = None, None
+        recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
+        if recovers and self._config.deterministic:
+            self._recovery = Recovery(rows, self._config.dynamics.decision_hz, self._config.seed)
+            self.recovering = self._recovery.stuck
+        self._shaper = RewardShaper(self._shaper_config, rows, self._policy.config.width, device=self._device)
+        self._shaper.load_state_dict(self._shaper_state)
+        self._shaper.eval()
+
+    def restart(self, rows: Tensor, keys: Tensor) -> None:
+        """Start new episodes in some rows, (B,) bool, with zero state and empty memory; (B,) keys of all rows."""
+        rows_there = rows.to(self._device)
+        self._keys = torch.where(rows, keys, self._keys)
+        self._step = torch.where(rows, 0, self._step)
+        self._reset = self._reset | rows_there
+        self._aux = torch.where(rows_there[:, None], 0.0, self._aux)
+        if self._shaper.memory is not None:
+            self._shaper.memory.clear(rows_there)
+
+    def act(self, obs: Tensor, pose: Pose) -> Tensor:
+        """Return actions (B, 4) for observations (B, 3, Az, El)."""
+        noise = None
+        if not self._config.deterministic:
+            zero = torch.zeros_like(self._step)
+            noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
+        aux = self._aux
+        goal = None
+        if self._policy.config.goal and pose.goal is not None:
+            goal = relative_goal(pose.position, pose.yaw, pose.goal)
+        if self._places is not None:
+            features = self._places.look(obs, pose_rows(pose.position, pose.yaw), self._reset, goal=goal)
+            aux = torch.cat([aux, features.to(self._device)], dim=1)
+        if goal is not None:
+            aux = torch.cat([aux, goal.to(self._device)], dim=1)
+        out = self._policy.act(obs.to(self._device), aux, self._state, self._reset, noise)
+        action = out.action.to(torch.float32).cpu()
+        if self._recovery is not None:
+            here = pose_rows(pose.position, pose.yaw)
+            action = self._recovery.act(action, here, self._reset.cpu(), self._keys, self._step)
+        self._state = out.state
+        self._reset = torch.zeros_like(self._reset)
+        self._step = self._step + 1
+        if self._policy.config.aux != "off":
+            zeros = torch.zeros(len(obs), device=self._device)
+            shaped = self._shaper.shape(out.embedding, zeros, zeros, torch.zeros_like(self._reset), 0)
+            self._aux = torch.stack([zeros, shaped.loop_similarity, shaped.intrinsic], dim=1)
+        return action

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.metrics.marking import RAYS_PER_CAST
+from navi_core.evaluate.metrics.coverage import RAYS_PER_CAST
 from navi_core.kernels.floor import label_components
 from navi_core.world.floor.reachable import over_floor
 from navi_core.world.floor.rooms import in_rooms

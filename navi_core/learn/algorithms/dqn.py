@@ -31,7 +31,7 @@ from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.distributions import table_index
-from navi_core.policy.q_head import QHead
+from navi_core.policy.heads import QHead
 from navi_core.record import StageTimer
 
 _NEIGHBOURHOOD = 256

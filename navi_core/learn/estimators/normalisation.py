@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.policy.rnd import RunningMoments
+from navi_core.policy.shaper import RunningMoments
 
 _RATE = 0.2
 _LEAST_DEVIATION = 1e-4

@@ -14,7 +14,7 @@ from navi_core.learn.replay.transitions import Items, SequenceItems, Tail, Trans
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import NavigationPolicy
-from navi_core.policy.q_head import QHead
+from navi_core.policy.heads import QHead
 
 
 @dataclass(frozen=True)

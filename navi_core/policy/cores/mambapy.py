@@ -3,16 +3,96 @@
 The package's own sequence form neither takes nor returns a state. Its parameters, modules and
 `step` are used as they are; the sequence form here carries the state and honours resets. Weights
 move to and from a plain `mambapy.mamba.MambaBlock` through `block`.
+
+The recurrence (Gu and Dao 2023): every channel e has its own step size and N decays, so no quadratic form exists. It is
+walked step by step over the batch, and a hand-written backward walks it once more. Decays are recomputed there, so that
+only the states of the sequence are kept.
 """
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
-from navi_core.policy.cores.base import State, TemporalCore
-from navi_core.policy.cores.convolution import causal_convolution
-from navi_core.policy.cores.selective_scan import selective_scan
+from navi_core.policy.cores import plain
+from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
+from navi_core.policy.cores.mamba2 import causal_convolution
+
+
+class _SelectiveScan(torch.autograd.Function):
+    """h_t = keep_t·exp(dt_t·A)·h_{t−1} + drive_t ⊗ B_t,  y_t = h_t·C_t; time-major."""
+
+    @staticmethod
+    def forward(
+        ctx: AutogradContext,
+        drive: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        h0: Tensor,
+        keep: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        steps = drive.shape[0]
+        states = drive.new_empty(steps + 1, *h0.shape)
+        states[0] = h0
+        outputs = torch.empty_like(drive)
+        for t in range(steps):
+            h = torch.mul(states[t], _decay(dt[t], A, keep, t), out=states[t + 1])
+            h.addcmul_(drive[t, :, :, None], B[t, :, None])
+            torch.bmm(h, C[t, :, :, None], out=outputs[t, :, :, None])
+        ctx.save_for_backward(drive, dt, A, B, C, states, keep)
+        return outputs, states[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: AutogradContext, grad_outputs: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
+        drive, dt, A, B, C, states, keep = ctx.saved_tensors
+        grad_drive, grad_dt = torch.empty_like(drive), torch.empty_like(dt)
+        grad_b, grad_c, grad_a = torch.empty_like(B), torch.empty_like(C), torch.zeros_like(A)
+        running = grad_last.clone()
+        for t in reversed(range(len(drive))):
+            running.addcmul_(grad_outputs[t, :, :, None], C[t, :, None])
+            torch.bmm(grad_outputs[t, :, None], states[t + 1], out=grad_c[t, :, None])
+            torch.bmm(running, B[t, :, :, None], out=grad_drive[t, :, :, None])
+            torch.bmm(drive[t, :, None], running, out=grad_b[t, :, None])
+            running.mul_(_decay(dt[t], A, keep, t))
+            # d exp(dt·A) = exp(dt·A)·d(dt·A), and `running` holds that factor now.
+            to_exponent = running * states[t]
+            torch.sum(to_exponent * A, dim=-1, out=grad_dt[t])
+            grad_a += (to_exponent * dt[t, :, :, None]).sum(0)
+        return grad_drive, grad_dt, grad_a, grad_b, grad_c, running, None
+
+
+def _decay(dt: Tensor, A: Tensor, keep: Tensor | None, t: int) -> Tensor:
+    decay = (dt[:, :, None] * A).exp_()
+    return decay if keep is None else decay.mul_(keep[t, :, None, None])
+
+
+def selective_scan(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h0: Tensor, reset: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Run the selective recurrence over a sequence.
+
+    Args:
+        x: Inputs (B, T, E).
+        dt: Step sizes (B, T, E), already positive.
+        A: Negative decay rates (E, N).
+        B: Input maps (B, T, N).
+        C: Output maps (B, T, N).
+        D: Skip weights (E,).
+        h0: Incoming state (B, E, N).
+        reset: (B, T) bool; True zeroes the state before that step is consumed, at t = 0 also `h0`.
+
+    Returns:
+        y (B, T, E) and the final state (B, E, N), which is never zeroed. First derivatives only.
+    """
+    keep = None if reset is None else (~reset).t().to(x.dtype)
+    drive, step, maps_in, maps_out = (part.transpose(0, 1).contiguous() for part in (dt * x, dt, B, C))
+    scan = plain.selective_recurrence if torch.compiler.is_compiling() else _SelectiveScan.apply
+    y, last = scan(drive, step, A, maps_in, maps_out, h0, keep)
+    return y.transpose(0, 1) + D * x, last
 
 
 class MambaPyBlock(TemporalCore):

@@ -9,9 +9,8 @@ from torch import nn
 from navi_core.config.registry import ENCODER_NAMES, Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.policy.checks import check_encoder
+from navi_core.policy.encoders.cnn import RingCNN, SphericalCNN
 from navi_core.policy.encoders.rayvit import RayViT, solid_angle_bias, spherical_positions
-from navi_core.policy.encoders.ring_cnn import RingCNN
-from navi_core.policy.encoders.spherical_cnn import SphericalCNN
 
 __all__ = [
     "ENCODERS",

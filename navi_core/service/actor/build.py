@@ -8,7 +8,7 @@ from pathlib import Path
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.models import Registry
-from navi_core.record.compiled_scenes import load_scenes
+from navi_core.record.home import load_scenes
 from navi_core.service.actor.server import ActorServer
 from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from navi_core.record.schema import UNINDEXED_TABLES
+from navi_core.record.metric_log import UNINDEXED_TABLES
 from navi_pipeline.defs.warehouse.assets import warehouse
 from navi_pipeline.lib.orchestration.clock import worked
 from navi_pipeline.lib.warehouse.database import count_duplicate_keys

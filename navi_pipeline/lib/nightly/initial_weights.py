@@ -74,8 +74,7 @@ def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str, bool]]:
 def _why_not(config: TrainConfig, version: ModelVersion, *, paid_alike: bool) -> str | None:
     """Return why a night cannot begin with a version, None where it can."""
     from navi_core.models import load_checkpoint
-    from navi_core.models.succession import same_rewards
-    from navi_core.models.weights import same_network
+    from navi_core.models.lineage import same_network, same_rewards
 
     try:
         checkpoint = load_checkpoint(version.path)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.record.schema import NATURAL_KEYS
+from navi_core.record.metric_log import NATURAL_KEYS
 
 if TYPE_CHECKING:
     import duckdb

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
-from navi_core.record.schema import NATURAL_KEYS, RUN_TABLES
+from navi_core.record.metric_log import NATURAL_KEYS, RUN_TABLES
 
 if TYPE_CHECKING:
     import duckdb

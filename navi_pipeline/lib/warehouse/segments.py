@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RecordError
-from navi_core.record.schema import NATURAL_KEYS, SEGMENT_VERSION
+from navi_core.record.metric_log import NATURAL_KEYS, SEGMENT_VERSION
 
 _CONTEXT = ("seed", "hardware", "versions", "revision", "config_hash")
 

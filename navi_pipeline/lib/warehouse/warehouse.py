@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.errors import RecordError
 from navi_core.machine.file_lock import NO_WRITE_ACCESS, open_lock, try_lock
 from navi_core.record.home import navi_home
-from navi_core.record.schema import NATURAL_KEYS
+from navi_core.record.metric_log import NATURAL_KEYS
 from navi_pipeline.lib.warehouse.archive import Archive, count_rows, last_migration, thin
 from navi_pipeline.lib.warehouse.database import open_database, remedy
 from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox, folding_order

@@ -19,7 +19,7 @@ from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.models import load_checkpoint, load_policy
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
-from navi_core.policy.q_head import QHead
+from navi_core.policy.heads import QHead
 from navi_core.record import RunDirectory
 from tests.learn.toy_environments import MixedEndingsEnv
 

@@ -23,7 +23,7 @@ def test_rows_explore_by_the_ladder():
 
 
 def test_exploring_draws_are_uniform_and_as_frequent_as_epsilon():
-    from navi_core.policy.q_head import EpsilonGreedy
+    from navi_core.policy.heads import EpsilonGreedy
 
     count = 40_000
     noise = torch.randn(count, 1, generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,7 @@ from navi_core.config import DynamicsConfig, EvalConfig, PolicyConfig, TrainConf
 from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
-from navi_core.evaluate.flight.flyers import PolicyFlyer
+from navi_core.evaluate.flight.frozen_starts import PolicyFlyer
 from navi_core.learn import clone
 from navi_core.learn.demos.sequences import demo_places
 from navi_core.models import load_policy

@@ -15,7 +15,7 @@ import pytest
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, RunError
-from navi_core.machine import cores
+from navi_core.machine import resources
 from navi_pipeline.lib.training.ray_jobs import _environment
 from navi_pipeline.lib.training.trainer_client import run_navi, train_in_child
 
@@ -44,8 +44,8 @@ def test_a_job_finds_the_modules_of_ones_own(monkeypatch, tmp_path):
 def test_a_job_has_the_threads_that_the_user_chose_and_no_share_of_this_container(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert _environment()["OMP_NUM_THREADS"] == "2"
-    monkeypatch.setattr(cores, "_affinity", lambda: 64)
-    monkeypatch.setattr(cores, "usable_cores", lambda: 2)
+    monkeypatch.setattr(resources, "_affinity", lambda: 64)
+    monkeypatch.setattr(resources, "usable_cores", lambda: 2)
     assert "OMP_NUM_THREADS" not in _environment()
 
 

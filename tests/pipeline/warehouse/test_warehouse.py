@@ -10,7 +10,7 @@ import pytest
 
 from navi_core.errors import RecordError
 from navi_core.record import NATURAL_KEYS, MetricLog
-from navi_core.record.schema import UNINDEXED_TABLES
+from navi_core.record.metric_log import UNINDEXED_TABLES
 from navi_pipeline.cli.query import run_query
 from navi_pipeline.lib.warehouse.outbox import Outbox
 from navi_pipeline.lib.warehouse.warehouse import Warehouse

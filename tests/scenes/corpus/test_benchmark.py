@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from navi_core.errors import ConfigError, SceneError
-from navi_core.record.compiled_scenes import scene_loaders
+from navi_core.record.home import scene_loaders
 from navi_core.scenes import FROZEN_HASHES, SPLITS, benchmark_sources, generate_scene, require_frozen
 
 

@@ -1,24 +1,85 @@
-"""Top-down map of a scene with flown paths."""
+"""Pictures of evaluated flights: top-down maps, Rerun traces of the median and the worst episode.
+
+Names in figures may be of any script: they are drawn with installed fonts, else as code points, never as empty boxes.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from navi_core.errors import EvaluationError
-from navi_core.evaluate.pictures.lettering import draw_name
+from navi_core.errors import EvaluationError, printable
+from navi_core.evaluate.result import EvalResult
+from navi_core.record.rerun import EpisodeTrace, write_rrd
+from navi_core.world.field import Field
 from navi_core.world.floor.overhead import cut_from_above
 from navi_core.world.floor.storeys import storey_of
+from navi_core.world.sensor.spherical import SphericalSensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
+    from matplotlib.text import Text
 
+    from navi_core.scenes import Scene
     from navi_core.world.field import Field
     from navi_core.world.floor.reachable import FloorMap
+
+
+_DEFAULT = "DejaVu Sans"
+_BOXES, _REGULAR = "Last Resort", 400
+_LONGEST = 90
+"""Longest name drawn, in characters."""
+
+
+def draw_name(text: Text) -> None:
+    """Draw a user-given name literally: no formulas, any script.
+
+    Args:
+        text: A title or legend label that holds such a name.
+    """
+    name = text.get_text()
+    if len(name) > _LONGEST:
+        name = f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
+    name = printable(name)
+    families, lacking = _families(frozenset(name))
+    codes = {ord(letter): f"\\u{ord(letter):04x}" for letter in lacking}
+    text.set_parse_math(False)
+    text.set_fontfamily(list(families))
+    text.set_text(name.translate(codes))
+
+
+@lru_cache(maxsize=256)
+def _families(letters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return font families that together cover the letters, and the letters that none covers."""
+    from matplotlib.font_manager import findfont, fontManager, get_font
+
+    def lacks(file: str, wanted: frozenset[str]) -> frozenset[str]:
+        try:
+            font = get_font(file)
+        except (OSError, RuntimeError):
+            # matplotlib caches its font list: a font may be gone or broken.
+            return wanted
+        return frozenset(letter for letter in wanted if not font.get_char_index(ord(letter)))
+
+    families, lacking = [_DEFAULT], lacks(findfont(_DEFAULT), letters)
+    # Last-resort fonts draw a box for every letter.
+    upright = {one.name: one.fname for one in fontManager.ttflist if one.style == "normal" and one.weight == _REGULAR}
+    for family, file in sorted(upright.items()):
+        if not lacking:
+            break
+        left = lacks(file, lacking) if not family.startswith(_BOXES) else lacking
+        if left != lacking:
+            families.append(family)
+            lacking = left
+    return tuple(families), lacking
+
 
 _PIXELS = 400
 """Samples along the longer side of the scene."""
@@ -148,3 +209,88 @@ def _paths(name: str, value: np.ndarray | Sequence[np.ndarray]) -> list[np.ndarr
         if path.ndim != 2 or path.shape[1] != 3 or not len(path):
             raise EvaluationError(f"path of {name!r} has shape {path.shape}, expected (T, 3)")
     return group
+
+
+_BINS = (128, 24)
+"""Azimuth and elevation bins of the panoramas, independent of the subject's resolution."""
+_BLOCK = 64
+"""Panoramas cast at once."""
+
+
+def representative_episodes(result: EvalResult, metric: str = "c_vis_auc") -> dict[str, int]:
+    """Return the indices of the median (the lower of two) and of the worst episode.
+
+    Args:
+        result: An evaluation with paths; files of `navi evaluate --out` have none.
+        metric: Metric to rank by; more is better.
+
+    Raises:
+        EvaluationError: The result holds no paths.
+    """
+    if not result.trajectories:
+        raise EvaluationError("the result keeps no paths; fly it again: files of `navi evaluate --out` have none")
+    values = [value for scene in result.by_scene(metric).values() for value in scene]
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    return {"median": order[(len(order) - 1) // 2], "worst": order[0]}
+
+
+def episode_trace(result: EvalResult, index: int, field: Field, scene_index: int) -> EpisodeTrace:
+    """Return the panoramas along an episode, with its curves.
+
+    Args:
+        result: The evaluation.
+        index: Index of the episode.
+        field: Field that holds the scene.
+        scene_index: Index of the scene in the field.
+    """
+    row, positions, yaws = result.episodes[index], result.trajectories[index], result.yaws[index]
+    sensor = SphericalSensor(field, *_BINS, max_distance=100.0)
+    position, yaw = torch.from_numpy(positions), torch.from_numpy(yaws)
+    scene = torch.full((len(position),), scene_index, dtype=torch.int64)
+    parts = []
+    for first in range(0, len(position), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        hits = sensor.cast(position[block], yaw[block], scene[block])
+        parts.append((hits.depth.numpy(), hits.semantic.numpy().astype(np.uint16), hits.valid.numpy()))
+    depth, semantic, valid = (np.concatenate(arrays).reshape(-1, *_BINS) for arrays in zip(*parts, strict=True))
+    seconds = result.config.dynamics.decision_seconds
+    moved = np.linalg.norm(np.diff(positions, axis=0, prepend=positions[:1]), axis=1)
+    return EpisodeTrace(
+        name=f"{result.subject}, {row['scene']}, start {row['start']}",
+        positions=positions,
+        yaws=yaws,
+        depth=depth,
+        semantic=semantic,
+        valid=valid,
+        directions=sensor.directions.numpy(),
+        seconds=np.arange(len(positions)) * seconds,
+        scalars={
+            "clearance_m": field.distance(position, scene).numpy().astype(np.float64),
+            "speed_m_per_s": (moved / seconds).astype(np.float64),
+            "path_m": np.cumsum(moved, dtype=np.float64),
+        },
+    )
+
+
+def write_traces(folder: Path, result: EvalResult, scenes: Sequence[Scene]) -> list[Path]:
+    """Write `<subject>-median.rrd` and `<subject>-worst.rrd`.
+
+    Args:
+        folder: Folder of the files.
+        result: The evaluation.
+        scenes: The scenes it was flown in.
+
+    Returns:
+        The files.
+
+    Raises:
+        EvaluationError: The result keeps no paths.
+        RecordError: The extra `rerun` is not installed, or a file cannot be written.
+    """
+    field, names = Field(scenes), [scene.name for scene in scenes]
+    written = []
+    for word, index in representative_episodes(result).items():
+        path = folder / f"{result.subject.replace('/', '_')}-{word}.rrd"
+        write_rrd(path, episode_trace(result, index, field, names.index(str(result.episodes[index]["scene"]))))
+        written.append(path)
+    return written

@@ -1,1 +1,0 @@
-"""Paired comparisons: pairing, intervals, corrections for several verdicts."""

@@ -1,1 +1,0 @@
-"""Maps and traces of evaluated flights."""

@@ -1,0 +1,296 @@
+"""Statistics of evaluations: intervals over scenes and starts, or over seeds and scenes; Holm correction.
+
+**Over scenes and starts.** Episodes of one scene resemble each other, so resampling episodes as if they were
+independent gives intervals that are far too narrow. The bootstrap here is hierarchical (Davison & Hinkley 1997, §3.8):
+first scenes with replacement, then, inside each drawn scene, its starts. Comparisons are paired: both subjects flew the
+same starts, and the statistic is taken of the differences. A bootstrap over few scenes is too narrow, however many
+starts each has. Below `FEW_SCENES` the interval is Student's, over the scenes' means. `navi bench interval --starts 3`
+simulates the coverage of both.
+
+**Over training seeds and scenes.** A claim about a training method covers seeds that were not trained and scenes that
+were not flown. The matrix y[i, j] = μ + seed_i + scene_j + error_ij has two random factors crossed with each other, so
+that resampling episodes, or scenes alone, gives intervals that are far too narrow. The interval here is that of the
+two-way random-effects analysis of variance: the variance of the mean is (MS_seed + MS_scene − MS_error) / (S·C), and a
+linear combination of mean squares is nearly χ² with the degrees of freedom of Satterthwaite (1946). It is never taken
+to be less than that of either factor alone, for an estimated component of variance may come out below zero.
+`navi bench interval` simulates how often it covers the truth.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.errors import EvaluationError
+
+RESAMPLES = 10_000
+"""Bootstrap resamples."""
+
+CONFIDENCE = 0.95
+"""Nominal coverage of an interval."""
+
+FEW_SCENES = 12
+"""Below this number of scenes the interval is Student's."""
+
+_CHUNK = 4_000_000
+"""Resampled numbers held at once, to bound memory."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and its interval."""
+
+    mean: float
+    """Mean over scenes of the scenes' means, in the unit of the values."""
+    low: float
+    """Lower bound; NaN for one value."""
+    high: float
+    """Upper bound; NaN for one value."""
+    scenes: int
+    """Scenes that the values come from; with one, the interval is about that scene alone."""
+    episodes: int
+    """Values."""
+
+
+def mean_of_scenes(values: Mapping[str, Sequence[float]]) -> float:
+    """Return the mean over scenes of the scenes' means, so that every scene has equal weight."""
+    return float(np.mean([np.mean(_finite(scene, row)) for scene, row in _checked(values).items()]))
+
+
+def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
+    """Return the mean of the middle half: ⌊n/4⌋ values are left out at each end (Agarwal et al. 2021).
+
+    Args:
+        values: Numbers, any shape.
+
+    Raises:
+        EvaluationError: No values, or one that is not finite.
+    """
+    flat = np.sort(_finite("values", np.asarray(values, dtype=np.float64).ravel()))
+    cut = len(flat) // 4
+    return float(flat[cut : len(flat) - cut].mean())
+
+
+def interval_over_scenes(
+    values: Mapping[str, Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES
+) -> Interval:
+    """Return the mean over scenes with its 95 % interval: Student's below `FEW_SCENES`, else the bootstrap's.
+
+    Args:
+        values: For each scene the values of its starts; for a paired interval the differences of two subjects.
+        seed: Seed of the resampling.
+        resamples: Bootstrap resamples.
+
+    Raises:
+        EvaluationError: No scene, a scene without values, a value that is not finite.
+    """
+    if len(values) < FEW_SCENES:
+        return student_interval(values)
+    return bootstrap_interval(values, seed=seed, resamples=resamples)
+
+
+def student_interval(values: Mapping[str, Sequence[float]], *, confidence: float = CONFIDENCE) -> Interval:
+    """Return the mean over scenes with Student's interval of the scenes' means; of one scene, of its starts.
+
+    Args:
+        values: For each scene the values of its starts.
+        confidence: Nominal coverage in (0, 1).
+
+    Raises:
+        EvaluationError: No scene, a scene without values, a value that is not finite.
+    """
+    # Imported lazily: scipy.special takes a while.
+    from scipy.special import stdtrit
+
+    rows = [_finite(scene, row) for scene, row in sorted(_checked(values).items())]
+    means = np.array([row.mean() for row in rows]) if len(rows) > 1 else rows[0]
+    half = float("nan")
+    if len(means) > 1:
+        error = float(means.std(ddof=1)) / float(np.sqrt(len(means)))
+        half = float(stdtrit(len(means) - 1, 0.5 + confidence / 2.0)) * error
+    mean = float(means.mean())
+    return Interval(mean, mean - half, mean + half, scenes=len(rows), episodes=sum(len(row) for row in rows))
+
+
+def bootstrap_interval(
+    values: Mapping[str, Sequence[float]],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+) -> Interval:
+    """Return the mean over scenes with its hierarchical percentile bootstrap interval.
+
+    Args:
+        values: For each scene the values of its starts; for a paired interval the differences of two subjects.
+        seed: Seed of the resampling.
+        resamples: Bootstrap resamples.
+        confidence: Nominal coverage in (0, 1).
+
+    Raises:
+        EvaluationError: No scene, a scene without values, a value that is not finite, an impossible setting.
+    """
+    if resamples < 1 or not 0 < confidence < 1:
+        raise EvaluationError(f"resamples {resamples} must be ≥ 1 and confidence {confidence} within (0, 1)")
+    rows = [_finite(scene, row) for scene, row in sorted(_checked(values).items())]
+    lengths = np.array([len(row) for row in rows])
+    table = np.zeros((len(rows), lengths.max()))
+    for index, row in enumerate(rows):
+        table[index, : len(row)] = row
+
+    generator = np.random.default_rng(seed)
+    means = np.empty(resamples)
+    chunk = max(1, _CHUNK // table.size)
+    for first in range(0, resamples, chunk):
+        count = min(chunk, resamples - first)
+        scenes = generator.integers(0, len(rows), size=(count, len(rows)))
+        picks = generator.random((count, len(rows), table.shape[1]))
+        size = lengths[scenes][:, :, None]
+        starts = (picks * size).astype(np.int64)
+        drawn = table[scenes[:, :, None], starts]
+        counted = np.arange(table.shape[1]) < size
+        means[first : first + count] = ((drawn * counted).sum(2) / size[:, :, 0]).mean(1)
+    tail = 50.0 * (1.0 - confidence)
+    low, high = np.percentile(means, [tail, 100.0 - tail])
+    return Interval(
+        mean=float(np.mean([row.mean() for row in rows])),
+        low=float(low),
+        high=float(high),
+        scenes=len(rows),
+        episodes=int(lengths.sum()),
+    )
+
+
+def _checked(values: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[float]]:
+    if not values:
+        raise EvaluationError("no scene to take statistics of")
+    return values
+
+
+def _finite(scene: str, row: Sequence[float] | np.ndarray) -> np.ndarray:
+    numbers = np.asarray(row, dtype=np.float64)
+    if numbers.size == 0:
+        raise EvaluationError(f"{scene}: no values to take statistics of")
+    if not np.isfinite(numbers).all():
+        raise EvaluationError(f"{scene}: {int((~np.isfinite(numbers)).sum())} of {numbers.size} values are not finite")
+    return numbers
+
+
+MIN_SEEDS = 5
+"""Fewest training seeds of a verdict."""
+
+
+@dataclass(frozen=True)
+class TwoWayInterval:
+    """Mean over seeds and scenes with its two-way random-effects interval, in the unit of the values."""
+
+    mean: float
+    """Mean of the matrix."""
+    low: float
+    """Lower bound."""
+    high: float
+    """Upper bound."""
+    standard_error: float
+    """Standard error of the mean."""
+    degrees_of_freedom: float
+    """Degrees of freedom of Student's t, by Satterthwaite."""
+    seeds: int
+    """Rows S."""
+    scenes: int
+    """Columns C."""
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided p-value of a true mean of 0."""
+        from scipy.special import stdtr
+
+        if self.standard_error == 0:
+            return float(self.mean == 0)
+        return 2.0 * float(stdtr(self.degrees_of_freedom, -abs(self.mean) / self.standard_error))
+
+
+def two_way_interval(matrix: npt.ArrayLike, *, confidence: float = 0.95) -> TwoWayInterval:
+    """Return the mean of a matrix with its two-way random-effects interval.
+
+    Args:
+        matrix: Values (S, C) of S ≥ 2 seeds on C ≥ 2 scenes, each the mean over the scene's starts; for a paired
+            interval the differences of two subjects.
+        confidence: Nominal coverage in (0, 1).
+
+    Raises:
+        EvaluationError: Fewer than two seeds or scenes, a value that is not finite, an impossible confidence.
+    """
+    # Imported lazily: scipy.special takes a while.
+    from scipy.special import stdtrit
+
+    values = _matrix(matrix)
+    seeds, scenes = values.shape
+    if seeds < 2 or scenes < 2:
+        raise EvaluationError(
+            f"an interval over seeds and scenes needs two of each and has {seeds} and {scenes}; train and evaluate more"
+        )
+    if not 0 < confidence < 1:
+        raise EvaluationError(f"confidence is {confidence}; allowed: within (0, 1)")
+    mean = float(values.mean())
+    of_seeds, of_scenes = values.mean(axis=1, keepdims=True), values.mean(axis=0, keepdims=True)
+    freedom = np.array([seeds - 1, scenes - 1, (seeds - 1) * (scenes - 1)], dtype=np.float64)
+    residual = values - of_seeds - of_scenes + mean
+    squares = np.array(
+        [scenes * ((of_seeds - mean) ** 2).sum(), seeds * ((of_scenes - mean) ** 2).sum(), (residual**2).sum()]
+    )
+    mean_squares = squares / freedom
+    combined = float(max(mean_squares[0] + mean_squares[1] - mean_squares[2], mean_squares[0], mean_squares[1]))
+    fewest = float(freedom[:2].min())
+    spread = float((mean_squares**2 / freedom).sum())
+    degrees = max(combined**2 / spread, fewest) if spread > 0 else fewest
+    error = float(np.sqrt(combined / values.size))
+    half = float(stdtrit(degrees, 0.5 + confidence / 2.0)) * error
+    return TwoWayInterval(mean, mean - half, mean + half, error, degrees, seeds, scenes)
+
+
+def performance_profile(matrix: npt.ArrayLike, thresholds: Sequence[float]) -> list[float]:
+    """Return the fraction of the matrix above each threshold (Agarwal et al. 2021, §4.3), in [0, 1].
+
+    Args:
+        matrix: Values (S, C).
+        thresholds: τ, in the unit of the values.
+
+    Raises:
+        EvaluationError: A value is not finite, or the matrix is empty.
+    """
+    values = _matrix(matrix)
+    return [float((values > threshold).mean()) for threshold in thresholds]
+
+
+def _matrix(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    values = np.asarray(matrix, dtype=np.float64)
+    if values.ndim != 2 or not values.size:
+        raise EvaluationError(f"values of shape {values.shape} are no matrix of seeds × scenes")
+    if not np.isfinite(values).all():
+        raise EvaluationError(f"{int((~np.isfinite(values)).sum())} of {values.size} values are not finite")
+    return values
+
+
+def holm(p_values: Sequence[float], *, level: float = 0.05) -> list[bool]:
+    """Return which hypotheses are rejected, with a family-wise error rate of at most `level`.
+
+    Holm (1979): the smallest of n p-values has to be below level / n, the next one below level / (n − 1), and so on;
+    the first that is not ends the procedure.
+
+    Args:
+        p_values: One per hypothesis, in [0, 1].
+        level: Probability of at least one false rejection.
+
+    Raises:
+        EvaluationError: A p-value is not within [0, 1].
+    """
+    values = np.asarray(p_values, dtype=np.float64)
+    if not ((values >= 0) & (values <= 1)).all():
+        raise EvaluationError(f"p-values are within [0, 1], not {values.min()} to {values.max()}")
+    rejected = [False] * len(values)
+    for rank, index in enumerate(np.argsort(values, kind="stable")):
+        if values[index] >= level / (len(values) - rank):
+            break
+        rejected[int(index)] = True
+    return rejected

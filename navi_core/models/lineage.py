@@ -1,0 +1,155 @@
+"""Lineage of weights: their identity, the scenes they learned from, and whether rewards of two runs compare.
+
+Training scenes are named by content and by source, those of the initial weights included: a mesh that is compiled anew,
+at another resolution or decimated, has another content and the same source.
+
+`latest` moves to a version with a greater reward_ema, where the two compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from navi_core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from navi_core.config import PolicyConfig, TrainConfig
+    from navi_core.models.checkpoint import Checkpoint
+    from navi_core.scenes import Scene
+
+
+def weights_hash(weights: nn.Module | Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 (hex) of a module's state dict.
+
+    Entries are taken in order of their names; each contributes name, dtype, shape and its values in
+    row-major order, so device and memory format do not matter.
+
+    Args:
+        weights: A module, or its state dict.
+    """
+    state = weights.state_dict() if isinstance(weights, nn.Module) else weights
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def same_network(config: PolicyConfig, checkpoint: Checkpoint) -> bool:
+    """Return whether a configuration's network takes a checkpoint's weights: same parts, names and shapes."""
+    from navi_core.policy import build_policy
+
+    if (checkpoint.encoder_backend, checkpoint.temporal_core) != (config.encoder, config.core):
+        return False
+    theirs = {name: value.shape for name, value in checkpoint.policy_state.items()}
+    return theirs == {name: value.shape for name, value in build_policy(config, 0).state_dict().items()}
+
+
+_KEY = "trained_on"
+
+
+def corpus_of(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return `scene_hashes` and `corpus_summary` of a checkpoint.
+
+    Args:
+        scenes: None for a task.
+        vocabulary: Semantic id by name; evaluation must show the policy the ids that it was trained on.
+    """
+    hashes = {scene.name: scene.content_hash() for scene in scenes}
+    summary: dict[str, Any] = {
+        "scenes": len(hashes), "names": sorted(hashes), "semantic_vocabulary": dict(vocabulary),
+    }  # fmt: skip
+    # The contents, too: a resumed run adds those of its checkpoint, and must end like an uninterrupted one.
+    add_scenes(summary, (*hashes.values(), *(scene.source_hash for scene in scenes)))
+    return hashes, summary
+
+
+def trained_on(checkpoint: Checkpoint) -> frozenset[str]:
+    """Return the content and source hashes of every scene that a checkpoint's weights learned from.
+
+    Raises:
+        CheckpointError: The entry is no list of hashes.
+    """
+    hashes = checkpoint.corpus_summary.get(_KEY, [])
+    if not isinstance(hashes, list) or not all(isinstance(name, str) for name in hashes):
+        raise CheckpointError(f"the checkpoint's corpus_summary[{_KEY!r}] is no list of hashes")
+    return frozenset(checkpoint.scene_hashes.values()) | frozenset(hashes)
+
+
+def add_scenes(summary: dict[str, Any], hashes: Iterable[str]) -> None:
+    """Add content or source hashes to a corpus summary; an empty one, of a scene without a known source, is none."""
+    summary[_KEY] = sorted({*summary.get(_KEY, ()), *hashes} - {""})
+
+
+def add_scenes_of(summary: dict[str, Any], before: Checkpoint) -> None:
+    """Add the scenes of a checkpoint that the run begins with or goes on from."""
+    add_scenes(summary, trained_on(before))
+
+
+def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
+    """Return why `latest` does not move from one checkpoint to another, None where it moves.
+
+    Different rewards do not compare: then the newer version follows, unless it has ended too few episodes.
+    """
+    if not math.isfinite(new.reward_ema):
+        return "the new one has no reward"
+    if not math.isfinite(current.reward_ema):
+        return None
+    ours, theirs = new.train_config(), current.train_config()
+    if (ours.task is None) != (theirs.task is None):
+        return None if ours.task is None else f"the new one flies nowhere, it solves {ours.task}"
+    settled = _is_settled(new)
+    if settled != _is_settled(current):
+        return None if settled else f"the new one has ended {new.episode_count} episodes with {ours.actors} drones"
+    if not comparable_rewards(new, current):
+        return None
+    if new.run_id == current.run_id and not settled and new.step_id != current.step_id:
+        return None if new.step_id > current.step_id else "it is what the new one's run became"
+    if new.reward_ema > current.reward_ema:
+        return None
+    return f"{current.reward_ema:+.4f} is the reward_ema to exceed, the new one's is {new.reward_ema:+.4f}"
+
+
+def comparable_rewards(one: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether the rewards of two runs compare: the same terms with the same weights for each decision."""
+    return same_rewards(one.train_config(), other.train_config())
+
+
+def same_rewards(one: TrainConfig, other: TrainConfig) -> bool:
+    """Return whether two configurations have the same reward terms and weights for each decision."""
+    return _reward_settings(one) == _reward_settings(other)
+
+
+def _is_settled(checkpoint: Checkpoint) -> bool:
+    """Return whether a reward_ema covers whole episodes: as many ended as there are drones.
+
+    Before, it is that of beginnings, where all floor is new: a run of one update would beat what it becomes.
+    """
+    return checkpoint.episode_count >= checkpoint.train_config().actors
+
+
+def _reward_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the reward terms and weights of the environment and the shaper."""
+    env, shaper = config.env, config.shaper
+    shaped = {name: value for name, value in shaper.model_dump().items() if name not in _NO_REWARD}
+    if config.task is not None:
+        return {"task": config.task, "shaper": shaped}
+    return {
+        "task": env.task,
+        "weights": env.reward.resolved(),
+        "floor": (env.reward.view_radius, env.reward.view_cell),
+        "goal": env.goal.model_dump() if env.task == "point_goal" else {},
+        "decision_hz": env.dynamics.decision_hz,
+        "shaper": shaped,
+    }
+
+
+_NO_REWARD = ("memory_capacity", "rnd_lr")
+"""Settings of the shaper that are no part of the reward."""

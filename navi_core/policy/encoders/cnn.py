@@ -1,0 +1,213 @@
+"""Convolutional encoders: the ring CNN and the spherical CNN.
+
+**Ring CNN**: 1-D convolutions around the azimuth circle, elevation bins as channels. The encoder of the CPU presets.
+Azimuth wraps, so every convolution pads circularly; elevation does not, so its bins (times three sensor channels) are
+input channels and nothing is assumed about them. The last feature ring is flattened, never averaged: *where* something
+is steers the drone.
+
+**Spherical CNN**: two-dimensional convolutions over (azimuth, elevation), averaged over the whole sphere. The source
+system's convolutional encoder, layer by layer. Azimuth wraps, elevation is padded with zeros. Each stage ends in
+GroupNorm, whose statistics are one observation's own, so a row does not depend on its batch. The global average knows
+*what* is around, not *where*: turning by the total stride (8 azimuth bins) leaves the embedding as it is. A task that
+needs headings wants rayvit or ring_cnn.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from navi_core.errors import ConfigError
+from navi_core.policy.observation import ObservationScaling
+
+
+def repeats(kernel: int, stride: int) -> tuple[int, int]:
+    """Return how many bins a circular convolution repeats before the first bin and behind the last.
+
+    Output bin i is centred on input bin stride·i, so rolling the input by `stride` bins rolls the output by one when
+    stride divides the number of bins. With stride 2 the last window ends a bin earlier: that bin need not be repeated.
+    """
+    before = kernel // 2
+    return before, kernel - before - stride
+
+
+def wrap(x: Tensor, dim: int, before: int, after: int) -> Tensor:
+    """Return `x` with its last `before` bins along `dim` repeated in front and its first `after` bins behind."""
+    parts = [x.narrow(dim, x.shape[dim] - before, before), x]
+    if after:
+        parts.append(x.narrow(dim, 0, after))
+    return torch.cat(parts, dim=dim)
+
+
+STEM_CHANNELS = 48
+CHANNELS = 112
+RING_BINS = 16
+"""Stride-2 stages are stacked until the feature ring has at most this many azimuth bins."""
+
+
+class RingConv(nn.Module):
+    """Circular 1-D convolution over azimuth (see `wrap`), then ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        # A one-row 2-D convolution in channels-last memory is what CPU libraries run fastest; the
+        # ring stays (B, bins, C) between the stages and nothing is reordered.
+        self.conv = nn.Conv2d(inputs, outputs, (1, kernel), (1, stride))
+        self.conv.weight.data = self.conv.weight.data.contiguous(memory_format=torch.channels_last)
+        self.before, self.after = repeats(kernel, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve a ring (B, L, C) to (B, L / stride, C')."""
+        return self.convolve(wrap(x, 1, self.before, self.after))
+
+    def convolve(self, wrapped: Tensor) -> Tensor:
+        """Convolve a ring whose ends are repeated already, (B, before + L + after, C)."""
+        y = self.conv(wrapped[:, None].permute(0, 3, 1, 2))
+        return F.relu(y, inplace=True).permute(0, 2, 3, 1).squeeze(1)
+
+
+class RingCNN(nn.Module):
+    """(B, 3, Az, El) observations to (B, D) embeddings; 257,568 parameters at 64x16, D 128.
+
+    Args:
+        azimuth_bins: Az, a multiple of 8.
+        elevation_bins: El.
+        width: Embedding width D.
+        depth_shift: See `ObservationScaling`.
+        depth_scale: See `ObservationScaling`.
+
+    Raises:
+        ConfigError: Az is not a multiple of 8.
+    """
+
+    def __init__(
+        self,
+        azimuth_bins: int,
+        elevation_bins: int,
+        *,
+        width: int = 128,
+        depth_shift: float = 0.2,
+        depth_scale: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if azimuth_bins % 8:
+            raise ConfigError(f"azimuth_bins {azimuth_bins} is not a multiple of 8 (encoder ring_cnn)")
+        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
+        self.stem = RingConv(3 * elevation_bins, STEM_CHANNELS, kernel=5, stride=2)
+        stages: list[nn.Module] = []
+        ring, channels = azimuth_bins // 2, STEM_CHANNELS
+        while ring > RING_BINS and ring % 2 == 0:
+            stages.append(RingConv(channels, CHANNELS, kernel=3, stride=2))
+            ring, channels = ring // 2, CHANNELS
+        if not stages:
+            stages.append(RingConv(channels, CHANNELS, kernel=3, stride=1))
+            channels = CHANNELS
+        self.stages = nn.Sequential(*stages)
+        self.project = nn.Linear(ring * channels, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Encode raw observations (B, 3, Az, El) to embeddings (B, D)."""
+        features = self.features(obs)
+        out: Tensor = self.norm(self.project(features.flatten(1)))
+        return out
+
+    def features(self, obs: Tensor) -> Tensor:
+        """Return the last feature ring (B, bins, C) of raw observations (B, 3, Az, El)."""
+        wrapped = self.scaling.ring(obs, self.stem.before, self.stem.after)
+        out: Tensor = self.stages(self.stem.convolve(wrapped))
+        return out
+
+
+AZIMUTH_STRIDE = 8
+"""Azimuth bins of one feature column: the product of the strides."""
+GROUPS = 8
+
+
+class CircularAzimuthConv2d(nn.Conv2d):
+    """3 × 3 convolution of (B, C, Az, El) that wraps in azimuth (see `wrap`) and pads elevation with zeros.
+
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+        stride: Strides (azimuth, elevation).
+        groups: Groups of channels.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, stride: tuple[int, int] = (1, 1), groups: int = 1) -> None:
+        super().__init__(inputs, outputs, 3, stride=stride, padding=(0, 1), groups=groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve (B, C, Az, El) to (B, C', Az / stride, ⌈El / stride⌉)."""
+        return super().forward(wrap(x, 2, *repeats(3, self.stride[0])))
+
+
+class Stage(nn.Module):
+    """Convolutions, affine GroupNorm, ReLU."""
+
+    def __init__(self, *convolutions: nn.Conv2d) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(*convolutions)
+        self.norm = nn.GroupNorm(GROUPS, convolutions[-1].out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform (B, C, Az, El)."""
+        return F.relu(self.norm(self.convolutions(x)), inplace=True)
+
+
+def _separable(inputs: int, outputs: int, stride: tuple[int, int]) -> Stage:
+    """A depthwise 3 × 3 convolution and a pointwise one."""
+    depthwise = CircularAzimuthConv2d(inputs, inputs, stride=stride, groups=inputs)
+    return Stage(depthwise, nn.Conv2d(inputs, outputs, 1))
+
+
+class SphericalCNN(nn.Module):
+    """(B, 3, Az, El) observations to (B, D) embeddings; 226,752 parameters at D 128.
+
+    Args:
+        azimuth_bins: Az, a multiple of 8.
+        elevation_bins: El.
+        width: Embedding width D.
+        separable_refinement: Make the last stage depthwise and pointwise too; 96,960 parameters and
+            about a quarter of the operations.
+        depth_shift: See `ObservationScaling`.
+        depth_scale: See `ObservationScaling`.
+
+    Raises:
+        ConfigError: Az is not a multiple of 8.
+    """
+
+    def __init__(
+        self,
+        azimuth_bins: int,
+        elevation_bins: int,
+        *,
+        width: int = 128,
+        separable_refinement: bool = False,
+        depth_shift: float = 0.2,
+        depth_scale: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if azimuth_bins % AZIMUTH_STRIDE:
+            raise ConfigError(
+                f"azimuth_bins {azimuth_bins} is not a multiple of {AZIMUTH_STRIDE} (encoder spherical_cnn)"
+            )
+        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
+        last = _separable(128, 128, (1, 1)) if separable_refinement else Stage(CircularAzimuthConv2d(128, 128))
+        self.stages = nn.Sequential(
+            Stage(CircularAzimuthConv2d(3, 32, stride=(2, 1))),
+            _separable(32, 64, (2, 2)),
+            _separable(64, 128, (2, 2)),
+            last,
+        )
+        self.head = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, width))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Encode raw observations (B, 3, Az, El) to embeddings (B, D)."""
+        out: Tensor = self.norm(self.head(self.features(obs).mean(dim=(2, 3))))
+        return out
+
+    def features(self, obs: Tensor) -> Tensor:
+        """Return the last feature map (B, 128, Az / 8, ⌈El / 4⌉) of raw observations (B, 3, Az, El)."""
+        out: Tensor = self.stages(self.scaling(obs))
+        return out
