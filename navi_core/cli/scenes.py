@@ -205,8 +205,8 @@ def _compile_all(
 ) -> None:
     from navi_core.errors import SceneError, printable
     from navi_core.scenes import compile_corpus, estimate_source
+    from navi_core.scenes.compiler import collected_warnings
     from navi_core.scenes.corpus.pool import default_jobs
-    from navi_core.scenes.notes import collected_warnings
 
     folder = _folder(out)
     rows: list[dict[str, Any]] = []

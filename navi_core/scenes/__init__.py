@@ -8,7 +8,6 @@ from navi_core.scenes.compiler import (
     compile_to_file,
     store_verdict,
 )
-from navi_core.scenes.corpus.benchmark import BENCHMARK, FROZEN_HASHES, SPLITS, benchmark_sources, require_frozen
 from navi_core.scenes.corpus.corpus import (
     CompileReport,
     SceneSource,
@@ -18,14 +17,25 @@ from navi_core.scenes.corpus.corpus import (
     generated_sources,
     tell_apart,
 )
-from navi_core.scenes.corpus.discovery import discover, discover_root, environment_root, parse_seeds, scenes_named
+from navi_core.scenes.corpus.discovery import (
+    BENCHMARK,
+    FROZEN_HASHES,
+    SPLITS,
+    benchmark_sources,
+    discover,
+    discover_root,
+    environment_root,
+    parse_seeds,
+    require_frozen,
+    scenes_named,
+)
 from navi_core.scenes.gmdag.file import load_gmdag
 from navi_core.scenes.gmdag.scene import Scene
 from navi_core.scenes.manifest import Manifest, ManifestRow, read_manifest
 from navi_core.scenes.mesh import Mesh, check_mesh, mesh_from_arrays
+from navi_core.scenes.naming import build_vocabulary, merge_vocabularies
 from navi_core.scenes.procedural import FAMILIES, generate_scene
 from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES, read_mesh
-from navi_core.scenes.semantics import build_vocabulary, merge_vocabularies
 
 __all__ = [
     "BENCHMARK",

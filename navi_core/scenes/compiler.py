@@ -1,10 +1,12 @@
 """Scene compiler: padding, quantisation to the cube, surface tree, and the sidecar file."""
 
+import contextlib
 import hashlib
 import json
+import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -276,3 +278,19 @@ def _read(path: Path, config: CompileConfig) -> Mesh:
 
     check_reading(path)
     return read_mesh(path, up_axis=config.up_axis, unit_scale=config.unit_scale, semantics=config.semantics)
+
+
+@contextlib.contextmanager
+def collected_warnings(logger: str = "navi_core.scenes") -> Iterator[list[str]]:
+    """Collect what is logged below `logger` instead of letting it cut through a progress bar."""
+    notes: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger(logger)
+    # Not propagated: the caller passes them to an outer collector once.
+    before = log.propagate, log.handlers
+    log.propagate, log.handlers = False, [handler]
+    try:
+        yield notes
+    finally:
+        log.propagate, log.handlers = before

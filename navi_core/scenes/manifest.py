@@ -13,7 +13,7 @@ from typing import Any
 from navi_core.errors import SceneError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.scenes.gmdag.scene import write_atomically
-from navi_core.scenes.semantics import merge_vocabularies
+from navi_core.scenes.naming import merge_vocabularies
 
 _FORMAT = "navi-corpus"
 _VERSION = 1

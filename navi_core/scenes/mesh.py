@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.semantics import MAX_SEMANTIC
+from navi_core.scenes.naming import MAX_SEMANTIC
 
 MIN_EXTENT = 0.05
 """Smallest plausible largest extent of a scene [m]."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, NaviError, SceneError
-from navi_core.scenes.compiler import CompiledScene, compile_to_file
+from navi_core.scenes.compiler import CompiledScene, collected_warnings, compile_to_file
 from navi_core.scenes.corpus.layouts import scene_name
 from navi_core.scenes.corpus.pool import Job, default_jobs, run_jobs
 from navi_core.scenes.decimation import Decimation
@@ -18,11 +18,9 @@ from navi_core.scenes.gmdag.file import load_gmdag
 from navi_core.scenes.gmdag.scene import Scene
 from navi_core.scenes.manifest import Manifest, ManifestRow, file_hash, read_manifest, update_manifest
 from navi_core.scenes.memory import CompileEstimate, estimate_compile
-from navi_core.scenes.naming import clean_name, distinct_names, path_digest
-from navi_core.scenes.notes import collected_warnings
+from navi_core.scenes.naming import clean_name, distinct_names, merge_vocabularies, path_digest
 from navi_core.scenes.procedural import FAMILIES, generate_scene
 from navi_core.scenes.readers.mesh_file import read_facts
-from navi_core.scenes.semantics import merge_vocabularies
 
 _GENERATED_TRIANGLES = 3_000
 """About what a large generated scene has."""

@@ -1,4 +1,9 @@
-"""Scene selectors: files, manifests, folders and generated families."""
+"""Scene selectors: files, manifests, folders, generated families and the benchmark `rooms-v1`.
+
+The benchmark has 260 generated floors of 100–600 m², split by scene, the test scenes frozen. The generator may be
+changed only under a new name: every test scene's source hash is kept here, and a scene that hashes otherwise is
+refused, so that figures of different days and machines are about the same rooms.
+"""
 
 import contextlib
 import logging
@@ -10,12 +15,92 @@ from pathlib import Path
 from navi_core.config import CorpusConfig
 from navi_core.errors import ConfigError, SceneError, as_argument
 from navi_core.scenes.compiler import without_key
-from navi_core.scenes.corpus.benchmark import BENCHMARK, benchmark_sources
 from navi_core.scenes.corpus.corpus import SceneSource, generated_sources, named_sources, tell_apart
 from navi_core.scenes.corpus.layouts import list_files, scene_name, split_scenes
+from navi_core.scenes.gmdag.scene import Scene
 from navi_core.scenes.manifest import read_manifest
+from navi_core.scenes.mesh import Mesh
 from navi_core.scenes.procedural import FAMILIES
 from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES, is_mesh_file
+
+BENCHMARK = "rooms-v1"
+"""Name of the benchmark; its family is `rooms`."""
+
+_FAMILY = "rooms"
+
+SPLITS: dict[str, range] = {"train": range(0, 200), "validation": range(200, 220), "test": range(220, 260)}
+"""Seeds of each split."""
+
+
+def benchmark_sources(split: str) -> list[SceneSource]:
+    """Return the scenes of a split, in the order of their seeds.
+
+    Raises:
+        ConfigError: No such split.
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"no split {split!r} of {BENCHMARK}; allowed: {', '.join(SPLITS)}")
+    return generated_sources({_FAMILY: tuple(SPLITS[split])})
+
+
+def require_frozen(scene: Scene | Mesh) -> None:
+    """Refuse a scene that bears the name of a frozen one and was generated differently.
+
+    Raises:
+        SceneError: Its source hash is not the frozen one.
+    """
+    frozen = FROZEN_HASHES.get(scene.name)
+    if frozen is not None and scene.source_hash != frozen:
+        raise SceneError(
+            f"{scene.name} was generated as {scene.source_hash[:12]} and is frozen in {BENCHMARK} as {frozen[:12]}; "
+            "remove the compiled file, and generate it with the versions of constraints.txt"
+        )
+
+
+FROZEN_HASHES: dict[str, str] = {
+    "rooms_0220": "6a4bba1e04e1064ee1dacf36346c94d3650c7de74dd1f286ab67c8ac52ba9bf9",
+    "rooms_0221": "951ed8b4a124ee7d57c8f8d1264137a366c01c96f569c5baba72ffc519c7c130",
+    "rooms_0222": "1d06f48371ed9be9bccd9ebe1b6d7b58c1a160133461bd1847e5004a35ee653e",
+    "rooms_0223": "44e47667a01776c4746d188872826abc82658deed878a19464f687c8e58488b4",
+    "rooms_0224": "85d3d3e8eeba7dad3117bd4b1a78e32c35f1309c6859b50302accf9ad137bc11",
+    "rooms_0225": "81c3f7f6691434cee32cbc1f35fb07bb99420edfa2229829a82026ddc5e9f53e",
+    "rooms_0226": "b137dfd15aace3363252f16476201212d52bef8f1209f230bacd2a7cd1b93308",
+    "rooms_0227": "880547f1ece7457211c027dddc230570027bfeec86656818124ae3f5a513c6e6",
+    "rooms_0228": "2881a491b7488a17c1f420ea9a37d2fa84759b6ead38db7d5f8cac9ebadb6a52",
+    "rooms_0229": "43a264650715a035be3412ee4899fbab1526d9099091732c14169115e416f295",
+    "rooms_0230": "44268d3f5d01c7b155e96c8bffd1229304704a9e258e03cf8bf1dfdeeb911792",
+    "rooms_0231": "bef9223c7a35a0b3025626573bf35ca988c090904b4798800efb1fd7ef389493",
+    "rooms_0232": "3d50971be87497805e8e23a415e8de9b50575009094ab781d8f3481d550c1908",
+    "rooms_0233": "c392accc02279ce2c3de63df9d0a944c170f8dba89cf4747e086beac5173e337",
+    "rooms_0234": "7d60a09727c7004dbb72879282ce576616d24b04df0083a315d5b41e204a7ff2",
+    "rooms_0235": "c0606234b75c4ab97d08d974ad2eb4c062f03a3191484ec1eb3ee06d65152e6d",
+    "rooms_0236": "58f50fca5d2bdd1c57e3ced99b7bb6e90619d4a356e8c2f41abe0f7bc9a0e967",
+    "rooms_0237": "9e0c55c548f69ad4fbf22b7e6d6056c1af1cc57eeb857be72a6b561abf265cc0",
+    "rooms_0238": "2f69d0ee3a904935d786f60a5db3c03e75b7aad9075f69b2262fbe89ebc481d7",
+    "rooms_0239": "919c9bd66f492cdd7e29776a00c5d02bf201d081bc9e6f22fdd203fa3daaf655",
+    "rooms_0240": "f83f6aadc32f8b3793fe262d44a7bf5186536efe3de5c9283e306cc5569b7755",
+    "rooms_0241": "a6e39bc51858e53581c7a27a7c5c327f6eb2958855c3d92559ee705466acbdd8",
+    "rooms_0242": "d7596e9d38ef8b4ab947693ade0d017cb7e49d2b8b7803754517d0e690a11d46",
+    "rooms_0243": "972c67ee99e992fe2d27c4cb5046514fdf3ec6f89c436a80b2a539fa0c227668",
+    "rooms_0244": "ac6a64b456b951b819eecf7db8ff6f42d90ccc5d5134e9b25575afa372ce8c69",
+    "rooms_0245": "e17f942432d176e1e226494ebc04ebdb3a9317676f6ce86a315b7f522ab3ea03",
+    "rooms_0246": "1a88ebb01cf97ebbf69b7ab663885c3331ebb2a6c52f0a6441f60a3080c4e44a",
+    "rooms_0247": "cbc1a943a604ad6baf66610b8e899698c306d117a25ff7b57ff272d16133f664",
+    "rooms_0248": "3e0e6f758bf050f348975206e613cebba1e88d1ca9e9afd088de64966ead367c",
+    "rooms_0249": "b8b5baf1ec6ff50f76bc14241a4cad9c45e901d727f4824610b320b319126fa6",
+    "rooms_0250": "860498535183fb8eacb037f03288a270e71334464599c98b64a5f9401d0474a0",
+    "rooms_0251": "55033ee3d1893769eb997723d9aff3f2af1a58a7c6767a4b700efc7be43e2bb2",
+    "rooms_0252": "3723da91e3ce332dedec03baf1d28d2373c946962770e9f931791ae99e4450c5",
+    "rooms_0253": "feb737cec84363626bf4f7a97db6ad5c657e572de2cdf02bb0e28ccbd4742e58",
+    "rooms_0254": "ed96dbee41a9577be29c170d5aa62c288bed8a96b2f8bc8adf033e0af2b0c03e",
+    "rooms_0255": "a69eab3758b46c7b81ce4c4206db108748897d80451872ddff5f83cc076b5a6d",
+    "rooms_0256": "945a43e79205f2440cd53ed793ff27e69e1f691fbfa152fa72071624bdd4c54d",
+    "rooms_0257": "1361982db33fccabbbf6acaada3f8a8fa5e92ccd92f3a35515e72bbc78c934b5",
+    "rooms_0258": "8dc85bb28eea9a9f1fad8ce37234539b63f9a7938c9cfc3da6ff89853131b1e4",
+    "rooms_0259": "0a99b3c09231759693f8c661624dc1a0ed60b8ef491abd3c3758f160c64485f8",
+}
+"""Source hash (SHA-256) of each test scene's generated mesh, by name."""
+
 
 SCENES_VARIABLE = "NAVI_SCENES"
 """Environment variable that names the root folder of the user's own meshes."""

@@ -15,14 +15,13 @@ import numpy as np
 
 from navi_core.config import CompileConfig
 from navi_core.errors import NaviError, as_argument
-from navi_core.scenes.compiler import compiled_files, is_current, output_path
+from navi_core.scenes.compiler import collected_warnings, compiled_files, is_current, output_path
 from navi_core.scenes.corpus.corpus import named_sources
 from navi_core.scenes.corpus.layouts import Layout, list_files, recognise, split_scenes
 from navi_core.scenes.gmdag.file import load_gmdag
 from navi_core.scenes.manifest import read_manifest
 from navi_core.scenes.memory import estimate_compile
 from navi_core.scenes.mesh import likely_unit, unit_doubt
-from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.readers.annotation import find_annotation, find_legend, missing_annotation
 from navi_core.scenes.readers.gazebo.plan import is_world_name, plan_world
 from navi_core.scenes.readers.habitat_scene import INSTANCE_SUFFIX, instance_templates

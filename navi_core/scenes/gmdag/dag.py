@@ -1,11 +1,12 @@
 """Octree DAG of a scene: empty leaves with the distance to skip, surface leaves with lists of triangles.
 
 The cube is halved until a coarse grid of at most 64³ cells is reached; below it a cell is halved while
-its list is long. Equal lists and equal subtrees are stored once.
+its list is long. Equal lists and equal subtrees are stored once: found by hash, and proved equal.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,16 +28,69 @@ from navi_core.kernels.octree.dag import (
     VALUE_MASK,
     path_counts,
 )
-from navi_core.kernels.octree.lists import take_lists
+from navi_core.kernels.octree.lists import list_hashes, lists_equal, take_lists
 from navi_core.kernels.octree.surface_tree import COARSE_CELLS
-from navi_core.scenes.gmdag.dedup import unique_lists, unique_rows
-
-Progress = Callable[[str, float], None]
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 UInt32 = npt.NDArray[np.uint32]
 Float64 = npt.NDArray[np.float64]
+Rows = TypeVar("Rows", Int64, UInt32)
+
+
+def unique_rows(rows: Rows) -> tuple[Rows, Int64]:
+    """Return the distinct rows, in the order of their first occurrence, and each row's place among them.
+
+    Args:
+        rows: (N, K) integers.
+    """
+    mixed = np.zeros(len(rows), dtype=np.uint64)
+    for column in range(rows.shape[1]):
+        mixed = (mixed ^ rows[:, column].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    first, back = _grouped(mixed)
+    if (rows[first[back]] == rows).all():
+        return rows[first], back
+    # Two different rows share a hash: fall back to comparing rows themselves.
+    first, back = _first_seen([row.tobytes() for row in rows])
+    return rows[first], back
+
+
+def unique_lists(bounds: Int64, items: Int32) -> tuple[Int64, Int32, Int64]:
+    """Return the distinct lists, in the order of their first occurrence, and each list's place among them.
+
+    Args:
+        bounds: (N + 1,) bounds of the lists.
+        items: (M,) their items.
+
+    Returns:
+        Bounds (K + 1,) and items of the distinct lists, and (N,) which of them each list is.
+    """
+    first, back = _grouped(list_hashes(bounds, items))
+    if not lists_equal(bounds, items, first[back]):
+        pairs = zip(bounds[:-1].tolist(), bounds[1:].tolist())
+        first, back = _first_seen([items[start:end].tobytes() for start, end in pairs])
+    return *take_lists(bounds, items, first), back
+
+
+def _grouped(hashes: npt.NDArray[np.uint64]) -> tuple[Int64, Int64]:
+    """Return the first index of each distinct value, ascending, and each value's place among those."""
+    _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[back]
+
+
+def _first_seen(keys: list[bytes]) -> tuple[Int64, Int64]:
+    seen: dict[bytes, int] = {}
+    back = np.array([seen.setdefault(key, len(seen)) for key in keys], np.int64)
+    _, first = np.unique(back, return_index=True)
+    return first.astype(np.int64), back
+
+
+Progress = Callable[[str, float], None]
+
 _EMPTY_CHILD, _SURFACE_CHILD = -1, -2
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import GmdagError, SceneError, SceneTooLargeError
-from navi_core.scenes.gmdag.cube_limits import frame_fault
 from navi_core.scenes.gmdag.octree import (
     POPCOUNT,
     Words,
@@ -27,11 +26,11 @@ from navi_core.scenes.gmdag.octree import (
     leaf_semantic,
     low_index,
     ranks,
+    surface_triangles,
 )
-from navi_core.scenes.gmdag.scene import MAGIC, Scene, register_writer, write_atomically
-from navi_core.scenes.gmdag.version1_surface import surface_triangles
+from navi_core.scenes.gmdag.scene import MAGIC, Scene, frame_fault, register_writer, write_atomically
 from navi_core.scenes.memory import available_memory
-from navi_core.scenes.semantics import UNKNOWN, UNKNOWN_NAME
+from navi_core.scenes.naming import UNKNOWN, UNKNOWN_NAME
 
 MAX_UNFOLDED = 1 << 28
 _PER_NODE = 1600
@@ -68,7 +67,7 @@ def write_v1(scene: Scene, path: Path) -> None:
 
 def sample_nodes(scene: Scene) -> Words:
     """Build the version 1 octree of a version 2 scene; see `v1_build`."""
-    from navi_core.scenes.gmdag.version1_build import build_v1_nodes
+    from navi_core.scenes.gmdag.octree import build_v1_nodes
 
     if scene.triangles is None or scene.triangle_semantic is None:
         raise SceneError(f"{scene.name}: holds no triangles to sample distances from")

@@ -36,9 +36,8 @@ from navi_core.kernels.octree.lists import (
     first_corners,
 )
 from navi_core.scenes.decimation import Decimation
-from navi_core.scenes.gmdag.cube_limits import frame_fault
 from navi_core.scenes.gmdag.dag import Dag, levels_of
-from navi_core.scenes.gmdag.scene import MAGIC, Scene, register_writer, write_atomically
+from navi_core.scenes.gmdag.scene import MAGIC, Scene, frame_fault, register_writer, write_atomically
 
 LAYOUT_SINCE = 2
 """The first compiler version that wrote this layout; files of earlier ones are compiled again."""

@@ -5,9 +5,19 @@ import itertools
 import numpy as np
 
 from navi_core.scenes.procedural.builder import MeshBuilder
-from navi_core.scenes.procedural.floorplan import Plan, Rect, Room, connect_rooms, split_rect, split_row
 from navi_core.scenes.procedural.furnishing import furnish_plan
-from navi_core.scenes.procedural.structure import add_door_frames, add_shell, add_walls, add_windows
+from navi_core.scenes.procedural.structure import (
+    Plan,
+    Rect,
+    Room,
+    add_door_frames,
+    add_shell,
+    add_walls,
+    add_windows,
+    connect_rooms,
+    split_rect,
+    split_row,
+)
 
 CEILING = 2.6
 """Height of the ceiling [m]."""

@@ -3,11 +3,9 @@
 import numpy as np
 
 from navi_core.scenes.procedural.builder import MeshBuilder
-from navi_core.scenes.procedural.floorplan import Rect
-from navi_core.scenes.procedural.furnishing import furnish_room
+from navi_core.scenes.procedural.furnishing import FloorSpace, furnish_room
 from navi_core.scenes.procedural.furniture import CATALOGUE
-from navi_core.scenes.procedural.placement import FloorSpace
-from navi_core.scenes.procedural.structure import add_shell, add_wall_line
+from navi_core.scenes.procedural.structure import Rect, add_shell, add_wall_line
 
 SLAB = 0.2
 """Thickness of the gallery [m]."""

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.scenes.mesh import Mesh, mesh_from_arrays
-from navi_core.scenes.semantics import build_vocabulary
+from navi_core.scenes.naming import build_vocabulary
 
 FILL_SPACING = 0.25
 """Largest distance between sheets inside a solid [m]: clearance stays under a 0.15 m drone radius."""

@@ -1,13 +1,153 @@
-"""Furniture of each kind of room."""
+"""Furniture of each kind of room, placed so that a drone still reaches every door and nearly all of the floor."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from navi_core.scenes.procedural.builder import MeshBuilder
-from navi_core.scenes.procedural.floorplan import Door, Plan, Rect
-from navi_core.scenes.procedural.furniture import CATALOGUE
-from navi_core.scenes.procedural.placement import FloorSpace
+from navi_core.scenes.procedural.furniture import CATALOGUE, Item
+from navi_core.scenes.procedural.structure import Door, Plan, Rect
+
+CELL = 0.1
+"""Edge of a cell of the free-space grid [m]."""
+INFLATION = 0.28
+"""Obstacles are grown by this: drone radius 0.15, margin 0.05, half a cell's diagonal [m]."""
+
+
+class FloorSpace:
+    """The free floor of one room; items are refused where they would block a way."""
+
+    def __init__(self, inner: Rect, doors: Sequence[tuple[int, Door]] = (), *, least_open: float = 0.9) -> None:
+        """Start with an empty room.
+
+        Args:
+            inner: The room between its wall faces.
+            doors: (sign, door) of each opening: sign +1 if the room lies on the greater side of the door's line.
+            least_open: Share of the free floor that must stay in one piece.
+        """
+        self.inner = inner
+        self.least_open = least_open
+        self.taken: list[Rect] = []
+        self.keep_out: list[Rect] = []
+        self._ways: list[tuple[float, float]] = []
+        for sign, door in doors:
+            middle = (door.start + door.end) / 2
+            if door.axis == 0:
+                edge = inner.x0 if sign > 0 else inner.x1
+                self.keep_out.append(Rect(*_ordered(edge, door.start - 0.1, edge + sign * 1.0, door.end + 0.1)))
+                self._ways.append((edge + sign * 0.4, middle))
+            else:
+                edge = inner.z0 if sign > 0 else inner.z1
+                self.keep_out.append(Rect(*_ordered(door.start - 0.1, edge, door.end + 0.1, edge + sign * 1.0)))
+                self._ways.append((middle, edge + sign * 0.4))
+        xs = np.arange(inner.x0 + CELL / 2, inner.x1, CELL)
+        zs = np.arange(inner.z0 + CELL / 2, inner.z1, CELL)
+        self._x, self._z = np.meshgrid(xs, zs, indexing="ij")
+
+    def against_wall(self, rng: np.random.Generator, builder: MeshBuilder, item: Item, tries: int = 8) -> bool:
+        """Place an item with its back to a random wall; returns False where none of the tries fits."""
+        for _ in range(tries):
+            side = int(rng.integers(4))
+            gap = rng.uniform(0.015, 0.04)
+            t = rng.random()
+            r = self.inner
+            span = (r.depth if side % 2 else r.width) - item.width
+            if span < 0.05:
+                continue
+            a = 0.02 + t * (span - 0.04) + item.width / 2
+            # Quarter turn k faces the item's front to −z, −x, +z, +x: away from the wall it stands at.
+            x, z, turn = (
+                (r.x0 + a, r.z1 - gap, 0),
+                (r.x1 - gap, r.z0 + a, 1),
+                (r.x0 + a, r.z0 + gap, 2),
+                (r.x0 + gap, r.z0 + a, 3),
+            )[side]
+            if self._place(builder, item, x, z, turn * math.pi / 2):
+                return True
+        return False
+
+    def free_standing(
+        self, rng: np.random.Generator, builder: MeshBuilder, item: Item, *, turned: bool = False, tries: int = 8
+    ) -> bool:
+        """Place an item anywhere on the floor, square to the room or turned by any angle."""
+        for _ in range(tries):
+            angle = float(rng.uniform(0, 2 * math.pi)) if turned else int(rng.integers(4)) * math.pi / 2
+            r = self.inner.shrunk(0.05)
+            x, z = rng.uniform(r.x0, r.x1), rng.uniform(r.z0, r.z1)
+            if self._place(builder, item, x, z, angle, gap=0.1):
+                return True
+        return False
+
+    def block(self, rect: Rect) -> None:
+        """Mark floor as occupied by something built elsewhere, a pillar for instance."""
+        self.taken.append(rect)
+
+    def _place(self, builder: MeshBuilder, item: Item, x: float, z: float, angle: float, gap: float = 0.03) -> bool:
+        rect = item.footprint(x, z, angle)
+        r = self.inner
+        if rect.x0 < r.x0 or rect.z0 < r.z0 or rect.x1 > r.x1 or rect.z1 > r.z1:
+            return False
+        if any(rect.overlaps(other, gap) for other in self.taken) or any(rect.overlaps(k) for k in self.keep_out):
+            return False
+        self.taken.append(rect)
+        if not self._passable():
+            self.taken.pop()
+            return False
+        item.build(builder, x, z, angle)
+        return True
+
+    def _passable(self) -> bool:
+        r, grow = self.inner.shrunk(INFLATION), INFLATION
+        free = (self._x >= r.x0) & (self._x <= r.x1) & (self._z >= r.z0) & (self._z <= r.z1)
+        # Items rarely matter to a drone above them, but a way round at every height is what all rooms promise.
+        for o in self.taken:
+            free &= (
+                (self._x < o.x0 - grow) | (self._x > o.x1 + grow) | (self._z < o.z0 - grow) | (self._z > o.z1 + grow)
+            )
+        cells = int(free.sum())
+        if cells == 0:
+            return False
+        starts = [self._cell(*way) for way in self._ways] or [_most_central(free)]
+        if not all(free[c] for c in starts):
+            return False
+        reached = _flood(free, starts[0])
+        return bool(all(reached[c] for c in starts) and reached.sum() >= self.least_open * cells)
+
+    def _cell(self, x: float, z: float) -> tuple[int, int]:
+        i = int(np.clip((x - self.inner.x0) / CELL, 0, self._x.shape[0] - 1))
+        j = int(np.clip((z - self.inner.z0) / CELL, 0, self._x.shape[1] - 1))
+        return i, j
+
+
+def _ordered(x0: float, z0: float, x1: float, z1: float) -> tuple[float, float, float, float]:
+    return min(x0, x1), min(z0, z1), max(x0, x1), max(z0, z1)
+
+
+def _most_central(free: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    cells = np.argwhere(free)
+    distance = ((cells - np.array(free.shape) / 2) ** 2).sum(axis=1)
+    i, j = cells[int(np.argmin(distance))]
+    return int(i), int(j)
+
+
+def _flood(free: npt.NDArray[np.bool_], start: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    reached = np.zeros_like(free)
+    reached[start] = True
+    count = 0
+    while (now := int(reached.sum())) != count:
+        count = now
+        # Several sweeps per count: a sweep costs less than the sum that decides whether to stop.
+        for _ in range(8):
+            reached[1:] |= reached[:-1]
+            reached[:-1] |= reached[1:]
+            reached &= free
+            reached[:, 1:] |= reached[:, :-1]
+            reached[:, :-1] |= reached[:, 1:]
+            reached &= free
+    return reached
+
 
 ROOM_ITEMS: dict[str, tuple[tuple[str, bool, float], ...]] = {
     # item, against a wall?, expected number per 12 m² of floor

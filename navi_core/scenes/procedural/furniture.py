@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from navi_core.scenes.procedural.builder import MeshBuilder
-from navi_core.scenes.procedural.floorplan import Rect
+from navi_core.scenes.procedural.structure import Rect
 
 Part = tuple[str, tuple[float, float, float], tuple[float, float, float]]
 """(semantic, minimum corner, maximum corner) in the item's frame."""

@@ -4,9 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.scenes.procedural.builder import MeshBuilder
-from navi_core.scenes.procedural.floorplan import Rect
 from navi_core.scenes.procedural.furniture import CATALOGUE
-from navi_core.scenes.procedural.structure import add_shell, add_wall_line
+from navi_core.scenes.procedural.structure import Rect, add_shell, add_wall_line
 
 CEILING = 2.6
 """Height of the ceiling [m]."""

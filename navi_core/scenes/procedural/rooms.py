@@ -3,14 +3,18 @@
 import numpy as np
 
 from navi_core.scenes.procedural.builder import MeshBuilder
-from navi_core.scenes.procedural.floorplan import Plan, Rect, Room, connect_rooms, split_rect
 from navi_core.scenes.procedural.furnishing import furnish_plan
 from navi_core.scenes.procedural.structure import (
+    Plan,
+    Rect,
+    Room,
     add_door_frames,
     add_dropped_ceilings,
     add_shell,
     add_walls,
     add_windows,
+    connect_rooms,
+    split_rect,
 )
 
 

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.holes import join_holes
-from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, check_indices, triangulate
+from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, check_indices, join_holes, triangulate
 from navi_core.scenes.readers.xml_files import read_xml
 
 _MAX_INSTANCES = 5_000_000

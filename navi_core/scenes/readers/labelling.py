@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, MeshError, as_argument
-from navi_core.scenes.readers.annotation import face_names, find_annotation, find_legend
-from navi_core.scenes.readers.legend import color_codes, read_legend
+from navi_core.scenes.naming import UNKNOWN_NAME, build_vocabulary, printable_name
+from navi_core.scenes.readers.annotation import color_codes, face_names, find_annotation, find_legend, read_legend
 from navi_core.scenes.readers.part import Part
-from navi_core.scenes.semantics import UNKNOWN_NAME, build_vocabulary, clean_name
 
 _SOURCES = get_args(CompileConfig.model_fields["semantics"].annotation)
 _MAX_COLORS = 1024
@@ -116,7 +115,7 @@ def _part_name(part: Part, path: Path, source: str) -> str:
     """Return the first name of the asked kind that an author, not an exporter, chose."""
     candidates = {"object": (*part.objects, part.material), "material": (part.material,)}.get(source, ())
     for name in candidates:
-        text = clean_name(name)
+        text = printable_name(name)
         if text and text not in (path.name, path.stem) and not _GENERIC.match(text):
             return text
     return UNKNOWN_NAME

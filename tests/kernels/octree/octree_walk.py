@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from navi_core.kernels.octree.voxel_surface import FP16_SLACK, fit_plane
 from navi_core.scenes import Scene
-from navi_core.scenes.gmdag.version1_surface import HIT_DISTANCE
+from navi_core.scenes.gmdag.octree import HIT_DISTANCE
 
 __all__ = ["CROSSING_SLACK", "meet_voxel", "walk_rays"]
 

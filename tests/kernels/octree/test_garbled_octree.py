@@ -10,7 +10,7 @@ import pytest
 
 from navi_core.config import CompileConfig
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
-from navi_core.scenes.gmdag.version1_surface import surface_triangles
+from navi_core.scenes.gmdag.octree import surface_triangles
 from tests.kernels.conftest import slab
 
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from navi_core.scenes.gmdag import dedup
-from navi_core.scenes.gmdag.dedup import unique_lists, unique_rows
+from navi_core.scenes.gmdag import dag
+from navi_core.scenes.gmdag.dag import unique_lists, unique_rows
 
 
 @pytest.fixture(params=["hashed", "every hash collides"])
 def hashing(request, monkeypatch):
     """Both ways: with good hashes, and with one hash for everything."""
     if request.param != "hashed":
-        real = dedup._grouped
-        monkeypatch.setattr(dedup, "_grouped", lambda hashes: real(np.zeros_like(hashes)))
+        real = dag._grouped
+        monkeypatch.setattr(dag, "_grouped", lambda hashes: real(np.zeros_like(hashes)))
 
 
 def test_equal_rows_are_found_even_when_every_hash_collides(hashing):

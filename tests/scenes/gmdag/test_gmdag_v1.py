@@ -15,6 +15,7 @@ from navi_core.errors import GmdagError, SceneError, SceneTooLargeError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
 from navi_core.scenes.gmdag.octree import (
     _gather,
+    _round_down,
     _spread,
     child_mask,
     inner_words,
@@ -27,7 +28,6 @@ from navi_core.scenes.gmdag.octree import (
     positions,
 )
 from navi_core.scenes.gmdag.version1 import HEADER, encode_v1, read_v1
-from navi_core.scenes.gmdag.version1_build import _round_down
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.conftest import box_distance, chain, v1_bytes
 from tests.scenes.gmdag.v1_oracle import v1_distance_at, v1_leaf_at

@@ -11,9 +11,8 @@ from navi_core.errors import MeshError
 from navi_core.scenes import read_mesh
 from navi_core.scenes.corpus.layouts import split_scenes
 from navi_core.scenes.readers.collada import collada_up_axis, read_collada
-from navi_core.scenes.readers.holes import join_holes
 from navi_core.scenes.readers.mesh_file import read_facts
-from navi_core.scenes.readers.part import triangulate
+from navi_core.scenes.readers.part import join_holes, triangulate
 from navi_core.scenes.readers.xml_files import read_xml
 from tests.scenes.world_files import CUBE, collada, geometry
 

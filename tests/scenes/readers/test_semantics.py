@@ -11,7 +11,7 @@ import torch
 from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, MeshError
 from navi_core.scenes import compile_mesh, compile_to_file, load_gmdag, read_mesh
-from navi_core.scenes.readers.legend import read_legend, read_names
+from navi_core.scenes.readers.annotation import read_legend, read_names
 from navi_core.scenes.readers.mesh_file import hash_source
 from navi_core.world import Field
 from tests.scenes.mesh_files import COLORS, FLOOR, LEGEND, NAMES, TABLE, WALL, Glb, annotated_room, room, room_ply

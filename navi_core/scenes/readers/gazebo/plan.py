@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gazebo.files import ModelFinder, path_below
-from navi_core.scenes.readers.gazebo.poses import Matrix, Scope, is_true, numbers, read_pose
-from navi_core.scenes.readers.gazebo.shapes import SHAPES
+from navi_core.scenes.readers.gazebo.poses import SHAPES, Matrix, Scope, is_true, numbers, read_pose
 from navi_core.scenes.readers.xml_files import first_child, read_xml
 
 WORLD_SUFFIXES = (".world", ".sdf")

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gazebo.files import VARIABLES
 from navi_core.scenes.readers.gazebo.plan import MAX_REACH, World, WorldShape, has_true_child, plan_world, too_far
-from navi_core.scenes.readers.gazebo.poses import Matrix, numbers
-from navi_core.scenes.readers.gazebo.shapes import shape_triangles
+from navi_core.scenes.readers.gazebo.poses import Matrix, numbers, shape_triangles
 from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
 
 _LEVEL = 0.99
