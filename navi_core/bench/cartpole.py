@@ -53,70 +53,6 @@ class CartPoleCase:
     processes: int = 1
 
 
-@dataclass(frozen=True)
-class CartPoleRow(Row):
-    """How fast a trainer was; the medians of its turns.
-
-    Attributes:
-        trainer: Who.
-        network: Hidden layers, trunk and number of weights.
-        epochs: Passes over each rollout; 0 where nothing is learned.
-        batch: Decisions of a rollout.
-        minibatch: Decisions per gradient step.
-        processes: Processes, of one thread each.
-        samples_per_second: By the wall.
-        samples_per_cpu_second: By the CPU time of all processes.
-        times_sb3: Ratio of the latter to Stable-Baselines3 with as many epochs in the same run.
-        peak_mb: Largest resident memory of a process [MB].
-    """
-
-    trainer: str
-    network: str
-    epochs: int
-    batch: int
-    minibatch: int
-    processes: int
-    samples_per_second: float | None
-    samples_per_cpu_second: float
-    times_sb3: float | None
-    peak_mb: float | None
-
-
-@dataclass(frozen=True)
-class SolveRow(Row):
-    """How a task was learned.
-
-    Attributes:
-        trainer: Who.
-        task: What.
-        network: Hidden layers, trunk and number of weights.
-        epochs: Passes over each rollout.
-        batch: Decisions of a rollout.
-        minibatch: Decisions per gradient step.
-        seed: Seed of everything.
-        solved_at: Decisions until the mean of 100 episodes reached the target; None if never.
-        cpu_seconds_to_solve: CPU time until then.
-        steps: Decisions of the whole run.
-        cpu_seconds: CPU time of the whole run.
-        training_return: Mean return of the last 100 training episodes.
-        final_return: Mean return of 100 episodes from other starts, the most probable action taken.
-    """
-
-    trainer: str
-    task: str
-    network: str
-    epochs: int
-    batch: int
-    minibatch: int
-    seed: int
-    solved_at: int | None
-    cpu_seconds_to_solve: float | None
-    steps: int
-    cpu_seconds: float
-    training_return: float
-    final_return: float
-
-
 def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int = 400_000) -> list[CartPoleCase]:
     """Return the cases: widths 64 and 32 at 4 epochs and at 1, and the peers.
 
@@ -147,13 +83,26 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
 
 def run_cartpole(
     cases: Sequence[CartPoleCase], repeats: int = 3, progress: Callable[[str, int, int], None] | None = None
-) -> Iterator[CartPoleRow]:
+) -> Iterator[Row]:
     """Measure every case in turns; yield their rows at the end.
 
     Args:
         cases: What to measure.
         repeats: Turns; the median counts.
         progress: Called after every measurement with its name, how many are done and of how many.
+
+    Yields:
+        Rows with the keys:
+        trainer: Who.
+        network: Hidden layers, trunk and number of weights.
+        epochs: Passes over each rollout; 0 where nothing is learned.
+        batch: Decisions of a rollout.
+        minibatch: Decisions per gradient step.
+        processes: Processes, of one thread each.
+        samples_per_second: By the wall.
+        samples_per_cpu_second: By the CPU time of all processes.
+        times_sb3: Ratio of the latter to Stable-Baselines3 with as many epochs in the same run.
+        peak_mb: Largest resident memory of a process [MB].
     """
     taken: list[list[dict[str, Any]]] = [[] for _ in cases]
     for turn in range(repeats):
@@ -165,28 +114,28 @@ def run_cartpole(
     peers = {case.epochs: rate for case, rate in zip(cases, rates) if case.trainer == "sb3"}
     for case, turns, rate in zip(cases, taken, rates):
         peer = peers.get(case.epochs)
-        yield CartPoleRow(
-            trainer=case.trainer,
-            network=turns[0]["network"],
-            epochs=case.epochs,
-            batch=case.rows * case.rollout,
-            minibatch=case.minibatch,
-            processes=case.processes,
-            samples_per_second=statistics.median(m["samples"] / m["seconds"] for m in turns),
-            samples_per_cpu_second=rate,
-            times_sb3=None if peer is None else rate / peer,
-            peak_mb=max(m["peak_mb"] for m in turns),
-        )
+        yield {
+            "trainer": case.trainer,
+            "network": turns[0]["network"],
+            "epochs": case.epochs,
+            "batch": case.rows * case.rollout,
+            "minibatch": case.minibatch,
+            "processes": case.processes,
+            "samples_per_second": statistics.median(m["samples"] / m["seconds"] for m in turns),
+            "samples_per_cpu_second": rate,
+            "times_sb3": None if peer is None else rate / peer,
+            "peak_mb": max(m["peak_mb"] for m in turns),
+        }
 
 
-def against_puffer(rows: Sequence[CartPoleRow]) -> str:
+def against_puffer(rows: Sequence[Row]) -> str:
     """Return the ratios of `navi` at 1 epoch to the stated figures of PufferLib."""
-    row = next((r for r in rows if r.trainer == "navi" and (r.processes, r.epochs) == (1, 1)), None)
+    row = next((r for r in rows if r["trainer"] == "navi" and (r["processes"], r["epochs"]) == (1, 1)), None)
     if row is None:
         return ""
-    ratios = {name: row.samples_per_cpu_second / rate for name, (rate, _) in MEASURED_ELSEWHERE.items()}
+    ratios = {name: row["samples_per_cpu_second"] / rate for name, (rate, _) in MEASURED_ELSEWHERE.items()}
     parts = "; ".join(f"{r:.1f} × {name} ({'' if r >= 3 else 'not '}3 ×)" for name, r in ratios.items())
-    return f"* not run here: stated figures of another day and machine, at 1 epoch. navi at {row.network}: {parts}"
+    return f"* not run here: stated figures of another day and machine, at 1 epoch. navi at {row['network']}: {parts}"
 
 
 def run_solve(
@@ -196,7 +145,7 @@ def run_solve(
     changes: Mapping[str, Any],
     target: float,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Iterator[SolveRow]:
+) -> Iterator[Row]:
     """Learn a task with every seed.
 
     Args:
@@ -206,11 +155,27 @@ def run_solve(
         changes: Settings of the training run that differ from the benchmark's.
         target: Mean return of 100 episodes that counts as solved.
         progress: As in `run_cartpole`.
+
+    Yields:
+        Rows with the keys:
+        trainer: Who.
+        task: What.
+        network: Hidden layers, trunk and number of weights.
+        epochs: Passes over each rollout.
+        batch: Decisions of a rollout.
+        minibatch: Decisions per gradient step.
+        seed: Seed of everything.
+        solved_at: Decisions until the mean of 100 episodes reached the target; None if never.
+        cpu_seconds_to_solve: CPU time until then.
+        steps: Decisions of the whole run.
+        cpu_seconds: CPU time of the whole run.
+        training_return: Mean return of the last 100 training episodes.
+        final_return: Mean return of 100 episodes from other starts, the most probable action taken.
     """
     runs = [(seed, who) for i, seed in enumerate(seeds) for who, count in trainers.items() if i < count]
     for done, (seed, trainer) in enumerate(runs, 1):
         ask = {"trainer": trainer, "task": task, "seed": seed, "changes": dict(changes), "target": target}
-        yield SolveRow(**_in_child("solve", ask))
+        yield _in_child("solve", ask)
         if progress is not None:
             progress(f"{trainer} seed {seed}", done, len(runs))
 
@@ -257,8 +222,8 @@ def cartpole(
     learners = {"navi": seeds} | ({"sb3": peer_seeds} if "sb3" in peers and task == "cart_pole" else {})
     speed = list(run_cartpole(cases, repeats, progress))
     wanted = range(first_seed, first_seed + seeds)
-    solved = [row.as_dict() for row in run_solve(learners, wanted, task, changes, target, progress)]
-    rows, caption = [row.as_dict() for row in speed], None
+    solved = list(run_solve(learners, wanted, task, changes, target, progress))
+    rows, caption = [*speed], None
     if "pufferlib" in peers and rows:
         caption, blank = against_puffer(speed), dict.fromkeys(rows[0])
         rows += [

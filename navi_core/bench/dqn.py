@@ -4,7 +4,6 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -21,11 +20,27 @@ _EPISODES = 20
 """Greedy episodes of an evaluation."""
 
 
-@dataclass(frozen=True)
-class DQNRow(Row):
-    """How a run went.
+def run_dqn(
+    task: str,
+    seeds: Sequence[int],
+    *,
+    against: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    until_solved: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[Row]:
+    """Learn a task with every seed.
 
-    Attributes:
+    Args:
+        task: Reference task.
+        seeds: Seeds.
+        against: `sb3`, on cart-pole and acrobot.
+        changes: Settings that differ from the benchmark's.
+        until_solved: End a run where the last 100 training episodes reach the target.
+        progress: Called with a line about every `early_stopping.eval_interval` decisions.
+
+    Yields:
+        Rows with the keys:
         trainer: `navi`, or a peer.
         task: What was learned.
         seed: Its seed.
@@ -40,42 +55,6 @@ class DQNRow(Row):
         gradient_steps: Gradient steps.
         steps_per_cpu_second: Decisions per second of processor time.
         cpu_seconds: Processor time.
-    """
-
-    trainer: str
-    task: str
-    seed: int
-    steps: int
-    solved_at: int | None
-    evaluated_at: int | None
-    recent: float
-    best: float
-    final: float
-    network: str
-    batch: int
-    gradient_steps: int
-    steps_per_cpu_second: float
-    cpu_seconds: float
-
-
-def run_dqn(
-    task: str,
-    seeds: Sequence[int],
-    *,
-    against: Sequence[str] = (),
-    changes: Mapping[str, Any] | None = None,
-    until_solved: bool = False,
-    progress: Callable[[str], None] | None = None,
-) -> Iterator[DQNRow]:
-    """Learn a task with every seed.
-
-    Args:
-        task: Reference task.
-        seeds: Seeds.
-        against: `sb3`, on cart-pole and acrobot.
-        changes: Settings that differ from the benchmark's.
-        until_solved: End a run where the last 100 training episodes reach the target.
-        progress: Called with a line about every `early_stopping.eval_interval` decisions.
 
     Raises:
         ConfigError: A peer is unknown, not installed, or does not know the task.
@@ -90,22 +69,22 @@ def run_dqn(
         config = task_config("dqn", task, seed, changes)
         show = partial(_show, f"{task}, seed {seed}", config.early_stopping.eval_interval, progress)
         run = run_task(config, target=target, until_solved=until_solved, episodes=_EPISODES, curve=True, progress=show)
-        yield DQNRow(
-            trainer="navi",
-            task=task,
-            seed=seed,
-            steps=run.steps,
-            solved_at=run.solved_at,
-            evaluated_at=next((s for s, r in zip(run.evaluated, run.returns) if r >= target), None),
-            recent=run.recent,
-            best=run.best,
-            final=run.returns[-1] if run.returns else math.nan,
-            network=run.network,
-            batch=config.replay.batch_size,
-            gradient_steps=int(run.metrics["gradient_steps"]),
-            steps_per_cpu_second=run.steps / run.cpu_seconds,
-            cpu_seconds=run.cpu_seconds,
-        )
+        yield {
+            "trainer": "navi",
+            "task": task,
+            "seed": seed,
+            "steps": run.steps,
+            "solved_at": run.solved_at,
+            "evaluated_at": next((s for s, r in zip(run.evaluated, run.returns) if r >= target), None),
+            "recent": run.recent,
+            "best": run.best,
+            "final": run.returns[-1] if run.returns else math.nan,
+            "network": run.network,
+            "batch": config.replay.batch_size,
+            "gradient_steps": int(run.metrics["gradient_steps"]),
+            "steps_per_cpu_second": run.steps / run.cpu_seconds,
+            "cpu_seconds": run.cpu_seconds,
+        }
         if against:
             yield _sb3(task, seed, config)
 
@@ -119,7 +98,7 @@ def _show(name: str, interval: int, log: Callable[[str], None] | None, at: Progr
 _GYM = {"cart_pole": "CartPole-v1", "acrobot": "Acrobot-v1"}
 
 
-def _sb3(task: str, seed: int, config: TrainConfig) -> DQNRow:
+def _sb3(task: str, seed: int, config: TrainConfig) -> Row:
     """Learn with Stable-Baselines3's DQN and the settings that its users publish for cart-pole."""
     import gymnasium
     from stable_baselines3 import DQN
@@ -137,10 +116,22 @@ def _sb3(task: str, seed: int, config: TrainConfig) -> DQNRow:
     seconds = time.process_time() - start
     ended = [episode["r"] for episode in model.ep_info_buffer or ()]
     recent = sum(ended) / len(ended) if ended else math.nan
-    return DQNRow(
-        "sb3", task, seed, steps, None, None, recent, math.nan, math.nan, "256x256 relu", 64,
-        model._n_updates, steps / seconds, seconds,
-    )  # fmt: skip
+    return {
+        "trainer": "sb3",
+        "task": task,
+        "seed": seed,
+        "steps": steps,
+        "solved_at": None,
+        "evaluated_at": None,
+        "recent": recent,
+        "best": math.nan,
+        "final": math.nan,
+        "network": "256x256 relu",
+        "batch": 64,
+        "gradient_steps": model._n_updates,
+        "steps_per_cpu_second": steps / seconds,
+        "cpu_seconds": seconds,
+    }
 
 
 def dqn(
@@ -161,7 +152,7 @@ def dqn(
         task, range(first_seed, first_seed + seeds), against=peers, changes=parse_assignments(assign or ()),
         until_solved=until_solved, progress=log,
     )  # fmt: skip
-    rows = [row.as_dict() for row in runs]
+    rows = list(runs)
     columns: dict[str, Column] = {
         "trainer": figure("trainer"),
         "network": figure("network"),

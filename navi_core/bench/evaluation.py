@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
@@ -24,24 +23,6 @@ def neighbours(results: Sequence[EvalResult], metric: str = "c_vis_auc") -> list
     return [compare(better, worse, metric) for better, worse in pairwise(flown)]
 
 
-@dataclass(frozen=True)
-class EvaluationRow(Row):
-    """How fast one subject was evaluated."""
-
-    subject: str
-    """A pilot, or the network."""
-    size: str
-    """Azimuth and elevation bins of its observations."""
-    drones: int
-    """Drones that flew together."""
-    simulated_seconds: float
-    """Seconds flown, summed over drones [s]."""
-    per_cpu_second: float
-    """Simulated seconds in each of the process's own; one thread flies."""
-    per_wall_second: float
-    """Simulated seconds in each of the clock's, which other programs share."""
-
-
 def time_evaluation(
     scenes: Sequence[Scene],
     subjects: Sequence[str],
@@ -51,7 +32,7 @@ def time_evaluation(
     steps: int,
     repeats: int,
     progress: Callable[[int, int], None] | None = None,
-) -> list[EvaluationRow]:
+) -> list[Row]:
     """Time evaluations as they are made: flight and measures, without making the course ready; the median counts.
 
     Args:
@@ -62,6 +43,15 @@ def time_evaluation(
         steps: Decisions of an episode.
         repeats: Turns that each subject takes, after one that is not timed.
         progress: Called as progress(turns done, turns in all).
+
+    Returns:
+        Rows with the keys:
+        subject: A pilot, or the network.
+        size: Azimuth and elevation bins of its observations.
+        drones: Drones that flew together.
+        simulated_seconds: Seconds flown, summed over drones [s].
+        per_cpu_second: Simulated seconds in each of the process's own; one thread flies.
+        per_wall_second: Simulated seconds in each of the clock's, which other programs share.
     """
     bins = {"azimuth_bins": azimuth, "elevation_bins": elevation}
     config = EvalConfig(starts=max(1, 16 // len(scenes)), max_steps=steps, **bins)
@@ -84,7 +74,14 @@ def time_evaluation(
     for name, times in spent.items():
         cpu, wall = (sorted(column)[len(times) // 2] for column in zip(*times))
         rows.append(
-            EvaluationRow(name, f"{azimuth}x{elevation}", len(course.starts), seconds, seconds / cpu, seconds / wall)
+            {
+                "subject": name,
+                "size": f"{azimuth}x{elevation}",
+                "drones": len(course.starts),
+                "simulated_seconds": seconds,
+                "per_cpu_second": seconds / cpu,
+                "per_wall_second": seconds / wall,
+            }
         )
     return rows
 
@@ -116,4 +113,4 @@ def evaluation(
         "s per s": figure("per_wall_second", ".1f"),
     }
     caption = "simulated seconds, summed over drones, in each of one core and of the clock"
-    return report("evaluation", [row.as_dict() for row in rows], columns, words=2, caption=caption)
+    return report("evaluation", list(rows), columns, words=2, caption=caption)

@@ -1,7 +1,6 @@
 """Generalised advantage estimation: the compiled loop beside the tensor program, numpy, and the definition."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,35 +15,23 @@ _GAMMA, _LAMBDA = 0.99, 0.95
 _SLOW = 64
 
 
-@dataclass(frozen=True)
-class GaeRow(Row):
-    """One way to estimate the same advantages.
+def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Row]:
+    """Measure every way at every size on one thread.
 
-    Attributes:
+    Args:
+        sizes: (T, B) each.
+        repeats: Turns; the median counts.
+
+    Yields:
+        Rows with the keys:
         way: Which one.
         steps: T.
         rows: B.
         milliseconds: CPU time of a call.
         samples_per_cpu_second: Decisions.
         times_python: Ratio to the loop over numbers.
-        error: Largest difference from that loop in float64, in units of the largest advantage; NaN where not compared.
-    """
-
-    way: str
-    steps: int
-    rows: int
-    milliseconds: float
-    samples_per_cpu_second: float
-    times_python: float
-    error: float
-
-
-def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[GaeRow]:
-    """Measure every way at every size on one thread.
-
-    Args:
-        sizes: (T, B) each.
-        repeats: Turns; the median counts.
+        error: Largest difference from that loop in float64, in units of the largest advantage; NaN where not
+            compared.
     """
     for steps, rows in sizes:
         g = torch.Generator().manual_seed(0)
@@ -64,11 +51,27 @@ def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Gae
             gae_reference(*some, **settings)
             python = (clocks()[0] - cpu) / min(rows, _SLOW) * rows
             taken = take_turns(ways, repeats)
-        yield GaeRow("python loop", steps, rows, 1e3 * python, steps * rows / python, 1.0, 0.0)
+        yield {
+            "way": "python loop",
+            "steps": steps,
+            "rows": rows,
+            "milliseconds": 1e3 * python,
+            "samples_per_cpu_second": steps * rows / python,
+            "times_python": 1.0,
+            "error": 0.0,
+        }
         for name, way in ways.items():
             seconds = max(median(taken[name]), 1e-9)
             off = (way()[:, :_SLOW].double() - expected).abs().max() / expected.abs().max()
-            yield GaeRow(name, steps, rows, 1e3 * seconds, steps * rows / seconds, python / seconds, float(off))
+            yield {
+                "way": name,
+                "steps": steps,
+                "rows": rows,
+                "milliseconds": 1e3 * seconds,
+                "samples_per_cpu_second": steps * rows / seconds,
+                "times_python": python / seconds,
+                "error": float(off),
+            }
 
 
 def _numpy(rewards: np.ndarray, values: np.ndarray, end: np.ndarray, cut: np.ndarray, boot: np.ndarray) -> np.ndarray:
@@ -91,7 +94,7 @@ def measure_gae(
     repeats: Repeats = 20,
 ) -> Report:
     """Time every implementation of advantages."""
-    rows = [row.as_dict() for row in run_gae(sizes(size or ["128x64", "128x4096"]), repeats)]
+    rows = list(run_gae(sizes(size or ["128x64", "128x4096"]), repeats))
     columns: dict[str, Column] = {
         "way": figure("way"),
         "T": figure("steps"),

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from navi_core.bench.cartpole import SolveRow, learning_table
-from navi_core.bench.report import Option, Progress, Report
+from navi_core.bench.cartpole import learning_table
+from navi_core.bench.report import Option, Progress, Report, Row
 from navi_core.bench.task_runs import solve
 from navi_core.bench.tasks import task_config
 from navi_core.presets import parse_assignments
@@ -16,7 +16,7 @@ def run_grpo(
     changes: Mapping[str, Any],
     target: float,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Iterator[SolveRow]:
+) -> Iterator[Row]:
     """Learn a task with every seed.
 
     Args:
@@ -30,7 +30,7 @@ def run_grpo(
         ConfigError: A setting is unknown or impossible.
     """
     for done, seed in enumerate(seeds, 1):
-        yield SolveRow(**solve(task_config("grpo", task, seed, changes), "grpo", target))
+        yield solve(task_config("grpo", task, seed, changes), "grpo", target)
         if progress is not None:
             progress(f"grpo seed {seed}", done, len(seeds))
 
@@ -48,5 +48,5 @@ def grpo(
 ) -> Report:
     """Learn a task by GRPO with several seeds."""
     wanted = range(first_seed, first_seed + seeds)
-    rows = [row.as_dict() for row in run_grpo(task, wanted, parse_assignments(assign or ()), target, progress)]
+    rows = list(run_grpo(task, wanted, parse_assignments(assign or ()), target, progress))
     return Report({"learning": rows}, [learning_table(rows, target)])

@@ -1,7 +1,6 @@
 """Coverage of confidence intervals, in simulated worlds of known mean."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -20,35 +19,13 @@ SPREADS: tuple[tuple[float, float, float], ...] = (
 """Standard deviations of seeds, scenes and what is left, as simulated."""
 
 
-@dataclass(frozen=True)
-class IntervalRow(Row):
-    """How one design fared."""
-
-    seeds: int
-    """Seeds S."""
-    scenes: int
-    """Scenes C."""
-    seed_spread: float
-    """Standard deviation of the seeds' effects."""
-    scene_spread: float
-    """Standard deviation of the scenes' effects."""
-    error_spread: float
-    """Standard deviation of what is left."""
-    covered: float
-    """Share of worlds whose interval holds the true mean."""
-    width: float
-    """Median width of the interval."""
-    worlds: int
-    """Worlds simulated."""
-
-
 def simulate_interval(
     designs: Sequence[tuple[int, int]],
     spreads: Sequence[tuple[float, float, float]] = SPREADS,
     *,
     worlds: int = 2000,
     seed: int = 0,
-) -> list[IntervalRow]:
+) -> list[Row]:
     """Draw worlds of normal effects around 0, and count the intervals that hold 0.
 
     Args:
@@ -56,6 +33,17 @@ def simulate_interval(
         spreads: Standard deviations of seeds, scenes and error.
         worlds: Worlds of each design and spread.
         seed: Of the draws.
+
+    Returns:
+        Rows with the keys:
+        seeds: Seeds S.
+        scenes: Scenes C.
+        seed_spread: Standard deviation of the seeds' effects.
+        scene_spread: Standard deviation of the scenes' effects.
+        error_spread: Standard deviation of what is left.
+        covered: Share of worlds whose interval holds the true mean.
+        width: Median width of the interval.
+        worlds: Worlds simulated.
 
     Raises:
         EvaluationError: A design has fewer than two seeds or scenes.
@@ -71,9 +59,16 @@ def simulate_interval(
                 covered += interval.low <= 0.0 <= interval.high
                 widths[world] = interval.high - interval.low
             rows.append(
-                IntervalRow(
-                    seeds, scenes, of_seed, of_scene, of_error, covered / worlds, float(np.median(widths)), worlds
-                )
+                {
+                    "seeds": seeds,
+                    "scenes": scenes,
+                    "seed_spread": of_seed,
+                    "scene_spread": of_scene,
+                    "error_spread": of_error,
+                    "covered": covered / worlds,
+                    "width": float(np.median(widths)),
+                    "worlds": worlds,
+                }
             )
     return rows
 
@@ -95,30 +90,6 @@ SHAPES = ("normal", "skewed")
 _RESAMPLES = 1000
 
 
-@dataclass(frozen=True)
-class StartsRow(Row):
-    """How the paired interval over scenes and starts fared in one design."""
-
-    scenes: int
-    """Scenes."""
-    starts: int
-    """Starts in each."""
-    shape: str
-    """Of the effects, see `SHAPES`."""
-    scene_spread: float
-    """Standard deviation of the scenes' effects, in those of the starts within them."""
-    covered: float
-    """Share of worlds whose interval holds the true mean."""
-    above: float
-    """Share that lies wholly above it: false "better" verdicts."""
-    width: float
-    """Median width of the interval."""
-    bootstrap_covered: float
-    """Share of worlds whose bootstrap interval holds the true mean."""
-    worlds: int
-    """Worlds simulated."""
-
-
 def simulate_starts(
     designs: Sequence[tuple[int, int]],
     spreads: Sequence[float] = (0.5, 1.0),
@@ -126,7 +97,7 @@ def simulate_starts(
     shapes: Sequence[str] = SHAPES,
     worlds: int = 2000,
     seed: int = 0,
-) -> list[StartsRow]:
+) -> list[Row]:
     """Draw worlds of scenes and starts around 0, and count the intervals that hold 0.
 
     Args:
@@ -135,6 +106,18 @@ def simulate_starts(
         shapes: Of both effects.
         worlds: Worlds of each row.
         seed: Of the draws.
+
+    Returns:
+        Rows with the keys:
+        scenes: Scenes.
+        starts: Starts in each.
+        shape: Of the effects, see `SHAPES`.
+        scene_spread: Standard deviation of the scenes' effects, in those of the starts within them.
+        covered: Share of worlds whose interval holds the true mean.
+        above: Share that lies wholly above it: false "better" verdicts.
+        width: Median width of the interval.
+        bootstrap_covered: Share of worlds whose bootstrap interval holds the true mean.
+        worlds: Worlds simulated.
     """
     rows = []
     generator = np.random.default_rng(seed)
@@ -151,8 +134,11 @@ def simulate_starts(
                     above += ours.low > 0.0
                     resampled += other.low <= 0.0 <= other.high
                     widths[world] = ours.high - ours.low
-                shares = (held / worlds, above / worlds, float(np.median(widths)), resampled / worlds)
-                rows.append(StartsRow(scenes, starts, shape, spread, *shares, worlds))
+                rows.append({
+                    "scenes": scenes, "starts": starts, "shape": shape, "scene_spread": spread,
+                    "covered": held / worlds, "above": above / worlds, "width": float(np.median(widths)),
+                    "bootstrap_covered": resampled / worlds, "worlds": worlds,
+                })  # fmt: skip
     return rows
 
 
@@ -179,11 +165,11 @@ def interval(
         if seeds:
             raise ConfigError("--seeds and --starts ask for different intervals; give one of them")
         pairs = [(rows, columns) for rows in scenes or [2, 4, 8, 12, 20] for columns in starts]
-        flown = [row.as_dict() for row in simulate_starts(pairs, worlds=worlds, seed=seed)]
+        flown = list(simulate_starts(pairs, worlds=worlds, seed=seed))
         caption += "; above: equals called better; bootstrap: its coverage, used from 12 scenes on"
         return report("interval", flown, _STARTS_COLUMNS, caption=caption)
     designs = [(rows, columns) for rows in seeds or [3, 5, 8] for columns in scenes or [4, 20]]
-    measured = [row.as_dict() for row in simulate_interval(designs, worlds=worlds, seed=seed)]
+    measured = list(simulate_interval(designs, worlds=worlds, seed=seed))
     return report("interval", measured, _SEEDS_COLUMNS, caption=caption)
 
 

@@ -1,12 +1,14 @@
 """Declaration and result of a benchmark: options, columns, tables and the JSON document."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from navi_core.errors import ConfigError, printable
 
 Case = TypeVar("Case")
+Row = dict[str, Any]
+"""Measurement of one case, plain values by key."""
 Column = Callable[[Mapping[str, Any]], str]
 """Reader of a cell's text from a row, see `figure`."""
 Progress = Callable[[str, float, float], None]
@@ -51,14 +53,6 @@ Repeats = Annotated[int, Option("Timed turns of each; the median counts.", min=1
 Seeds = Annotated[int, Option("Number of seeds that learn.", min=1)]
 FirstSeed = Annotated[int, Option("First seed.", min=0)]
 Assignments = Annotated[list[str] | None, Option("A setting, a.b=c; may be repeated.", "--set")]
-
-
-class Row:
-    """Measurement of one case; its subclasses are dataclasses."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ def collect(rows: Iterable[Row], total: int, progress: Progress, label: str = ""
     """Return rows as plain values, reporting progress as they come."""
     found: list[dict[str, Any]] = []
     for row in rows:
-        found.append(row.as_dict())
+        found.append(row)
         progress(label, len(found), total)
     return found
 

@@ -6,7 +6,6 @@ is read from the same run, which is therefore its own counterfactual.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,42 +35,6 @@ STOPPED = "smoothing + stopping"
 MEASURES = ("time_to_target", "auc", "final", "td_variance", "oscillation")
 """What variants are compared by."""
 _LOWER_IS_BETTER = {"time_to_target", "td_variance", "oscillation"}
-
-
-@dataclass(frozen=True)
-class SmoothingRow(Row):
-    """A variant of a task over its seeds; pairs of numbers are the ends of 95 % intervals.
-
-    Attributes:
-        task: Task.
-        variant: Variant.
-        seeds: Runs.
-        means: Mean of every measure.
-        intervals: Its interval over seeds.
-        paired: Mean difference to the baseline of the same seeds, and its interval; empty for the baseline.
-        smoothed_share: Share of updates that were smoothed.
-        mean_step: Mean ‖Δh‖.
-        clipped_share: Share of rows clipped by the trust region.
-        relative_step: Mean ‖Δh‖ in deviations of the temporal differences: near 0 nothing was done.
-        stopped: Share of runs that the controller would have ended.
-        saved: Mean share of steps that this would have saved, 0 for runs that it lets end.
-        kept: Least share of the final return, above that of a random policy, that was there at the stop; both are means
-            of four evaluations.
-    """
-
-    task: str
-    variant: str
-    seeds: int
-    means: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    paired: dict[str, tuple[float, float, float]]
-    smoothed_share: float
-    mean_step: float
-    clipped_share: float
-    relative_step: float
-    stopped: float
-    saved: float
-    kept: float
 
 
 def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> dict[str, float]:
@@ -105,14 +68,29 @@ def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> di
     }
 
 
-def smoothing_table(
-    curves: Mapping[SmoothingCell, dict[str, Any]], stopping: EarlyStopConfig = STOPPING
-) -> list[SmoothingRow]:
+def smoothing_table(curves: Mapping[SmoothingCell, dict[str, Any]], stopping: EarlyStopConfig = STOPPING) -> list[Row]:
     """Return a row for every task and variant, with differences to the baseline of the same seeds and width.
 
     Args:
         curves: Of the cells that are done.
         stopping: The controller that is asked.
+
+    Returns:
+        Rows with the keys:
+        task: Task.
+        variant: Variant.
+        seeds: Runs.
+        means: Mean of every measure.
+        intervals: Its interval over seeds.
+        paired: Mean difference to the baseline of the same seeds, and its interval; empty for the baseline.
+        smoothed_share: Share of updates that were smoothed.
+        mean_step: Mean ‖Δh‖.
+        clipped_share: Share of rows clipped by the trust region.
+        relative_step: Mean ‖Δh‖ in deviations of the temporal differences: near 0 nothing was done.
+        stopped: Share of runs that the controller would have ended.
+        saved: Mean share of steps that this would have saved, 0 for runs that it lets end.
+        kept: Least share of the final return, above that of a random policy, that was there at the stop; both are
+            means of four evaluations.
     """
     groups: dict[tuple[str, str], list[SmoothingCell]] = {}
     for cell in curves:
@@ -137,7 +115,7 @@ def _row(
     stops: Mapping[SmoothingCell, int | None],
     scored: Mapping[SmoothingCell, dict[str, float]],
     bases: Mapping[tuple[str, int, int], dict[str, float]],
-) -> SmoothingRow:
+) -> Row:
     """Return the means and intervals of some runs, and of their differences to the baseline."""
     kept = [curves[cell] for cell in cells]
     paired: dict[str, tuple[float, float, float]] = {}
@@ -151,31 +129,31 @@ def _row(
         float(np.mean([curve[name] for curve in kept])) for name in ("smoothed_share", "mean_step", "clipped_share")
     )
     deviation = float(np.mean([math.sqrt(scored[cell]["td_variance"]) for cell in cells]))
-    return SmoothingRow(
-        task=task,
-        variant=variant,
-        seeds=len(cells),
-        means={name: float(np.mean([scored[c][name] for c in cells])) for name in MEASURES},
-        intervals={name: _interval([scored[c][name] for c in cells]) for name in MEASURES},
-        paired=paired,
-        smoothed_share=share,
-        mean_step=step,
-        clipped_share=clipped,
-        relative_step=step / deviation if deviation > 0 else math.nan,
-        stopped=float(np.mean([part > 0 for part, _ in ends])),
-        saved=float(np.mean([part for part, _ in ends])),
-        kept=min(gain for _, gain in ends),
-    )
+    return {
+        "task": task,
+        "variant": variant,
+        "seeds": len(cells),
+        "means": {name: float(np.mean([scored[c][name] for c in cells])) for name in MEASURES},
+        "intervals": {name: _interval([scored[c][name] for c in cells]) for name in MEASURES},
+        "paired": paired,
+        "smoothed_share": share,
+        "mean_step": step,
+        "clipped_share": clipped,
+        "relative_step": step / deviation if deviation > 0 else math.nan,
+        "stopped": float(np.mean([part > 0 for part, _ in ends])),
+        "saved": float(np.mean([part for part, _ in ends])),
+        "kept": min(gain for _, gain in ends),
+    }
 
 
-def verdict(row: SmoothingRow) -> str:
+def verdict(row: Row) -> str:
     """Return the effect of a variant in words: better or worse where the paired interval excludes 0."""
-    if not row.paired:
+    if not row["paired"]:
         return ""
-    if row.seeds < 5:
-        return f"{row.seeds} seeds: no claim"
+    if row["seeds"] < 5:
+        return f"{row['seeds']} seeds: no claim"
     changes = []
-    for name, (_, low, high) in row.paired.items():
+    for name, (_, low, high) in row["paired"].items():
         if low > 0 or high < 0:
             good = (high < 0) == (name in _LOWER_IS_BETTER)
             changes.append(f"{name} {'better' if good else 'worse'}")
@@ -202,29 +180,29 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def smoothing_report(rows: Sequence[SmoothingRow], done: str) -> list[Table]:
+def smoothing_report(rows: Sequence[Row], done: str) -> list[Table]:
     """Return the tables of returns, and of smoothing itself and early stopping."""
 
-    def interval(row: SmoothingRow, name: str) -> str:
-        low, high = row.intervals[name]
-        return f"{row.means[name]:,.4g} [{low:,.4g}, {high:,.4g}]"
+    def interval(row: Row, name: str) -> str:
+        low, high = row["intervals"][name]
+        return f"{row['means'][name]:,.4g} [{low:,.4g}, {high:,.4g}]"
 
-    def effect(row: SmoothingRow) -> list[str]:
-        relative = f"{row.mean_step:.2g} ({row.relative_step:.1%})"
-        stopping = (f"{share:.0%}" for share in (row.stopped, row.saved, row.kept))
-        return [f"{row.smoothed_share:.0%}", relative, f"{row.clipped_share:.1%}", *stopping, verdict(row)]
+    def effect(row: Row) -> list[str]:
+        relative = f"{row['mean_step']:.2g} ({row['relative_step']:.1%})"
+        stopping = (f"{share:.0%}" for share in (row["stopped"], row["saved"], row["kept"]))
+        return [f"{row['smoothed_share']:.0%}", relative, f"{row['clipped_share']:.1%}", *stopping, verdict(row)]
 
     return [
         Table(
             f"Double DQN with and without drift smoothing ({done}); mean and 95 % interval over seeds",
             ("task", "variant", "seeds", *(name.replace("_", " ") for name in MEASURES)),
-            [[r.task, r.variant, str(r.seeds), *(interval(r, name) for name in MEASURES)] for r in rows],
+            [[r["task"], r["variant"], str(r["seeds"]), *(interval(r, name) for name in MEASURES)] for r in rows],
             words=2,
         ),
         Table(
             "Drift smoothing, its change against the baseline of the same seeds, and early stopping",
             ("task", "variant", "smoothed", "mean ‖Δh‖", "clipped", "stopped", "steps saved", "gain kept", "verdict"),
-            [[r.task, r.variant, *effect(r)] for r in rows],
+            [[r["task"], r["variant"], *effect(r)] for r in rows],
             words=2,
             caption="in brackets ‖Δh‖ in deviations of the temporal differences; gain kept: least share, over seeds, "
             "of the final return above random that was there at the stop",
@@ -251,5 +229,5 @@ def smoothing(
     folder = out if out is not None else navi_home() / "bench" / "smoothing"
     curves = run_cells(cells, folder, minutes=minutes, progress=progress)
     rows, done = smoothing_table(curves), f"{len(curves)} of {len(cells)} cells"
-    document = {"rows": [row.as_dict() | {"verdict": verdict(row)} for row in rows], "done": done}
+    document = {"rows": [row | {"verdict": verdict(row)} for row in rows], "done": done}
     return Report(document, smoothing_report(rows, done))

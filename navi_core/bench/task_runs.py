@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from navi_core.bench.report import Row
 from navi_core.config import TrainConfig
 from navi_core.learn import train
 from navi_core.learn.parallel import ALONE, Workers
@@ -178,8 +179,8 @@ def solve(
     trainer: str,
     target: float,
     progress: Callable[[Progress], None] | None = None,
-) -> dict[str, Any]:
-    """Learn a task; return the fields of a `SolveRow`.
+) -> Row:
+    """Learn a task; return a row of `cartpole.run_solve`.
 
     Args:
         config: A run of ppo or grpo.

@@ -13,6 +13,6 @@ from tests.learn.builders import small_config
 def test_observations_flow_in_watched_turns_alone(apartments):
     config = small_config(rows=4, ppo={"rollout": 32})
     result = run_dashboard(config, Field(apartments, threads=1), pairs=2, rounds=2)
-    assert len(result.without) == len(result.watched) == 2 and result.steps == 128
-    assert result.unwatched_observations == 0 < result.observations
-    assert result.low <= result.overhead <= result.high and 0 < result.direct_share < 1
+    assert len(result["without"]) == len(result["watched"]) == 2 and result["steps"] == 128
+    assert result["unwatched_observations"] == 0 < result["observations"]
+    assert result["low"] <= result["overhead"] <= result["high"] and 0 < result["direct_share"] < 1

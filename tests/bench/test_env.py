@@ -19,12 +19,12 @@ def test_every_resolution_meets_every_number_of_drones() -> None:
 
 def test_overhead_is_what_a_plain_cast_of_the_same_rays_does_not_take(apartments) -> None:
     rows = list(run_env(env_cases([(16, 8)], [2, 8]), apartments, steps=4))
-    assert [row.drones for row in rows] == [2, 8]
+    assert [row["drones"] for row in rows] == [2, 8]
     for row in rows:
-        assert row.overhead < 1 and row.overhead_wall < 1
-        assert row.overhead == pytest.approx(1 - row.cast_per_1000 / row.cpu_per_1000)
-        assert row.steps_per_second > 0 and row.cpu_per_1000 > 0
-        assert row.bytes_per_drone > 16 * 8 * 12
+        assert row["overhead"] < 1 and row["overhead_wall"] < 1
+        assert row["overhead"] == pytest.approx(1 - row["cast_per_1000"] / row["cpu_per_1000"])
+        assert row["steps_per_second"] > 0 and row["cpu_per_1000"] > 0
+        assert row["bytes_per_drone"] > 16 * 8 * 12
     with pytest.raises(ConfigError, match="at least 1 step"):
         next(run_env(env_cases([(16, 8)], [1]), apartments, steps=0))
 

@@ -25,17 +25,19 @@ def test_every_task_of_ppo_has_a_target_and_stays_within_a_million_decisions():
 def test_cart_pole_measures_the_run_loop_in_a_process_of_its_own():
     case = CartPoleCase("navi", width=16, rows=8, rollout=16, minibatch=64, samples=512)
     (row,) = run_cartpole([case], 1)
-    assert (row.batch, row.epochs, row.processes) == (128, 4, 1) and row.samples_per_cpu_second > 0
+    assert (row["batch"], row["epochs"], row["processes"]) == (128, 4, 1) and row["samples_per_cpu_second"] > 0
     changes = {"total_steps": 4096, "actors": 16, "ppo": {"rollout": 16, "epochs": 1}}
     (solved,) = run_solve({"navi": 1}, [0], "cart_pole", changes, 5.0)
-    assert (solved.task, solved.steps, solved.batch, solved.minibatch) == ("cart_pole", 4096, 256, 256)
-    assert 0 < solved.solved_at <= 4096 and solved.final_return > 5
+    assert (solved["task"], solved["steps"], solved["batch"], solved["minibatch"]) == ("cart_pole", 4096, 256, 256)
+    assert 0 < solved["solved_at"] <= 4096 and solved["final_return"] > 5
 
 
 def test_grpo_learns_by_the_run_loop():
     changes = {"total_steps": 1024, "actors": 8, "grpo": {"rollout": 32, "horizon": 16, "group_size": 8}}
     (row,) = run_grpo("cart_pole", [1], changes, 5.0)
-    assert (row.trainer, row.seed, row.steps, row.epochs) == ("grpo", 1, 1024, 4) and row.final_return > 5
+    assert (row["trainer"], row["seed"], row["steps"], row["epochs"]) == ("grpo", 1, 1024, 4) and row[
+        "final_return"
+    ] > 5
 
 
 def test_dpo_is_flown_before_and_after_on_scenes_that_it_has_not_seen(apartments):
@@ -47,7 +49,7 @@ def test_dpo_is_flown_before_and_after_on_scenes_that_it_has_not_seen(apartments
         apartments[:1], apartments[1:2], [3],
         count=6, steps=8, updates=2, changes=small, protocol=protocol, progress=said.append,
     )  # fmt: skip
-    assert row.seed == 3 and row.pairs == 6 and row.updates == 2 and 0 <= row.held_out <= 1
-    assert row.gain == pytest.approx(row.after - row.before) and row.low <= row.gain <= row.high
+    assert row["seed"] == 3 and row["pairs"] == 6 and row["updates"] == 2 and 0 <= row["held_out"] <= 1
+    assert row["gain"] == pytest.approx(row["after"] - row["before"]) and row["low"] <= row["gain"] <= row["high"]
     assert "earned more" in said[0] and "update 2" in said[2]
     assert dpo_config(3, 5, None).dpo.ref_sync_every_updates == 0

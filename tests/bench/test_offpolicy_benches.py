@@ -78,10 +78,10 @@ def test_a_claim_needs_five_pairs_whose_interval_excludes_zero():
             for variant, alpha, shift in (("baseline", 0.0, 0.0), ("smoothing", 0.15, off)):
                 cell = smoothing.SmoothingCell("cart_pole", False, variant, seed, alpha)
                 curves[cell] = curve([100.0 + 7 * seed, 100.0 + shift + 7 * seed])
-        return {row.variant: row for row in smoothing_table.smoothing_table(curves)}
+        return {row["variant"]: row for row in smoothing_table.smoothing_table(curves)}
 
     clear = table([10.0, 11.0, 9.0, 10.5, 9.5])["smoothing"]
-    mean, low, high = clear.paired["auc"]
+    mean, low, high = clear["paired"]["auc"]
     assert mean == pytest.approx(5.0) and 0 < low < 5 < high
     assert "auc better" in smoothing_table.verdict(clear) and "final better" in smoothing_table.verdict(clear)
     assert smoothing_table.verdict(table([10.0, -11.0, 9.0, -10.5, 2.0])["smoothing"]) == "no difference shown"
@@ -91,7 +91,7 @@ def test_a_claim_needs_five_pairs_whose_interval_excludes_zero():
 
 def test_dqn_is_measured_seed_by_seed():
     rows = list(run_dqn("cart_pole", [0, 1], changes=SHORT))
-    assert [r.seed for r in rows] == [0, 1] and all(r.steps == 3072 and r.gradient_steps > 0 for r in rows)
+    assert [r["seed"] for r in rows] == [0, 1] and all(r["steps"] == 3072 and r["gradient_steps"] > 0 for r in rows)
     assert set(DQN_TARGETS) == {"cart_pole", "acrobot", "snake", "lunar_lander"}
     assert task_config("dqn", "snake").actors == 64
     with pytest.raises(ConfigError, match="allowed: sb3"):
@@ -100,8 +100,8 @@ def test_dqn_is_measured_seed_by_seed():
 
 def test_replay_is_measured_and_exact():
     tree, sums = run_replay([2000], 64, 3)
-    assert tree.name == "sum tree" and tree.error < 4 and min(tree.add, tree.sample, tree.update) > 0
-    assert sums.sample > 0 and sums.add != sums.add
+    assert tree["name"] == "sum tree" and tree["error"] < 4 and min(tree["add"], tree["sample"], tree["update"]) > 0
+    assert sums["sample"] > 0 and sums["add"] != sums["add"]
 
 
 def test_the_commands_print_what_is_done(tmp_path):

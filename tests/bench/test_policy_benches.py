@@ -22,13 +22,13 @@ from navi_core.policy.cores import Mamba2Block
 def test_encoder_rows_follow_the_list_and_name_their_peer():
     cases = encoder_cases(("materialised", "rayvit", "ring_cnn"), ((32, 16), (16, 8)), batch=2)
     rows = list(run_encoder(cases, repeats=1))
-    assert [(row.encoder, row.size) for row in rows] == [
+    assert [(row["encoder"], row["size"]) for row in rows] == [
         (name, size) for size in ("32x16", "16x8") for name in ("materialised", "rayvit", "ring_cnn")
     ]
-    assert rows[0].speedup == rows[3].speedup == 1
-    assert all(row.both_ms > row.forward_ms / 4 > 0 and row.saved_mb > 0 and row.mmacs > 0 for row in rows)
-    assert rows[0].parameters == rows[1].parameters == 306_560
-    assert rows[0].mmacs > rows[1].mmacs  # keys, values and queries that nobody needs
+    assert rows[0]["speedup"] == rows[3]["speedup"] == 1
+    assert all(row["both_ms"] > row["forward_ms"] / 4 > 0 and row["saved_mb"] > 0 and row["mmacs"] > 0 for row in rows)
+    assert rows[0]["parameters"] == rows[1]["parameters"] == 306_560
+    assert rows[0]["mmacs"] > rows[1]["mmacs"]  # keys, values and queries that nobody needs
 
 
 def test_the_materialised_peer_is_rayvit_with_other_means():
@@ -47,12 +47,12 @@ def test_saved_activations_count_each_storage_once_and_no_parameter():
 
 def test_core_rows_follow_the_list_and_name_their_peer():
     rows = list(run_core(core_cases(["mamba2", "gru"], ((3, 5), (2, 9)), layers=1), repeats=1))
-    assert [(row.core, row.shape) for row in rows] == [
+    assert [(row["core"], row["shape"]) for row in rows] == [
         (name, shape) for shape in ("3x5", "2x9") for name in ("torch-gru", "mamba2", "gru")
     ]
-    assert rows[0].times_peer == rows[3].times_peer == 1
-    assert [row.parameters for row in rows[:3]] == [99_072, 117_388, 99_072]
-    assert rows[1].state_floats == 384 * 3 + 4 * 64 * 64 and math.isfinite(rows[1].step_ms)
+    assert rows[0]["times_peer"] == rows[3]["times_peer"] == 1
+    assert [row["parameters"] for row in rows[:3]] == [99_072, 117_388, 99_072]
+    assert rows[1]["state_floats"] == 384 * 3 + 4 * 64 * 64 and math.isfinite(rows[1]["step_ms"])
 
 
 def test_serving_is_timed_with_its_state_and_parity():
@@ -60,9 +60,9 @@ def test_serving_is_timed_with_its_state_and_parity():
     pytest.importorskip("onnxscript")
     config = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
     rows = list(run_serve(serve_cases([config], ["onnx"]), repeats=3))
-    assert [row.runtime for row in rows] == ["eager", "onnx"]
-    assert rows[0].ratio == 1 and rows[0].strays == 0 < rows[1].build_seconds and rows[1].strays <= 1e-5
-    assert all(row.p95_ms >= row.p50_ms > 0 for row in rows)
+    assert [row["runtime"] for row in rows] == ["eager", "onnx"]
+    assert rows[0]["ratio"] == 1 and rows[0]["strays"] == 0 < rows[1]["build_seconds"] and rows[1]["strays"] <= 1e-5
+    assert all(row["p95_ms"] >= row["p50_ms"] > 0 for row in rows)
     with pytest.raises(ConfigError, match="unknown runtime 'tensorrt'; allowed: eager, onnx, aoti"):
         serve_cases([config], ["tensorrt"])
 

@@ -17,11 +17,11 @@ def test_rows_say_speed_ratios_and_error(apartments) -> None:
     tracers = ("numba",) + (("native", "native:4") if find_compiler() else ())
     cases = raycast_cases(apartments[:1], tracers, (1, 2))
     rows = list(run_raycast(cases, azimuth_bins=64, elevation_bins=16, repeats=2))
-    assert [(row.tracer, row.drones) for row in rows] == [(name, count) for count in (1, 2) for name in tracers]
+    assert [(row["tracer"], row["drones"]) for row in rows] == [(name, count) for count in (1, 2) for name in tracers]
     for row in rows:
-        assert row.rays == row.drones * 64 * 16 and row.mrays_per_second > 0 and row.memory
-        assert row.error_p99 <= 0.01 and row.disagreement <= 1e-3 and row.semantic_agreement >= 0.995
-    assert rows[0].samples_per_ray > 0
+        assert row["rays"] == row["drones"] * 64 * 16 and row["mrays_per_second"] > 0 and row["memory"]
+        assert row["error_p99"] <= 0.01 and row["disagreement"] <= 1e-3 and row["semantic_agreement"] >= 0.995
+    assert rows[0]["samples_per_ray"] > 0
 
 
 def test_an_unknown_tracer_is_refused(apartments) -> None:

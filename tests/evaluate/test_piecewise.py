@@ -87,7 +87,7 @@ def test_baselines_by_one_command(tmp_path):
 
 def test_an_evaluation_is_timed_with_its_measures(box_room):
     (row,) = time_evaluation([box_room], ["ring_cnn+gru"], azimuth=32, elevation=8, steps=4, repeats=1)
-    assert (row.drones, row.simulated_seconds) == (16, pytest.approx(6.4)) and row.per_cpu_second > 0
+    assert (row["drones"], row["simulated_seconds"]) == (16, pytest.approx(6.4)) and row["per_cpu_second"] > 0
 
 
 def test_a_comparison_of_seeds_keeps_profiles_and_matrices(tmp_path):

@@ -58,7 +58,7 @@ def test_a_constant_matrix_has_an_interval_of_no_width():
 def test_the_interval_covers_the_truth_92_to_99_percent_from_five_seeds_on():
     for row in simulate_interval([(5, 6), (5, 20), (8, 20)], SPREADS[:4], worlds=600):
         # 600 worlds tell the share to ±1.8 points.
-        assert 0.92 <= row.covered <= 0.99, row
+        assert 0.92 <= row["covered"] <= 0.99, row
 
 
 def test_a_bootstrap_of_scenes_alone_covers_far_less():

@@ -102,12 +102,12 @@ def test_many_scenes_have_the_bootstrap():
 def test_interval_has_nominal_coverage_with_few_scenes(scenes, starts):
     """1,500 worlds tell the share to ±1.1 points."""
     for row in simulate_starts([(scenes, starts)], shapes=("normal",), worlds=1500):
-        assert 0.93 <= row.covered <= 0.98, row
+        assert 0.93 <= row["covered"] <= 0.98, row
 
 
 def test_a_bootstrap_of_few_scenes_covers_too_little():
     row = simulate_starts([(4, 3)], spreads=(1.0,), shapes=("normal",), worlds=1500)[0]
-    assert row.bootstrap_covered < 0.91 < row.covered
+    assert row["bootstrap_covered"] < 0.91 < row["covered"]
 
 
 def test_large_tables_are_resampled_in_bounded_memory():

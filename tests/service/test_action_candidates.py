@@ -134,10 +134,13 @@ def test_deterministic_policy_makes_progress_behind_the_gate(apartments) -> None
 def test_a_policy_is_flown_without_the_gate_and_behind_it_both_ways(make_checkpoint, apartments) -> None:  # noqa: F811
     rows = run_gated_flight(make_checkpoint("p.pt"), EnvConfig(), None, apartments[:1], starts=2, steps=12)
     without, hovers, served = rows
-    assert [row.flown for row in rows] == ["without", "gate, hovers", "gate"] and without.episodes == 2
-    assert without.wait == without.slower == without.longest == without.difference == 0.0
-    assert hovers.slower == 0.0 and hovers.wait == hovers.stands
-    assert served.score - without.score == pytest.approx(served.difference) and served.low <= served.difference
+    assert [row["flown"] for row in rows] == ["without", "gate, hovers", "gate"] and without["episodes"] == 2
+    assert without["wait"] == without["slower"] == without["longest"] == without["difference"] == 0.0
+    assert hovers["slower"] == 0.0 and hovers["wait"] == hovers["stands"]
+    assert (
+        served["score"] - without["score"] == pytest.approx(served["difference"])
+        and served["low"] <= served["difference"]
+    )
 
 
 def test_actor_sends_colliding_motion_slower(stage) -> None:

@@ -24,12 +24,12 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments, gate) -> None
         tiny_model(), apartments[0], decisions=1500, sessions=4, env=EnvConfig(max_steps=40), training=settings,
         gate=gate, progress=lambda label, done, total: reported.append((done, total)),
     )  # fmt: skip
-    assert row.consistent and row.errors == 0 and row.updates > 5 and row.decisions >= 1500
-    assert row.episodes >= 36 and reported[-1][0] >= 1500
-    assert 0 < row.idle_work_ms < 1000 and 0 <= row.idle_long < 30 and row.lock_long < 30
-    assert row.gated == (gate is not None) == (row.slower > 0)
-    assert row.growth_mb < 100 and np.isfinite([row.gain, row.gain_error]).all()
-    assert 300 < row.recorded_bytes < 1500
+    assert row["consistent"] and row["errors"] == 0 and row["updates"] > 5 and row["decisions"] >= 1500
+    assert row["episodes"] >= 36 and reported[-1][0] >= 1500
+    assert 0 < row["idle_work_ms"] < 1000 and 0 <= row["idle_long"] < 30 and row["lock_long"] < 30
+    assert row["gated"] == (gate is not None) == (row["slower"] > 0)
+    assert row["growth_mb"] < 100 and np.isfinite([row["gain"], row["gain_error"]]).all()
+    assert 300 < row["recorded_bytes"] < 1500
 
 
 @pytest.mark.parametrize(

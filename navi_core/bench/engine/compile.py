@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from navi_core.bench.report import Column, Option, Progress, Report, Resolutions, Threads, figure, report
+from navi_core.bench.report import Column, Option, Progress, Report, Resolutions, Row, Threads, figure, report
 from navi_core.config import CompileConfig, parse_config
 from navi_core.errors import ConfigError, SceneError
 from navi_core.scenes import FAMILIES, Mesh, compile_mesh, generate_scene, load_gmdag, mesh_from_arrays, read_mesh
@@ -39,46 +39,6 @@ class CompileCase:
     """Voxels along an edge."""
     decimate: float | None = None
     """Tolerance of the decimation [voxel]; None keeps every triangle."""
-
-
-@dataclass(frozen=True)
-class CompileRow:
-    """Measurement of one case, in a process of its own."""
-
-    scene: str
-    """The scene."""
-    resolution: int
-    """Voxels along an edge."""
-    triangles: int
-    """Triangles of the mesh."""
-    kept: int
-    """Triangles of the scene."""
-    read_seconds: float
-    """Wall-clock time of reading or generating the mesh [s]."""
-    seconds: float
-    """Wall-clock time of reading (a file), compiling and writing [s]."""
-    cpu_seconds: float
-    """Processor time of the same [s]."""
-    version_1_seconds: float
-    """Wall-clock time of writing version 1 [s]; 0 where it was not asked for."""
-    import_mb: float
-    """Memory of the process after its imports [MB]."""
-    peak_mb: float
-    """Peak memory of the process [MB], imports and mesh included, before version 1 is written."""
-    file_mb: float
-    """Size of the version 2 file [MB]."""
-    runtime_mb: float
-    """Size of the cells and lists that rays are cast through [MB]."""
-    nodes_before: int
-    """Nodes of the octree if nothing were shared."""
-    nodes_after: int
-    """Nodes stored."""
-    error_voxels: float
-    """Measured two-sided error of the decimation [voxel]."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return asdict(self)
 
 
 def compile_cases(
@@ -105,13 +65,31 @@ def compile_cases(
     ]
 
 
-def run_compile(cases: Sequence[CompileCase], *, threads: int = 2, version_1: bool = False) -> Iterator[CompileRow]:
+def run_compile(cases: Sequence[CompileCase], *, threads: int = 2, version_1: bool = False) -> Iterator[Row]:
     """Measure the cases one after the other; rows come as they are done.
 
     Args:
         cases: What to measure.
         threads: Threads of the kernels.
         version_1: Also write version 1.
+
+    Yields:
+        Rows with the keys:
+        scene: The scene.
+        resolution: Voxels along an edge.
+        triangles: Triangles of the mesh.
+        kept: Triangles of the scene.
+        read_seconds: Wall-clock time of reading or generating the mesh [s].
+        seconds: Wall-clock time of reading (a file), compiling and writing [s].
+        cpu_seconds: Processor time of the same [s].
+        version_1_seconds: Wall-clock time of writing version 1 [s]; 0 where it was not asked for.
+        import_mb: Memory of the process after its imports [MB].
+        peak_mb: Peak memory of the process [MB], imports and mesh included, before version 1 is written.
+        file_mb: Size of the version 2 file [MB].
+        runtime_mb: Size of the cells and lists that rays are cast through [MB].
+        nodes_before: Nodes of the octree if nothing were shared.
+        nodes_after: Nodes stored.
+        error_voxels: Measured two-sided error of the decimation [voxel].
 
     Raises:
         SceneError: A compilation failed; the message is that of the compiler.
@@ -141,7 +119,7 @@ def tessellate(mesh: Mesh, triangles: int) -> Mesh:
     return mesh_from_arrays(f"{mesh.name}_{len(corners)}", corners.reshape(-1, 3), faces, semantic, mesh.semantic_names)
 
 
-def _in_child(case: CompileCase, threads: int, version_1: bool) -> CompileRow:
+def _in_child(case: CompileCase, threads: int, version_1: bool) -> Row:
     # As a plain script, so that nothing but the scenes' room is imported; -P keeps its folder off the path.
     command = [sys.executable, "-P", __file__, json.dumps([asdict(case), version_1])]
     environment = os.environ | {"NUMBA_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
@@ -149,7 +127,8 @@ def _in_child(case: CompileCase, threads: int, version_1: bool) -> CompileRow:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
         raise SceneError(f"{case.scene} at {case.resolution}: {last}")
-    return CompileRow(**json.loads(done.stdout.splitlines()[-1]))
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
 def _mesh(scene: str) -> Mesh:
@@ -161,7 +140,7 @@ def _mesh(scene: str) -> Mesh:
     return read_mesh(Path(scene))
 
 
-def _measure(case: CompileCase, version_1: bool) -> CompileRow:
+def _measure(case: CompileCase, version_1: bool) -> Row:
     before = _peak_mb()
     config = CompileConfig(resolution=case.resolution, decimate=case.decimate)
     with tempfile.TemporaryDirectory() as folder:
@@ -185,23 +164,23 @@ def _measure(case: CompileCase, version_1: bool) -> CompileRow:
     assert tree is not None
     assert dag is not None
     assert scene.triangles is not None
-    return CompileRow(
-        scene=Path(case.scene).name,
-        resolution=case.resolution,
-        triangles=len(mesh.faces),
-        kept=len(scene.triangles),
-        read_seconds=read_wall,
-        seconds=seconds,
-        cpu_seconds=cpu_seconds,
-        version_1_seconds=old,
-        import_mb=before,
-        peak_mb=peak,
-        file_mb=size / 1e6,
-        runtime_mb=tree.nbytes / 1e6,
-        nodes_before=dag.unfolded.nodes,
-        nodes_after=dag.stored.nodes,
-        error_voxels=max(merged.to_original, merged.from_original) / scene.voxel_size if merged else 0.0,
-    )
+    return {
+        "scene": Path(case.scene).name,
+        "resolution": case.resolution,
+        "triangles": len(mesh.faces),
+        "kept": len(scene.triangles),
+        "read_seconds": read_wall,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "version_1_seconds": old,
+        "import_mb": before,
+        "peak_mb": peak,
+        "file_mb": size / 1e6,
+        "runtime_mb": tree.nbytes / 1e6,
+        "nodes_before": dag.unfolded.nodes,
+        "nodes_after": dag.stored.nodes,
+        "error_voxels": max(merged.to_original, merged.from_original) / scene.voxel_size if merged else 0.0,
+    }
 
 
 def _peak_mb() -> float:
@@ -231,8 +210,8 @@ def compile_scenes(
     cases = compile_cases(scene or SCENES, resolution or RESOLUTIONS, decimate)
     rows: list[dict[str, Any]] = []
     for measured in run_compile(cases, threads=threads, version_1=version_1):
-        rows.append(measured.as_dict())
-        progress(measured.scene, len(rows), len(cases))
+        rows.append(measured)
+        progress(measured["scene"], len(rows), len(cases))
     columns: dict[str, Column] = {
         "scene": figure("scene"),
         "at": figure("resolution"),
@@ -259,4 +238,4 @@ def _thousands(key: str) -> Column:
 
 if __name__ == "__main__":
     asked, old_version = json.loads(sys.argv[1])
-    sys.stdout.write(json.dumps(_measure(CompileCase(**asked), old_version).as_dict()) + "\n")
+    sys.stdout.write(json.dumps(_measure(CompileCase(**asked), old_version)) + "\n")

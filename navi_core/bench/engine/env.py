@@ -56,39 +56,6 @@ class EnvCase:
 
 
 @dataclass(frozen=True)
-class EnvRow(Row):
-    """Measurement of one case.
-
-    Attributes:
-        azimuth_bins: Az.
-        elevation_bins: El.
-        drones: Rows B.
-        threads: Threads of the kernels and of torch.
-        tracer: Kernels in use.
-        steps_per_second: Decisions of single drones a second of wall time, median over the steps.
-        cpu_per_1000: Process CPU seconds for 1000 decisions of single drones, median over the steps.
-        cast_per_1000: The same of the plain casts of the steps' rays.
-        overhead: Share of a step's CPU time that the plain cast of its rays does not take.
-        overhead_wall: The same of wall time.
-        memory: Growth of resident memory that the environment and its steps caused [bytes].
-        bytes_per_drone: Memory of the rows' state and observation for one drone [bytes].
-    """
-
-    azimuth_bins: int
-    elevation_bins: int
-    drones: int
-    threads: int
-    tracer: str
-    steps_per_second: float
-    cpu_per_1000: float
-    cast_per_1000: float
-    overhead: float
-    overhead_wall: float
-    memory: int
-    bytes_per_drone: int
-
-
-@dataclass(frozen=True)
 class Soak:
     """Resident memory over a long run.
 
@@ -125,7 +92,7 @@ def env_cases(
 
 def run_env(
     cases: Sequence[EnvCase], scenes: Sequence[Scene], *, threads: int = 1, steps: int = 30, seed: int = 0
-) -> Iterator[EnvRow]:
+) -> Iterator[Row]:
     """Measure each case; torch's number of threads is restored at the end.
 
     Args:
@@ -134,6 +101,21 @@ def run_env(
         threads: Threads of the kernels and of torch.
         steps: Measured steps of a case, after a warm-up.
         seed: Of the flights.
+
+    Yields:
+        Rows with the keys:
+        azimuth_bins: Az.
+        elevation_bins: El.
+        drones: Rows B.
+        threads: Threads of the kernels and of torch.
+        tracer: Kernels in use.
+        steps_per_second: Decisions of single drones a second of wall time, median over the steps.
+        cpu_per_1000: Process CPU seconds for 1000 decisions of single drones, median over the steps.
+        cast_per_1000: The same of the plain casts of the steps' rays.
+        overhead: Share of a step's CPU time that the plain cast of its rays does not take.
+        overhead_wall: The same of wall time.
+        memory: Growth of resident memory that the environment and its steps caused [bytes].
+        bytes_per_drone: Memory of the rows' state and observation for one drone [bytes].
     """
     if steps < 1:
         raise ConfigError(f"steps is {steps}; at least 1 step must be measured")
@@ -191,7 +173,7 @@ def resident_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -> EnvRow:
+def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -> Row:
     before = resident_bytes()
     config = EnvConfig(azimuth_bins=case.azimuth_bins, elevation_bins=case.elevation_bins)
     env = NavigationEnv(field, case.drones, config, seed)
@@ -209,20 +191,20 @@ def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -
     stepping, casting = np.diff(np.array(times[WARM_UP:]), axis=1).transpose(1, 0, 2)
     cpu, wall = median(stepping, CPU), median(stepping, WALL)
     kept = sum(x.nbytes for x in env.state_dict().values()) // case.drones
-    return EnvRow(
-        azimuth_bins=case.azimuth_bins,
-        elevation_bins=case.elevation_bins,
-        drones=case.drones,
-        threads=threads,
-        tracer=field.tracer,
-        steps_per_second=case.drones / wall,
-        cpu_per_1000=1000.0 * cpu / case.drones,
-        cast_per_1000=1000.0 * median(casting, CPU) / case.drones,
-        overhead=1.0 - median(casting, CPU) / cpu,
-        overhead_wall=1.0 - median(casting, WALL) / wall,
-        memory=memory,
-        bytes_per_drone=kept + 12 * case.azimuth_bins * case.elevation_bins,
-    )
+    return {
+        "azimuth_bins": case.azimuth_bins,
+        "elevation_bins": case.elevation_bins,
+        "drones": case.drones,
+        "threads": threads,
+        "tracer": field.tracer,
+        "steps_per_second": case.drones / wall,
+        "cpu_per_1000": 1000.0 * cpu / case.drones,
+        "cast_per_1000": 1000.0 * median(casting, CPU) / case.drones,
+        "overhead": 1.0 - median(casting, CPU) / cpu,
+        "overhead_wall": 1.0 - median(casting, WALL) / wall,
+        "memory": memory,
+        "bytes_per_drone": kept + 12 * case.azimuth_bins * case.elevation_bins,
+    }
 
 
 def env(

@@ -63,47 +63,6 @@ class RaycastCase:
     drones: int
 
 
-@dataclass(frozen=True)
-class RaycastRow(Row):
-    """Measurement of one case.
-
-    Attributes:
-        scene: Name of the scene.
-        resolution: Voxels along an edge.
-        tracer: The tracer.
-        drones: Origins of a call.
-        threads: Threads of a call.
-        lanes: Rays taken at once (native only, else 0).
-        mrays_per_second: Million rays a second of wall time, median over the repeats.
-        mrays_per_cpu_second: The same per second of process CPU time, median over the repeats.
-        times_open3d: CPU speed over that of Open3D in this run; None where it takes no part.
-        samples_per_ray: Nodes opened and leaves tested by a tile of 16 rays, per ray; None where nobody counts.
-        memory: Bytes of the arrays that the tracer reads; None for Open3D, which does not report it.
-        error_p99: 99th percentile of the depth error against every triangle [voxel].
-        disagreement: Share of rays that hit in one and miss in the other.
-        semantic_agreement: Share of hits with the name of the exact caster; None for Open3D, which keeps no names.
-        exact_rays: Rays that were compared.
-        rays: Rays of a repeat.
-    """
-
-    scene: str
-    resolution: int
-    tracer: str
-    drones: int
-    threads: int
-    lanes: int
-    mrays_per_second: float
-    mrays_per_cpu_second: float
-    times_open3d: float | None
-    samples_per_ray: float | None
-    memory: int | None
-    error_p99: float
-    disagreement: float
-    semantic_agreement: float | None
-    exact_rays: int
-    rays: int
-
-
 def raycast_cases(
     scenes: Sequence[Scene], tracers: Sequence[str] = TRACERS, drones: Sequence[int] = (16,)
 ) -> list[RaycastCase]:
@@ -147,7 +106,7 @@ def run_raycast(
     max_distance: float = 100.0,
     exact_rays: int = 0,
     seed: int = 0,
-) -> Iterator[RaycastRow]:
+) -> Iterator[Row]:
     """Measure the cases, scene after scene; rows come as they are done.
 
     Args:
@@ -159,6 +118,25 @@ def run_raycast(
         max_distance: Range [m].
         exact_rays: Rays compared with every triangle; 0: as many as a second or so allows.
         seed: Of the poses, which lie in the free space among the surfaces.
+
+    Yields:
+        Rows with the keys:
+        scene: Name of the scene.
+        resolution: Voxels along an edge.
+        tracer: The tracer.
+        drones: Origins of a call.
+        threads: Threads of a call.
+        lanes: Rays taken at once (native only, else 0).
+        mrays_per_second: Million rays a second of wall time, median over the repeats.
+        mrays_per_cpu_second: The same per second of process CPU time, median over the repeats.
+        times_open3d: CPU speed over that of Open3D in this run; None where it takes no part.
+        samples_per_ray: Nodes opened and leaves tested by a tile of 16 rays, per ray; None where nobody counts.
+        memory: Bytes of the arrays that the tracer reads; None for Open3D, which does not report it.
+        error_p99: 99th percentile of the depth error against every triangle [voxel].
+        disagreement: Share of rays that hit in one and miss in the other.
+        semantic_agreement: Share of hits with the name of the exact caster; None for Open3D, which keeps no names.
+        exact_rays: Rays that were compared.
+        rays: Rays of a repeat.
     """
     directions = spherical_directions(azimuth_bins, elevation_bins)
     for group in grouped(cases, lambda case: (id(case.scene), case.drones)):
@@ -191,24 +169,24 @@ def run_raycast(
                 met = (label.reshape(-1)[chosen] > 0) & (names > 0)
                 agreement = float((label.reshape(-1)[chosen] == names)[met].mean()) if met.any() else float("nan")
             samples = tracer.work.sum() / rays if isinstance(tracer, NumbaTracer) else None
-            yield RaycastRow(
-                scene=scene.name,
-                resolution=scene.resolution,
-                tracer=name,
-                drones=len(origins),
-                threads=threads,
-                lanes=tracer.lanes if isinstance(tracer, NativeTracer) else 0,
-                mrays_per_second=rays / median(times[name], WALL) / 1e6,
-                mrays_per_cpu_second=rays / cpu / 1e6,
-                times_open3d=taken["open3d"] / cpu if "open3d" in taken else None,
-                samples_per_ray=None if samples is None else float(samples),
-                memory=sum(a.nbytes for a in field.packed.hierarchy) if tracer is not None else None,
-                error_p99=error,
-                disagreement=disagreement,
-                semantic_agreement=agreement,
-                exact_rays=len(chosen),
-                rays=rays,
-            )
+            yield {
+                "scene": scene.name,
+                "resolution": scene.resolution,
+                "tracer": name,
+                "drones": len(origins),
+                "threads": threads,
+                "lanes": tracer.lanes if isinstance(tracer, NativeTracer) else 0,
+                "mrays_per_second": rays / median(times[name], WALL) / 1e6,
+                "mrays_per_cpu_second": rays / cpu / 1e6,
+                "times_open3d": taken["open3d"] / cpu if "open3d" in taken else None,
+                "samples_per_ray": None if samples is None else float(samples),
+                "memory": sum(a.nbytes for a in field.packed.hierarchy) if tracer is not None else None,
+                "error_p99": error,
+                "disagreement": disagreement,
+                "semantic_agreement": agreement,
+                "exact_rays": len(chosen),
+                "rays": rays,
+            }
 
 
 def free_poses(field: Field, count: int, seed: int) -> torch.Tensor:
@@ -330,8 +308,8 @@ def raycast(
             cases, azimuth_bins=azimuth, elevation_bins=elevation, threads=threads, repeats=repeats,
             exact_rays=exact_rays,
         ):  # fmt: skip
-            rows.append(row.as_dict() | {"size": f"{azimuth}x{elevation}"})
-            progress(row.scene, len(rows), len(cases) * len(bins))
+            rows.append(row | {"size": f"{azimuth}x{elevation}"})
+            progress(row["scene"], len(rows), len(cases) * len(bins))
     columns: dict[str, Column] = {
         "scene": figure("scene"),
         "tracer": lambda row: row["tracer"] + (f" ({row['lanes']})" if row["tracer"] == "native" else ""),

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,51 +20,6 @@ from navi_core.record import RunDirectory
 from navi_core.scale.ray_cluster import RayCluster
 
 _RATES = ("actor_steps_per_s", "shard_adds_per_s", "shard_samples_per_s", "learner_updates_per_s", "sync_age_s")
-
-
-@dataclass(frozen=True)
-class ApexRow(Row):
-    """How a run went; rates are means of the second half of its rows.
-
-    Attributes:
-        place: `ray`, or `in process`.
-        seed: Its seed.
-        actors: Actors.
-        shards: Shards.
-        steps: Decisions learned from.
-        solved_at: Decisions at which the last 100 training episodes were first seen at 475; None if they never were.
-        recent: Their mean return at the end.
-        best: Its highest value, as of a row a second.
-        gradient_steps: Gradient steps.
-        actor_steps_per_s: Decisions counted [1/s].
-        shard_adds_per_s: Items taken by the shards [1/s].
-        shard_samples_per_s: Items given by them [1/s].
-        learner_updates_per_s: Gradient steps [1/s].
-        sync_age_s: Age of the weights that a counted rollout was flown with [s].
-        actors_replaced: Actors that died.
-        shards_replaced: Shards that died.
-        seconds: Wall time.
-        learner_cpu_seconds: Processor time of the learner's process.
-    """
-
-    place: str
-    seed: int
-    actors: int
-    shards: int
-    steps: int
-    solved_at: int | None
-    recent: float
-    best: float
-    gradient_steps: int
-    actor_steps_per_s: float
-    shard_adds_per_s: float
-    shard_samples_per_s: float
-    learner_updates_per_s: float
-    sync_age_s: float
-    actors_replaced: int
-    shards_replaced: int
-    seconds: float
-    learner_cpu_seconds: float
 
 
 def apex_config(seed: int = 0, actors: int = 2, changes: Mapping[str, Any] | None = None) -> TrainConfig:
@@ -92,7 +46,7 @@ def run_apex_bench(
     kill: bool = False,
     changes: Mapping[str, Any] | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Iterator[ApexRow]:
+) -> Iterator[Row]:
     """Learn cart-pole with every seed.
 
     Args:
@@ -102,6 +56,27 @@ def run_apex_bench(
         kill: SIGKILL an actor after a third of the run, and kill a shard after two thirds; on Ray alone.
         changes: Settings that differ.
         progress: Called with a line about every second.
+
+    Yields:
+        Rows with the keys:
+        place: `ray`, or `in process`.
+        seed: Its seed.
+        actors: Actors.
+        shards: Shards.
+        steps: Decisions learned from.
+        solved_at: Decisions at which the last 100 training episodes were first seen at 475; None if they never were.
+        recent: Their mean return at the end.
+        best: Its highest value, as of a row a second.
+        gradient_steps: Gradient steps.
+        actor_steps_per_s: Decisions counted [1/s].
+        shard_adds_per_s: Items taken by the shards [1/s].
+        shard_samples_per_s: Items given by them [1/s].
+        learner_updates_per_s: Gradient steps [1/s].
+        sync_age_s: Age of the weights that a counted rollout was flown with [s].
+        actors_replaced: Actors that died.
+        shards_replaced: Shards that died.
+        seconds: Wall time.
+        learner_cpu_seconds: Processor time of the learner's process.
 
     Raises:
         ConfigError: A setting is impossible, or Ray is not installed.
@@ -131,22 +106,22 @@ def run_apex_bench(
         hundreds = [(at.steps, at.metrics["return_100"]) for at in seen if "return_100" in at.metrics]
         target = DQN_TARGETS["cart_pole"]
         recent = result.metrics.get("return_100", math.nan)
-        yield ApexRow(
-            place="in process" if in_process else "ray",
-            seed=seed,
-            actors=actors,
-            shards=config.distributed.replay_shards,
-            steps=result.steps,
-            solved_at=next((steps for steps, value in hundreds if value >= target), None),
-            recent=recent,
-            best=max([value for _, value in hundreds] or [recent]),
-            gradient_steps=int(result.metrics["gradient_steps"]),
+        yield {
+            "place": "in process" if in_process else "ray",
+            "seed": seed,
+            "actors": actors,
+            "shards": config.distributed.replay_shards,
+            "steps": result.steps,
+            "solved_at": next((steps for steps, value in hundreds if value >= target), None),
+            "recent": recent,
+            "best": max([value for _, value in hundreds] or [recent]),
+            "gradient_steps": int(result.metrics["gradient_steps"]),
             **{name: _mean([m[name] for m in later if name in m]) for name in _RATES},
-            actors_replaced=places[0].replaced.actors,
-            shards_replaced=places[0].replaced.shards,
-            seconds=time.perf_counter() - start,
-            learner_cpu_seconds=time.process_time() - used,
-        )
+            "actors_replaced": places[0].replaced.actors,
+            "shards_replaced": places[0].replaced.shards,
+            "seconds": time.perf_counter() - start,
+            "learner_cpu_seconds": time.process_time() - used,
+        }
 
 
 def _kill_parts(at: Progress, here: RayCluster) -> None:
@@ -181,7 +156,7 @@ def apex(
     )  # fmt: skip
     # Ray reports a dead process on standard output, which belongs to the result.
     with redirect_stdout(sys.stderr):
-        rows = [row.as_dict() for row in runs]
+        rows = list(runs)
     columns: dict[str, Column] = {
         "place": figure("place"),
         "seed": figure("seed"),

@@ -9,14 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import fmean, stdev
 from typing import Annotated
 
 import torch
 
-from navi_core.bench.report import Assignments, Option, Progress, Report, Scenes, Table, machine
+from navi_core.bench.report import Assignments, Option, Progress, Report, Row, Scenes, Table, machine
 from navi_core.config import TrainConfig
 from navi_core.learn.algorithms.registry import build_learner
 from navi_core.learn.rollout.collector import Collector
@@ -30,11 +29,26 @@ from navi_core.world import EnvironmentWrapper, Field, NavigationEnv
 _PATIENCE_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class DashboardBenchmark:
-    """Measurement.
+# More than 60 lines: one measurement, its arguments and its row.
+def run_dashboard(
+    config: TrainConfig,
+    field: Field,
+    *,
+    pairs: int = 10,
+    rounds: int = 4,
+    progress: Callable[[int], None] | None = None,
+) -> Row:
+    """Measure pairs of updates.
 
-    Attributes:
+    Args:
+        config: Of the training.
+        field: Scenes to fly in.
+        pairs: At least two.
+        rounds: Updates of each kind in a pair, in turns; an even number, so that each comes first as often.
+        progress: Called with the number of updates made.
+
+    Returns:
+        A row with the keys:
         steps: Decisions of one update, summed over rows.
         without: Processor time per 1,000 decisions without a page, of each pair [s].
         watched: With an open page [s].
@@ -46,38 +60,6 @@ class DashboardBenchmark:
         unwatched_observations: Published while none was.
         observations_per_second: While drones flew and a page was open, on the wall.
         page_cpu_share: Processor time of the dashboard's own process over the wall time of watched updates.
-    """
-
-    steps: int
-    without: tuple[float, ...]
-    watched: tuple[float, ...]
-    overhead: float
-    low: float
-    high: float
-    direct_share: float
-    observations: int
-    unwatched_observations: int
-    observations_per_second: float
-    page_cpu_share: float
-
-
-# More than 60 lines: one measurement, its arguments and its row.
-def run_dashboard(
-    config: TrainConfig,
-    field: Field,
-    *,
-    pairs: int = 10,
-    rounds: int = 4,
-    progress: Callable[[int], None] | None = None,
-) -> DashboardBenchmark:
-    """Measure pairs of updates.
-
-    Args:
-        config: Of the training.
-        field: Scenes to fly in.
-        pairs: At least two.
-        rounds: Updates of each kind in a pair, in turns; an even number, so that each comes first as often.
-        progress: Called with the number of updates made.
     """
     env = NavigationEnv(field, config.actors, config.env, config.seed)
     torch.set_num_threads(max(1, config.threads))
@@ -128,19 +110,19 @@ def run_dashboard(
     ratios = [on / off - 1.0 for off, on in zip(taken[False], taken[True], strict=True)]
     half = _student(len(ratios)) * stdev(ratios) / len(ratios) ** 0.5
     mean = fmean(ratios)
-    return DashboardBenchmark(
-        steps=steps,
-        without=tuple(taken[False]),
-        watched=tuple(taken[True]),
-        overhead=mean,
-        low=mean - half,
-        high=mean + half,
-        direct_share=direct / (sum(taken[True]) * rounds * steps / 1000.0),
-        observations=shown,
-        unwatched_observations=unseen,
-        observations_per_second=shown / flying,
-        page_cpu_share=page_seconds / page_wall,
-    )
+    return {
+        "steps": steps,
+        "without": tuple(taken[False]),
+        "watched": tuple(taken[True]),
+        "overhead": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "direct_share": direct / (sum(taken[True]) * rounds * steps / 1000.0),
+        "observations": shown,
+        "unwatched_observations": unseen,
+        "observations_per_second": shown / flying,
+        "page_cpu_share": page_seconds / page_wall,
+    }
 
 
 def _watched_is(broadcast: TrainingBroadcast, wanted: bool) -> bool:
@@ -240,16 +222,16 @@ def dashboard(
     result = run_dashboard(config, field, pairs=pairs, rounds=rounds, progress=lambda made: progress("", made, total))
     cells = [
         (str(number), f"{off:.4f}", f"{on:.4f}", f"{on / off - 1:+.2%}")
-        for number, (off, on) in enumerate(zip(result.without, result.watched), 1)
+        for number, (off, on) in enumerate(zip(result["without"], result["watched"]), 1)
     ]
     caption = (
-        f"overhead {result.overhead:+.2%} [{result.low:+.2%}, {result.high:+.2%}], of which showing takes "
-        f"{result.direct_share:.2%}; {result.observations_per_second:.1f} observations/s while flying, "
-        f"{result.unwatched_observations} while nobody watched; the dashboard itself takes "
-        f"{result.page_cpu_share:.0%} of a core"
+        f"overhead {result['overhead']:+.2%} [{result['low']:+.2%}, {result['high']:+.2%}], of which showing takes "
+        f"{result['direct_share']:.2%}; {result['observations_per_second']:.1f} observations/s while flying, "
+        f"{result['unwatched_observations']} while nobody watched; the dashboard itself takes "
+        f"{result['page_cpu_share']:.0%} of a core"
     )
-    title = f"CPU-seconds per 1,000 decisions, updates of {result.steps:,}, on {machine()['hardware']}"
-    return Report(asdict(result), [Table(title, ("pair", "without", "with", "more"), cells, 1, caption)])
+    title = f"CPU-seconds per 1,000 decisions, updates of {result['steps']:,}, on {machine()['hardware']}"
+    return Report(result, [Table(title, ("pair", "without", "with", "more"), cells, 1, caption)])
 
 
 if __name__ == "__main__":

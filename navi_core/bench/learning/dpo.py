@@ -6,7 +6,6 @@ The policy that a run begins with has new weights, so preferences alone explain 
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,41 +29,6 @@ _SETTINGS: dict[str, Any] = {
     # Rollouts teach nothing here, so they are short; the reference stays what the run began with.
     "dpo": {"rollout": 32, "bptt": 32, "learning_rate": 1e-3, "ref_sync_every_updates": 0},
 }
-
-
-@dataclass(frozen=True)
-class DPORow(Row):
-    """One seed.
-
-    Attributes:
-        seed: Of the weights and of the order of pairs.
-        pairs: Pairs learned from and held out.
-        updates: Updates made.
-        held_out: Share of held-out pairs whose winner became likelier, against the loser.
-        before: Mean C_vis AUC of the policy that the run began with.
-        after: That of the policy that it ended with.
-        gain: Mean paired difference.
-        low: Lower end of its 95 % interval over scenes.
-        high: Upper end.
-        over_loser: Mean paired difference of the policy after to the pilot that lost.
-        over_loser_low: Lower end of its interval.
-        over_loser_high: Upper end.
-        cpu_seconds: Process CPU time of learning.
-    """
-
-    seed: int
-    pairs: int
-    updates: int
-    held_out: float
-    before: float
-    after: float
-    gain: float
-    low: float
-    high: float
-    over_loser: float
-    over_loser_low: float
-    over_loser_high: float
-    cpu_seconds: float
 
 
 def dpo_config(seed: int, updates: int, pairs: Path | None, changes: dict[str, Any] | None = None) -> TrainConfig:
@@ -99,7 +63,7 @@ def run_dpo(
     changes: dict[str, Any] | None = None,
     protocol: EvalConfig = _PROTOCOL,
     progress: Callable[[str], None] | None = None,
-) -> Iterator[DPORow]:
+) -> Iterator[Row]:
     """Make pairs, then learn from them with every seed and fly unseen scenes before and after.
 
     Args:
@@ -114,6 +78,22 @@ def run_dpo(
         changes: Settings that differ from the benchmark's.
         protocol: How the unseen scenes are flown.
         progress: Called with a line about what was done.
+
+    Yields:
+        Rows with the keys:
+        seed: Of the weights and of the order of pairs.
+        pairs: Pairs learned from and held out.
+        updates: Updates made.
+        held_out: Share of held-out pairs whose winner became likelier, against the loser.
+        before: Mean C_vis AUC of the policy that the run began with.
+        after: That of the policy that it ended with.
+        gain: Mean paired difference.
+        low: Lower end of its 95 % interval over scenes.
+        high: Upper end.
+        over_loser: Mean paired difference of the policy after to the pilot that lost.
+        over_loser_low: Lower end of its interval.
+        over_loser_high: Upper end.
+        cpu_seconds: Process CPU time of learning.
 
     Raises:
         ConfigError: A pilot or a setting is unknown, or the winner hardly ever earns more.
@@ -144,10 +124,21 @@ def run_dpo(
                 after = evaluate(done.checkpoint, course, name="after")
             moved, over = compare(after, before), compare(after, base)
             report_line(f"seed {seed}: {moved.sentence}; {over.sentence}")
-            yield DPORow(
-                seed, count, done.updates, done.metrics["held_out_accuracy"], moved.mean_b, moved.mean_a,
-                moved.mean_difference, moved.low, moved.high, over.mean_difference, over.low, over.high, seconds,
-            )  # fmt: skip
+            yield {
+                "seed": seed,
+                "pairs": count,
+                "updates": done.updates,
+                "held_out": done.metrics["held_out_accuracy"],
+                "before": moved.mean_b,
+                "after": moved.mean_a,
+                "gain": moved.mean_difference,
+                "low": moved.low,
+                "high": moved.high,
+                "over_loser": over.mean_difference,
+                "over_loser_low": over.low,
+                "over_loser_high": over.high,
+                "cpu_seconds": seconds,
+            }
 
 
 def dpo(
@@ -190,4 +181,4 @@ def dpo(
     }
     title = f"DPO, {winner} preferred to {loser}; C_vis AUC of {len(other)} unseen scenes"
     caption = "intervals of 95 % over scenes and starts"
-    return report(title, [row.as_dict() for row in done], columns, words=1, caption=caption)
+    return report(title, list(done), columns, words=1, caption=caption)

@@ -68,38 +68,6 @@ class MemoryCase:
         return f"{self.task}{options}/{self.core}/{self.handling}"
 
 
-@dataclass(frozen=True)
-class MemoryRow(Row):
-    """How a run went.
-
-    Attributes:
-        case: Its name.
-        seed: Its seed.
-        steps: Decisions made; a run may end when the target is reached.
-        solved_at: Decisions after which the mean return of 10 updates first reached the target; None if never.
-        best: Highest mean return of 10 updates.
-        final: Mean return of the last 10 updates in which episodes ended.
-        episodes: Episodes that ended in these.
-        kept: Mean return of 128 episodes from other starts, the final policy's most probable action taken.
-        first_ratio: Largest |ratio − 1| before the first gradient step, the largest over all updates.
-        exact_ratio: |ratio − 1| of the final policy in double precision, step by step against in sequences, the largest
-            of the last rollout: what there is besides rounding. None where the state is not carried.
-        cpu_seconds: Process CPU time.
-    """
-
-    case: str
-    seed: int
-    steps: int
-    solved_at: int | None
-    best: float
-    final: float
-    episodes: int
-    kept: float
-    first_ratio: float
-    exact_ratio: float | None
-    cpu_seconds: float
-
-
 _REPEAT = 0.9
 _CART_POLE = (
     ("gamma", 0.98),
@@ -172,7 +140,7 @@ def run_memory(
     progress: Callable[[str], None] | None = None,
     *,
     until_solved: bool = True,
-) -> Iterator[MemoryRow]:
+) -> Iterator[Row]:
     """Learn every case with every seed; yield a row after each.
 
     Args:
@@ -180,6 +148,21 @@ def run_memory(
         seeds: Seeds.
         progress: Called with a line about every tenth update.
         until_solved: End a run where it first reaches the target, not with its last decision.
+
+    Yields:
+        Rows with the keys:
+        case: Its name.
+        seed: Its seed.
+        steps: Decisions made; a run may end when the target is reached.
+        solved_at: Decisions after which the mean return of 10 updates first reached the target; None if never.
+        best: Highest mean return of 10 updates.
+        final: Mean return of the last 10 updates in which episodes ended.
+        episodes: Episodes that ended in these.
+        kept: Mean return of 128 episodes from other starts, the final policy's most probable action taken.
+        first_ratio: Largest |ratio − 1| before the first gradient step, the largest over all updates.
+        exact_ratio: |ratio − 1| of the final policy in double precision, step by step against in sequences, the
+            largest of the last rollout: what there is besides rounding. None where the state is not carried.
+        cpu_seconds: Process CPU time.
     """
     for case in cases:
         for seed in seeds:
@@ -228,7 +211,7 @@ class _Memoryless(NavigationPolicy):
         return super().evaluate(obs, aux, state0, torch.ones_like(reset), actions)
 
 
-def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None, until_solved: bool) -> MemoryRow:
+def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None, until_solved: bool) -> Row:
     config, cpu, rows = case_config(case, seed), torch.device("cpu"), case.rows
     with torch_threads(1):
         env = reference_task(case.task, rows, seed, **dict(case.options))
@@ -264,19 +247,19 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None, 
             if progress is not None and index % 10 == 0:
                 progress(f"{case.name} seed {seed}: {collector.decisions * rows:,} steps, return {mean:.3f}")
         seconds = time.process_time() - start
-        return MemoryRow(
-            case=case.name,
-            seed=seed,
-            steps=collector.decisions * rows,
-            solved_at=solved,
-            best=best,
-            final=mean,
-            episodes=sum(count for _, count in recent),
-            kept=float(final_returns(policy, case, seed).mean()),
-            first_ratio=ratio,
-            exact_ratio=exact_ratio(policy, rollout) if case.handling == "carried" else None,
-            cpu_seconds=seconds,
-        )
+        return {
+            "case": case.name,
+            "seed": seed,
+            "steps": collector.decisions * rows,
+            "solved_at": solved,
+            "best": best,
+            "final": mean,
+            "episodes": sum(count for _, count in recent),
+            "kept": float(final_returns(policy, case, seed).mean()),
+            "first_ratio": ratio,
+            "exact_ratio": exact_ratio(policy, rollout) if case.handling == "carried" else None,
+            "cpu_seconds": seconds,
+        }
 
 
 @torch.no_grad()
@@ -342,4 +325,4 @@ def memory(
         "in double": figure("exact_ratio", ".1e"),
         "CPU [s]": figure("cpu_seconds", ".0f"),
     }
-    return report("memory: mean return of 10 updates", [row.as_dict() for row in done], columns, words=1)
+    return report("memory: mean return of 10 updates", list(done), columns, words=1)

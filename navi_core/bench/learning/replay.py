@@ -1,7 +1,6 @@
 """Prioritised replay: items a second, and how exactly it draws, beside running sums with a search."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -14,11 +13,17 @@ from navi_core.learn.replay.prioritized import PrioritizedReplay
 _DRAWS = 200_000
 
 
-@dataclass(frozen=True)
-class ReplayRow(Row):
-    """One way to draw by priority.
+def run_replay(capacities: Sequence[int], batch: int, repeats: int, numbers: int = 8) -> list[Row]:
+    """Measure replays of several capacities.
 
-    Attributes:
+    Args:
+        capacities: Items.
+        batch: Items of a call.
+        repeats: Turns that each takes; the median counts.
+        numbers: Numbers of an observation.
+
+    Returns:
+        Rows with the keys:
         name: `sum tree`, or `running sums` (numpy's cumsum and searchsorted, the slow twin).
         capacity: Items.
         batch: Items of a call.
@@ -29,30 +34,10 @@ class ReplayRow(Row):
             of independent draws; strata keep it far below 4.
         nbytes: Memory of the items [bytes].
     """
-
-    name: str
-    capacity: int
-    batch: int
-    add: float
-    sample: float
-    update: float
-    error: float
-    nbytes: int
-
-
-def run_replay(capacities: Sequence[int], batch: int, repeats: int, numbers: int = 8) -> list[ReplayRow]:
-    """Measure replays of several capacities.
-
-    Args:
-        capacities: Items.
-        batch: Items of a call.
-        repeats: Turns that each takes; the median counts.
-        numbers: Numbers of an observation.
-    """
     return [row for capacity in capacities for row in _measured(capacity, batch, repeats, numbers)]
 
 
-def _measured(capacity: int, batch: int, repeats: int, numbers: int) -> list[ReplayRow]:
+def _measured(capacity: int, batch: int, repeats: int, numbers: int) -> list[Row]:
     g, nan = np.random.default_rng(capacity), float("nan")
     replay = PrioritizedReplay(capacity, seed=0)
     whole = {"obs": torch.zeros(capacity, numbers), "next": torch.zeros(capacity, numbers)}
@@ -78,8 +63,26 @@ def _measured(capacity: int, batch: int, repeats: int, numbers: int) -> list[Rep
     shares = replay.priorities().numpy().copy()
     error, size = _error(replay, shares / shares.sum()), replay.nbytes
     return [
-        ReplayRow("sum tree", capacity, batch, rate["add"], rate["sample"], rate["update"], error, size),
-        ReplayRow("running sums", capacity, batch, nan, rate["twin"], nan, nan, size),
+        {
+            "name": "sum tree",
+            "capacity": capacity,
+            "batch": batch,
+            "add": rate["add"],
+            "sample": rate["sample"],
+            "update": rate["update"],
+            "error": error,
+            "nbytes": size,
+        },
+        {
+            "name": "running sums",
+            "capacity": capacity,
+            "batch": batch,
+            "add": nan,
+            "sample": rate["twin"],
+            "update": nan,
+            "error": nan,
+            "nbytes": size,
+        },
     ]
 
 
@@ -94,7 +97,7 @@ def replay(
     repeats: Repeats = 50,
 ) -> Report:
     """Time prioritised replays of several capacities."""
-    rows = [row.as_dict() for row in run_replay(capacity or [10_000, 100_000, 1_000_000], batch, repeats)]
+    rows = list(run_replay(capacity or [10_000, 100_000, 1_000_000], batch, repeats))
     columns: dict[str, Column] = {
         "draws by": figure("name"),
         "capacity": figure("capacity"),

@@ -39,33 +39,6 @@ class CoreCase:
     layers: int = 1
 
 
-@dataclass(frozen=True)
-class CoreRow(Row):
-    """Measurement of one case.
-
-    Attributes:
-        core: The core.
-        layers: Its layers.
-        shape: Rows × steps.
-        threads: Torch threads.
-        parameters: Trainable parameters.
-        state_floats: Numbers of state a row carries.
-        step_ms: CPU time of one acting step of all rows [ms]; NaN where the core has none.
-        both_ms: CPU time of forward and backward over the sequence [ms].
-        times_peer: Forward and backward time over that of the first case of this shape in this run.
-    """
-
-    core: str
-    layers: int
-    shape: str
-    threads: int
-    parameters: int
-    state_floats: int
-    step_ms: float
-    both_ms: float
-    times_peer: float
-
-
 def fused_available() -> bool:
     """Whether mamba-ssm imports and a CUDA device is there."""
     return importlib.util.find_spec("mamba_ssm") is not None and torch.cuda.is_available()
@@ -91,9 +64,7 @@ def core_cases(
     return [CoreCase(name, *shape, layers) for shape in shapes for name in names]
 
 
-def run_core(
-    cases: Sequence[CoreCase], *, threads: int = 1, repeats: int = 15, device: str = "cpu"
-) -> Iterator[CoreRow]:
+def run_core(cases: Sequence[CoreCase], *, threads: int = 1, repeats: int = 15, device: str = "cpu") -> Iterator[Row]:
     """Measure the cases; those of one shape take turns and share their first one as peer.
 
     Args:
@@ -101,6 +72,18 @@ def run_core(
         threads: Torch threads.
         repeats: Turns of each; medians count.
         device: Where the cores run; on a CUDA device every call waits for its end and wall time counts.
+
+    Yields:
+        Rows with the keys:
+        core: The core.
+        layers: Its layers.
+        shape: Rows × steps.
+        threads: Torch threads.
+        parameters: Trainable parameters.
+        state_floats: Numbers of state a row carries.
+        step_ms: CPU time of one acting step of all rows [ms]; NaN where the core has none.
+        both_ms: CPU time of forward and backward over the sequence [ms].
+        times_peer: Forward and backward time over that of the first case of this shape in this run.
     """
     clock = CPU if torch.device(device).type == "cpu" else WALL
     with torch_threads(threads):
@@ -112,17 +95,17 @@ def run_core(
             for case, subject in zip(group, subjects):
                 seconds = median(both[subject.name], clock)
                 step = median(single[subject.name], clock) if subject.name in single else float("nan")
-                yield CoreRow(
-                    core=case.core,
-                    layers=case.layers,
-                    shape=f"{case.rows}x{case.steps}",
-                    threads=threads,
-                    parameters=sum(p.numel() for p in subject.module.parameters()),
-                    state_floats=subject.state_floats,
-                    step_ms=1e3 * step,
-                    both_ms=1e3 * seconds,
-                    times_peer=seconds / peer,
-                )
+                yield {
+                    "core": case.core,
+                    "layers": case.layers,
+                    "shape": f"{case.rows}x{case.steps}",
+                    "threads": threads,
+                    "parameters": sum(p.numel() for p in subject.module.parameters()),
+                    "state_floats": subject.state_floats,
+                    "step_ms": 1e3 * step,
+                    "both_ms": 1e3 * seconds,
+                    "times_peer": seconds / peer,
+                }
 
 
 class _Subject:
@@ -224,7 +207,7 @@ def core(
 ) -> Report:
     """Time temporal cores against the framework's GRU."""
     cases = core_cases(tuple(name) if name else None, sizes(shape or ["64x8", "8x256"], "--shape"), layers)
-    rows = [row.as_dict() for row in run_core(cases, threads=threads, repeats=repeats, device=device)]
+    rows = list(run_core(cases, threads=threads, repeats=repeats, device=device))
     columns: dict[str, Column] = {
         "core": figure("core"),
         "rows x steps": figure("shape"),

@@ -44,35 +44,6 @@ class EncoderCase:
     batch: int
 
 
-@dataclass(frozen=True)
-class EncoderRow(Row):
-    """Measurement of one case.
-
-    Attributes:
-        encoder: The variant.
-        size: Azimuth × elevation bins.
-        batch: Observations of a call.
-        threads: Torch threads.
-        parameters: Trainable parameters.
-        mmacs: Measured multiply-accumulates of one observation's forward [million].
-        forward_ms: CPU time of a forward without gradients [ms].
-        both_ms: CPU time of forward and backward [ms].
-        saved_mb: Activations kept for the backward [MB].
-        speedup: Time of the first variant over this one's, forward and backward, in this run.
-    """
-
-    encoder: str
-    size: str
-    batch: int
-    threads: int
-    parameters: int
-    mmacs: float
-    forward_ms: float
-    both_ms: float
-    saved_mb: float
-    speedup: float
-
-
 def encoder_cases(
     variants: Sequence[str] = tuple(ENCODER_VARIANTS), sizes: Sequence[tuple[int, int]] = ((256, 48),), batch: int = 32
 ) -> list[EncoderCase]:
@@ -89,13 +60,26 @@ def encoder_cases(
     return [EncoderCase(name, *size, batch) for size in sizes for name in dict.fromkeys(variants)]
 
 
-def run_encoder(cases: Sequence[EncoderCase], *, threads: int = 1, repeats: int = 7) -> Iterator[EncoderRow]:
+def run_encoder(cases: Sequence[EncoderCase], *, threads: int = 1, repeats: int = 7) -> Iterator[Row]:
     """Measure the cases; those of one size and batch take turns and share their first one as peer.
 
     Args:
         cases: What to measure.
         threads: Torch threads.
         repeats: Turns of each; medians count.
+
+    Yields:
+        Rows with the keys:
+        encoder: The variant.
+        size: Azimuth × elevation bins.
+        batch: Observations of a call.
+        threads: Torch threads.
+        parameters: Trainable parameters.
+        mmacs: Measured multiply-accumulates of one observation's forward [million].
+        forward_ms: CPU time of a forward without gradients [ms].
+        both_ms: CPU time of forward and backward [ms].
+        saved_mb: Activations kept for the backward [MB].
+        speedup: Time of the first variant over this one's, forward and backward, in this run.
 
     Raises:
         ConfigError: A resolution does not fit an encoder.
@@ -111,18 +95,18 @@ def run_encoder(cases: Sequence[EncoderCase], *, threads: int = 1, repeats: int 
             peer = median(both[group[0].variant])
             for name, module in encoders.items():
                 seconds = median(both[name])
-                yield EncoderRow(
-                    encoder=name,
-                    size=f"{azimuth}x{elevation}",
-                    batch=batch,
-                    threads=threads,
-                    parameters=sum(p.numel() for p in module.parameters()),
-                    mmacs=count_macs(partial(module, obs[:1])) / 1e6,
-                    forward_ms=1e3 * median(forward[name]),
-                    both_ms=1e3 * seconds,
-                    saved_mb=saved_activations(module, partial(module, obs)) / 1e6,
-                    speedup=peer / seconds,
-                )
+                yield {
+                    "encoder": name,
+                    "size": f"{azimuth}x{elevation}",
+                    "batch": batch,
+                    "threads": threads,
+                    "parameters": sum(p.numel() for p in module.parameters()),
+                    "mmacs": count_macs(partial(module, obs[:1])) / 1e6,
+                    "forward_ms": 1e3 * median(forward[name]),
+                    "both_ms": 1e3 * seconds,
+                    "saved_mb": saved_activations(module, partial(module, obs)) / 1e6,
+                    "speedup": peer / seconds,
+                }
 
 
 def saved_activations(module: nn.Module, call: Callable[[], Any]) -> int:
@@ -209,7 +193,7 @@ def encoder(
 ) -> Report:
     """Time encoders, forward and backward."""
     cases = encoder_cases(tuple(variant or ENCODER_VARIANTS), sizes(size or ["256x48"]), batch)
-    rows = [row.as_dict() for row in run_encoder(cases, threads=threads, repeats=repeats)]
+    rows = list(run_encoder(cases, threads=threads, repeats=repeats))
     columns: dict[str, Column] = {
         "encoder": figure("encoder"),
         "size": figure("size"),

@@ -41,37 +41,6 @@ class ServeCase:
     rows: int = 1
 
 
-@dataclass(frozen=True)
-class ServeRow(Row):
-    """Measurement of one case.
-
-    Attributes:
-        runtime: The runtime.
-        policy: Encoder + core.
-        size: Azimuth × elevation bins.
-        rows: Observations of a call.
-        threads: Threads of a call.
-        p50_ms: Median wall time of a decision [ms].
-        p95_ms: 95th percentile of it [ms].
-        cpu_ms: Median process CPU time of a decision [ms].
-        ratio: CPU time over that of `eager` in this run.
-        strays: Largest difference to the policy over 200 recurrent decisions.
-        build_seconds: Time to export and load [s].
-    """
-
-    runtime: str
-    policy: str
-    size: str
-    rows: int
-    threads: int
-    p50_ms: float
-    p95_ms: float
-    cpu_ms: float
-    ratio: float
-    strays: float
-    build_seconds: float
-
-
 def serve_cases(
     configs: Sequence[PolicyConfig], runtimes: Sequence[str] | None = None, rows: int = 1
 ) -> list[ServeCase]:
@@ -91,13 +60,27 @@ def serve_cases(
     return [ServeCase(config, name, rows) for config in configs for name in names]
 
 
-def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 300) -> Iterator[ServeRow]:
+def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 300) -> Iterator[Row]:
     """Measure the cases; those of one policy and row count take turns.
 
     Args:
         cases: What to measure, cases of one policy side by side.
         threads: Threads of a call.
         repeats: Decisions of each; quantiles are over them.
+
+    Yields:
+        Rows with the keys:
+        runtime: The runtime.
+        policy: Encoder + core.
+        size: Azimuth × elevation bins.
+        rows: Observations of a call.
+        threads: Threads of a call.
+        p50_ms: Median wall time of a decision [ms].
+        p95_ms: 95th percentile of it [ms].
+        cpu_ms: Median process CPU time of a decision [ms].
+        ratio: CPU time over that of `eager` in this run.
+        strays: Largest difference to the policy over 200 recurrent decisions.
+        build_seconds: Time to export and load [s].
 
     Raises:
         CheckpointError: An export strays from its policy.
@@ -113,19 +96,19 @@ def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 30
             peer = median(times["eager"])
             for name, (_, strays, seconds) in built.items():
                 cpu = median(times[name])
-                yield ServeRow(
-                    runtime=name,
-                    policy=f"{config.encoder} + {config.core}",
-                    size=f"{config.azimuth_bins}x{config.elevation_bins}",
-                    rows=rows,
-                    threads=threads,
-                    p50_ms=1e3 * median(times[name], WALL),
-                    p95_ms=1e3 * float(np.quantile(times[name][:, WALL], 0.95)),
-                    cpu_ms=1e3 * cpu,
-                    ratio=cpu / peer,
-                    strays=strays,
-                    build_seconds=seconds,
-                )
+                yield {
+                    "runtime": name,
+                    "policy": f"{config.encoder} + {config.core}",
+                    "size": f"{config.azimuth_bins}x{config.elevation_bins}",
+                    "rows": rows,
+                    "threads": threads,
+                    "p50_ms": 1e3 * median(times[name], WALL),
+                    "p95_ms": 1e3 * float(np.quantile(times[name][:, WALL], 0.95)),
+                    "cpu_ms": 1e3 * cpu,
+                    "ratio": cpu / peer,
+                    "strays": strays,
+                    "build_seconds": seconds,
+                }
 
 
 def _build(
@@ -173,7 +156,7 @@ def serve(
         for azimuth, elevation in sizes(size or ["256x48"])
     ]
     cases = serve_cases(configs, tuple(runtime) if runtime else None, rows)
-    measured = [row.as_dict() for row in run_serve(cases, threads=threads, repeats=repeats)]
+    measured = list(run_serve(cases, threads=threads, repeats=repeats))
     columns: dict[str, Column] = {
         "runtime": figure("runtime"),
         "policy": figure("policy"),

@@ -1,7 +1,6 @@
 """The gate: how long it takes, and how much of a random policy's collisions it prevents."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -16,11 +15,31 @@ from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.world import Field, NavigationEnv
 
 
-@dataclass(frozen=True)
-class GateRow(Row):
-    """Measurement.
+def run_gate(
+    scenes: Sequence[Scene],
+    *,
+    sessions: int = 64,
+    azimuth_bins: int = 256,
+    elevation_bins: int = 48,
+    threads: int = 1,
+    repeats: int = 50,
+    decisions: int = 50,
+    seed: int = 0,
+) -> Row:
+    """Measure the gate.
 
-    Attributes:
+    Args:
+        scenes: Where the drones are.
+        sessions: Drones.
+        azimuth_bins: Of their observations.
+        elevation_bins: Of their observations.
+        threads: Of the kernels and of torch.
+        repeats: Batches that are timed.
+        decisions: Of the flights whose motions are judged.
+        seed: Of starts and motions.
+
+    Returns:
+        A row with the keys:
         sessions: Drones judged in one batch.
         substeps: Simulated for each.
         cpu_ms: Median CPU time of a batch [ms].
@@ -33,44 +52,6 @@ class GateRow(Row):
         false_wait: Share of the others that it holds back too.
         collisions_without: Collision events of a random policy.
         collisions_behind: The same behind the gate, from the same starts with the same draws.
-    """
-
-    sessions: int
-    substeps: int
-    cpu_ms: float
-    wall_ms: float
-    fastest_ms: float
-    slower_ms: float
-    motions: int
-    colliding: float
-    prevented: float
-    false_wait: float
-    collisions_without: int
-    collisions_behind: int
-
-
-def run_gate(
-    scenes: Sequence[Scene],
-    *,
-    sessions: int = 64,
-    azimuth_bins: int = 256,
-    elevation_bins: int = 48,
-    threads: int = 1,
-    repeats: int = 50,
-    decisions: int = 50,
-    seed: int = 0,
-) -> GateRow:
-    """Measure the gate.
-
-    Args:
-        scenes: Where the drones are.
-        sessions: Drones.
-        azimuth_bins: Of their observations.
-        elevation_bins: Of their observations.
-        threads: Of the kernels and of torch.
-        repeats: Batches that are timed.
-        decisions: Of the flights whose motions are judged.
-        seed: Of starts and motions.
     """
     env_config = EnvConfig(azimuth_bins=azimuth_bins, elevation_bins=elevation_bins, stagger=False)
     config = GateConfig()
@@ -86,20 +67,20 @@ def run_gate(
             for gated in (False, True)
         )
     collides, waits = truth
-    return GateRow(
-        sessions=sessions,
-        substeps=config.substeps,
-        cpu_ms=1e3 * median(times["gate"], CPU),
-        wall_ms=1e3 * median(times["gate"], WALL),
-        fastest_ms=1e3 * float(times["gate"][:, WALL].min()),
-        slower_ms=1e3 * median(times["slower"], WALL),
-        motions=len(collides),
-        colliding=float(collides.float().mean()),
-        prevented=float(waits[collides].float().mean()),
-        false_wait=float(waits[~collides].float().mean()),
-        collisions_without=without,
-        collisions_behind=behind,
-    )
+    return {
+        "sessions": sessions,
+        "substeps": config.substeps,
+        "cpu_ms": 1e3 * median(times["gate"], CPU),
+        "wall_ms": 1e3 * median(times["gate"], WALL),
+        "fastest_ms": 1e3 * float(times["gate"][:, WALL].min()),
+        "slower_ms": 1e3 * median(times["slower"], WALL),
+        "motions": len(collides),
+        "colliding": float(collides.float().mean()),
+        "prevented": float(waits[collides].float().mean()),
+        "false_wait": float(waits[~collides].float().mean()),
+        "collisions_without": without,
+        "collisions_behind": behind,
+    }
 
 
 class _Flight:
@@ -202,4 +183,4 @@ def gate(
         "collisions": figure("collisions_without"),
         "behind the gate": figure("collisions_behind"),
     }
-    return report("gate", [row.as_dict()], columns, threads=threads)
+    return report("gate", [row], columns, threads=threads)

@@ -1,7 +1,7 @@
 """A policy behind the gate: what it sees of the floor and hits, with and without, from the same starts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,34 +21,6 @@ from navi_core.service.policies.served_model import checkpoint_file, training_of
 from navi_core.world import Field
 
 _SENT, _SLOWER, _STANDS, _WAITS = range(4)
-
-
-@dataclass(frozen=True)
-class GatedFlightRow(Row):
-    """One way to fly a policy, over all episodes; shares are of their decisions."""
-
-    flown: str
-    """Without the gate; behind it, hovering at WAIT; behind it, slower where that passes."""
-    episodes: int
-    metric: str
-    """What `score` is: `c_vis_auc`, or `spl` of a policy that flies to goals."""
-    score: float
-    """Mean over scenes [%, or a share]."""
-    difference: float
-    """Of the score less that without the gate, paired."""
-    low: float
-    """Lower bound of its 95 % interval over scenes and starts."""
-    high: float
-    """Upper bound."""
-    collisions_per_minute: float
-    wait: float
-    """Share that hovered because of the gate's WAIT."""
-    slower: float
-    """Share that was flown slower than the policy wanted."""
-    stands: float
-    """Share that did not move from its place, turning or not, because of the gate: WAIT, or slower to the end."""
-    longest: float
-    """Longest time for which a drone did not [s]."""
 
 
 class GatedFlyer:
@@ -112,7 +84,7 @@ def run_gated_flight(
     starts: int = 3,
     steps: int = 200,
     progress: Callable[[str, int, int], None] | None = None,
-) -> list[GatedFlightRow]:
+) -> list[Row]:
     """Fly a policy from the protocol's starts without the gate, behind it hovering for WAIT, and behind it as served.
 
     Args:
@@ -123,6 +95,22 @@ def run_gated_flight(
         starts: In each scene.
         steps: Decisions of a flight.
         progress: Called as progress(how, decisions done, decisions in all).
+
+    Returns:
+        Rows with the keys:
+        flown: Without the gate; behind it, hovering at WAIT; behind it, slower where that passes.
+        episodes:
+        metric: What `score` is: `c_vis_auc`, or `spl` of a policy that flies to goals.
+        score: Mean over scenes [%, or a share].
+        difference: Of the score less that without the gate, paired.
+        low: Lower bound of its 95 % interval over scenes and starts.
+        high: Upper bound.
+        collisions_per_minute:
+        wait: Share that hovered because of the gate's WAIT.
+        slower: Share that was flown slower than the policy wanted.
+        stands: Share that did not move from its place, turning or not, because of the gate: WAIT, or slower to the
+            end.
+        longest: Longest time for which a drone did not [s].
     """
     config = EvalConfig(starts=starts, max_steps=steps, task=env.task)
     metric = "spl" if env.task == "point_goal" else "c_vis_auc"
@@ -145,20 +133,20 @@ def run_gated_flight(
         outcomes = [torch.full((1,), _SENT)] if gated is None else gated.outcomes(result)
         every = torch.cat(outcomes)
         rows.append(
-            GatedFlightRow(
-                flown=how,
-                episodes=len(result.episodes),
-                metric=metric,
-                score=result.summary[metric],
-                difference=gap.mean_difference,
-                low=gap.low,
-                high=gap.high,
-                collisions_per_minute=result.summary["collisions_per_minute"],
-                wait=float((every == _WAITS).float().mean()),
-                slower=float((every == _SLOWER).float().mean()),
-                stands=float((every >= _STANDS).float().mean()),
-                longest=max(_longest(column >= _STANDS) for column in outcomes) * config.dynamics.decision_seconds,
-            )
+            {
+                "flown": how,
+                "episodes": len(result.episodes),
+                "metric": metric,
+                "score": result.summary[metric],
+                "difference": gap.mean_difference,
+                "low": gap.low,
+                "high": gap.high,
+                "collisions_per_minute": result.summary["collisions_per_minute"],
+                "wait": float((every == _WAITS).float().mean()),
+                "slower": float((every == _SLOWER).float().mean()),
+                "stands": float((every >= _STANDS).float().mean()),
+                "longest": max(_longest(column >= _STANDS) for column in outcomes) * config.dynamics.decision_seconds,
+            }
         )
     return rows
 
@@ -198,4 +186,4 @@ def gated_flight(
         "stands": figure("stands", ".3f"),
         "longest [s]": figure("longest", ".1f"),
     }
-    return report(f"{model} and the gate", [row.as_dict() for row in rows], columns, words=2)
+    return report(f"{model} and the gate", list(rows), columns, words=2)

@@ -61,47 +61,6 @@ class ServiceCase:
     learns: bool = False
 
 
-@dataclass(frozen=True)
-class ServiceRow(Row):
-    """Measurement.
-
-    Attributes:
-        sessions: Drones.
-        groups: Parts that take turns.
-        threads: Threads of each server.
-        learns: Whether training ran behind.
-        decisions: Measured.
-        p50_ms: Median round trip [ms].
-        p99_ms: 99th percentile of it [ms].
-        inference_p50_ms: Median of the decision alone [ms].
-        rate: Decisions a second, summed over drones.
-        cpu_ms: CPU time of both processes for one decision [ms].
-        times_one: `rate` over that of the first case.
-        times_one_cpu: CPU time of the first case's decision over this one's.
-        lock_p50_ms: Median time that the experience buffer is locked by a holder, waiting included [ms]; NaN without.
-        lock_p99_ms: 99th percentile of it [ms].
-        lock_max_ms: Longest [ms].
-        lock_work_ms: Most processor time of a holder [ms].
-    """
-
-    sessions: int
-    groups: int
-    threads: int
-    learns: bool
-    decisions: int
-    p50_ms: float
-    p99_ms: float
-    inference_p50_ms: float
-    rate: float
-    cpu_ms: float
-    times_one: float
-    times_one_cpu: float
-    lock_p50_ms: float
-    lock_p99_ms: float
-    lock_max_ms: float
-    lock_work_ms: float
-
-
 def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool) -> list[ServiceCase]:
     """Return the list: each number of drones on each number of threads of both servers together.
 
@@ -120,7 +79,7 @@ def run_service(
     device: str = "cpu",
     rounds: int = 10,
     decisions: int = 200,
-) -> Iterator[ServiceRow]:
+) -> Iterator[Row]:
     """Measure the cases, which take turns.
 
     Args:
@@ -131,6 +90,25 @@ def run_service(
         device: Where an eager policy is computed: cpu or cuda.
         rounds: Turns of each case.
         decisions: Of each turn, at least.
+
+    Yields:
+        Rows with the keys:
+        sessions: Drones.
+        groups: Parts that take turns.
+        threads: Threads of each server.
+        learns: Whether training ran behind.
+        decisions: Measured.
+        p50_ms: Median round trip [ms].
+        p99_ms: 99th percentile of it [ms].
+        inference_p50_ms: Median of the decision alone [ms].
+        rate: Decisions a second, summed over drones.
+        cpu_ms: CPU time of both processes for one decision [ms].
+        times_one: `rate` over that of the first case.
+        times_one_cpu: CPU time of the first case's decision over this one's.
+        lock_p50_ms: Median time that the experience buffer is locked by a holder, waiting included [ms]; NaN without.
+        lock_p99_ms: 99th percentile of it [ms].
+        lock_max_ms: Longest [ms].
+        lock_work_ms: Most processor time of a holder [ms].
 
     Raises:
         ServiceError: An environment does not start.
@@ -231,30 +209,30 @@ class _Stage:
         self._decisions += actor.decisions - begun
         self._inference = actor.metrics.recent("inference_ms")
 
-    def row(self, first: ServiceRow | None = None) -> ServiceRow:
+    def row(self, first: Row | None = None) -> Row:
         """Return the measurements so far."""
         trips = np.array(self._trips) * 1e3
         rate, cpu = self._decisions / self._wall, 1e3 * self._cpu / self._decisions
         lock = None if self._learning is None else self._learning.buffer.lock
         holds = np.full(1, np.nan) if lock is None else lock.holds() * 1e3
-        return ServiceRow(
-            sessions=self.case.sessions,
-            groups=self.case.groups,
-            threads=self.case.threads,
-            learns=self.case.learns,
-            decisions=self._decisions,
-            p50_ms=float(np.quantile(trips, 0.5)),
-            p99_ms=float(np.quantile(trips, 0.99)),
-            inference_p50_ms=float(np.median(self._inference)),
-            rate=rate,
-            cpu_ms=cpu,
-            times_one=1.0 if first is None else rate / first.rate,
-            times_one_cpu=1.0 if first is None else first.cpu_ms / cpu,
-            lock_p50_ms=float(np.quantile(holds, 0.5)),
-            lock_p99_ms=float(np.quantile(holds, 0.99)),
-            lock_max_ms=float(holds.max()),
-            lock_work_ms=float("nan") if lock is None else lock.longest_work * 1e3,
-        )
+        return {
+            "sessions": self.case.sessions,
+            "groups": self.case.groups,
+            "threads": self.case.threads,
+            "learns": self.case.learns,
+            "decisions": self._decisions,
+            "p50_ms": float(np.quantile(trips, 0.5)),
+            "p99_ms": float(np.quantile(trips, 0.99)),
+            "inference_p50_ms": float(np.median(self._inference)),
+            "rate": rate,
+            "cpu_ms": cpu,
+            "times_one": 1.0 if first is None else rate / first["rate"],
+            "times_one_cpu": 1.0 if first is None else first["cpu_ms"] / cpu,
+            "lock_p50_ms": float(np.quantile(holds, 0.5)),
+            "lock_p99_ms": float(np.quantile(holds, 0.99)),
+            "lock_max_ms": float(holds.max()),
+            "lock_work_ms": float("nan") if lock is None else lock.longest_work * 1e3,
+        }
 
     def _cpu_now(self) -> float:
         """Return the CPU time of both processes [s]."""
@@ -338,7 +316,7 @@ def service(
     if learn:
         columns["buffer lock p50, p99, max, work [ms]"] = _lock
     title = f"{runtime} on {device}, {encoder_backend} + {temporal_core}, {size}"
-    return report(title, [row.as_dict() for row in measured], columns, threads=max(threads or [1, 2]))
+    return report(title, list(measured), columns, threads=max(threads or [1, 2]))
 
 
 def _lock(row: Mapping[str, Any]) -> str:

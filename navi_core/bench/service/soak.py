@@ -9,7 +9,6 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,64 +34,6 @@ from navi_core.world import Field
 _ANY = "tcp://127.0.0.1:0"
 _PATIENCE = 120.0
 _LOOKS = 200
-
-
-@dataclass(frozen=True)
-class SoakRow(Row):
-    """Measurement.
-
-    Attributes:
-        decisions: Flown.
-        gated: Whether they passed the gate.
-        wait: Share that hovered because of the gate's WAIT.
-        slower: Share that was flown slower than it was drawn.
-        seconds: Wall time [s].
-        updates: Versions made.
-        errors: Updates that failed.
-        consistent: Versions, updates, samples and the buffer's counts agree with one another.
-        memory_mb: Resident memory at the end [MB].
-        growth_mb: Of it since half of the decisions [MB].
-        trainer_share: Processor time of the trainer's thread over wall time.
-        lock_p99_ms: 99th percentile of how long the experience buffer is locked, waiting included [ms].
-        lock_max_ms: Longest [ms].
-        lock_work_ms: Most processor time of a holder [ms].
-        lock_long: Holders, of which there are two a decision, who spent more than 1 ms.
-        idle_work_ms: Most processor time of an empty loop [ms]: one follows every holder, in the actor's thread, of
-            their mean work; it measures interrupts and other processes on the same cores.
-        idle_long: Empty loops of more than 1 ms.
-        buffer_mb: Memory of the buffer at the end [MB].
-        recorded_bytes: Of a recorded experience on the disk; NaN where none was.
-        episodes: That ended.
-        reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
-        reward_last: In the last fifth.
-        gain: Their difference.
-        gain_error: Half of its 95 % interval (Welch 1947); the sample is of episodes.
-    """
-
-    decisions: int
-    gated: bool
-    wait: float
-    slower: float
-    seconds: float
-    updates: int
-    errors: int
-    consistent: bool
-    memory_mb: float
-    growth_mb: float
-    trainer_share: float
-    lock_p99_ms: float
-    lock_max_ms: float
-    lock_work_ms: float
-    lock_long: int
-    idle_work_ms: float
-    idle_long: int
-    buffer_mb: float
-    recorded_bytes: float
-    episodes: int
-    reward_first: float
-    reward_last: float
-    gain: float
-    gain_error: float
 
 
 class _Listening(FlightLearning):
@@ -123,7 +64,7 @@ def run_soak(
     gate: GateConfig | None = None,
     seed: int = 0,
     progress: Callable[[str, float, float], None] = lambda *_: None,
-) -> SoakRow:
+) -> Row:
     """Fly and learn.
 
     Args:
@@ -137,6 +78,34 @@ def run_soak(
         gate: What is flown passes it; None sends every motion.
         seed: Of draws and samples.
         progress: Called with the version, and how many of how many are done.
+
+    Returns:
+        A row with the keys:
+        decisions: Flown.
+        gated: Whether they passed the gate.
+        wait: Share that hovered because of the gate's WAIT.
+        slower: Share that was flown slower than it was drawn.
+        seconds: Wall time [s].
+        updates: Versions made.
+        errors: Updates that failed.
+        consistent: Versions, updates, samples and the buffer's counts agree with one another.
+        memory_mb: Resident memory at the end [MB].
+        growth_mb: Of it since half of the decisions [MB].
+        trainer_share: Processor time of the trainer's thread over wall time.
+        lock_p99_ms: 99th percentile of how long the experience buffer is locked, waiting included [ms].
+        lock_max_ms: Longest [ms].
+        lock_work_ms: Most processor time of a holder [ms].
+        lock_long: Holders, of which there are two a decision, who spent more than 1 ms.
+        idle_work_ms: Most processor time of an empty loop [ms]: one follows every holder, in the actor's thread, of
+            their mean work; it measures interrupts and other processes on the same cores.
+        idle_long: Empty loops of more than 1 ms.
+        buffer_mb: Memory of the buffer at the end [MB].
+        recorded_bytes: Of a recorded experience on the disk; NaN where none was.
+        episodes: That ended.
+        reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
+        reward_last: In the last fifth.
+        gain: Their difference.
+        gain_error: Half of its 95 % interval (Welch 1947); the sample is of episodes.
 
     Raises:
         ServiceError: The environment does not start, or the service stands still.
@@ -211,7 +180,7 @@ def _fly(
     outbox: Path,
     decisions: int,
     progress: Callable[[str, float, float], None],
-) -> SoakRow:
+) -> Row:
     start, half = time.perf_counter(), float("nan")
     lock, idle = learning.buffer.lock, _Idle()
     for look in range(1, _LOOKS + 1):
@@ -231,32 +200,32 @@ def _fly(
     first, last, error = _ends(np.array(learning.rewards))
     holds = lock.holds() * 1e3
     shares = {name: actor.metrics.counter(f"gate_{name}_total") / actor.decisions for name in ("wait", "slowed")}
-    return SoakRow(
-        decisions=actor.decisions,
-        gated=learning.gate is not None,
-        wait=shares["wait"],
-        slower=shares["slowed"],
-        seconds=seconds,
-        updates=trainer.model_version,
-        errors=trainer.metrics.errors,
-        consistent=_consistent(learning),
-        memory_mb=memory,
-        growth_mb=memory - half,
-        trainer_share=trainer.cpu_seconds / seconds,
-        lock_p99_ms=float(np.quantile(holds, 0.99)),
-        lock_max_ms=float(holds.max()),
-        lock_work_ms=lock.longest_work * 1e3,
-        lock_long=lock.long,
-        idle_work_ms=idle.longest * 1e3,
-        idle_long=idle.long,
-        buffer_mb=learning.buffer.nbytes / 1e6,
-        recorded_bytes=_recorded_bytes(outbox),
-        episodes=len(learning.rewards),
-        reward_first=first,
-        reward_last=last,
-        gain=last - first,
-        gain_error=error,
-    )
+    return {
+        "decisions": actor.decisions,
+        "gated": learning.gate is not None,
+        "wait": shares["wait"],
+        "slower": shares["slowed"],
+        "seconds": seconds,
+        "updates": trainer.model_version,
+        "errors": trainer.metrics.errors,
+        "consistent": _consistent(learning),
+        "memory_mb": memory,
+        "growth_mb": memory - half,
+        "trainer_share": trainer.cpu_seconds / seconds,
+        "lock_p99_ms": float(np.quantile(holds, 0.99)),
+        "lock_max_ms": float(holds.max()),
+        "lock_work_ms": lock.longest_work * 1e3,
+        "lock_long": lock.long,
+        "idle_work_ms": idle.longest * 1e3,
+        "idle_long": idle.long,
+        "buffer_mb": learning.buffer.nbytes / 1e6,
+        "recorded_bytes": _recorded_bytes(outbox),
+        "episodes": len(learning.rewards),
+        "reward_first": first,
+        "reward_last": last,
+        "gain": last - first,
+        "gain_error": error,
+    }
 
 
 def _recorded_bytes(outbox: Path) -> float:
@@ -354,7 +323,7 @@ def soak(
         "live reward, last fifth": figure("reward_last", ".4f"),
         "gain, 95 %": _gain,
     }
-    return report(f"soak, {served.name} in {scene}", [row.as_dict()], columns)
+    return report(f"soak, {served.name} in {scene}", [row], columns)
 
 
 def _gain(row: Mapping[str, Any]) -> str:

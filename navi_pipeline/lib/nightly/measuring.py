@@ -47,13 +47,13 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         for turn in range(config.bench_repeats):
             for family, scene in scenes.items():
                 (row,) = run_env(cases, [scene], threads=1, steps=config.bench_steps, seed=config.seed + turn)
-                figures[family].append(row.steps_per_second)
+                figures[family].append(row["steps_per_second"])
                 log.cell(
                     family,
                     {
-                        "steps_per_second": (row.steps_per_second, "1/s"),
-                        "cpu_ms": (row.cpu_per_1000, "ms"),
-                        "overhead": (row.overhead, "share"),
+                        "steps_per_second": (row["steps_per_second"], "1/s"),
+                        "cpu_ms": (row["cpu_per_1000"], "ms"),
+                        "overhead": (row["overhead"], "share"),
                     },
                     repeat=turn,
                     seed=config.seed + turn,

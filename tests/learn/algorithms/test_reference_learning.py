@@ -109,16 +109,16 @@ def test_a_run_ends_at_its_target_or_goes_on_as_asked():
     # Ten updates decide; whatever is earned in them reaches this target.
     easy = MemoryCase("cart_pole", "gru", 16 * 16 * 14, 5.0, ppo=(("rollout", 16), ("epochs", 1)), rows=16)
     ended, gone_on = (next(run_memory([easy], [0], until_solved=until)) for until in (True, False))
-    assert ended.solved_at == gone_on.solved_at == ended.steps < gone_on.steps == easy.steps
-    assert ended.kept != gone_on.kept
+    assert ended["solved_at"] == gone_on["solved_at"] == ended["steps"] < gone_on["steps"] == easy.steps
+    assert ended["kept"] != gone_on["kept"]
 
 
 @pytest.mark.slow
 def test_memory_learns_and_forgetting_does_not():
     cases = {c.handling: c for c in MEMORY_CASES["repeat_previous"] if c.core == "mamba2"}
     carried = next(run_memory([cases["carried"]], [0]))
-    assert carried.solved_at is not None and carried.solved_at <= 150_000 and carried.first_ratio < 1e-4
+    assert carried["solved_at"] is not None and carried["solved_at"] <= 150_000 and carried["first_ratio"] < 1e-4
     short = MemoryCase("repeat_previous", "mamba2", 60_000, 0.9, "memoryless")
-    assert next(run_memory([short], [0])).best <= -0.3
+    assert next(run_memory([short], [0]))["best"] <= -0.3
     zero = next(run_memory([MemoryCase("repeat_previous", "mamba2", 20_000, 0.9, "zero_state")], [0]))
-    assert zero.first_ratio > 1e-2
+    assert zero["first_ratio"] > 1e-2
