@@ -18,7 +18,7 @@ from navi_core.config import TrainConfig
 from navi_core.learn import train
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.run.checkpoints import checkpoints_in
-from navi_core.learn.run.result import Progress
+from navi_core.learn.run.records import Progress
 from navi_core.models import load_checkpoint
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.record import RunDirectory

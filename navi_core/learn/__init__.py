@@ -16,7 +16,7 @@ from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.cloning_run import clone
 from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.learn.run.loop import train
-from navi_core.learn.run.result import Progress, TrainResult, console_progress
+from navi_core.learn.run.records import Progress, TrainResult, console_progress
 
 __all__ = [
     "CloningLearner",

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from navi_core.errors import ConfigError
-from navi_core.learn.estimators.drift_smoother import apply_consensus_update
-from navi_core.learn.estimators.knn_kernel import compute_knn_kernel
+from navi_core.learn.estimators.drift_smoother import apply_consensus_update, compute_knn_kernel
 from navi_core.learn.run.early_stopping import early_stop_check
 
 

@@ -13,14 +13,13 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.dqn import batch_structure
-from navi_core.learn.estimators.schedules import epsilons
+from navi_core.learn.estimators.noise import epsilons
 from navi_core.learn.replay.q_batches import make_batches
 from navi_core.learn.rollout.collector import Collector
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
-from navi_core.scale.messages import ExperienceBatch, Report
-from navi_core.scale.parameters import ActorCommand, Parameters
+from navi_core.scale.messages import ActorCommand, ExperienceBatch, Parameters, Report
 from navi_core.world.counter_random import Purpose, words
 
 if TYPE_CHECKING:

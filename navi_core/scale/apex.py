@@ -23,8 +23,7 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.run.monitor import RunWatch
-from navi_core.learn.run.records import RunRecord, now, run_device
-from navi_core.learn.run.result import Counters, Progress, TrainResult
+from navi_core.learn.run.records import Counters, Progress, RunRecord, TrainResult, now, run_device
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
@@ -33,8 +32,7 @@ from navi_core.scale.actor import actor_count, learned_weights
 from navi_core.scale.checkpoints import ApexCheckpoints, ApexState
 from navi_core.scale.cluster import Cluster
 from navi_core.scale.counters import RunCounters
-from navi_core.scale.messages import ShardStatus
-from navi_core.scale.parameters import Parameters
+from navi_core.scale.messages import Parameters, ShardStatus
 from navi_core.scale.sharded_replay import ShardedReplay, ShardPort
 
 _SECONDS_BETWEEN_ROWS = 1.0

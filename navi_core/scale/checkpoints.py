@@ -15,8 +15,7 @@ from navi_core.learn.algorithms.dqn import DQNLearner
 from navi_core.learn.parallel import Workers
 from navi_core.learn.run.checkpoints import checkpoint_path, keep_checkpoint, take_up
 from navi_core.learn.run.monitor import RunWatch
-from navi_core.learn.run.records import RunRecord
-from navi_core.learn.run.result import Counters
+from navi_core.learn.run.records import Counters, RunRecord
 from navi_core.models import CheckpointState, add_scenes_of, load_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.scale.counters import RunCounters

@@ -12,10 +12,8 @@ from navi_core.config import TrainConfig
 from navi_core.errors import RunError
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.scale.actor import ApexActor, actor_count
-from navi_core.scale.messages import ExperienceBatch, ShardLostError, ShardSample, ShardStatus
-from navi_core.scale.parameters import ParameterHub, Parameters
-from navi_core.scale.shard import ReplayShard
-from navi_core.scale.sharded_replay import ShardPort
+from navi_core.scale.messages import ExperienceBatch, ParameterHub, Parameters, ShardLostError, ShardSample, ShardStatus
+from navi_core.scale.sharded_replay import ReplayShard, ShardPort
 
 if TYPE_CHECKING:
     from pathlib import Path

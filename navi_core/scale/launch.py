@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import TrainConfig
 from navi_core.config.policy import Spaces
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.run.result import Progress, TrainResult
+from navi_core.learn.run.records import Progress, TrainResult
 from navi_core.models import corpus_of
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.apex import train_apex

@@ -20,10 +20,9 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.run.signals import StopFlag
 from navi_core.scale.actor import ApexActor, actor_count
 from navi_core.scale.cluster import Replacements, lives_from, of_learner
-from navi_core.scale.messages import ShardLostError
-from navi_core.scale.parameters import ParameterHub, Parameters
+from navi_core.scale.messages import ParameterHub, Parameters, ShardLostError
 from navi_core.scale.ray_ports import HUB, NamedActor, RayHub, RayShard, import_ray, join_ray, shard_name
-from navi_core.scale.shard import ReplayShard
+from navi_core.scale.sharded_replay import ReplayShard
 
 _LOG = logging.getLogger("navi.scale")
 _SPACE = "navi-"

@@ -12,8 +12,7 @@ import numpy as np
 
 from navi_core.errors import ConfigError, NaviError
 from navi_core.machine import usable_cores
-from navi_core.scale.messages import ExperienceBatch, ShardLostError, ShardSample, ShardStatus
-from navi_core.scale.parameters import ActorCommand
+from navi_core.scale.messages import ActorCommand, ExperienceBatch, ShardLostError, ShardSample, ShardStatus
 
 HUB = "navi-hub"
 """Ray name of the parameter hub."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
 from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.config import TrainConfig
-from navi_core.learn.run.result import Progress
+from navi_core.learn.run.records import Progress
 from navi_core.presets import merge, parse_assignments
 from navi_core.record import RunDirectory
 from navi_core.scale.ray_cluster import RayCluster

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from navi_core.learn.run.result import Progress
+    from navi_core.learn.run.records import Progress
 
 AUTO, OFF = "auto", "off"
 Publish = Annotated[

@@ -16,7 +16,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
-from navi_core.learn.demos.sequences import DemoFeed, SequenceBatch
+from navi_core.learn.demonstrations import DemoFeed, SequenceBatch
 from navi_core.learn.estimators.normalisation import CriticUnits
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import evaluation

@@ -21,9 +21,8 @@ from torch.nn import functional as F
 from navi_core.config import TrainConfig
 from navi_core.demos.pairs import Pairs, read_pairs
 from navi_core.errors import ConfigError
-from navi_core.learn.algorithms.reference_policy import ReferenceLearner
-from navi_core.learn.algorithms.rollout_learner import MicroBatch
-from navi_core.learn.demos.compatibility import require_alike
+from navi_core.learn.algorithms.rollout_learner import MicroBatch, ReferenceLearner
+from navi_core.learn.demonstrations import require_alike
 from navi_core.learn.estimators.noise import shuffled
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.segments import find_segments, on_sequences, segment_returns

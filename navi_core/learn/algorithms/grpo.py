@@ -19,8 +19,7 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.algorithms.reference_policy import ReferenceLearner
-from navi_core.learn.algorithms.rollout_learner import MicroBatch, pieces, sequences_at_once
+from navi_core.learn.algorithms.rollout_learner import MicroBatch, ReferenceLearner, pieces, sequences_at_once
 from navi_core.learn.estimators.advantages import group_advantages
 from navi_core.learn.estimators.losses import approximate_kl, reference_kl, surrogate
 from navi_core.learn.estimators.noise import shuffled

@@ -16,8 +16,8 @@ from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.rollout_learner import MicroBatch, RolloutLearner, pieces, sequences_at_once
 from navi_core.learn.estimators.losses import approximate_kl, policy_loss, value_loss
+from navi_core.learn.estimators.noise import scheduled
 from navi_core.learn.estimators.normalisation import RewardScale, ValueScale
-from navi_core.learn.estimators.schedules import scheduled
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.minibatches import Draw, epoch_minibatches
 from navi_core.learn.rollout.storage import Rollout

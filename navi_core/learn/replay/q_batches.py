@@ -1,7 +1,15 @@
-"""Minibatches of the replay: Q values of the taken actions, and their targets."""
+"""Items of the replay and minibatches of them: single transitions, or sequences with the state at their start.
+
+A transition stands alone: observation, action, n-step return, the observation it bootstraps from, and its discount.
+A sequence holds its decisions in order and one observation more, so that every target can be computed when it is drawn,
+from states that have seen what came before (Kapturowski et al. 2019). Of a decision that truncates its episode inside a
+sequence the following observation is not kept: it is not learned from, and those before it bootstrap no further than
+the observation before the cut. A single transition keeps it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +18,32 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.learn.estimators.losses import double_dqn_targets, n_step_returns
-from navi_core.learn.replay.transitions import Items, SequenceItems, Tail, TransitionItems
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.heads import QHead
+
+Items = dict[str, Tensor]
+
+
+def _following(rollout: Rollout, obs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the observation and the auxiliary input (T, B, …) after every decision, before any reset."""
+    # Not like `obs`, whose strides may be others: what is written below goes through a flat view.
+    after, after_aux = obs.new_empty(obs.shape), rollout.aux.new_empty(rollout.aux.shape)
+    after[:-1], after_aux[:-1] = obs[1:], rollout.aux[1:]
+    for slot, seen, aux in rollout.terminal.kept:
+        after.view(-1, *obs.shape[2:]).index_copy_(0, slot, seen)
+        after_aux.view(-1, *rollout.aux.shape[2:]).index_copy_(0, slot, aux)
+    return after, after_aux
+
+
+def _named(name: str, parts: Iterable[Tensor]) -> Items:
+    return {f"{name}.{i}": part for i, part in enumerate(parts)}
+
+
+def _numbered(items: Items, name: str) -> list[Tensor]:
+    count = sum(key.startswith(name + ".") for key in items)
+    return [items[f"{name}.{i}"] for i in range(count)]
 
 
 @dataclass(frozen=True)
@@ -68,7 +97,7 @@ def make_batches(
 
 
 class TransitionBatches:
-    """Minibatches of single transitions.
+    """Single transitions, for policies without memory: items of rollouts, and minibatches of them.
 
     Args:
         config: The run's configuration.
@@ -77,15 +106,27 @@ class TransitionBatches:
     """
 
     def __init__(self, config: TrainConfig, codec: ObservationCodec, *, aux: bool) -> None:
-        self._items = TransitionItems(codec, config.dqn.gamma, config.dqn.n_step, aux)
+        self._dqn, self._codec, self._aux = config.dqn, codec, aux
 
     def items(self, rollout: Rollout, actions: Tensor) -> Items:
-        """Return what the replay keeps of a rollout with the choices (T, B)."""
-        return self._items.of(rollout, actions)
+        """Return the T·B transitions of a rollout with the choices `actions` (T, B) int64."""
+        returns, last, discount = n_step_returns(
+            rollout.rewards, rollout.terminated, rollout.truncated, gamma=self._dqn.gamma, n=self._dqn.n_step
+        )
+        rows = torch.arange(rollout.rows, device=last.device)
+        following = (last * rollout.rows + rows).flatten()
+        obs = rollout.observations.by_step()
+        after, after_aux = _following(rollout, obs)
+        items = _named("obs", self._codec.pack(obs.flatten(0, 1)))
+        items |= _named("next", self._codec.pack(after.flatten(0, 1).index_select(0, following)))
+        if self._aux:
+            items["aux"] = rollout.aux.flatten(0, 1).clone()
+            items["next_aux"] = after_aux.flatten(0, 1).index_select(0, following)
+        return items | {"action": actions.flatten(), "return": returns.flatten(), "discount": discount.flatten()}
 
     def evaluate(self, items: Items, policy: NavigationPolicy, target: NavigationPolicy) -> QBatch:
         """Return values and targets of items."""
-        obs, after = self._items.observations(items, "obs"), self._items.observations(items, "next")
+        obs, after = (self._codec.unpack(_numbered(items, name)) for name in ("obs", "next"))
         embedding, features, _ = policy.step(obs, items.get("aux", obs), (), None)
         heads = policy.heads
         assert isinstance(heads, QHead)
@@ -114,8 +155,18 @@ class TransitionBatches:
         """Undo `state_dict`."""
 
 
+@dataclass
+class Tail:
+    """The last decisions of a rollout, with which the next one's first sequences begin."""
+
+    parts: dict[str, Tensor]
+    """Tensors (burn_in, B, …) by name."""
+    states: list[Tensor]
+    """States (chunks, B, …) at the starts of these decisions' chunks."""
+
+
 class SequenceBatches:
-    """Minibatches of sequences with the state at their start.
+    """Sequences of `burn_in` + `bptt` decisions with the state at their start: items, and minibatches of them.
 
     Args:
         config: The run's configuration.
@@ -123,26 +174,59 @@ class SequenceBatches:
     """
 
     def __init__(self, config: TrainConfig, codec: ObservationCodec) -> None:
-        dqn = config.dqn
-        self._items = SequenceItems(codec, dqn.bptt, dqn.burn_in)
-        self._gamma, self._n, self._burn_in = dqn.gamma, dqn.n_step, dqn.burn_in
-        self._share = config.replay.sequence_max_share
+        self._dqn, self._codec, self._share = config.dqn, codec, config.replay.sequence_max_share
         self._tail: Tail | None = None
 
     def items(self, rollout: Rollout, actions: Tensor) -> Items:
-        """Return what the replay keeps of a rollout with the choices (T, B); it may be nothing."""
-        items, self._tail = self._items.of(rollout, actions, self._tail)
-        return items
+        """Return the sequences of a rollout with the choices `actions` (T, B) int64; it may be none.
+
+        The first sequences begin with the tail of the rollout before. Those of the first rollout would lack their
+        burn-in and are left out.
+        """
+        bptt, burn_in, tail = self._dqn.bptt, self._dqn.burn_in, self._tail
+        obs = rollout.observations.by_step()
+        after, after_aux = _following(rollout, obs)
+        parts = _named("obs", self._codec.pack(obs)) | {
+            "aux": rollout.aux,
+            "reset": rollout.reset,
+            "action": actions,
+            "reward": rollout.rewards,
+            "terminated": rollout.terminated,
+            "truncated": rollout.truncated,
+        }
+        states = list(rollout.chunk_state)
+        if tail is not None:
+            parts = {name: torch.cat((tail.parts[name], x)) for name, x in parts.items()}
+            states = [torch.cat((kept, x)) for kept, x in zip(tail.states, states)]
+        # One observation more than decisions: what followed the last one. It begins no episode, for at one's end it
+        # is not looked at.
+        more = _named("obs", self._codec.pack(after[-1:])) | {
+            "aux": after_aux[-1:],
+            "reset": torch.zeros_like(rollout.reset[-1:]),
+        }
+        whole = {name: torch.cat((x, more[name])) if name in more else x for name, x in parts.items()}
+        length, steps = burn_in + bptt, parts["action"].shape[0]
+        windows = range(0, steps - length + 1, bptt)
+        if burn_in:
+            kept = {name: x[-burn_in:].clone() for name, x in parts.items()}
+            self._tail = Tail(kept, [x[-(burn_in // bptt) :].clone() for x in states])
+        if not windows:
+            return {}
+        items = {
+            name: torch.cat([x[start : start + length + (name in more)].transpose(0, 1) for start in windows])
+            for name, x in whole.items()
+        }
+        return items | _named("state", [torch.cat([x[start // bptt] for start in windows]) for x in states])
 
     def evaluate(self, items: Items, policy: NavigationPolicy, target: NavigationPolicy) -> QBatch:
         """Return values and targets of items; the burn-in brings both networks' states up to date."""
-        obs, aux, reset = self._items.observations(items), items["aux"], items["reset"]
-        burn, learned = slice(0, self._burn_in), slice(self._burn_in, None)
+        obs, aux, reset = self._codec.unpack(_numbered(items, "obs")), items["aux"], items["reset"]
+        burn, learned = slice(0, self._dqn.burn_in), slice(self._dqn.burn_in, None)
         states = []
         with torch.no_grad():
             for net in (policy, target):
-                state = self._items.states(items)
-                if self._burn_in:
+                state = tuple(_numbered(items, "state"))
+                if self._dqn.burn_in:
                     state = net.sequence(obs[:, burn], aux[:, burn], state, reset[:, burn])[2]
                 states.append(state)
             obs, aux, reset = obs[:, learned], aux[:, learned], reset[:, learned]
@@ -160,7 +244,7 @@ class SequenceBatches:
         # A window ends before a decision that truncates: what followed that one is not here.
         before = torch.zeros_like(cut)
         before[:-1] = cut[1:]
-        returns, last, discount = n_step_returns(reward, terminated, before, gamma=self._gamma, n=self._n)
+        returns, last, discount = n_step_returns(reward, terminated, before, gamma=self._dqn.gamma, n=self._dqn.n_step)
         online = values.detach().transpose(0, 1)
         following = (last + 1)[..., None].expand(-1, -1, values.shape[-1])
         goal = double_dqn_targets(
@@ -181,7 +265,7 @@ class SequenceBatches:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tail of the last rollout."""
-        return {} if self._tail is None else {"parts": dict(self._tail.parts), "states": list(self._tail.states)}
+        return {} if self._tail is None else dict(vars(self._tail))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from navi_core.config import SmoothingConfig
 from navi_core.errors import NonFiniteError
-from navi_core.learn.estimators.knn_kernel import compute_knn_kernel, local_structure
+from navi_core.learn.estimators.drift_smoother import compute_knn_kernel, local_structure
 from navi_core.learn.estimators.losses import n_step_returns
 from navi_core.learn.estimators.noise import spread
 from navi_core.learn.parallel import ALONE, Workers

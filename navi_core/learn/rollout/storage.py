@@ -12,8 +12,7 @@ from torch import Tensor
 
 from navi_core.errors import ConfigError
 from navi_core.learn.estimators.advantages import gae
-from navi_core.learn.rollout.observation_store import ObservationStore
-from navi_core.learn.rollout.terminal_observations import State, TerminalBuffer
+from navi_core.learn.rollout.observation_store import ObservationStore, State, TerminalBuffer
 
 
 @dataclass

@@ -19,15 +19,12 @@ from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn.algorithms.cloning import CloningLearner, EpochInterrupted
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.registry import build_learner
-from navi_core.learn.demos.compatibility import require_alike
-from navi_core.learn.demos.sequences import DemoFeed, demo_places
+from navi_core.learn.demonstrations import DemoFeed, demo_places, require_alike
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.run.checkpoints import checkpoint_path, keep_checkpoint, take_up
-from navi_core.learn.run.records import RunRecord, now, run_device
-from navi_core.learn.run.result import Progress, TrainResult
+from navi_core.learn.run.records import Progress, RunRecord, TrainResult, changed_ids_warning, now, run_device
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import choose_threads, torch_threads
-from navi_core.learn.run.warnings import changed_ids_warning
 from navi_core.models import Checkpoint, CheckpointState, add_scenes, add_scenes_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory

@@ -27,11 +27,18 @@ from navi_core.learn.rollout.execution import check_execution, use_precision
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.checkpoints import check_scenes, checkpoint_path, keep_checkpoint, mismatch, take_up
 from navi_core.learn.run.monitor import RunWatch
-from navi_core.learn.run.records import RunRecord, now, run_device
-from navi_core.learn.run.result import Counters, Progress, TrainResult
+from navi_core.learn.run.records import (
+    Counters,
+    Progress,
+    RunRecord,
+    TrainResult,
+    changed_ids_warning,
+    now,
+    run_device,
+    void_warning,
+)
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import Threads, choose_threads, torch_threads
-from navi_core.learn.run.warnings import changed_ids_warning, void_warning
 from navi_core.models import Checkpoint, CheckpointState, add_scenes, add_scenes_of, corpus_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer

@@ -24,7 +24,7 @@ from navi_core.world import Environment, EnvironmentWrapper, NavigationEnv, Step
 if TYPE_CHECKING:
     import torch
 
-    from navi_core.learn.run.result import Progress
+    from navi_core.learn.run.records import Progress
 
 ANY_PORT = "tcp://127.0.0.1:0"
 _TELEMETRY = "telemetry_event_v2"

@@ -13,8 +13,8 @@ from navi_core.errors import CheckpointError
 from navi_core.learn import Collector, DQNLearner, train
 from navi_core.learn.events import ReplayUpdate
 from navi_core.learn.replay.prioritized import PrioritizedReplay
+from navi_core.learn.replay.q_batches import SequenceBatches, TransitionBatches
 from navi_core.learn.replay.replay_file import load_replay, save_replay
-from navi_core.learn.replay.transitions import SequenceItems, TransitionItems
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.models import load_checkpoint, load_policy
 from navi_core.policy import RewardShaper, build_policy
@@ -84,8 +84,10 @@ def test_transitions_bootstrap_from_the_observation_before_the_reset():
 
     collector._fly = watched  # what `env.step` became when the way of execution was chosen
     rollout = collected(collector)
-    items = TransitionItems(ObservationCodec((3, 16, 8)), 0.9, 1, True)
-    got = items.of(rollout, table_index(rollout.actions, learner.policy.heads.table))
+    one_step = make_config(dqn={"gamma": 0.9, "n_step": 1})
+    got = TransitionBatches(one_step, ObservationCodec((3, 16, 8)), aux=True).items(
+        rollout, table_index(rollout.actions, learner.policy.heads.table)
+    )
     truncated = 0
     for t in range(16):
         for b in range(ROWS):
@@ -109,23 +111,21 @@ def test_sequences_give_the_targets_of_a_walk_step_by_step(burn_in):
     with torch.no_grad():
         for p in target.parameters():
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
-    codec = ObservationCodec((3, 16, 8))
-    maker, tail = SequenceItems(codec, 8, burn_in), None
+    batches = SequenceBatches(config, ObservationCodec((3, 16, 8)))
     counts = []
     for _ in range(2):
         rollout = collected(collector)
-        items, tail = maker.of(rollout, table_index(rollout.actions, policy.heads.table), tail)
+        items = batches.items(rollout, table_index(rollout.actions, policy.heads.table))
         counts.append(len(items["action"]))
     assert counts == ([ROWS, 2 * ROWS] if burn_in else [2 * ROWS, 2 * ROWS])
-    from navi_core.learn.replay.q_batches import SequenceBatches
-
-    batch = SequenceBatches(config, codec).evaluate(items, policy, target)
-    obs, length, gamma = maker.observations(items), burn_in + 8, config.dqn.gamma
+    batch = batches.evaluate(items, policy, target)
+    obs, length, gamma = items["obs.0"], burn_in + 8, config.dqn.gamma
+    states = [x for name, x in items.items() if name.startswith("state.")]
     skipped = 0
     for s in range(len(obs)):
         values = []
         for net in (policy, target):
-            state, walked = tuple(x[s : s + 1] for x in SequenceItems.states(items)), []
+            state, walked = tuple(x[s : s + 1] for x in states), []
             for t in range(length + 1):
                 reported = items["aux"][s : s + 1, t]
                 _, features, state = net.step(obs[s : s + 1, t], reported, state, items["reset"][s : s + 1, t])

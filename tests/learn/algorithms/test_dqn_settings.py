@@ -7,7 +7,7 @@ import torch
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.learn.estimators.schedules import epsilons
+from navi_core.learn.estimators.noise import epsilons
 from navi_core.tasks import reference_task
 from tests.learn.algorithms.test_dqn import ROWS, fly, make_config, parts
 from tests.learn.toy_environments import FortuneEnv, PoisonEnv

@@ -13,8 +13,8 @@ from navi_core.config import GRPOConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn import GRPOLearner, train
 from navi_core.learn.algorithms.grpo import grpo_loss
-from navi_core.learn.algorithms.reference_policy import ReferencePolicy
 from navi_core.learn.algorithms.registry import build_learner
+from navi_core.learn.algorithms.rollout_learner import ReferencePolicy
 from navi_core.learn.estimators.losses import reference_kl
 from navi_core.learn.parallel import Workers
 from navi_core.learn.rollout.collector import Collector

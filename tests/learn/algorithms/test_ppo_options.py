@@ -14,9 +14,8 @@ from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.algorithms.rollout_learner import sequences_at_once
 from navi_core.learn.estimators.advantages import gae_tensors
 from navi_core.learn.estimators.losses import approximate_kl, value_loss
-from navi_core.learn.estimators.noise import uniforms
+from navi_core.learn.estimators.noise import scheduled, uniforms
 from navi_core.learn.estimators.normalisation import RewardScale
-from navi_core.learn.estimators.schedules import scheduled
 from navi_core.learn.rollout.minibatches import drawn_by_advantage, epoch_minibatches
 from tests.learn.builders import CPU, filled, same_but_for_kinks, small_config, small_parts, weights
 from tests.learn.toy_environments import MixedEndingsEnv

@@ -15,8 +15,7 @@ from navi_core.errors import ConfigError
 from navi_core.learn import DriftSmoother, free_energy
 from navi_core.learn.algorithms.q_smoothing import QSmoothing
 from navi_core.learn.callables import CALLABLES, CallableRegistry
-from navi_core.learn.estimators.drift_smoother import alpha_step_at
-from navi_core.learn.estimators.knn_kernel import compute_knn_kernel, local_structure
+from navi_core.learn.estimators.drift_smoother import alpha_step_at, compute_knn_kernel, local_structure
 from navi_core.learn.replay.q_batches import QBatch
 
 PLAIN = SmoothingConfig(enabled=True)

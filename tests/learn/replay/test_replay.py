@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn import PrioritizedReplay
-from navi_core.learn.replay.sum_tree import SumTree
+from navi_core.learn.replay.prioritized import SumTree
 
 
 def items(numbers):

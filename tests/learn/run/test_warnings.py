@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from navi_core.learn.run.warnings import changed_ids, changed_ids_warning
+from navi_core.learn.run.records import changed_ids, changed_ids_warning
 from tests.learn.run.test_train_loop import ROWS, fly, make_config
 from tests.learn.toy_environments import MixedEndingsEnv
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
-from navi_core.learn.estimators.schedules import scheduled
+from navi_core.learn.estimators.noise import scheduled
 from navi_core.presets import preset_names
 from navi_core.record import navi_home
 from navi_pipeline.definitions import defs

@@ -16,7 +16,7 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError, ServiceError
-from navi_core.learn.run.result import Progress
+from navi_core.learn.run.records import Progress
 from navi_core.service.recordings import Recording, record_session
 from navi_core.service.viewing import Digest, Feed, TrainingBroadcast
 from navi_core.service.web import listen, served_page

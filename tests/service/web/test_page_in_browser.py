@@ -13,7 +13,7 @@ import torch
 
 from navi_core.config import ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.demos import load_demonstration
-from navi_core.learn.run.result import Progress
+from navi_core.learn.run.records import Progress
 from navi_core.service.explorer import ExplorerSession, SceneChoice
 from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning

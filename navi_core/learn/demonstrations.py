@@ -1,12 +1,14 @@
-"""Demonstrations as training sequences: every episode walked from its first decision to its last.
+"""Demonstrations as training sequences, and the check that recordings match a run.
 
-`lanes` episodes are walked side by side, `bptt` decisions at a time. A lane whose episode is over takes the next one
-of the epoch's order, and its state is reset. So a sequence never crosses an episode, and each begins with the state
-that the policy has after everything before it, not with zeros.
+Every episode is walked from its first decision to its last. `lanes` episodes are walked side by side, `bptt` decisions
+at a time. A lane whose episode is over takes the next one of the epoch's order, and its state is reset. So a sequence
+never crosses an episode, and each begins with the state that the policy has after everything before it, not with zeros.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,7 @@ from torch import Tensor
 from navi_core.config import DynamicsConfig
 from navi_core.config.policy import OCCUPANCY_INPUTS
 from navi_core.demos import Dataset, Episode
-from navi_core.errors import DemoError
+from navi_core.errors import ConfigError, DemoError
 from navi_core.learn.estimators.noise import shuffled
 from navi_core.world.occupancy_memory import OccupancyMemory
 
@@ -168,3 +170,34 @@ def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float
             on = t < length
             features[at[on]] = answer.numpy()[on]
     return features
+
+
+_TOLERANCE = 1e-6
+"""Relative; files may round their numbers."""
+
+
+def require_alike(facts: Iterable[tuple[str, Any, Any]], whose: str, advice: str) -> None:
+    """Check that recordings have the settings of a run.
+
+    Args:
+        facts: Name of a setting, the run's value, that of the recordings; numbers may differ by rounding.
+        whose: Name of the recordings.
+        advice: Remedy, for the message.
+
+    Raises:
+        ConfigError: A value differs; both are named.
+    """
+    for name, here, there in facts:
+        if not _alike(here, there):
+            raise ConfigError(f"{name} is {here}, that of the {whose} {there}; {advice}")
+
+
+def _alike(here: object, there: object) -> bool:
+    if isinstance(here, list | tuple) and isinstance(there, list | tuple):
+        return len(here) == len(there) and all(map(_alike, here, there))
+    if isinstance(here, float) and isinstance(there, int | float):
+        try:
+            return math.isclose(here, there, rel_tol=_TOLERANCE)
+        except OverflowError:  # a file may hold an integer beyond all floats
+            return False
+    return bool(here == there)

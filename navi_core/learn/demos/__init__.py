@@ -1,1 +1,0 @@
-"""Demonstrations as training sequences."""
