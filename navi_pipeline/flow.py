@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import ConfigError, RunError
-from navi_pipeline.defs.corpus.assets import CompileSettings
+from navi_pipeline.defs.corpus import CompileSettings
 from navi_pipeline.defs.partitions import profile_partitions, size_partitions
-from navi_pipeline.lib.corpus.compiled_scenes import due_scenes
-from navi_pipeline.lib.corpus.scene_plan import read_plan
-from navi_pipeline.lib.orchestration.clock import Work, work_by_name
-from navi_pipeline.lib.orchestration.instance import PROCESS_TAG, process_mark
+from navi_pipeline.lib.corpus.scenes import due_scenes, read_plan
+from navi_pipeline.lib.orchestration import PROCESS_TAG, WORK, Work, process_mark
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -162,7 +160,7 @@ class Flow:
             for event in result.all_events:
                 if event.is_step_success and event.step_key in self.metadata:
                     self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
-                    spent = work_by_name().get(event.step_key, Work())
+                    spent = WORK.get(event.step_key, Work())
                     self._report(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s, {spent.cpu:.1f} CPU-s")
         return result
 

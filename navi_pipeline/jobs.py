@@ -9,8 +9,8 @@ import dagster as dg
 from pydantic import Field
 
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
+from navi_pipeline.defs.learning import POLICIES
 from navi_pipeline.defs.partitions import GPU
-from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.flow import Flow
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from navi_core.machine import resources
-from navi_pipeline.lib.orchestration import instance
-from navi_pipeline.lib.orchestration.instance import dagster_home
-from navi_pipeline.lib.records import documents
+from navi_pipeline.lib import orchestration, records
+from navi_pipeline.lib.orchestration import dagster_home
 from navi_pipeline.lib.warehouse.sql_files import sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -100,7 +99,7 @@ def test_a_checkout_without_links_serves_as_one_with_them(tmp_path: Path, monkey
         monkeypatch.delenv({"sql": "NAVI_SQL"}.get(name, name.upper()), raising=False)
         (tmp_path / name).symlink_to(ROOT / name)
         (package / name).write_text(f"../{name}", "utf-8")
-    for module in (documents, instance):
+    for module in (records, orchestration):
         monkeypatch.setattr(module, "PACKAGE", package)
     assert sql_folder() == ROOT / "sql" and dagster_home() == ROOT / "dagster_home"
 
@@ -110,7 +109,7 @@ def test_an_installation_keeps_what_dagster_remembers_in_the_navi_home(tmp_path:
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "navi"))
     (tmp_path / "package" / "dagster_home").mkdir(parents=True)
     (tmp_path / "package" / "dagster_home" / "dagster.yaml").write_text("{}", "utf-8")
-    for module in (documents, instance):
+    for module in (records, orchestration):
         monkeypatch.setattr(module, "PACKAGE", tmp_path / "package")
     assert dagster_home() == tmp_path / "navi" / "dagster"
 

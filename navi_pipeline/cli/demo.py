@@ -12,9 +12,9 @@ from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
 from navi_core.terminal import print_status
 from navi_pipeline.definitions import defs
-from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES
+from navi_pipeline.defs.corpus import DEFAULT_SCENES
 from navi_pipeline.flow import Flow
-from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing
+from navi_pipeline.lib.orchestration import dagster_home, open_instance, what_is_missing
 
 PROFILE = "demo"
 """Training profile of the demo."""

@@ -9,9 +9,15 @@ from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
 from navi_core.terminal import print_records, print_status
 from navi_pipeline.flow import Flow
-from navi_pipeline.lib.orchestration.clock import Work, now, reset_work, work_by_name
-from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing
-from navi_pipeline.lib.records.logs import BenchmarkLog
+from navi_pipeline.lib.orchestration import (
+    WORK,
+    Work,
+    dagster_home,
+    now,
+    open_instance,
+    what_is_missing,
+)
+from navi_pipeline.lib.records import BenchmarkLog
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
@@ -36,7 +42,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
     from navi_pipeline.definitions import defs
 
     os.environ["DAGSTER_HOME"] = str(home := dagster_home())
-    reset_work()
+    WORK.clear()
     with open_instance() as instance:
         flow = Flow(
             instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, report=print_status, echo=True
@@ -45,7 +51,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
         for line in what_is_missing(home):
             print_status(line)
         failed = flow.materialize_everything()
-    total, work = now() - began, work_by_name()
+    total, work = now() - began, dict(WORK)
     rest = total - sum(work.values(), Work())
     rows = _asset_rows(work, flow.metadata)
     shares = {"orchestration_share": rest.wall / total.wall, "orchestration_cpu_share": rest.cpu / total.cpu}

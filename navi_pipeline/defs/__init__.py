@@ -1,4 +1,4 @@
-"""Assets, checks and partitions, one folder per stage."""
+"""Assets, checks and partitions, one module or folder per stage."""
 
 import warnings
 

@@ -19,7 +19,7 @@ from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from navi_core.errors import RunError
-from navi_pipeline.lib.orchestration.instance import PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 
 
 class WatchedRunLauncher(DefaultRunLauncher):

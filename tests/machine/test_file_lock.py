@@ -14,7 +14,7 @@ from navi_core.machine.file_lock import is_locked, open_lock, wait_for_lock
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.studies import storage
 from navi_pipeline.lib.studies.storage import open_storage, study_folder
-from navi_pipeline.lib.training.stale_runs import runs_in_use
+from navi_pipeline.lib.training.supervised import runs_in_use
 from tests.pipeline.studies.small_studies import small_study
 
 

@@ -5,10 +5,9 @@ import pytest
 
 from navi_core.presets import load_preset
 from navi_pipeline.definitions import defs
-from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_rows, write_corpus
 from navi_pipeline.lib.corpus.demonstrations import take_recordings
-from navi_pipeline.lib.corpus.scene_plan import as_rows, plan_path, plan_scenes
-from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.corpus.scenes import as_rows, compile_source, corpus_rows, plan_path, plan_scenes, write_corpus
+from navi_pipeline.lib.records import write_document
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 FLIGHT = {"starts": 2, "max_steps": 20}

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from navi_pipeline.defs.evaluation.assets import ranked
-from navi_pipeline.defs.warehouse.assets import folded_in
+from navi_pipeline.defs.evaluation import ranked
+from navi_pipeline.defs.warehouse import folded_in
 from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
-from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.records import content_key
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.nightly.night import Night

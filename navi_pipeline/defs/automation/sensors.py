@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from navi_core.record.home import navi_home
-from navi_pipeline.defs.corpus.assets import CompileSettings
-from navi_pipeline.lib.corpus.compiled_scenes import due_scenes
-from navi_pipeline.lib.orchestration.failures import record_failure
-from navi_pipeline.lib.training.stale_runs import sweep
+from navi_pipeline.defs.corpus import CompileSettings
+from navi_pipeline.lib.corpus.scenes import due_scenes
+from navi_pipeline.lib.orchestration import record_failure
+from navi_pipeline.lib.training.supervised import sweep
 
 if TYPE_CHECKING:
-    from navi_pipeline.lib.corpus.scene_plan import SceneSource
+    from navi_pipeline.lib.corpus.scenes import SceneSource
 
 _OPEN = (
     dg.DagsterRunStatus.QUEUED,

@@ -6,10 +6,10 @@ import dagster as dg
 from pydantic import Field
 
 from navi_core.config import parse_config
-from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.partitions import GPU, size_partitions
-from navi_pipeline.lib.orchestration.clock import worked_as
-from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.orchestration import worked_as
+from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 from navi_pipeline.lib.sweeps.perform import perform_sweep
 from navi_pipeline.settings.sweeps import SweepConfig

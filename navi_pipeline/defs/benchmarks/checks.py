@@ -4,7 +4,7 @@ import dagster as dg
 
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
 from navi_pipeline.defs.partitions import size_partitions
-from navi_pipeline.lib.orchestration.clock import worked_as
+from navi_pipeline.lib.orchestration import worked_as
 from navi_pipeline.lib.sweeps.perform import read_sweep
 
 

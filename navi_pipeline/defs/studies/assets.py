@@ -5,11 +5,11 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.partitions import GPU
-from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
-from navi_pipeline.lib.orchestration.clock import worked_as
-from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.corpus.scenes import scene_paths
+from navi_pipeline.lib.orchestration import worked_as
+from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 from navi_pipeline.lib.studies.best_trial import selection_note
 from navi_pipeline.lib.studies.catalogue import find_study, over_scenes

@@ -20,10 +20,8 @@ from navi_core.errors import RunError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.presets import merge, resolve_config
 from navi_pipeline.lib.ablations.catalogue import Variant
-from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
-from navi_pipeline.lib.records.logs import BenchmarkLog
-from navi_pipeline.lib.training.stale_runs import runs_in_use, wait_for_run
-from navi_pipeline.lib.training.supervised import interruption, run_supervised
+from navi_pipeline.lib.records import BenchmarkLog, content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.training.supervised import interruption, run_supervised, runs_in_use, wait_for_run
 from navi_pipeline.lib.training.trainer_client import require_whole
 from navi_pipeline.settings.ablations import AblationConfig
 

@@ -10,8 +10,8 @@ from navi_core.config import ExpertConfig, config_hash, parse_config
 from navi_core.errors import DemoError, RunError
 from navi_core.presets import load_preset
 from navi_core.record import navi_home
-from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
-from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.corpus.scenes import read_corpus
+from navi_pipeline.lib.records import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.training.trainer_client import run_navi
 
 _TAKEN = 2

@@ -9,8 +9,7 @@ from navi_core.config import EvalConfig, config_hash
 from navi_core.errors import EvaluationError, RegistryError
 from navi_core.record import navi_home
 from navi_pipeline.lib.evaluation.scoring import SplitScenes, flown, flown_policy, own_networks_of
-from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
-from navi_pipeline.lib.records.logs import pipeline_log
+from navi_pipeline.lib.records import content_key, pipeline_folder, pipeline_log, read_document, write_document
 
 if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult

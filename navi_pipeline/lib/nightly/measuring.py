@@ -9,7 +9,7 @@ from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, open_regis
 from navi_pipeline.lib.evaluation.scoring import comparison_row, score_policy, summary_rows
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.training import night_policy
-from navi_pipeline.lib.records.logs import BenchmarkLog
+from navi_pipeline.lib.records import BenchmarkLog
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 BENCHMARK = "nightly"

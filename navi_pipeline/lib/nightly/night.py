@@ -18,8 +18,7 @@ from typing import Any, Literal
 
 from navi_core.config import config_hash, parse_config
 from navi_core.errors import ConfigError, NaviError, RunError
-from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
-from navi_pipeline.lib.records.logs import pipeline_log
+from navi_pipeline.lib.records import pipeline_folder, pipeline_log, read_document, write_document
 from navi_pipeline.settings.nightly import NightlyConfig
 
 Status = Literal["passed", "warned", "failed", "skipped"]

@@ -8,13 +8,22 @@ from typing import Any
 from navi_core.config import CompileConfig
 from navi_core.errors import NaviError, RecordError
 from navi_core.record import hardware_profile, navi_home
-from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_path, corpus_rows, read_corpus, write_corpus
-from navi_pipeline.lib.corpus.scene_plan import RESOLUTION, plan_path, plan_scenes, write_plan
+from navi_pipeline.lib.corpus.scenes import (
+    RESOLUTION,
+    compile_source,
+    corpus_path,
+    corpus_rows,
+    plan_path,
+    plan_scenes,
+    read_corpus,
+    write_corpus,
+    write_plan,
+)
 from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.nightly.initial_weights import Start, choose_start
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.settings import preset_settings
-from navi_pipeline.lib.training.stale_runs import runs_in_use
+from navi_pipeline.lib.training.supervised import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 

@@ -7,9 +7,10 @@ from typing import Any
 from navi_core.errors import RecordError
 from navi_core.record.durable import write_durably
 from navi_pipeline.lib.nightly.night import Night
-from navi_pipeline.lib.reports.charts import REWARD_PANELS, curve_charts
 from navi_pipeline.lib.reports.pages import (
+    REWARD_PANELS,
     Part,
+    curve_charts,
     markdown_table,
     reports_folder,
     section,

@@ -7,14 +7,13 @@ from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.config.learn import upgrade_train_config
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
-from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
+from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.nightly.initial_weights import ASSET
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.settings import preset_settings
 from navi_pipeline.lib.nightly.viewer import ViewerProbe
-from navi_pipeline.lib.training.monitor import Monitor
-from navi_pipeline.lib.training.stale_runs import wait_for_run
-from navi_pipeline.lib.training.trainer_client import train_in_child
+from navi_pipeline.lib.training.supervised import wait_for_run
+from navi_pipeline.lib.training.trainer_client import Monitor, train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 

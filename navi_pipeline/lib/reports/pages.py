@@ -1,13 +1,20 @@
-"""Pages and tables of reports: one self-contained HTML file each, and markdown for the metadata of assets."""
+"""Reports: self-contained HTML pages, markdown for the metadata of assets, and their charts as SVG."""
+
+from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from navi_core.errors import RecordError, printable
 from navi_core.record import navi_home
 from navi_core.record.durable import write_durably
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Part = str
 """A piece of HTML."""
@@ -114,3 +121,189 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+_COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#787774", "#337ea9", "#9f6b53")
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 300, 56, 34, 12, 12
+_INTERVAL_LEFT, _ROW, _LETTER = 200, 24, 7
+"""Left edge of intervals, height of a row, width of a letter [px]."""
+
+REWARD_PANELS = {
+    "reward_ema": "reward (smoothed)",
+    "view_gain": "area seen [m² per decision]",
+    "collision": "collision term",
+    "explained_variance": "explained variance",
+}
+"""Curves of a training: metric → label."""
+CLONING_PANELS = {"nll": "negative log-likelihood", "validation_nll": "negative log-likelihood, held-out flights"}
+"""Curves of behaviour cloning: metric → label."""
+
+Points = Sequence[tuple[float | None, float | None]]
+
+
+def line_chart(curves: Mapping[str, tuple[Sequence[float | None], Sequence[float | None]]], *, x: str, y: str) -> str:
+    """Draw lines over a common pair of axes.
+
+    Args:
+        curves: Name → x and y of its points; points that are not finite are left out.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
+
+    Returns:
+        An SVG element with a legend, or an empty text where there is nothing to draw.
+    """
+    return _frame({name: list(zip(*points, strict=True)) for name, points in curves.items()}, x, y, lines=True)
+
+
+def scatter_chart(groups: Mapping[str, Points], *, x: str, y: str) -> str:
+    """Draw (x, y) points of each named group; arguments and result as `line_chart`."""
+    return _frame(groups, x, y, lines=False)
+
+
+def curve_charts(curve: Mapping[str, Sequence[float | None]], panels: Mapping[str, str]) -> list[str]:
+    """Draw one chart for each metric that a run has.
+
+    Args:
+        curve: `step` and metrics, by step.
+        panels: Metric → label.
+    """
+    charts = [
+        line_chart({label: (curve["step"], curve[name])}, x="decisions", y=label)
+        for name, label in panels.items()
+        if name in curve
+    ]
+    return [chart for chart in charts if chart]
+
+
+def histogram_chart(values: Mapping[str, np.ndarray], *, x: str) -> str:
+    """Draw the distribution of each named array (N,) over 41 bins."""
+    import numpy as np
+
+    curves = {}
+    for name, numbers in values.items():
+        counts, edges = np.histogram(numbers, bins=41)
+        curves[name] = (((edges[:-1] + edges[1:]) / 2).tolist(), counts.tolist())
+    return line_chart(curves, x=x, y="count")
+
+
+def interval_chart(rows: Sequence[tuple[str, float, float, float]], *, label: str) -> str:
+    """Draw a value with its interval for each name, one below the other.
+
+    Args:
+        rows: Name, value, low end, high end.
+        label: Label of the values.
+
+    Returns:
+        An SVG element, or an empty text where there is nothing to draw.
+    """
+    rows = [row for row in rows if all(number is not None and math.isfinite(number) for number in row[1:])]
+    if not rows:
+        return ""
+    low, high = _range([number for row in rows for number in row[1:]])
+    height = _ROW * len(rows) + 40
+    across = _scale(low, high, _INTERVAL_LEFT, _WIDTH - 20)
+    parts = []
+    for number, (name, value, below, above) in enumerate(rows):
+        y = 20 + _ROW * number
+        parts.append(_text(_INTERVAL_LEFT - 10, y + 4, name[:28], "end"))
+        parts.append(
+            f'<line x1="{across(below):.1f}" y1="{y}" x2="{across(above):.1f}" y2="{y}" stroke="{_COLOURS[0]}" '
+            f'stroke-width="3" opacity=".45"/><circle cx="{across(value):.1f}" cy="{y}" r="5" fill="{_COLOURS[0]}"/>'
+        )
+    parts += [_text(across(tick), height - 18, f"{tick:g}", "middle") for tick in _ticks(low, high)]
+    parts.append(_text(_WIDTH - 20, height - 3, label, "end"))
+    return _svg(parts, height, label)
+
+
+def panorama_picture(observation: np.ndarray) -> bytes:
+    """Draw an observation (3, Az, El) of depth, semantic id and validity as a PNG file, forward in the middle."""
+    import io
+
+    import numpy as np
+    from matplotlib import colormaps
+    from matplotlib.image import imsave
+
+    depth, semantic, valid = (np.roll(np.asarray(channel).T, observation.shape[1] // 2, 1) for channel in observation)
+    ids = semantic.astype(int) % 20
+    images = [
+        np.where(valid[..., None] > 0, colours, 1.0)
+        for colours in (colormaps["viridis"](depth), colormaps["tab20"](ids))
+    ]
+    picture = io.BytesIO()
+    imsave(picture, np.kron(np.concatenate(images), np.ones((4, 4, 1))).clip(0.0, 1.0))
+    return picture.getvalue()
+
+
+def _frame(groups: Mapping[str, Points], x: str, y: str, *, lines: bool) -> str:
+    """Draw groups of points within a pair of axes, with a legend below."""
+    kept = {
+        name: [(float(a), float(b)) for a, b in points if a is not None and b is not None and math.isfinite(a + b)]
+        for name, points in groups.items()
+    }
+    kept = {name: points for name, points in kept.items() if points}
+    if not kept:
+        return ""
+    every = [point for points in kept.values() for point in points]
+    (low_x, high_x), (low_y, high_y) = (_range([point[axis] for point in every]) for axis in (0, 1))
+    across = _scale(low_x, high_x, _LEFT, _WIDTH - _RIGHT)
+    up = _scale(low_y, high_y, _HEIGHT - _BOTTOM, _TOP)
+    parts = []
+    for tick in _ticks(low_y, high_y):
+        at = up(tick)
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#8884"/>')
+        parts.append(_text(_LEFT - 6, at + 4, _short(tick), "end"))
+    parts += [_text(across(tick), _HEIGHT - 18, _short(tick), "middle") for tick in _ticks(low_x, high_x)]
+    parts.append(_text(_WIDTH - _RIGHT, _HEIGHT - 3, x, "end"))
+    parts.append(f'<text x="{_LEFT}" y="{_TOP - 2}" font-weight="600">{escape(y)}</text>')
+    key_x, key_y = _LEFT, _HEIGHT + 16
+    for number, (name, points) in enumerate(kept.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        if lines:
+            path = " ".join(f"{across(a):.1f},{up(b):.1f}" for a, b in points)
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        if not lines or len(points) < 25:
+            parts += [f'<circle cx="{across(a):.1f}" cy="{up(b):.1f}" r="3" fill="{colour}"/>' for a, b in points]
+        width = 24 + _LETTER * len(name)
+        if key_x > _LEFT and key_x + width > _WIDTH:
+            key_x, key_y = _LEFT, key_y + 18
+        parts.append(f'<rect x="{key_x}" y="{key_y - 8}" width="12" height="8" fill="{colour}"/>')
+        parts.append(_text(key_x + 16, key_y, name, "start"))
+        key_x += width
+    return _svg(parts, key_y + 8, y)
+
+
+def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    return lambda value: start + (value - low) / (high - low) * (end - start)
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(parts: Sequence[str], height: int, title: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}" style="width:100%;height:auto" '
+        f'font-size="12" fill="currentColor">{"".join(parts)}</svg>'
+    )
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    pad = 0.0 if low < high else abs(low) * 0.05 or 1.0
+    return low - pad, high + pad
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return four to eight round numbers between two ends."""
+    step = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 8)
+    first = math.ceil(low / step - 1e-9)
+    count = math.floor(high / step + 1e-9) - first + 1
+    return [(first + number) * step for number in range(count)]
+
+
+def _short(value: float) -> str:
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):g}{unit}"
+    return f"{value:g}"

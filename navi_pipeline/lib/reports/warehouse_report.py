@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.record import navi_home
-from navi_pipeline.lib.records.documents import read_document
-from navi_pipeline.lib.reports.charts import interval_chart, line_chart
-from navi_pipeline.lib.reports.pages import Part, reports_folder, section, table_part, text_part, write_page
+from navi_pipeline.lib.records import read_document
+from navi_pipeline.lib.reports.pages import (
+    Part,
+    interval_chart,
+    line_chart,
+    reports_folder,
+    section,
+    table_part,
+    text_part,
+    write_page,
+)
 from navi_pipeline.lib.warehouse.database import records
 from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse

@@ -7,7 +7,7 @@ from typing import Any
 from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.presets import merge, read_config_file
-from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.records import content_key
 from navi_pipeline.settings.studies import StudyConfig
 
 _FLIGHT = {

@@ -7,8 +7,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from navi_pipeline.lib.reports.charts import line_chart, scatter_chart
-from navi_pipeline.lib.reports.pages import Part, reports_folder, section, table_part, text_part, write_page
+from navi_pipeline.lib.reports.pages import (
+    Part,
+    line_chart,
+    reports_folder,
+    scatter_chart,
+    section,
+    table_part,
+    text_part,
+    write_page,
+)
 from navi_pipeline.lib.studies.best_trial import selection_note, trials_compared
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import config_hash
 from navi_core.errors import ConfigError
-from navi_pipeline.lib.records.logs import pipeline_log
+from navi_pipeline.lib.records import pipeline_log
 from navi_pipeline.lib.studies.spaces import search_space, trial_config
 from navi_pipeline.lib.studies.trial_queue import TrialQueue, constraint_values, is_feasible, number_of
 

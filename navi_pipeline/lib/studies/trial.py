@@ -15,8 +15,7 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.studies.curve import RunCurve
 from navi_pipeline.lib.studies.spaces import draw, search_space, trial_config
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue
-from navi_pipeline.lib.training.stale_runs import runs_in_use, wait_for_run
-from navi_pipeline.lib.training.supervised import disk_is_full
+from navi_pipeline.lib.training.supervised import disk_is_full, runs_in_use, wait_for_run
 from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
 from navi_pipeline.settings.studies import ObjectiveConfig, StudyConfig
 

@@ -16,9 +16,8 @@ from typing import Any
 from navi_core.errors import RunError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import hardware_profile
-from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
-from navi_pipeline.lib.records.logs import BenchmarkLog
-from navi_pipeline.lib.records.logs import Outcome as Status
+from navi_pipeline.lib.records import BenchmarkLog, content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.records import Outcome as Status
 from navi_pipeline.lib.training.supervised import interruption, run_supervised
 from navi_pipeline.settings.sweeps import SweepConfig
 

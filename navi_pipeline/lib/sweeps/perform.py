@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RunError
-from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
-from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
-from navi_pipeline.lib.reports.charts import interval_chart, line_chart
-from navi_pipeline.lib.reports.pages import reports_folder, table_part, text_part, write_page
+from navi_pipeline.lib.corpus.scenes import read_corpus
+from navi_pipeline.lib.records import pipeline_folder, read_document, write_document
+from navi_pipeline.lib.reports.pages import (
+    interval_chart,
+    line_chart,
+    reports_folder,
+    table_part,
+    text_part,
+    write_page,
+)
 from navi_pipeline.lib.sweeps.catalogue import Scenery, Sweep, find_sweep
 from navi_pipeline.lib.sweeps.cells import Outcome, run_cells
 from navi_pipeline.lib.sweeps.summary import INCUMBENT, Verdict, core_verdicts, level_rows

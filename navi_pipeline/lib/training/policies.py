@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, RecordError, RunError
 from navi_core.presets import resolve_config
-from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
 from navi_pipeline.lib.corpus.demonstrations import read_demonstrations
-from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
+from navi_pipeline.lib.corpus.scenes import scene_paths
+from navi_pipeline.lib.records import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.training.trainer_client import require_whole, train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 

@@ -1,4 +1,7 @@
-"""The outbox of a home: segments that wait, those that were folded in, and those that were refused."""
+"""The outbox of a home: segments that wait, those that were folded in, and those that were refused.
+
+A row replaces the one of the same natural key; the last written wins.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,214 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, sweep_left
+from navi_core.record.metric_log import NATURAL_KEYS, RUN_TABLES
 from navi_pipeline.lib.warehouse.database import open_database
-from navi_pipeline.lib.warehouse.folding import fold_segments, table_columns
 from navi_pipeline.lib.warehouse.segments import Segment, read_segment
 
 if TYPE_CHECKING:
     import duckdb
+    import numpy as np
+    import pandas
+
+    from navi_pipeline.lib.warehouse.segments import Segment
+
+Part = tuple[int, Any, bool]
+"""Rows, their values or the value that they share, and whether it is shared."""
+
+
+def table_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
+    """Return table → column → DuckDB type, of the tables that rows may go to."""
+    rows = connection.execute(
+        "select table_name, column_name, data_type from duckdb_columns() "
+        "where schema_name = 'main' and not internal order by table_name, column_index"
+    ).fetchall()
+    found: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        if table in NATURAL_KEYS:
+            found.setdefault(table, {})[column] = kind
+    return found
+
+
+def fold_segments(
+    connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment], columns: dict[str, dict[str, str]]
+) -> None:
+    """Put the rows of `segments` into their tables, within the caller's transaction.
+
+    Args:
+        connection: The writer's connection.
+        segments: In the order of writing.
+        columns: What `table_columns` returned.
+
+    Raises:
+        RecordError: The database took another number of rows than it was given.
+    """
+    waiting: dict[str, list[Segment]] = {}
+    for segment in segments:
+        if segment.table is not None:
+            waiting.setdefault(segment.table, []).append(segment)
+            continue
+        # What was written before the mark goes in first, so that the mark can drop it.
+        _fold_tables(connection, waiting, columns)
+        waiting = {}
+        for table in RUN_TABLES:
+            connection.execute(f"delete from {table} where run_id = ?", [segment.run_id])
+    _fold_tables(connection, waiting, columns)
+    _note(connection, segments)
+
+
+def replace_rows(connection: duckdb.DuckDBPyConnection, table: str, source: str, order: str) -> int:
+    """Replace the rows of `table` that `source` has by key, and add the others.
+
+    Args:
+        connection: The writer's connection.
+        table: A table of `NATURAL_KEYS`.
+        source: A relation with the table's columns and types.
+        order: Expression by which the last of several rows of one key wins.
+
+    Returns:
+        Rows written.
+
+    Raises:
+        RecordError: The database took another number of rows than it was given.
+    """
+    key = NATURAL_KEYS[table]
+    names = ", ".join(key)
+    connection.execute(
+        f"create or replace temp table newest as select * from {source} "
+        f"qualify row_number() over (partition by {names} order by {order} desc) = 1"
+    )
+    same = " and ".join(f"{table}.{name} = newest.{name}" for name in key)
+    connection.execute(f"delete from {table} using newest where {same}")
+    wanted = _number(connection, "select count(*) from newest")
+    columns = ", ".join(name for name, *_ in connection.execute(f"describe {table}").fetchall())
+    done = _number(connection, f"insert into {table} by name select {columns} from newest")
+    connection.execute("drop table newest")
+    if done != wanted:
+        raise RecordError(f"{table}: {wanted} rows were sent, the database took {done}")
+    return done
+
+
+def _fold_tables(
+    connection: duckdb.DuckDBPyConnection, waiting: dict[str, list[Segment]], columns: dict[str, dict[str, str]]
+) -> None:
+    import numpy as np
+    import pandas
+
+    for table, segments in waiting.items():
+        kinds = columns[table]
+        arrays: dict[str, Any] = {}
+        for name, kind in kinds.items():
+            shared = [name in segment.shared for segment in segments]
+            parts = [
+                (segment.count, segment.shared[name] if same else segment.columns[name], same)
+                for segment, same in zip(segments, shared, strict=True)
+            ]
+            arrays[name] = _array(parts, kind)
+        arrays["sent"] = np.arange(sum(segment.count for segment in segments))
+        connection.register("incoming", pandas.DataFrame(arrays, copy=False))
+        # Texts arrive as enumerations; one that is cast to JSON directly would become a JSON string.
+        casts = ", ".join(
+            f"cast({f'cast({name} as varchar)' if kind == 'JSON' else name} as {kind}) as {name}"
+            for name, kind in kinds.items()
+        )
+        replace_rows(connection, table, f"(select {casts}, sent from incoming)", "sent")
+        connection.unregister("incoming")
+
+
+def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
+    """Write down which segments were folded in."""
+    import pandas
+
+    now = datetime.now(UTC).replace(tzinfo=None)
+    rows = [(s.name, s.table, s.run_id, s.count, s.sha256, s.created_at, now) for s in segments]
+    names = ("name", "table_name", "run_id", "row_count", "sha256", "created_at", "ingested_at")
+    kinds = ("VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "VARCHAR", "TIMESTAMP", "TIMESTAMP")
+    arrays = {
+        name: _array([(len(rows), list(values), False)], kind)
+        for name, kind, values in zip(names, kinds, zip(*rows, strict=True), strict=True)
+    }
+    connection.register("noted", pandas.DataFrame(arrays))
+    connection.execute("insert into segments by name select * from noted")
+    connection.unregister("noted")
+
+
+def _array(parts: Sequence[Part], kind: str) -> np.ndarray | pandas.Categorical:
+    """Return one column as DuckDB reads it fastest without losing anything."""
+    import numpy as np
+
+    if kind in ("VARCHAR", "JSON"):
+        return _texts(parts)
+    if kind == "TIMESTAMP":
+        return np.concatenate([_moments(part) for part in parts])
+    if any(value is None if same else None in value for _, value, same in parts):
+        # Object columns keep integers whole beside missing ones.
+        return _objects(parts)
+    if kind == "BIGINT":
+        return np.concatenate([_filled(part, "int64") for part in parts])
+    if kind == "DOUBLE":
+        numbers = np.concatenate([_filled(part, "float64") for part in parts])
+        # pandas and DuckDB take NaN for a missing number; as text it stays what it is.
+        return _objects(parts) if np.isnan(numbers).any() else numbers
+    return _objects(parts)
+
+
+def _texts(parts: Sequence[Part]) -> pandas.Categorical:
+    import numpy as np
+    import pandas
+
+    index: dict[str, int] = {}
+    codes = np.empty(sum(count for count, _, _ in parts), dtype=np.int32)
+    first = 0
+    for count, value, same in parts:
+        if same:
+            codes[first : first + count] = -1 if value is None else index.setdefault(value, len(index))
+        else:
+            codes[first : first + count] = [-1 if v is None else index.setdefault(v, len(index)) for v in value]
+        first += count
+    return pandas.Categorical.from_codes(codes, categories=pandas.Index(list(index), dtype=object), validate=False)
+
+
+def _filled(part: Part, dtype: str) -> np.ndarray:
+    import numpy as np
+
+    count, value, same = part
+    return np.full(count, value, dtype) if same else np.array(value, dtype)
+
+
+def _moments(part: Part) -> np.ndarray:
+    import numpy as np
+
+    # Rows of one call share their moment, and a conversion costs more than looking it up.
+    count, value, same = part
+    values = [value] if same else value
+    known = {moment: np.datetime64(moment, "us").astype(np.int64).item() for moment in set(values)}
+    codes = np.array([known[moment] for moment in values], dtype=np.int64)
+    return (np.repeat(codes, count) if same else codes).view("datetime64[us]")
+
+
+def _objects(parts: Sequence[Part]) -> np.ndarray:
+    import numpy as np
+
+    values = np.empty(sum(count for count, _, _ in parts), dtype=object)
+    values[:] = [repr(value) if isinstance(value, float) else value for value in _each(parts)]
+    return values
+
+
+def _each(parts: Sequence[Part]) -> Iterator[Any]:
+    for count, value, same in parts:
+        yield from (value for _ in range(count)) if same else value
+
+
+def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
+    row = connection.execute(sql).fetchone()
+    return int(row[0]) if row is not None else 0
+
 
 _BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
 """Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""

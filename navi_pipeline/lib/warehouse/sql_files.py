@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import RecordError
-from navi_pipeline.lib.records.documents import shipped_folder
+from navi_pipeline.lib.records import shipped_folder
 
 if TYPE_CHECKING:
     import duckdb

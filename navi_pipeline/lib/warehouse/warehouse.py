@@ -30,9 +30,15 @@ from navi_core.machine.file_lock import NO_WRITE_ACCESS, open_lock, try_lock
 from navi_core.record.home import navi_home
 from navi_core.record.metric_log import NATURAL_KEYS
 from navi_pipeline.lib.warehouse.archive import Archive, count_rows, last_migration, thin
-from navi_pipeline.lib.warehouse.database import open_database, remedy
+from navi_pipeline.lib.warehouse.database import (
+    is_current,
+    open_database,
+    open_snapshot,
+    publish,
+    remedy,
+    write_ahead_log,
+)
 from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox, folding_order
-from navi_pipeline.lib.warehouse.snapshot import is_current, open_snapshot, publish, write_ahead_log
 from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError, apply_sql, require_known, sql_folder, sql_hash
 
 if TYPE_CHECKING:
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
     import pandas
 
 _log = logging.getLogger(__name__)
+_REBUILD = "`navi query --rebuild` makes it anew from the archive and outbox/done"
 
 
 class ReadOnlyWarehouseError(RecordError):
@@ -165,7 +172,7 @@ class Warehouse:
     def publish(self) -> None:
         """Give the readers the database as it is now; needed after a change that no ingest made."""
         with self._locked():
-            self._publish()
+            publish(self.database, self.snapshot)
 
     def probe(self) -> None:
         """Ask the readers' snapshot the smallest question, after mending it where that is possible.
@@ -262,12 +269,13 @@ class Warehouse:
             except (duckdb.Error, RecordError) as error:
                 _log.warning("the readers' snapshot is made anew: %s", error)
             if self.database.exists():
-                self._publish()
+                publish(self.database, self.snapshot)
             try:
                 return open_snapshot(self.snapshot)
             except (duckdb.Error, RecordError) as error:
-                way = remedy(error, "`navi query --rebuild` makes it anew from the archive and outbox/done")
-                raise RecordError(f"the snapshot {self.snapshot} cannot be read: {error}; {way}") from error
+                raise RecordError(
+                    f"the snapshot {self.snapshot} cannot be read: {error}; {remedy(error, _REBUILD)}"
+                ) from error
 
     @contextmanager
     def _locked(self, name: str = "ingest.lock") -> Iterator[None]:
@@ -309,10 +317,9 @@ class Warehouse:
                 self._segments.fold(connection, files, report)
                 connection.execute("checkpoint")
         except duckdb.Error as error:
-            way = remedy(error, "`navi query --rebuild` makes it anew from the archive and outbox/done")
-            raise RecordError(f"the warehouse {self.database} failed: {error}; {way}") from error
+            raise RecordError(f"the warehouse {self.database} failed: {error}; {remedy(error, _REBUILD)}") from error
         self._stamp.write_text(wanted)
-        self._publish()
+        publish(self.database, self.snapshot)
         return report
 
     def _read_back(
@@ -371,8 +378,9 @@ class Warehouse:
             with open_database(fresh) as connection:
                 self._segments.fold(connection, files, report)
         except duckdb.Error as error:
-            way = remedy(error, "the former database is as it was")
-            raise RecordError(f"the warehouse {fresh} failed: {error}; {way}") from error
+            raise RecordError(
+                f"the warehouse {fresh} failed: {error}; {remedy(error, 'the former database is as it was')}"
+            ) from error
         # Its views are those of when it was made.
         self._stamp.unlink(missing_ok=True)
         write_ahead_log(self.database).unlink(missing_ok=True)
@@ -393,6 +401,3 @@ class Warehouse:
                 return self.archive.restore(connection, generation)
         except duckdb.Error as error:
             raise RecordError(f"the archive {self.archive.folder} cannot be read: {error}") from error
-
-    def _publish(self) -> None:
-        publish(self.database, self.snapshot)

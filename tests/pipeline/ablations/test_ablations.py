@@ -25,9 +25,9 @@ from navi_pipeline.lib.ablations import cell, perform
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
 from navi_pipeline.lib.ablations.perform import perform_ablation
-from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.reports.warehouse_report import run_report
-from navi_pipeline.lib.training.stale_runs import runs_in_use
+from navi_pipeline.lib.training.supervised import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings.ablations import AblationConfig
 from tests.evaluate.conftest import made_result
@@ -219,7 +219,7 @@ def test_a_cells_process_that_is_told_to_end_ends_its_command_first(tmp_path):
 
 
 def test_a_cell_whose_run_another_process_holds_has_no_outcome(monkeypatch):
-    monkeypatch.setattr("navi_pipeline.lib.training.stale_runs.LOCK_PATIENCE", 0.3)
+    monkeypatch.setattr("navi_pipeline.lib.training.supervised.LOCK_PATIENCE", 0.3)
     base, config = VARIANTS[BASE], resolved(VARIANTS[BASE], TINY)
     key = _key(base, TINY, 0)
     with (

@@ -6,9 +6,16 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import RecordError, SceneError, SceneTooLargeError
 from navi_core.scenes import compiler
-from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_rows, read_corpus, unchanged
-from navi_pipeline.lib.corpus.scene_plan import as_rows, plan_path, plan_scenes
-from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.corpus.scenes import (
+    as_rows,
+    compile_source,
+    corpus_rows,
+    plan_path,
+    plan_scenes,
+    read_corpus,
+    unchanged,
+)
+from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.pipeline.corpus.test_corpus_stage import BOX, COUNTS, materializations, run
 

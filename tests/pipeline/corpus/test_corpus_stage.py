@@ -10,18 +10,18 @@ from navi_core.errors import SceneError
 from navi_core.evaluate import build_course
 from navi_core.scenes import compile_to_file, load_gmdag
 from navi_pipeline.definitions import defs
-from navi_pipeline.defs.corpus.checks import corpus_is_split_by_scene
-from navi_pipeline.lib.corpus import compiled_scenes as compiled
-from navi_pipeline.lib.corpus.compiled_scenes import (
+from navi_pipeline.defs.corpus import corpus_is_split_by_scene
+from navi_pipeline.lib.corpus import scenes as compiled
+from navi_pipeline.lib.corpus.scenes import (
     compile_source,
     corpus_path,
+    plan_scenes,
     read_corpus,
     scene_card,
     scene_paths,
     unchanged,
 )
-from navi_pipeline.lib.corpus.scene_plan import plan_scenes
-from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
+from navi_pipeline.lib.records import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

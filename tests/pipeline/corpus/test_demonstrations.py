@@ -10,7 +10,7 @@ import pytest
 from navi_core.demos import Demonstration, load_dataset, save_demonstration, write_index
 from navi_core.errors import DemoError, RecordError
 from navi_core.record import navi_home
-from navi_pipeline.defs.demonstrations.checks import recordings_are_good
+from navi_pipeline.defs.demonstrations import recordings_are_good
 from navi_pipeline.lib.corpus.demonstrations import (
     _path,
     action_statistics,
@@ -18,7 +18,7 @@ from navi_pipeline.lib.corpus.demonstrations import (
     gather_demonstrations,
     take_recordings,
 )
-from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.records import write_document
 
 
 def recording(seed, azimuth=64, elevation=16):

@@ -5,7 +5,7 @@ import pytest
 from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.errors import RunError
 from navi_core.record import navi_home
-from navi_pipeline.lib.corpus.compiled_scenes import write_corpus
+from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.nightly import training
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.training import bounded_training, resume_proof

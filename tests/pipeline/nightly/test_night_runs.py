@@ -16,7 +16,7 @@ from navi_pipeline.lib.nightly import stages
 from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, night_name, read_night
 from navi_pipeline.lib.nightly.stages import run_night
 from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
-from navi_pipeline.lib.orchestration.failures import record_failure
+from navi_pipeline.lib.orchestration import record_failure
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings.nightly import NightlyConfig
 
@@ -175,7 +175,7 @@ def test_a_stage_that_breaks_has_its_summary_and_is_repeated(works, instance):
 
 
 def test_a_night_tells_dagster_which_assets_it_has_renewed(works, instance, monkeypatch):
-    monkeypatch.setattr("navi_pipeline.defs.evaluation.assets.ranking", lambda: [])
+    monkeypatch.setattr("navi_pipeline.defs.evaluation.ranking", lambda: [])
     result = launch(instance)
     made = {e.materialization.asset_key.to_user_string(): e.materialization
             for e in result.all_events if e.is_step_materialization}  # fmt: skip

@@ -9,7 +9,7 @@ from navi_core.models import CheckpointState, Registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.presets import resolve_config
 from navi_core.record import navi_home
-from navi_pipeline.lib.corpus.compiled_scenes import write_corpus
+from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.nightly.night import Night
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.settings import nightly_config

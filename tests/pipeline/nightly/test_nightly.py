@@ -18,8 +18,8 @@ from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.settings import nightly_config, preset_settings
 from navi_pipeline.lib.nightly.summary import write_summary
 from navi_pipeline.lib.nightly.training import night_settings
-from navi_pipeline.lib.records.logs import BenchmarkLog
-from navi_pipeline.lib.training.monitor import Monitor
+from navi_pipeline.lib.records import BenchmarkLog
+from navi_pipeline.lib.training.trainer_client import Monitor
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings.nightly import NightlyConfig
 

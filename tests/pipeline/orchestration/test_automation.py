@@ -16,14 +16,21 @@ from navi_core.scenes.compiler import output_path
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation import nights
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
-from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES, CompileSettings, scene_sources
-from navi_pipeline.lib.corpus.compiled_scenes import _key, due_scenes
-from navi_pipeline.lib.corpus.scene_plan import SceneSource, as_rows, plan_path, plan_settings, read_plan, write_plan
+from navi_pipeline.defs.corpus import DEFAULT_SCENES, CompileSettings, scene_sources
+from navi_pipeline.lib.corpus.scenes import (
+    SceneSource,
+    _key,
+    as_rows,
+    due_scenes,
+    plan_path,
+    plan_settings,
+    read_plan,
+    write_plan,
+)
 from navi_pipeline.lib.nightly.settings import nightly_config
-from navi_pipeline.lib.orchestration.failures import record_failure
-from navi_pipeline.lib.records.documents import pipeline_folder, write_document
-from navi_pipeline.lib.records.logs import pipeline_log
-from navi_pipeline.lib.training.stale_runs import sweep
+from navi_pipeline.lib.orchestration import record_failure
+from navi_pipeline.lib.records import pipeline_folder, pipeline_log, write_document
+from navi_pipeline.lib.training.supervised import sweep
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 CONFIG = CompileSettings().compile_config()

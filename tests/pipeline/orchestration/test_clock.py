@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from navi_pipeline.lib.orchestration.clock import Work, now, reset_work, work_by_name, worked, worked_as
+from navi_pipeline.lib.orchestration import WORK, Work, now, worked, worked_as
 
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    reset_work()
+    WORK.clear()
     yield
-    reset_work()
+    WORK.clear()
 
 
 def test_calls_of_a_function_add_up_also_where_it_fails():
@@ -25,8 +25,8 @@ def test_calls_of_a_function_add_up_also_where_it_fails():
     assert asset(0.02) == 50.0
     with pytest.raises(ZeroDivisionError):
         asset(0.0)
-    (name,) = work_by_name()
-    assert name == "asset" and 0.02 <= work_by_name()["asset"].wall < 1.0
+    (name,) = WORK
+    assert name == "asset" and 0.02 <= WORK["asset"].wall < 1.0
     assert list(inspect.signature(asset).parameters) == ["seconds"] and asset.__doc__ == "Sleep."
 
 
@@ -35,5 +35,5 @@ def test_what_is_not_in_a_block_is_not_counted():
     with worked_as("inside"):
         sum(range(200_000))
     time.sleep(0.02)
-    rest = (now() - began) - work_by_name()["inside"]
+    rest = (now() - began) - WORK["inside"]
     assert rest.wall >= 0.02 and Work(1.0, 2.0) + Work(0.5, 0.5) == Work(1.5, 2.5)

@@ -13,7 +13,7 @@ from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
 from navi_pipeline.flow import Flow
 from navi_pipeline.jobs import PROFILE_ASSETS
-from navi_pipeline.lib.corpus.compiled_scenes import write_corpus
+from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.studies.catalogue import STUDIES
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 from navi_pipeline.lib.training.policies import ALGORITHMS, train_policy

@@ -3,10 +3,10 @@
 import pytest
 
 from navi_core.errors import ConfigError
-from navi_pipeline.defs.corpus.assets import CompileSettings
-from navi_pipeline.defs.evaluation.assets import EvaluationSettings
+from navi_pipeline.defs.corpus import CompileSettings
+from navi_pipeline.defs.evaluation import EvaluationSettings
 from navi_pipeline.lib.corpus.demonstrations import expert_config
-from navi_pipeline.lib.corpus.scene_plan import plan_scenes
+from navi_pipeline.lib.corpus.scenes import plan_scenes
 
 
 @pytest.mark.parametrize(

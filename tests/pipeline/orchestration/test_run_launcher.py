@@ -21,7 +21,7 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from navi_core.errors import RunError
-from navi_pipeline.lib.orchestration.instance import PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 
 SETTINGS = Path(__file__).resolve().parents[3] / "dagster_home" / "dagster.yaml"
 HERE = {PROCESS_TAG: f"{platform.node()} 1"}

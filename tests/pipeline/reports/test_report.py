@@ -7,8 +7,7 @@ import re
 import pytest
 
 from navi_core.record import MetricLog, navi_home, outbox_path
-from navi_pipeline.lib.reports.charts import interval_chart, line_chart
-from navi_pipeline.lib.reports.pages import embedded_picture
+from navi_pipeline.lib.reports.pages import embedded_picture, interval_chart, line_chart
 from navi_pipeline.lib.reports.warehouse_report import run_report
 
 

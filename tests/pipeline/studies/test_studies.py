@@ -402,7 +402,7 @@ def test_a_trial_whose_trainer_somebody_always_ends_has_failed_in_the_end():
 
 @pytest.mark.parametrize("reason", [HINDERED, INTERRUPTED])
 def test_a_trial_whose_run_stays_held_is_left_without_training(monkeypatch, reason):
-    monkeypatch.setattr("navi_pipeline.lib.training.stale_runs.LOCK_PATIENCE", 0.3)
+    monkeypatch.setattr("navi_pipeline.lib.training.supervised.LOCK_PATIENCE", 0.3)
     config = small_study(trials=1)
     with TrialQueue(config) as queue:
         trial = queue.claim()

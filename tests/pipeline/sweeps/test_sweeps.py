@@ -7,8 +7,8 @@ import pytest
 
 from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RecordError, RunError
-from navi_pipeline.lib.corpus.compiled_scenes import corpus_path
-from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.corpus.scenes import corpus_path
+from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.sweeps import cells as cells_module
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS, find_sweep
 from navi_pipeline.lib.sweeps.cells import Cell, Outcome, read_train, run_cells

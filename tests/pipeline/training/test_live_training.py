@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from navi_pipeline.lib.reports.live_training import LiveTraining
+from navi_pipeline.lib.training.training_step import LiveTraining
 
 PARTITIONS = dg.StaticPartitionsDefinition(["quick"])
 LINE = "17:00:01 ppo_policy/quick: step {:,}/10,000  reward_ema +0.25{}  kl 0.0101  ev 0.50  steps/s 1,250"
@@ -72,7 +72,7 @@ def test_a_line_without_progress_and_one_within_the_interval_tell_nothing():
 def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "navi_pipeline.lib.reports.live_training.curve_charts", lambda curve, panels: drawn.append(curve) or []
+        "navi_pipeline.lib.training.training_step.curve_charts", lambda curve, panels: drawn.append(curve) or []
     )
     observations([LINE.format(n, 0) for n in range(1, 3001)], interval=0.0)
     steps = list(drawn[-1]["step"])
@@ -84,7 +84,7 @@ def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
 def ticking(monkeypatch, minutes):
     """Yield a line every ten seconds of a clock that is not waited for."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("navi_pipeline.lib.reports.live_training.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("navi_pipeline.lib.training.training_step.time", SimpleNamespace(monotonic=lambda: clock.now))
 
     def lines():
         for number in range(1, 6 * minutes + 1):

@@ -16,8 +16,7 @@ import pytest
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.machine import resources
-from navi_pipeline.lib.training.ray_jobs import _environment
-from navi_pipeline.lib.training.trainer_client import run_navi, train_in_child
+from navi_pipeline.lib.training.trainer_client import _environment, run_navi, train_in_child
 
 SMALL = {
     "task": "cart_pole",

@@ -18,8 +18,7 @@ from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import RunError
 from navi_core.presets import load_preset
 from navi_core.record import navi_home
-from navi_pipeline.lib.training.stale_runs import orphaned_trainers, runs_in_use, sweep
-from navi_pipeline.lib.training.supervised import SUPERVISOR
+from navi_pipeline.lib.training.supervised import SUPERVISOR, orphaned_trainers, runs_in_use, sweep
 from navi_pipeline.lib.training.trainer_client import train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 

@@ -3,7 +3,7 @@
 import pytest
 
 from navi_core.errors import RecordError
-from navi_pipeline.lib.records.logs import BenchmarkLog
+from navi_pipeline.lib.records import BenchmarkLog
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 

@@ -9,7 +9,7 @@ from navi_core.config import NOISY_SENSOR, CompileConfig, EvalConfig, config_has
 from navi_core.evaluate import compare, evaluate, record_comparison, record_evaluation
 from navi_core.record import MetricLog, outbox_path
 from navi_core.scenes import compile_mesh, generate_scene
-from navi_pipeline.lib.evaluation.baselines import ranking
+from navi_pipeline.lib.evaluation.scoring import ranking
 from navi_pipeline.lib.reports.warehouse_report import run_report
 from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse

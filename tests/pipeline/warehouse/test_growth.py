@@ -4,8 +4,8 @@ import pytest
 
 from navi_core.record import MetricLog
 from navi_core.record.metric_log import UNINDEXED_TABLES
-from navi_pipeline.defs.warehouse.checks import every_row_counts_once
-from navi_pipeline.lib.evaluation.baselines import worth_drawing
+from navi_pipeline.defs.warehouse import every_row_counts_once
+from navi_pipeline.lib.evaluation.scoring import worth_drawing
 from navi_pipeline.lib.warehouse.database import count_duplicate_keys, open_database
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 

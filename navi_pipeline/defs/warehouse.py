@@ -1,18 +1,20 @@
-"""Warehouse asset: all rows of all stages."""
+"""Warehouse: all rows of all stages; asset and checks."""
 
 from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
 
+from navi_core.record.metric_log import UNINDEXED_TABLES
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
-from navi_pipeline.defs.corpus.assets import OWNERS
-from navi_pipeline.defs.evaluation.assets import leaderboard
-from navi_pipeline.defs.promotion.assets import promoted_model
+from navi_pipeline.defs.corpus import OWNERS
+from navi_pipeline.defs.evaluation import leaderboard
+from navi_pipeline.defs.promotion import promoted_model
 from navi_pipeline.defs.studies.assets import study
-from navi_pipeline.lib.orchestration.clock import worked
-from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.orchestration import worked
+from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table
+from navi_pipeline.lib.warehouse.database import count_duplicate_keys
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
@@ -55,3 +57,25 @@ def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
         "database": dg.MetadataValue.path(str(store.snapshot)),
     }
     return metadata, content_key(counts)
+
+
+@dg.asset_check(asset=warehouse, description="No segment was refused.")
+@worked
+def nothing_in_quarantine() -> dg.AssetCheckResult:
+    """Look into the quarantine."""
+    names = sorted(path.name for path in Warehouse().quarantine.glob("*.ndjson"))
+    return dg.AssetCheckResult(
+        passed=not names,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=", ".join(names[:5]) or "nothing there",
+        metadata={"segments": len(names)},
+    )
+
+
+@dg.asset_check(asset=warehouse, description="No two rows of metrics or stage timings share their natural key.")
+@worked
+def every_row_counts_once() -> dg.AssetCheckResult:
+    """Count the keys of the tables that the writer alone keeps unique."""
+    with Warehouse().reader() as ask:
+        doubled = {table: count_duplicate_keys(ask, table) for table in UNINDEXED_TABLES}
+    return dg.AssetCheckResult(passed=not any(doubled.values()), metadata=doubled)

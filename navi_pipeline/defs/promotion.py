@@ -1,16 +1,17 @@
-"""Promotion asset: the champion after a challenge."""
+"""Promotion: the champion after a challenge; asset and check."""
 
 from typing import Any
 
 import dagster as dg
 
-from navi_pipeline.defs.corpus.assets import OWNERS
-from navi_pipeline.defs.evaluation.assets import EvaluationSettings, policy_evaluation
+from navi_core.errors import NaviError
+from navi_pipeline.defs.corpus import OWNERS
+from navi_pipeline.defs.evaluation import EvaluationSettings, policy_evaluation
+from navi_pipeline.defs.learning import POLICIES
 from navi_pipeline.defs.partitions import profile_partitions
-from navi_pipeline.defs.training.assets import POLICIES
-from navi_pipeline.lib.evaluation.promotions import challenge, lineage_of, open_registry
-from navi_pipeline.lib.orchestration.clock import worked
-from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, lineage_of, open_registry
+from navi_pipeline.lib.orchestration import worked
+from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table
 from navi_pipeline.lib.training.policies import read_policy
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -52,3 +53,21 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
             metadata[name] = 100 * float(decision[share])
     champion = next((row["weights_hash"] for row in models if row["version"] == decision["champion"]), None)
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(champion)))
+
+
+@dg.asset_check(
+    asset=promoted_model,
+    partitions_def=profile_partitions,
+    description="The champion's checkpoint is whole and loads.",
+)
+@worked
+def champion_loads() -> dg.AssetCheckResult:
+    """Resolve and load the champion."""
+    from navi_core.models import load_checkpoint
+
+    try:
+        champion = open_registry().resolve(ALIAS)
+        checkpoint = load_checkpoint(champion.path)
+    except NaviError as error:
+        return dg.AssetCheckResult(passed=False, description=str(error))
+    return dg.AssetCheckResult(passed=True, metadata={"version": champion.version, "step": checkpoint.step_id})

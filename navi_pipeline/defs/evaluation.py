@@ -1,29 +1,32 @@
-"""Evaluation assets: policies and scripted pilots on held-out scenes, and the leaderboard."""
+"""Evaluation: policies and pilots on held-out scenes, the leaderboard, and the gates before a promotion."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from navi_core.config import EvalConfig, parse_config
-from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_core.config import BASELINES, EvalConfig, parse_config
+from navi_pipeline.defs.corpus import OWNERS, corpus
+from navi_pipeline.defs.learning import POLICIES, bc_policy
 from navi_pipeline.defs.partitions import profile_partitions
-from navi_pipeline.defs.pretraining.assets import bc_policy
-from navi_pipeline.defs.training.assets import POLICIES
-from navi_pipeline.lib.evaluation.baselines import fly_baselines, ranking, worth_drawing
 from navi_pipeline.lib.evaluation.scoring import (
     PILOTS,
     SplitScenes,
     flown_policy,
+    fly_baselines,
+    ranking,
+    read_baselines,
+    read_verdict,
     result_row,
     score_policy,
     summary_rows,
+    worth_drawing,
     write_verdict,
 )
-from navi_pipeline.lib.orchestration.clock import worked
-from navi_pipeline.lib.records.documents import content_key
-from navi_pipeline.lib.reports.charts import interval_chart, scatter_chart
-from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
+from navi_pipeline.lib.orchestration import worked
+from navi_pipeline.lib.records import content_key
+from navi_pipeline.lib.reports.pages import embedded_charts, interval_chart, markdown_table, scatter_chart
 from navi_pipeline.lib.training.policies import known_policies, policy_name, read_policy
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -163,3 +166,82 @@ def ranked() -> tuple[dict[str, Any], str]:
         "safety": dg.MetadataValue.md(embedded_charts([drawn], "coverage and collisions")),
     }
     return metadata, content_key([[row["subject"], row["c_vis_auc_percent"]] for row in rows])
+
+
+def _comparison(context: dg.AssetCheckExecutionContext, pilot: str, metric: str) -> dict[str, Any]:
+    return dict(read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric])
+
+
+def _result(row: dict[str, Any], passed: bool, severity: dg.AssetCheckSeverity) -> dg.AssetCheckResult:
+    numbers = {name: row[name] for name in ("policy", "pilot", "difference", "low", "high")}
+    return dg.AssetCheckResult(passed=passed, severity=severity, description=row["sentence"], metadata=numbers)
+
+
+@dg.asset_check(
+    asset=policy_evaluation,
+    partitions_def=profile_partitions,
+    blocking=True,
+    description="Gate of the promotion: more area seen than random flight, with the paired interval above 0.",
+)
+@worked
+def beats_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Read the paired comparison."""
+    row = _comparison(context, "random", "c_vis_auc")
+    return _result(row, row["better"], dg.AssetCheckSeverity.ERROR)
+
+
+@dg.asset_check(
+    asset=policy_evaluation,
+    partitions_def=profile_partitions,
+    description="More area seen than forward-plus, with the paired interval above 0.",
+)
+@worked
+def beats_forward_plus(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Read the paired comparison."""
+    row = _comparison(context, "forward-plus", "c_vis_auc")
+    return _result(row, row["better"], dg.AssetCheckSeverity.WARN)
+
+
+@dg.asset_check(
+    asset=policy_evaluation,
+    partitions_def=profile_partitions,
+    blocking=True,
+    description="Gate of the promotion: fewer collisions per minute than random flight.",
+)
+@worked
+def collides_less_than_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Read the comparison."""
+    row = _comparison(context, "random", "collisions_per_minute")
+    return _result(row, row["difference"] < 0, dg.AssetCheckSeverity.ERROR)
+
+
+@dg.asset_check(
+    asset=baseline_evaluation,
+    description="The scale is a scale: random below forward-plus, that below frontier, that below the planner.",
+)
+@worked
+def baselines_keep_their_order() -> dg.AssetCheckResult:
+    """Compare their coverage."""
+    coverage = read_baselines()
+    order = [coverage[name] for name in ("random", "forward-plus", "frontier", "planner")]
+    return dg.AssetCheckResult(
+        passed=all(low < high for low, high in pairwise(order)),
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata=coverage,
+    )
+
+
+@dg.asset_check(asset=leaderboard, description="Policies and pilots stand in one ranking, each with its interval.")
+@worked
+def everybody_is_ranked() -> dg.AssetCheckResult:
+    """Read the ranking."""
+    rows = ranking()
+    missing = sorted(set(BASELINES) - {row["subject"] for row in rows})
+    policies = sum(row["kind"] != "pilot" for row in rows)
+    whole = all(row["low"] is not None and row["high"] is not None for row in rows)
+    return dg.AssetCheckResult(
+        passed=not missing and policies > 0 and whole,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"missing: {', '.join(missing)}" if missing else f"{policies} policies and every pilot",
+        metadata={"pilots": len(rows) - policies, "policies": policies},
+    )

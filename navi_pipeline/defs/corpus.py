@@ -1,4 +1,4 @@
-"""Corpus assets: planned sources, compiled scenes, and the split into training, validation and test."""
+"""Corpus: planned sources, compiled scenes, the split into training, validation and test; assets and checks."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -8,20 +8,23 @@ from pydantic import Field
 
 from navi_core.config import CompileConfig, parse_config
 from navi_pipeline.defs.partitions import scene_partitions
-from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_rows, write_corpus
-from navi_pipeline.lib.corpus.scene_plan import (
+from navi_pipeline.lib.corpus.scenes import (
     RESOLUTION,
     as_rows,
     chosen_settings,
+    compile_source,
+    corpus_rows,
     plan_scenes,
     plan_settings,
+    read_corpus,
     read_plan,
+    scene_card,
+    write_corpus,
     write_plan,
 )
-from navi_pipeline.lib.orchestration.clock import worked
-from navi_pipeline.lib.records.documents import content_key
-from navi_pipeline.lib.reports.charts import scatter_chart
-from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
+from navi_pipeline.lib.orchestration import worked
+from navi_pipeline.lib.records import content_key
+from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table, scatter_chart
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
@@ -78,7 +81,7 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     if kept := {name: value for name, value in earlier.items() if name not in named}:
         context.log.info("as chosen earlier: %s", ", ".join(f"{name} {value}" for name, value in kept.items()))
     chosen = earlier | named
-    settings = DEFAULT_SCENES | ((plan_settings() or {}) if config.as_last else {}) | chosen
+    settings = DEFAULT_SCENES | (plan_settings() if config.as_last else {}) | chosen
     family, counts = settings["family"], {split: settings[split] for split in ("train", "validation", "test")}
     sources = plan_scenes(family, counts)
     rows = as_rows(sources)
@@ -211,4 +214,53 @@ def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
             "table": dg.MetadataValue.md(markdown_table([{name: row[name] for name in shown} for row in used])),
         },
         data_version=dg.DataVersion(content_key([[row["name"], row["split"], row["content_hash"]] for row in used])),
+    )
+
+
+@dg.asset_check(
+    asset=compiled_scene,
+    partitions_def=scene_partitions,
+    description="The scene has enough places to start from; FAIL keeps it out of the corpus.",
+)
+@worked
+def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Read the verdict of the scene that was compiled."""
+    row = scene_card(context.partition_key)
+    return dg.AssetCheckResult(
+        passed=row["verdict"] == "PASS",
+        severity=dg.AssetCheckSeverity.ERROR if row["verdict"] == "FAIL" else dg.AssetCheckSeverity.WARN,
+        metadata={name: row[name] for name in ("verdict", "viable_spawns", "best_starvation")},
+    )
+
+
+@dg.asset_check(asset=scene_quality, description="At least four scenes of five have the verdict PASS.")
+@worked
+def most_scenes_pass() -> dg.AssetCheckResult:
+    """Count the verdicts."""
+    verdicts = [row["verdict"] for row in corpus_rows()]
+    share = verdicts.count("PASS") / len(verdicts)
+    return dg.AssetCheckResult(
+        passed=share >= 0.8,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"scenes": len(verdicts), "share_of_pass": share},
+    )
+
+
+@dg.asset_check(
+    asset=corpus,
+    blocking=True,
+    description="There are training and test scenes, none is in two splits (by content), and none has failed.",
+)
+@worked
+def corpus_is_split_by_scene() -> dg.AssetCheckResult:
+    """Check the manifest."""
+    rows = read_corpus()
+    splits: dict[str, set[str]] = {}
+    for row in rows:
+        splits.setdefault(row["split"], set()).add(row["content_hash"])
+    shared = sum(len(hashes) for hashes in splits.values()) - len(set().union(*splits.values())) if splits else 0
+    failed = sum(row["verdict"] == "FAIL" for row in rows)
+    return dg.AssetCheckResult(
+        passed=bool(splits.get("train")) and bool(splits.get("test")) and shared == 0 and failed == 0,
+        metadata={"scenes": len(rows), "in_two_splits": shared, "failed": failed},
     )

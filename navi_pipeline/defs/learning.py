@@ -1,0 +1,159 @@
+"""Learning assets: behaviour cloning, then one asset for each reinforcement learner, partitioned by profile."""
+
+import math
+
+import dagster as dg
+from pydantic import Field
+
+from navi_pipeline.defs.corpus import OWNERS, corpus
+from navi_pipeline.defs.demonstrations import demonstrations
+from navi_pipeline.defs.partitions import GPU, profile_partitions
+from navi_pipeline.lib.orchestration import worked, worked_as
+from navi_pipeline.lib.training.policies import (
+    ALGORITHMS,
+    asset_name,
+    cloning_curve_of,
+    curve_of,
+    parse_start,
+    read_policy,
+)
+from navi_pipeline.lib.training.training_step import materialize_policy
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+
+class CloningSettings(dg.Config):
+    """Settings of a cloning run; the others come from the profile's preset."""
+
+    seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
+    epochs: int | None = Field(default=None, description="Passes over the demonstrations; by default the profile's.")
+
+
+@dg.asset(
+    group_name="pretraining",
+    kinds={"torch"},
+    owners=OWNERS,
+    code_version="1",
+    pool=GPU,
+    deps=[demonstrations, corpus],
+    partitions_def=profile_partitions,
+    description="The pupil imitates before it explores: behaviour cloning of the demonstrations, in a child process. "
+    "The epoch that does best on held-out flights becomes a registered version, the parent of the PPO policy.",
+)
+@worked
+def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult[None]:
+    """Clone, or reuse the finished run of this configuration and these demonstrations."""
+    return materialize_policy(context, "bc", seed=config.seed, epochs=config.epochs)
+
+
+@dg.asset_check(
+    asset=bc_policy,
+    partitions_def=profile_partitions,
+    blocking=True,
+    description="The held-out loss is finite (or nothing goes on from the clone), and falls after the first epoch.",
+)
+@worked
+def clone_has_learned(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Compare the epochs."""
+    losses = cloning_curve_of(read_policy(context.partition_key, "bc")["run_id"])["validation_nll"]
+    first, best = float(losses.iloc[0]), float(losses.min())
+    finite = bool(all(math.isfinite(loss) for loss in losses))
+    return dg.AssetCheckResult(
+        passed=finite and best < first,
+        severity=dg.AssetCheckSeverity.WARN if finite else dg.AssetCheckSeverity.ERROR,
+        metadata={"first": first, "best": best, "epochs": len(losses)},
+    )
+
+
+_CHILD = (
+    "Runs in a child process that is stopped with the step; a run that was killed resumes from its last checkpoint; "
+    "a finished run of the same configuration is reused."
+)
+_STORIES = {
+    "ppo": "The policy that challenges the champion: proximal policy optimisation on the training scenes, going on "
+    "from the clone where the profile has one.",
+    "grpo": "The same network without a critic: flights from one start are judged by their group (GRPO), on the same "
+    "collector and reward.",
+    "dqn": "The same eyes, other answers: double DQN with prioritised replay chooses among motion primitives.",
+}
+
+
+class TrainingSettings(dg.Config):
+    """Settings of a training run; the others come from the profile's preset."""
+
+    seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
+    total_steps: int | None = Field(
+        default=None, description="Decisions, summed over drones; by default the profile's."
+    )
+    start: str = Field(
+        default="profile",
+        description="profile: as the profile sets; clone: from bc_policy (PPO alone); new: from new weights.",
+    )
+    echo: bool = Field(default=False, description="Let the trainer's lines through to the terminal, too.")
+
+
+def _training(algorithm: str) -> dg.AssetsDefinition:
+    @dg.asset(
+        name=asset_name(algorithm),
+        group_name="training",
+        kinds={"torch"},
+        owners=OWNERS,
+        code_version="2",
+        pool=GPU,
+        deps=[bc_policy, corpus] if algorithm == "ppo" else [corpus],
+        partitions_def=profile_partitions,
+        description=f"{_STORIES[algorithm]} {_CHILD}",
+    )
+    @worked_as(asset_name(algorithm))
+    def policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult[None]:
+        """Train, or reuse the finished run of this configuration."""
+        start = parse_start(config.start)
+        return materialize_policy(
+            context, algorithm, seed=config.seed, total_steps=config.total_steps, start=start, echo=config.echo
+        )
+
+    return policy
+
+
+def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDefinition]:
+    @dg.asset_check(
+        asset=asset,
+        partitions_def=profile_partitions,
+        blocking=True,
+        description="No metric of the run is NaN or infinite, and no two rows share step and name.",
+    )
+    @worked
+    def metrics_are_finite(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        """Ask the warehouse."""
+        row = Warehouse().query(
+            "select count(*) as rows, count(*) filter (not isfinite(value)) as not_finite, "
+            "count(*) - count(distinct (step, name)) as doubled from metrics where run_id = ?",
+            [read_policy(context.partition_key, algorithm)["run_id"]],
+        )
+        counts = {str(name): int(row[name][0]) for name in row}
+        passed = counts["rows"] > 0 and counts["not_finite"] == counts["doubled"] == 0
+        return dg.AssetCheckResult(passed=passed, metadata=counts)
+
+    @dg.asset_check(
+        asset=asset,
+        partitions_def=profile_partitions,
+        description="The last tenth of the run has a higher mean reward than the first.",
+    )
+    @worked
+    def reward_rises(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        """Compare the ends of the curve."""
+        curve = curve_of(read_policy(context.partition_key, algorithm)["run_id"])["reward_ema"]
+        tenth = max(1, len(curve) // 10)
+        first, last = (float(part.mean()) for part in (curve.iloc[:tenth], curve.iloc[-tenth:]))
+        return dg.AssetCheckResult(
+            passed=last > first,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"first_tenth": first, "last_tenth": last},
+        )
+
+    return [metrics_are_finite, reward_rises]
+
+
+POLICIES: dict[str, dg.AssetsDefinition] = {algorithm: _training(algorithm) for algorithm in ALGORITHMS}
+"""Asset by learner."""
+TRAINING = [*POLICIES.values(), *(check for name, asset in POLICIES.items() for check in _checks(name, asset))]
+"""What the code location loads: Dagster finds lists in a module, but no dictionaries."""

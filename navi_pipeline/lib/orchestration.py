@@ -1,0 +1,170 @@
+"""Dagster around the work: its instance and home, the work clock, and failed runs as rows of `events`.
+
+The work clock counts wall and CPU time of asset and check functions; the rest of a run is orchestration.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from navi_core.config import parse_config
+from navi_core.errors import NaviError, RunError
+from navi_core.machine.file_lock import is_locked
+from navi_core.record import navi_home, write_durably
+from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
+from navi_pipeline.lib.nightly.stages import stages_of
+from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
+from navi_pipeline.lib.records import PACKAGE, pipeline_log, shipped_folder
+from navi_pipeline.settings.nightly import NightlyConfig
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+PROCESS_TAG = "navi/process"
+"""Tag of a run: the machine it was launched on; where a command works on it itself, that command's `process_mark`."""
+
+
+def process_mark(pid: int) -> str:
+    """Return the machine and when a process began there, which distinguishes it from others of the same process id.
+
+    Raises:
+        OSError: There is no such process any more.
+    """
+    host = platform.node()
+    if not Path("/proc/self").exists():
+        return host
+    state, *about = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if state == "Z":
+        raise ProcessLookupError(f"process {pid} has ended")
+    return f"{host} {about[18]}"
+
+
+def dagster_home() -> Path:
+    """Return Dagster's folder: `$DAGSTER_HOME`, or `dagster_home/` of the checkout.
+
+    Where there is no checkout, or it is another user's, it is `dagster/` of the Navi home, made with Navi's settings.
+
+    Raises:
+        RunError: It holds no dagster.yaml, or this user may not write to it.
+    """
+    named = os.environ.get("DAGSTER_HOME")
+    ours = shipped_folder("dagster_home")
+    # A checkout has it beside the package; a copy in an installation is for reading.
+    if named or (ours.parent != PACKAGE and _may_write(ours)):
+        home = Path(named or ours).absolute()
+    else:
+        home = navi_home() / "dagster"
+        home.mkdir(parents=True, exist_ok=True)
+        if not (home / "dagster.yaml").exists():
+            write_durably(home / "dagster.yaml", (ours / "dagster.yaml").read_bytes())
+    if not (home / "dagster.yaml").exists():
+        raise RunError(f"{home} holds no dagster.yaml; unset DAGSTER_HOME, or copy {ours / 'dagster.yaml'} there")
+    if not _may_write(home):
+        raise RunError(f"{home}, where Dagster keeps its runs, cannot be written; unset DAGSTER_HOME, or name another")
+    return home
+
+
+def what_is_missing(home: Path) -> list[str]:
+    """Return a line for people about the sections of Navi's settings that a Dagster home lacks; none where it has all.
+
+    A home's dagster.yaml is its owner's, who may have added to it: an upgrade changes only the one in a checkout.
+    """
+    import yaml
+
+    ours = shipped_folder("dagster_home") / "dagster.yaml"
+    # As Dagster reads it: a section that was appended again is no error there.
+    all_of_them, there = (yaml.safe_load(file.read_text("utf-8")) or {} for file in (ours, home / "dagster.yaml"))
+    lacks = sorted(set(all_of_them) - set(there))
+    return [f"{home / 'dagster.yaml'} lacks {', '.join(lacks)}; copy that from {ours}"] if lacks else []
+
+
+def _may_write(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+@contextmanager
+def open_instance() -> Iterator[dg.DagsterInstance]:
+    """Open the instance of `$DAGSTER_HOME`."""
+    import dagster as dg
+
+    with dg.DagsterInstance.from_config(os.environ["DAGSTER_HOME"]) as instance:
+        yield instance
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@dataclass(frozen=True)
+class Work:
+    """Time on the wall, and of processors: this process and its children that have ended [s]."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Work) -> Work:
+        return Work(self.wall - other.wall, self.cpu - other.cpu)
+
+
+WORK: defaultdict[str, Work] = defaultdict(Work)
+"""Time counted so far in this process, by function of an asset or check."""
+
+
+def now() -> Work:
+    """Read both clocks; differences are what counts."""
+    return Work(time.monotonic(), sum(os.times()[:4]))
+
+
+@contextmanager
+def worked_as(name: str) -> Iterator[None]:
+    """Count the time of the block, or of every call of the decorated function, as work of `name`."""
+    began = now()
+    try:
+        yield
+    finally:
+        WORK[name] += now() - began
+
+
+def worked(function: F) -> F:
+    """Count the time of every call of an asset's or check's function."""
+    return worked_as(function.__name__)(function)
+
+
+def record_failure(
+    run_id: str, job: str, message: str, steps: Sequence[tuple[str, str]], *, night: str | None = None
+) -> None:
+    """Write one row, and the summary of a night that broke down.
+
+    Args:
+        run_id: Dagster's run.
+        job: Its job.
+        message: Message of Dagster.
+        steps: Failed steps and their messages.
+        night: Name of the night that it was.
+    """
+    with pipeline_log(f"dagster-{run_id}") as log:
+        detail = f"{job}: {'; '.join(f'{step}: {text}' for step, text in steps) or message}"
+        log.row("events", {"event": "run_failure", "detail": detail, "job": job, "steps": [step for step, _ in steps]})
+    if night is None:
+        return
+    try:
+        config = parse_config(NightlyConfig, read_night(night)["config"])
+        broken = Night(config, night, report=lambda _: None, keep_failed=True)
+    except NaviError:
+        return  # it broke down before its first stage was over: there is nothing to summarise
+    if (broken.failed or set(broken.stages) >= set(stages_of(config))) and summary_paths(night)[0].exists():
+        return  # a hard gate failed the run, or the night was over before this run took it up: its summary reports it
+    if is_locked(night_lock(night)):
+        return  # another run is at work on it, and this one was refused
+    broken.note("run", Gate("the run ends", True, False, detail))
+    write_summary(broken)

@@ -1,1 +1,0 @@
-"""The Dagster instance, the time of assets, failed runs."""

@@ -1,1 +1,0 @@
-"""Rows and documents that the pipeline writes."""
