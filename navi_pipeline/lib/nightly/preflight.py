@@ -80,7 +80,7 @@ def _start(night: Night, data: dict[str, Any]) -> Gate:
 
 def _warehouse() -> str:
     report = Warehouse().ingest()
-    Warehouse().probe()  # what ingests may still give no reader an answer
+    Warehouse().query("select 1")  # what ingests may still give no reader an answer
     refused = f", {len(report.quarantined)} segments refused" if report.quarantined else ""
     return f"{report.rows} rows folded in{refused}"
 

@@ -174,14 +174,6 @@ class Warehouse:
         with self._locked():
             publish(self.database, self.snapshot)
 
-    def probe(self) -> None:
-        """Ask the readers' snapshot the smallest question, after mending it where that is possible.
-
-        Raises:
-            RecordError: No reader gets an answer; the message names the obstacle.
-        """
-        self.query("select 1")
-
     def query(self, sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
         """Answer one SQL query from the readers' snapshot.
 

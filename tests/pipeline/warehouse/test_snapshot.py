@@ -78,7 +78,7 @@ def test_a_log_that_is_left_over_is_removed_by_who_asks_and_named(warehouse, not
 
 
 def test_nobody_waits_for_a_notebook_that_holds_the_copy(warehouse, notebook):
-    warehouse.probe()
+    warehouse.query("select 1")
     log_a_row(warehouse, 1)
     warehouse.ingest()
     assert rows(warehouse) == 2
@@ -88,7 +88,7 @@ def test_a_log_that_nobody_can_remove_is_named(warehouse, notebook, monkeypatch)
     kill(notebook)
     monkeypatch.setattr(module, "publish", lambda database, snapshot: None)
     with pytest.raises(RecordError, match=r"read\.duckdb\.wal"):
-        warehouse.probe()
+        warehouse.query("select 1")
 
 
 def test_the_copy_is_for_reading_only(warehouse):

@@ -256,7 +256,7 @@ def test_a_snapshot_that_cannot_be_made_anew_is_told_with_the_way_out(home):
         with pytest.raises(RecordError, match="navi query --rebuild"):
             ask()
     warehouse.rebuild()
-    warehouse.probe()
+    warehouse.query("select 1")
 
 
 def test_large_segments_go_in_by_few(home, monkeypatch):
