@@ -29,14 +29,14 @@ from navi_core.demos.dataset import index_folder
 from navi_core.demos.demonstration import Demonstration, save_demonstration
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
-from navi_core.pilots.draws import draw_normal, draw_uniform
+from navi_core.pilots.pilot import draw_normal, draw_uniform
 from navi_core.record import write_durably
 from navi_core.scenes.naming import own_stem
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
-from navi_core.world.sensor.spherical import SphericalSensor
+from navi_core.world.sensor.panorama import SphericalSensor
 
 if TYPE_CHECKING:
     from navi_core.scenes import Scene

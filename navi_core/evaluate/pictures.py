@@ -19,8 +19,8 @@ from navi_core.evaluate.result import EvalResult
 from navi_core.record.rerun import EpisodeTrace, write_rrd
 from navi_core.world.field import Field
 from navi_core.world.floor.overhead import cut_from_above
-from navi_core.world.floor.storeys import storey_of
-from navi_core.world.sensor.spherical import SphericalSensor
+from navi_core.world.floor.rooms import storey_of
+from navi_core.world.sensor.panorama import SphericalSensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,6 +2,6 @@
 
 from navi_core.kernels.bvh.query import TriangleBVH
 from navi_core.kernels.bvh.triangles import surface_voxels
-from navi_core.kernels.octree.surface_tree import SurfaceTree
+from navi_core.kernels.octree.dag import SurfaceTree
 
 __all__ = ["SurfaceTree", "TriangleBVH", "surface_voxels"]

@@ -18,7 +18,7 @@ from navi_core.pilots.scan import Scan
 from navi_core.pilots.truth import LEVEL, Slice, cell_ahead, slice_scene
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
-from navi_core.world.floor.storeys import storey_of
+from navi_core.world.floor.rooms import storey_of
 from navi_core.world.odometry import integrate
 
 _FAN = 256

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.pilot import draw_normal
 
 PATIENCE = 0.5
 """A drone that has been on a spot for so long is stuck [s]."""

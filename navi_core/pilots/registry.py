@@ -6,13 +6,10 @@ from typing import Any
 from navi_core.config import DynamicsConfig
 from navi_core.config.registry import PILOT_NAMES, Parts, registration
 from navi_core.errors import ConfigError
-from navi_core.pilots.farthest_ray import FarthestRayPilot
-from navi_core.pilots.forward_plus import ForwardPlusPilot
 from navi_core.pilots.frontier import FrontierPilot
 from navi_core.pilots.pilot import Pilot
 from navi_core.pilots.planner import PlannerPilot
-from navi_core.pilots.random import RandomPilot
-from navi_core.pilots.wall_following import WallFollowingPilot
+from navi_core.pilots.reactive import FarthestRayPilot, ForwardPlusPilot, RandomPilot, WallFollowingPilot
 
 
 def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:  # noqa: ANN401 (keywords of the pilot)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from navi_core.mapping.missing_rays import fill_dropped, measured_rays
-from navi_core.world.sensor.spherical import denormalise_depth, spherical_directions
+from navi_core.world.sensor.panorama import denormalise_depth, spherical_directions
 
 
 def azimuths(bins: int, device: torch.device | str = "cpu") -> Tensor:

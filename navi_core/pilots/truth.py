@@ -10,7 +10,7 @@ import torch
 from navi_core.mapping.pilot_map import FAR
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
-from navi_core.world.floor.storeys import storey_of
+from navi_core.world.floor.rooms import storey_of
 
 LEVEL = 0.1
 """Heights are rounded to this [m]."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels import TriangleBVH
-from navi_core.kernels.meshes.collapse import add_quadrics, collapse_edges, edge_costs
+from navi_core.kernels.meshes import add_quadrics, collapse_edges, edge_costs
 from navi_core.scenes.mesh import Mesh
 
 _SAMPLES = 100_000

@@ -25,7 +25,7 @@ from navi_core.service.viewing.digest import Digest
 from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY, DroneSelector
 from navi_core.service.wire import TOPICS, DistanceMatrix, Message, Subscriber, decode
 from navi_core.world import spherical_directions
-from navi_core.world.sensor.spherical import denormalise_depth
+from navi_core.world.sensor.panorama import denormalise_depth
 
 FORMATS = (FrameFormat(b"NAVIREC1", checked=False), FrameFormat(b"NAVIREC2"))
 _KIND = "recording of a session"

@@ -1,14 +1,14 @@
 """Fields of scenes, the spherical sensor, the drone, rewards, and the batched environment."""
 
 from navi_core.world.captured import CapturedStep
-from navi_core.world.custom_rewards import register_reward
 from navi_core.world.dynamics import Dynamics, Motion
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.interface import Environment, EnvironmentWrapper, Poses, StepBatch, StepInfo
-from navi_core.world.sensor.spherical import SphericalSensor, denormalise_depth, normalise_depth, spherical_directions
-from navi_core.world.spawning.spawn_pool import Verdict, scene_verdict, spawn_pool
+from navi_core.world.rewards import register_reward
+from navi_core.world.sensor.panorama import SphericalSensor, denormalise_depth, normalise_depth, spherical_directions
+from navi_core.world.spawning import Verdict, scene_verdict, spawn_pool
 
 __all__ = [
     "CapturedStep",

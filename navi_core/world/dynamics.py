@@ -7,8 +7,7 @@ import torch
 
 from navi_core.config import DynamicsConfig
 from navi_core.kernels.structs import Drone, Flights, data_pointer
-from navi_core.world.field import Field
-from navi_core.world.heading import cos_sin
+from navi_core.world.field import Field, cos_sin
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A step is a program of fixed shapes over tensors that stay where they are; reset
 precomputed spawn pools, which hold the pose and its observation. Autoreset is same-step: `obs` is already
 the next episode's first observation where an episode ended, `final_obs` is the one it ended with.
 
-On the CPU a whole step is one call of the C++ kernels, row by row (`native_step.py`); without a compiler the parts
+On the CPU a whole step is one call of the C++ kernels, row by row (`step.py`); without a compiler the parts
 that touch every ray or floor cell are numba kernels. Elsewhere, and with `tensor_only`, all are tensor programs
 that never look at a value from the host, so that a device may run ahead of it or replay the whole step as one graph.
 """
@@ -21,20 +21,16 @@ from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.world.arguments import shaped_actions, whole_number
 from navi_core.world.counter_random import Purpose, uniform
-from navi_core.world.custom_rewards import CustomRewards
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.goals import Goals, relative_goal
 from navi_core.world.interface import Environment, Poses, StepBatch
-from navi_core.world.native_step import NativeStep
-from navi_core.world.rewards import RewardTerms
+from navi_core.world.rewards import CustomRewards, RewardTerms
 from navi_core.world.sensor.faults import SensorModel
-from navi_core.world.sensor.panorama import PanoramaReader
-from navi_core.world.sensor.spherical import SphericalSensor
-from navi_core.world.spawning.pool_tensors import BODY, build_pools, drone_state, initial_state
-from navi_core.world.spawning.start_poses import StartPoses
-from navi_core.world.tensor_step import TensorStep
+from navi_core.world.sensor.panorama import PanoramaReader, SphericalSensor
+from navi_core.world.spawning import BODY, StartPoses, build_pools, drone_state, initial_state
+from navi_core.world.step import NativeStep, TensorStep
 
 MOST_ROWS = 2**20
 """Rows of one environment at most; far beyond use, so that a slip of the keyboard allocates nothing."""

@@ -20,8 +20,18 @@ from navi_core.kernels.rays.cuda import CudaTracer, cuda_device
 from navi_core.kernels.rays.tracer import NativeTracer, build_tracer
 from navi_core.scenes import Scene
 from navi_core.world.arguments import described, known_ids, metres, scene_list, whole_number
-from navi_core.world.heading import cos_sin
 from navi_core.world.packing import pack_field
+
+
+def cos_sin(yaw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosine and sine of yaws [rad] in their own precision.
+
+    They are taken in double and rounded once, so that the kernels, whose mathematical library is another one, get
+    the same bits.
+    """
+    exact = yaw.to(torch.float64)
+    return exact.cos().to(yaw.dtype), exact.sin().to(yaw.dtype)
+
 
 _LOG = logging.getLogger("navi.world")
 UNKNOWN_SURFACE = "surface"

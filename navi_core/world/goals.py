@@ -17,10 +17,10 @@ import torch
 
 from navi_core.config import GoalConfig
 from navi_core.errors import ConfigError, SceneError
-from navi_core.mapping.geodesic import geodesic_distance
+from navi_core.mapping.search import geodesic_distance
 from navi_core.world.counter_random import Purpose, uniform
+from navi_core.world.field import cos_sin
 from navi_core.world.floor.reachable import FloorMap
-from navi_core.world.heading import cos_sin
 
 _MOST_BYTES = 4 << 30
 """Memory that the ways to all goals may take."""

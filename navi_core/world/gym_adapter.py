@@ -38,33 +38,31 @@ from navi_core.scenes import Scene
 from navi_core.world.arguments import shaped_actions
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field
-from navi_core.world.gym_arguments import (
+from navi_core.world.gym_conversion import (
+    Array,
+    Info,
+    Obs,
     action_tensor,
+    begin_episodes,
+    end_pose,
     env_config,
     found_scenes,
     gym_spaces,
     known_autoreset,
     known_render_mode,
-    reset_options,
-    settled_seed,
-)
-from navi_core.world.gym_results import (
-    Array,
-    Info,
-    Obs,
-    begin_episodes,
-    end_pose,
     last_observed,
     masked_info,
     observed,
     plain_info,
     pose_arrays,
+    reset_options,
+    settled_seed,
     spread,
     step_outcome,
     to_user,
     where_rows,
 )
-from navi_core.world.sensor.rendering import panorama_image
+from navi_core.world.sensor.panorama import panorama_image
 
 ENV_ID = "Navi/Explore-v0"
 """Name under which gymnasium knows the environment."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from navi_core.errors import SceneError
 from navi_core.kernels.bvh.build import build_wide, slack_of
-from navi_core.kernels.octree.surface_tree import empty_cubes, triangle_planes
+from navi_core.kernels.octree.dag import empty_cubes, triangle_planes
 from navi_core.kernels.rays.packed import PackedField, aligned
 from navi_core.kernels.rays.tile import TIE
 from navi_core.scenes import Scene

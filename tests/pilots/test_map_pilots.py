@@ -15,7 +15,7 @@ from navi_core.mapping.occupancy_map import read_levels
 from navi_core.mapping.pilot_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots import Pose, build_pilot
-from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.pilot import draw_normal
 from navi_core.pilots.scan import read_scan
 from navi_core.scenes import compile_mesh
 from navi_core.world import Dynamics, Field, FloorMap, SphericalSensor

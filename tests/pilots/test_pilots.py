@@ -9,7 +9,7 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.pilots import PILOTS, build_pilot
-from navi_core.pilots.draws import draw_normal, draw_uniform
+from navi_core.pilots.pilot import draw_normal, draw_uniform
 
 AZ, EL = 64, 16
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.pilot import draw_normal
 from navi_core.pilots.recovery import Recovery
 
 AHEAD = torch.tensor([[0.99, 0.3, 0.0, 0.8]])

@@ -16,7 +16,7 @@ from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.lookahead.flight import HorizonFlight, Start, depth_ahead
 from navi_core.world.lookahead.terms import FlightOutlook
-from navi_core.world.sensor.spherical import denormalise_depth
+from navi_core.world.sensor.panorama import denormalise_depth
 
 ROWS = 24
 CONFIG = EnvConfig(azimuth_bins=64, elevation_bins=16, stagger=False)

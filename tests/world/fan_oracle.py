@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from navi_core.world.field import cos_sin
 from navi_core.world.floor.reachable import FloorView
-from navi_core.world.heading import cos_sin
 
 __all__ = ["fan_gain", "mark_fan"]
 

@@ -19,7 +19,7 @@ from navi_core.models import load_checkpoint
 from navi_core.presets import load_preset
 from navi_core.record import RunDirectory
 from navi_core.world import Field, NavigationEnv, register_reward
-from navi_core.world.custom_rewards import REWARDS
+from navi_core.world.rewards import REWARDS
 from tests.own_parts import forgotten
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "PYTHON.md").read_text()

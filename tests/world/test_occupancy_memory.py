@@ -18,8 +18,8 @@ from navi_core.mapping.occupancy_map import FREE, SEEN, draw
 from navi_core.world import Field, NavigationEnv, SphericalSensor
 from navi_core.world.goals import relative_goal
 from navi_core.world.occupancy_memory import CELL, LONGEST, SIZE, VIEW_RADIUS, OccupancyMemory
-from navi_core.world.sensor.noise import SensorFaults
-from navi_core.world.sensor.spherical import normalise_depth, spherical_directions
+from navi_core.world.sensor.faults import SensorFaults
+from navi_core.world.sensor.panorama import normalise_depth, spherical_directions
 from tests.demos.conftest import make_demo
 from tests.evaluate.conftest import boxes_scene
 

@@ -13,9 +13,7 @@ from navi_core.errors import SceneError
 from navi_core.kernels.rays.tracer import NativeTracer
 from navi_core.world import Field, FloorMap, NavigationEnv, RayHits
 from navi_core.world.floor.reachable import FloorView
-from navi_core.world.sensor.panorama import PanoramaReader
-from navi_core.world.sensor.spherical import denormalise_depth, spherical_directions
-from navi_core.world.sensor.tensor_pool import Recycler
+from navi_core.world.sensor.panorama import PanoramaReader, Recycler, denormalise_depth, spherical_directions
 from tests.world.conftest import native_field
 from tests.world.fan_oracle import fan_gain
 from tests.world.host_sync import HostSyncs

@@ -19,15 +19,15 @@ from navi_core.config import EvalConfig, ShaperConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight.course import Start
 from navi_core.pilots import Pilot, Pose
-from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.pilot import draw_normal
 from navi_core.pilots.recovery import Recovery
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field
 from navi_core.world.goals import reached, relative_goal
 from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
-from navi_core.world.sensor.noise import SensorFaults
-from navi_core.world.sensor.spherical import SphericalSensor
+from navi_core.world.sensor.faults import SensorFaults
+from navi_core.world.sensor.panorama import SphericalSensor
 
 
 class Flyer(Protocol):

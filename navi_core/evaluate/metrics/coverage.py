@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from navi_core.world.floor.storeys import storey_of
+from navi_core.world.floor.rooms import storey_of
 
 if TYPE_CHECKING:
     from navi_core.world import Field, FloorMap

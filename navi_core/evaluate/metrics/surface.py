@@ -22,7 +22,7 @@ from navi_core.evaluate.metrics.coverage import RAYS_PER_CAST
 from navi_core.kernels.floor import label_components
 from navi_core.world.floor.reachable import over_floor
 from navi_core.world.floor.rooms import in_rooms
-from navi_core.world.sensor.spherical import spherical_directions
+from navi_core.world.sensor.panorama import spherical_directions
 
 if TYPE_CHECKING:
     from navi_core.world import Field, FloorMap

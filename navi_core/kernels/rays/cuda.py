@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import ConfigError, SceneError
-from navi_core.kernels.native.cuda_driver import CudaKernels, KernelResources
+from navi_core.kernels.native.cuda import CudaKernels, KernelResources
 from navi_core.kernels.native.library import load_library
 from navi_core.kernels.rays.packed import HIERARCHY_TYPES, PackedField, cell_words
 from navi_core.kernels.structs import Cast, Hierarchies, Points, Rays, Surface

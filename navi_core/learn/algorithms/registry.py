@@ -18,7 +18,7 @@ from navi_core.learn.algorithms.grpo import GRPOLearner
 from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.policy import NavigationPolicy, RewardShaper, custom_networks
-from navi_core.world.custom_rewards import REWARDS
+from navi_core.world.rewards import REWARDS
 
 
 class Learner(Protocol):

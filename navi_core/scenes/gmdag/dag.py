@@ -20,6 +20,7 @@ from navi_core.kernels.octree.build import (
     gather_children,
 )
 from navi_core.kernels.octree.dag import (
+    COARSE_CELLS,
     EMPTY,
     INNER,
     KIND_SHIFT,
@@ -29,7 +30,6 @@ from navi_core.kernels.octree.dag import (
     path_counts,
 )
 from navi_core.kernels.octree.lists import list_hashes, lists_equal, take_lists
-from navi_core.kernels.octree.surface_tree import COARSE_CELLS
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.kernels.meshes.polygons import split_polygons
+from navi_core.kernels.meshes import split_polygons
 
 MAX_TRIANGLES = 50_000_000
 """Triangles of a file over all instances: a small file can place one mesh a million times."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navi_core.config import ActorConfig
 from navi_core.errors import ConfigError
-from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.pilot import draw_normal
 from navi_core.service.actor.commands import Commands, StepClient
 from navi_core.service.gate import GateVerdict, RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning

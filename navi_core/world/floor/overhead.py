@@ -11,7 +11,7 @@ import torch
 
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
-from navi_core.world.floor.storeys import storey_of
+from navi_core.world.floor.rooms import storey_of
 
 OVERHEAD_PIXELS = 256
 """Edge of the published picture (the wire's `overhead`)."""

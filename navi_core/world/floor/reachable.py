@@ -17,10 +17,8 @@ import torch
 from navi_core.errors import SceneError
 from navi_core.kernels.floor import label_components
 from navi_core.kernels.structs import Floors, data_pointer
-from navi_core.world.field import Field
-from navi_core.world.floor.rooms import rooms_on_open_ground
-from navi_core.world.floor.storeys import find_storeys
-from navi_core.world.heading import cos_sin
+from navi_core.world.field import Field, cos_sin
+from navi_core.world.floor.rooms import find_storeys, rooms_on_open_ground
 
 _MAX_VOXELS = 200_000_000
 

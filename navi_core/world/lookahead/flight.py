@@ -16,7 +16,7 @@ from navi_core.errors import ConfigError
 from navi_core.kernels.structs import Drone, Flights, LookaheadFlight, data_pointer
 from navi_core.world.dynamics import Dynamics, limiter_bins, linear_speed
 from navi_core.world.field import Field
-from navi_core.world.sensor.spherical import denormalise_depth
+from navi_core.world.sensor.panorama import denormalise_depth
 
 _NOTHING = 2.0
 """Normalised depth where nothing is hit."""

@@ -20,8 +20,7 @@ from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.lookahead.flight import Foreseen, HorizonFlight, Start
 from navi_core.world.rewards import BAND_START, NEAR_DISTANCE, RewardTerms
-from navi_core.world.sensor.panorama import Panorama, PanoramaReader
-from navi_core.world.sensor.spherical import SphericalSensor
+from navi_core.world.sensor.panorama import Panorama, PanoramaReader, SphericalSensor
 
 COARSE = (24, 6)
 """Azimuth and elevation bins that an outlook casts, and reads of observations."""

@@ -1,4 +1,7 @@
-"""Reading of panoramas: the observation, and the inputs of rewards and of the speed limiter.
+"""The spherical depth sensor: directions, casts, readings of panoramas, and their picture.
+
+Azimuth i of Az is 2π·i/Az, bin 0 forward; elevation j of El runs from +π/2 (up) to −π/2, both included. A ray's flat
+index is i·El + j.
 
 On the CPU one C++ kernel touches every hit once, within a step of the environment or here (`csrc/step/panorama.h`).
 Elsewhere, and without a compiler, the same is a tensor program of fixed shapes; its counts agree to the bit, normalised
@@ -6,18 +9,154 @@ depths to 2e-7 · (1 + 1 / ln(1 + M)).
 """
 
 import math
+import weakref
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from navi_core.config import EnvConfig
+from navi_core.errors import ConfigError
 from navi_core.kernels.rays.tracer import NativeTracer
 from navi_core.kernels.structs import Panoramas, Sensor, data_pointer
 from navi_core.world.dynamics import front_distance, limiter_bins
-from navi_core.world.field import RayHits
+from navi_core.world.field import Field, RayHits
 from navi_core.world.rewards import ahead_sector, structure_fractions
-from navi_core.world.sensor.spherical import observation
-from navi_core.world.sensor.tensor_pool import Recycler
+
+
+def spherical_directions(azimuth_bins: int, elevation_bins: int) -> torch.Tensor:
+    """Return the unit directions of a panorama in the drone's frame.
+
+    Args:
+        azimuth_bins: Az.
+        elevation_bins: El.
+
+    Returns:
+        (Az·El, 3) float32, (cos e·sin a, sin e, −cos e·cos a).
+
+    Raises:
+        ConfigError: A number of bins is not a whole number from 1 to 65536.
+    """
+    for name, bins in (("azimuth_bins", azimuth_bins), ("elevation_bins", elevation_bins)):
+        if not isinstance(bins, int) or isinstance(bins, bool) or not 1 <= bins <= 2**16:
+            raise ConfigError(f"{name} is {bins!r}; allowed: 1 to {2**16}")
+    a = torch.arange(azimuth_bins, dtype=torch.float64) * (2.0 * math.pi / azimuth_bins)
+    e = torch.linspace(math.pi / 2, -math.pi / 2, elevation_bins, dtype=torch.float64)
+    azimuth, elevation = torch.meshgrid(a, e, indexing="ij")
+    direction = torch.stack(
+        [elevation.cos() * azimuth.sin(), elevation.sin(), -elevation.cos() * azimuth.cos()], dim=-1
+    )
+    return direction.reshape(-1, 3).to(torch.float32)
+
+
+def normalise_depth(depth: torch.Tensor, max_distance: float) -> torch.Tensor:
+    """Return log1p(clamp(d, 0, M)) / log1p(M) for depth d [m] and range M [m]."""
+    return torch.log1p(depth.clamp(0.0, max_distance)).div_(math.log1p(max_distance))
+
+
+def denormalise_depth(value: torch.Tensor, max_distance: float) -> torch.Tensor:
+    """Return the depth [m] of a normalised value."""
+    return torch.expm1(value * math.log1p(max_distance))
+
+
+def observation(hits: RayHits, azimuth_bins: int, max_distance: float) -> torch.Tensor:
+    """Return the (B, 3, Az, El) tensor of (B, Az·El) hits: normalised depth, semantic id, valid mask."""
+    shape = (len(hits.depth), azimuth_bins, -1)
+    depth = normalise_depth(hits.depth, max_distance)
+    channels = [depth, hits.semantic.to(torch.float32), hits.valid.to(torch.float32)]
+    return torch.stack([x.view(shape) for x in channels], dim=1)
+
+
+class SphericalSensor:
+    """Casts panoramas from poses.
+
+    Args:
+        field: Where to look.
+        azimuth_bins: Az.
+        elevation_bins: El.
+        max_distance: Range M [m].
+    """
+
+    def __init__(self, field: Field, azimuth_bins: int, elevation_bins: int, max_distance: float) -> None:
+        self.field = field
+        self.azimuth_bins = azimuth_bins
+        self.elevation_bins = elevation_bins
+        self.max_distance = max_distance
+        self.directions = spherical_directions(azimuth_bins, elevation_bins).to(field.device)
+
+    def cast(
+        self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor, out: RayHits | None = None
+    ) -> RayHits:
+        """Cast one panorama per row.
+
+        Args:
+            position: (B, 3) [m].
+            yaw: (B,) [rad]; counter-clockwise seen from above.
+            scene_index: (B,).
+            out: Hits of an earlier call with the same shape, to be overwritten; saves fresh memory.
+
+        Returns:
+            Hits of shape (B, Az·El); `out` where it was given.
+        """
+        rays, reach, high = self.directions, self.max_distance, self.elevation_bins
+        return self.field.cast_rays(position, rays, scene_index, reach, out=out, elevations=high, yaw=yaw)
+
+    def observation(self, hits: RayHits) -> torch.Tensor:
+        """Return the (B, 3, Az, El) tensor: normalised depth, semantic id, valid mask."""
+        return observation(hits, self.azimuth_bins, self.max_distance)
+
+
+_STOPS = np.array([0.0, 0.15, 0.3, 0.5, 0.75, 1.0])
+_COLOURS = np.array(
+    [[255, 250, 220], [255, 196, 92], [226, 92, 76], [142, 46, 120], [56, 34, 112], [14, 14, 44]], np.float64
+)
+_WIDTH = 512
+
+
+def panorama_image(observation: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """Draw an observation as it is seen: forward in the middle, left on the left, up at the top.
+
+    Args:
+        observation: (3, Az, El) normalised depth, semantic id, valid mask.
+
+    Returns:
+        (height, width, 3) RGB, each bin a square of pixels, at least 512 wide.
+    """
+    depth, valid = observation[0], observation[2] > 0.5
+    colour = np.stack([np.interp(depth, _STOPS, _COLOURS[:, i]) for i in range(3)], axis=-1)
+    image = np.where(valid[..., None], colour, 0.0).round().astype(np.uint8)
+    image = np.roll(image, image.shape[0] // 2, axis=0).transpose(1, 0, 2)
+    size = max(1, -(-_WIDTH // image.shape[1]))
+    return np.ascontiguousarray(image.repeat(size, axis=0).repeat(size, axis=1))
+
+
+_KEPT = 3
+
+
+class Recycler:
+    """Gives out uninitialised float32 tensors on the CPU.
+
+    Args:
+        shape: Of the tensors.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+        self._free: list[npt.NDArray[np.float32]] = []
+
+    def take(self) -> torch.Tensor:
+        """Return a tensor of the shape; it is the caller's for as long as it, or a view of it, is held."""
+        memory = self._free.pop() if self._free else np.empty(self.shape, np.float32)
+        # The tensor's storage holds this array, and it alone; when the storage goes, so does the array.
+        lent = memory.view()
+        weakref.finalize(lent, _give_back, self._free, memory).atexit = False
+        return torch.from_numpy(lent)
+
+
+def _give_back(free: list[npt.NDArray[np.float32]], memory: npt.NDArray[np.float32]) -> None:
+    if len(free) < _KEPT:
+        free.append(memory)
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from navi_core.kernels.native import cuda_build
-from navi_core.kernels.native.cuda_build import CudaUnavailableError, build_cubin, nvcc_cubin, nvrtc_cubin
-from navi_core.kernels.native.cuda_driver import KERNELS
+from navi_core.kernels.native import cuda
+from navi_core.kernels.native.cuda import KERNELS, CudaUnavailableError, build_cubin, nvcc_cubin, nvrtc_cubin
 
 KERNEL = re.compile(r"entry function '(?:navi_)(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def nvcc() -> str:
-    found = cuda_build.find_nvcc()
+    found = cuda.find_nvcc()
     if found is None:
         pytest.skip("no nvcc here")
     return found
@@ -37,7 +36,7 @@ def test_nvcc_compiles_without_a_warning_and_few_registers(nvcc: str, tmp_path: 
 
 @pytest.mark.slow
 def test_nvrtc_compiles_the_same_source() -> None:
-    if cuda_build.find_nvrtc() is None:
+    if cuda.find_nvrtc() is None:
         pytest.skip("no NVRTC here; it comes with torch's CUDA builds, or: pip install nvidia-cuda-nvrtc")
     image = nvrtc_cubin("sm_90")
     assert image.startswith(b"\x7fELF") and all(f"navi_{name}".encode() in image for name in KERNELS)
@@ -47,20 +46,20 @@ def test_nvrtc_compiles_the_same_source() -> None:
 
 @pytest.mark.slow
 def test_a_build_is_cached_and_one_with_other_flags_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if cuda_build.find_nvrtc() is None and cuda_build.find_nvcc() is None:
+    if cuda.find_nvrtc() is None and cuda.find_nvcc() is None:
         pytest.skip("neither NVRTC nor nvcc here")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = build_cubin("sm_90")
-    monkeypatch.setattr(cuda_build, "nvcc_cubin", None)
-    monkeypatch.setattr(cuda_build, "nvrtc_cubin", None)
+    monkeypatch.setattr(cuda, "nvcc_cubin", None)
+    monkeypatch.setattr(cuda, "nvrtc_cubin", None)
     assert build_cubin("sm_90") == first
     with pytest.raises(TypeError):
         build_cubin("sm_90", ["-DNAVI_BLOCKS=1"])
 
 
 def test_without_a_compiler_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_build, "find_nvrtc", lambda: None)
-    monkeypatch.setattr(cuda_build, "find_nvcc", lambda: None)
+    monkeypatch.setattr(cuda, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(cuda, "find_nvcc", lambda: None)
     with pytest.raises(CudaUnavailableError, match="pip install nvidia-cuda-nvrtc"):
         build_cubin("sm_90")
 

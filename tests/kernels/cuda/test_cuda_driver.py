@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from navi_core.kernels.native import cuda_driver
+from navi_core.kernels.native import cuda as native_cuda
 from navi_core.kernels.native.compiler_cache import SOURCES
-from navi_core.kernels.native.cuda_build import CudaUnavailableError
-from navi_core.kernels.native.cuda_driver import KERNELS, CudaKernels, KernelResources
+from navi_core.kernels.native.cuda import KERNELS, CudaKernels, CudaUnavailableError, KernelResources
 from navi_core.kernels.native.library import find_compiler
 from navi_core.kernels.rays import cuda
 from navi_core.scenes import Scene
@@ -40,7 +39,7 @@ def library(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(library: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
     load, fake = ctypes.CDLL, ctypes.CDLL(str(library))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: fake if name == "libcuda.so.1" else load(name))
-    monkeypatch.setattr(cuda_driver, "build_cubin", lambda architecture, flags: b"\x7fELF" + architecture.encode())
+    monkeypatch.setattr(native_cuda, "build_cubin", lambda architecture, flags: b"\x7fELF" + architecture.encode())
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     return fake
@@ -80,7 +79,7 @@ def test_driver_errors_are_raised(driver, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(RuntimeError, match=r"cuLaunchKernel: invalid \(CUDA error 1\)"):
         kernels.launch("within", 0, 128, [cuda.Points()] * 2, 7777)
     assert driver.fake_pushed() == 0
-    monkeypatch.setattr(cuda_driver, "build_cubin", lambda architecture, flags: b"of another kind")
+    monkeypatch.setattr(native_cuda, "build_cubin", lambda architecture, flags: b"of another kind")
     with pytest.raises(RuntimeError, match="cuModuleLoadData: device kernel image is invalid"):
         CudaKernels(torch.device("cuda", 0))
 

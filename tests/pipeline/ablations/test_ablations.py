@@ -126,7 +126,7 @@ def test_the_command_takes_variants_and_their_settings():
 def test_a_change_of_ones_own_code_is_another_cell(monkeypatch):
     from navi_core.config.world import REWARD_NAMES
     from navi_core.world import register_reward
-    from navi_core.world.custom_rewards import REWARDS
+    from navi_core.world.rewards import REWARDS
 
     monkeypatch.setattr(REWARD_NAMES, "_custom", [])
     monkeypatch.setattr(REWARDS, "_builders", dict(REWARDS._builders))

@@ -14,7 +14,7 @@ from navi_core.kernels.floor import label_components
 from navi_core.scenes import Scene, compile_mesh, generate_scene
 from navi_core.world import Field, FloorMap, scene_verdict, spawn_pool
 from navi_core.world.floor.reachable import over_floor
-from navi_core.world.spawning.spawn_pool import scattered_spawns
+from navi_core.world.spawning import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
 from tests.world.spawning.test_spawning import sheet
 

@@ -15,7 +15,7 @@ from navi_core.scenes import Scene, compile_mesh, generate_scene
 from navi_core.world import Field, FloorMap, NavigationEnv, spawn_pool
 from navi_core.world.floor import rooms
 from navi_core.world.floor.rooms import _met, _met_of_all, rooms_on_open_ground
-from navi_core.world.spawning.spawn_pool import scattered_spawns
+from navi_core.world.spawning import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
 from tests.world.spawning.test_spawning import sheet
 

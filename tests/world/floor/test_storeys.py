@@ -15,7 +15,7 @@ from navi_core.evaluate.metrics.coverage import FloorTruth, measure_coverage
 from navi_core.scenes import compile_mesh, generate_scene
 from navi_core.world import Field, FloorMap, FloorView, NavigationEnv
 from navi_core.world.floor.overhead import overhead, tint_seen
-from navi_core.world.floor.storeys import find_storeys, storey_of
+from navi_core.world.floor.rooms import find_storeys, storey_of
 from tests.evaluate.conftest import boxes_scene
 from tests.world.fan_oracle import fan_gain
 

@@ -118,7 +118,7 @@ def test_a_panorama_is_drawn_forward_in_the_middle(apartments) -> None:
     assert len(frames) == 3
     assert frames[0].shape == (6 * 32, 512, 3)
     assert frames[0].dtype == np.uint8
-    from navi_core.world.sensor.rendering import panorama_image
+    from navi_core.world.sensor.panorama import panorama_image
 
     image = np.ones((3, 8, 4), np.float32)
     image[2] = 0.0

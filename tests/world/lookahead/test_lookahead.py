@@ -13,7 +13,7 @@ from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.lookahead.flight import Start, depth_ahead
 from navi_core.world.lookahead.terms import FlightOutlook, sampled
-from navi_core.world.sensor.spherical import denormalise_depth
+from navi_core.world.sensor.panorama import denormalise_depth
 from tests.world.conftest import native_field
 
 ROWS = 24

@@ -7,8 +7,8 @@ import torch
 
 from navi_core.config import EnvConfig, SensorConfig
 from navi_core.world import Field, NavigationEnv
-from navi_core.world.sensor.noise import SensorFaults
-from navi_core.world.sensor.spherical import denormalise_depth, normalise_depth
+from navi_core.world.sensor.faults import SensorFaults
+from navi_core.world.sensor.panorama import denormalise_depth, normalise_depth
 
 FLIGHT = {"azimuth_bins": 32, "elevation_bins": 8, "max_steps": 12, "stagger": False}
 NOISY = {"depth_relative": 0.02, "depth_additive": 0.01, "dropout": 0.1}

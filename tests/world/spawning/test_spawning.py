@@ -13,7 +13,7 @@ from navi_core.config import CompileConfig, EnvConfig, SpawnConfig
 from navi_core.errors import SceneError
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field, NavigationEnv, scene_verdict, spawn_pool, spherical_directions
-from navi_core.world.spawning.spawn_pool import scattered_spawns
+from navi_core.world.spawning import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
 
 

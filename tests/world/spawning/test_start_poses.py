@@ -8,7 +8,7 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.world import Field, NavigationEnv
-from navi_core.world.spawning.start_poses import StartPoses
+from navi_core.world.spawning import StartPoses
 
 CONFIG = EnvConfig(
     azimuth_bins=32, elevation_bins=8, max_steps=12, stagger=False, reward={"preset": "navi9"}, sensor={"dropout": 0.1}

@@ -9,7 +9,7 @@
 
 namespace navi {
 
-constexpr int kBody = 15;  // numbers of a drone's life, see world/spawning/pool_tensors.py
+constexpr int kBody = 15;  // numbers of a drone's life, see world/spawning.py
 
 // The scenes of a field.
 struct Scenes {

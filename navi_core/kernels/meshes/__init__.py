@@ -1,1 +1,0 @@
-"""Mesh kernels: polygon triangulation and edge collapse."""

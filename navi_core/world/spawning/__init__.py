@@ -1,1 +1,0 @@
-"""Spawn poses: pools, start poses, scene fitness."""
