@@ -15,21 +15,22 @@ import torch
 
 from navi_core.config import TrainConfig
 from navi_core.config.policy import Spaces
-from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.dqn import DQNLearner
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.events import ParameterSync
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.rollout.observation_store import ObservationCodec
+from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.monitor import RunWatch
-from navi_core.learn.run.records import Counters, Progress, RunRecord, TrainResult, now, run_device
+from navi_core.learn.run.records import Progress, TrainResult
+from navi_core.learn.run.session import RunSession, carry_out
 from navi_core.learn.run.signals import StopFlag
-from navi_core.learn.run.threads import torch_threads
+from navi_core.models import Checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.actor import actor_count, learned_weights
-from navi_core.scale.checkpoints import ApexCheckpoints, ApexState
 from navi_core.scale.cluster import Cluster
 from navi_core.scale.counters import RunCounters
 from navi_core.scale.messages import Parameters, ShardStatus
@@ -105,22 +106,23 @@ def train_apex(
         RunError: Actors or shards died too often, or none flies.
     """
     check_apex(config, workers)
-    owned = log is None and run is not None
-    if log is None and run is not None:
-        log = run.metric_log()
     reason = "the learner failed"
     place = cluster(config, workers)
     try:
-        with torch_threads(config.threads or 1):
-            apex = _Apex(config, run, place, spaces, shape, log, workers, corpus or {})
-            with StopFlag(stop, "a checkpoint is written") as flag:
-                resumed_from = apex.begin(fresh=fresh, initial=initial)
-                reason = apex.run_until(flag, progress)
-                return apex.finish(reason, resumed_from)
+        result = carry_out(
+            lambda rows: _Apex(config, run, place, spaces, shape, rows, workers, corpus or {}),
+            run,
+            log,
+            threads=config.threads or 1,
+            stop=stop,
+            progress=progress,
+            fresh=fresh,
+            initial=initial,
+        )
+        reason = result.reason
+        return result
     finally:
         place.close(reason)
-        if owned and log is not None:
-            log.close()
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,14 @@ class _Plan:
     stop: str
 
 
-class _Apex:
-    """One learner of a run."""
+class _Apex(RunSession):
+    """One learner of a run.
+
+    Every learner saves its own shards; rank 0 writes the checkpoint. A resumed run first takes the gradient steps that
+    are due for counted decisions. Unfinished rollouts are collected again with new restart numbers.
+    """
+
+    learner: DQNLearner
 
     def __init__(
         self,
@@ -154,8 +162,7 @@ class _Apex:
         workers: Workers,
         corpus: dict[str, Any],
     ) -> None:
-        self.config, self.run, self.workers = config, run, workers
-        self.device = run_device(config)
+        super().__init__(config, run, log, workers)
         self.policy = build_policy(config.policy, seed=config.seed, spaces=spaces).to(self.device)
         use_precision(self.policy, config)
         shaping = config.shaper.model_copy(update={"loop_coefficient": 0.0})
@@ -167,27 +174,61 @@ class _Apex:
         pictures = spaces is not None and bool(spaces.shape)
         self._codec = ObservationCodec(shape, torch.uint8 if pictures else torch.float32, config.storage)
         self.totals, self.watch = RunCounters(), RunWatch(config, self.learner.events)
-        self.at = ApexState(Counters(started_at=now()))
-        self.record = RunRecord(config, run, log, self.device, "rl") if run is not None and log is not None else None
-        self.checkpoints = ApexCheckpoints(
-            config, run, self.record, workers, self.learner, self.totals, self.watch, self.replay, corpus, self.at
-        )
+        self.scene_hashes, self.corpus_summary = corpus.get("scene_hashes", {}), corpus.get("corpus_summary", {})
+        self._steps = 0
+        self._version = 0
+        """Published versions of the weights."""
+        self._start = 0
+        """Resumptions of the run."""
         self._cursors: dict[int, tuple[str, int]] = {}
         self._debt, self._behind = 0, False
         self._reported_at, self._reported_steps = time.monotonic(), 0
         self._chunk = config.dqn.rollout * config.actors
         self._last: UpdateStats | None = None
 
-    def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
-        """Restore the last checkpoint or start anew; start the actors; return the resumed step, if any."""
-        resumed = self.checkpoints.restore(fresh=fresh)
-        if not resumed and initial is not None:
-            self.checkpoints.take_weights(initial)
+    @property
+    def steps(self) -> int:
+        """Decisions trained on."""
+        return self._steps
+
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Take up the learner, the counters and this learner's shards."""
+        extra, apex = checkpoint.extra, checkpoint.extra["apex"]
+        self.learner.load_state_dict(checkpoint.normalisers)
+        self.shaper.load_state_dict(checkpoint.rnd_state or {})
+        self.watch.load_state_dict(extra["watch"])
+        self.totals.load_state_dict(extra["ledger"])
+        self._version, self._start = int(apex["version"]), int(apex["start"]) + 1
+        self._steps = checkpoint.step_id
+        added = {int(number): int(count) for number, count in apex["shards"].items()}
+        for port in self.replay.ports:
+            port.load(str(path.parent), path.name, added.get(port.number, 0))
+
+    def ready(self, checkpoint: Checkpoint | None, *, resumed: bool) -> None:  # noqa: ARG002 (same for all runs)
+        """Publish the weights and start the actors."""
         self.learner.read_as(self._codec)
         self._publish()
-        self.cluster.start(self.at.start)
-        self._record_run("running")
-        return self.at.steps if resumed else None
+        self.cluster.start(self._start)
+
+    def save(self) -> None:
+        """Write a checkpoint, and every shard's items beside it."""
+        mine = None if self.run is None else str(checkpoint_path(self.run.checkpoints, self.steps))
+        path = Path(self.workers.share(mine) or "")
+        kept = self.workers.gather({port.number: self.replay.save(port, path) for port in self.replay.ports})
+        self.counters.saved_at = self.steps
+        self.counters.episodes = self.totals.episodes
+        shards = {number: added for part in kept for number, added in part.items()}
+        self.keep(
+            path,
+            parent=self.parent,
+            rnd=self.shaper.state_dict(),
+            normalisers=self.learner.state_dict(),
+            extra={
+                "apex": {"version": self._version, "start": self._start, "shards": shards},
+                "ledger": self.totals.state_dict(),
+                "watch": self.watch.state_dict(),
+            },
+        )
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
         """Train until the run ends; return the reason."""
@@ -195,7 +236,7 @@ class _Apex:
             return f"early_stopping: {self.watch.stopped.reason}"
         reason, total = "", self.config.total_steps
         while not reason:
-            if total is not None and self.at.steps >= total:
+            if total is not None and self.steps >= total:
                 return "total_steps"
             self.cluster.drive(self._behind)
             plan = self._agree(stop)
@@ -226,7 +267,7 @@ class _Apex:
     def _plan(self, stop: StopFlag) -> _Plan:
         if stop():
             return _Plan(0, 0, 0, stop.signal_name or "stopped")
-        pending = self.totals.decisions - self.at.steps
+        pending = self.totals.decisions - self.steps
         # A learner with empty shards cannot contribute to a minibatch.
         ready = self.totals.least_filled(self.workers.size) > 0
         decisions = min(pending, self._chunk) if ready else 0
@@ -242,21 +283,18 @@ class _Apex:
 
     def _learn(self, decisions: int, progress: Callable[[Progress], None] | None) -> str:
         """Take the gradient steps due for some decisions; return the reason if the run ends."""
-        began, before = self.at.steps, self.learner.gradient_steps
-        try:
-            update = self.learner.learn(decisions, index=self.at.counters.updates, steps=began)
-        except NonFiniteError as error:
-            kept = f"the last good checkpoint is {self.at.parent}" if self.at.parent else "there is no checkpoint yet"
-            raise NonFiniteError(error.tensor, f"{error}; {kept}") from None
-        self.at.steps += decisions
-        self.at.counters.updates += 1
+        began, before = self.steps, self.learner.gradient_steps
+        with self.naming_checkpoint():
+            update = self.learner.learn(decisions, index=self.counters.updates, steps=began)
+        self._steps += decisions
+        self.counters.updates += 1
         interval = self.config.distributed.param_sync_interval
         if before // interval != self.learner.gradient_steps // interval:
             self._publish()
         self.totals.throughput.learner_updates = self.learner.gradient_steps
         reason = self._watch(update) if self.workers.first else ""
-        if began // self.config.checkpoint_every != self.at.steps // self.config.checkpoint_every:
-            self.checkpoints.save()
+        if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
+            self.save()
         if self.workers.first and time.monotonic() - self._reported_at >= _SECONDS_BETWEEN_ROWS:
             self._report(update, progress)
         self._last = update
@@ -266,25 +304,25 @@ class _Apex:
         for reward, decisions in self.totals.rewards():
             self._count_reward(reward, decisions)
         seen = update.metrics | {"episode_return": self.totals.recent_mean}
-        decision = self.watch.after(self.at.steps, seen, self.learner, self.totals.population)
+        decision = self.watch.after(self.steps, seen, self.learner, self.totals.population)
         update.metrics |= {name: seen[name] for name in ("stop_cost", "patience_left") if name in seen}
         return f"early_stopping: {decision.reason}" if decision is not None and decision.should_stop else ""
 
     def _count_reward(self, reward: float, decisions: int) -> None:
         """Update the moving average as if all rows had made these decisions with the same reward."""
-        counters, alpha = self.at.counters, self.config.rule.reward_ema_alpha
+        counters, alpha = self.counters, self.config.rule.reward_ema_alpha
         kept = (1.0 - alpha) ** (decisions / self.config.actors)
         first = counters.decisions_seen == 0
         counters.reward_ema = reward if first else kept * counters.reward_ema + (1.0 - kept) * reward
         counters.decisions_seen += decisions
 
     def _publish(self) -> None:
-        self.at.version += 1
+        self._version += 1
         weights = learned_weights(self.policy, self.shaper)
         published = Parameters.of(
-            weights, version=self.at.version, step=self.learner.gradient_steps, decisions=self.at.steps
+            weights, version=self._version, step=self.learner.gradient_steps, decisions=self.steps
         )
-        self.totals.published(self.at.version)
+        self.totals.published(self._version)
         self.cluster.publish(published)
         self.learner.events.publish(
             ParameterSync(self.workers.rank, published.step, published.checksum, published.version)
@@ -296,63 +334,30 @@ class _Apex:
 
     def _report(self, update: UpdateStats, progress: Callable[[Progress], None] | None) -> None:
         moment = time.monotonic()
-        self.at.counters.seconds += moment - self._reported_at
-        rate = (self.at.steps - self._reported_steps) / max(moment - self._reported_at, 1e-9)
-        self._reported_steps, self._reported_at = self.at.steps, moment
+        self.counters.seconds += moment - self._reported_at
+        rate = (self.steps - self._reported_steps) / max(moment - self._reported_at, 1e-9)
+        self._reported_steps, self._reported_at = self.steps, moment
         replaced = self.cluster.replaced
         metrics = update.metrics | self.totals.figures()
         metrics |= {
-            "reward_ema": self.at.counters.reward_ema,
+            "reward_ema": self.counters.reward_ema,
             "sps": rate,
-            "model_version": float(self.at.version),
+            "model_version": float(self._version),
             "actors_replaced": float(replaced.actors),
             "shards_replaced": float(replaced.shards),
         }
-        self.at.counters.last = metrics
+        self.counters.last = metrics
         if self.record is not None:
-            self.record.log.scalars(self.at.steps, metrics)
-            self.record.stages(self.at.steps, {"update": update.timer})
             for message in replaced.pop_messages():
                 self.record.log.row("events", {"event": "replaced", "detail": message})
-            self.record.log.flush()
+        self.note(metrics, {"update": update.timer})
         if progress is not None:
             stages = {"update": {stage: 1e3 * seconds for stage, seconds in update.timer.totals().items()}}
-            progress(Progress(self.at.steps, self.config.total_steps, self.at.counters.updates, metrics, stages))
+            progress(Progress(self.steps, self.config.total_steps, self.counters.updates, metrics, stages))
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
-        """Save the final state and return the result."""
-        if self.at.counters.saved_at != self.at.steps:
-            self.checkpoints.save()
+        """Report and save the final state, and return the result."""
         if self.workers.first and self._last is not None:
             self._report(self._last, None)
-        self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)
-        if self.record is not None:
-            self.record.log.flush()
-        counters = self.at.counters
-        path, run_id = self.workers.share((self.at.parent, self.run.run_id if self.run is not None else ""))
-        assert path is not None
-        return TrainResult(
-            checkpoint=Path(path),
-            run_id=run_id,
-            steps=self.at.steps,
-            updates=counters.updates,
-            episodes=self.totals.episodes,
-            reward_ema=counters.reward_ema,
-            wall_time_hours=counters.seconds / 3600.0,
-            reason=reason,
-            resumed_from=resumed_from,
-            initial=self.at.initial,
-            metrics=counters.last,
-        )
-
-    def _record_run(self, status: str, reason: str | None = None) -> None:
-        if self.record is not None:
-            at = self.at
-            self.record.status(
-                status,
-                step=at.steps,
-                reward_ema=at.counters.reward_ema,
-                seconds=at.counters.seconds,
-                started_at=at.counters.started_at,
-                reason=reason,
-            )
+        self.counters.episodes = self.totals.episodes
+        return super().finish(reason, resumed_from)

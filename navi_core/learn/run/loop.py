@@ -1,8 +1,6 @@
 """Run loop of training: collect → shape → update → record → checkpoint.
 
-Rows are flushed to the outbox before anything that builds on them is kept, so a killed run that
-resumes from a checkpoint never lacks a row: the rows after the checkpoint are written again under
-the same natural keys. On CPU a resumed run continues bit for bit as if it had never stopped,
+On CPU a resumed run continues bit for bit as if it had never stopped,
 because the checkpoint holds everything the next rollout depends on.
 """
 
@@ -17,29 +15,21 @@ from typing import TYPE_CHECKING
 import torch
 
 from navi_core.config import REWARD_TERMS, TrainConfig
-from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
+from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.compiled_ppo import CompiledCollector, CompiledPPOLearner, runs_compiled
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
-from navi_core.learn.algorithms.registry import FollowsEpisodes, KeepsData, TakesUnits, TakesVocabulary, build_learner
+from navi_core.learn.algorithms.registry import FollowsEpisodes, KeepsData, TakesVocabulary, build_learner
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.collector import COLLECTOR_METRICS, Collector, RolloutStats
 from navi_core.learn.rollout.execution import check_execution, use_precision
 from navi_core.learn.rollout.storage import Rollout
-from navi_core.learn.run.checkpoints import check_scenes, checkpoint_path, keep_checkpoint, mismatch, take_up
+from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.monitor import RunWatch
-from navi_core.learn.run.records import (
-    Counters,
-    Progress,
-    RunRecord,
-    TrainResult,
-    changed_ids_warning,
-    now,
-    run_device,
-    void_warning,
-)
+from navi_core.learn.run.records import Progress, TrainResult, run_device, void_warning
+from navi_core.learn.run.session import RunSession, carry_out
 from navi_core.learn.run.signals import StopFlag
-from navi_core.learn.run.threads import Threads, choose_threads, torch_threads
-from navi_core.models import Checkpoint, CheckpointState, add_scenes, add_scenes_of, corpus_of, load_checkpoint
+from navi_core.learn.run.threads import Threads, choose_threads
+from navi_core.models import Checkpoint, add_scenes, corpus_of
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
@@ -94,35 +84,30 @@ def train(
         raise ConfigError(
             "algorithm bc learns from demonstrations; use `navi bc --demos DIR`, or navi_core.learn.clone"
         )
-    device = run_device(config)
-    check_execution(config, device)
+    check_execution(config, run_device(config))
     if field is not None:
         from navi_core.world import NavigationEnv
 
         first, count = workers.rows(config.actors)
         env = NavigationEnv(field, count, config.env, config.seed, first_row=first)
     assert env is not None
-    if watch is not None:
-        env = watch(env)
-    owned = log is None and run is not None
-    if log is None and run is not None:
-        log = run.metric_log()
-    try:
-        # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby
-        # gives torch every core. Initial weights, like sums over a batch, round differently with another number.
-        with torch_threads(1):
-            trainer = _Trainer(config, run, env, log, device, workers)
-            with StopFlag(stop, "an update under way is finished, then a checkpoint is written") as flag:
-                resumed_from = trainer.begin(fresh=fresh, initial=initial)
-                reason = trainer.run_until(flag, progress)
-                return trainer.finish(reason, resumed_from)
-    finally:
-        if owned and log is not None:
-            log.close()
+    flown = env if watch is None else watch(env)
+    # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby gives
+    # torch every core.
+    return carry_out(
+        lambda rows: _Trainer(config, run, flown, rows, workers),
+        run,
+        log,
+        stop=stop,
+        promise="an update under way is finished, then a checkpoint is written",
+        progress=progress,
+        fresh=fresh,
+        initial=initial,
+    )
 
 
-class _Trainer:
-    """Parts and counters of one run."""
+class _Trainer(RunSession):
+    """Run of a learner that flies."""
 
     def __init__(
         self,
@@ -130,10 +115,10 @@ class _Trainer:
         run: RunDirectory | None,
         env: Environment,
         log: MetricLog | None,
-        device: torch.device,
         workers: Workers,
     ) -> None:
-        self.config, self.run, self.device, self.workers = config, run, device, workers
+        super().__init__(config, run, log, workers)
+        device = self.device
         self.policy = build_policy(config.policy, seed=config.seed, spaces=env.spaces).to(device)
         use_precision(self.policy, config)
         share = config.shaper.memory_capacity // workers.size
@@ -149,14 +134,10 @@ class _Trainer:
         torch.set_num_threads(self.threads.update)
         learner = CompiledPPOLearner if compiled else build_learner
         self.learner = learner(self.policy, self.shaper, config, device, workers)
-        self.counters = Counters(started_at=now())
         self._custom_terms = config.env.reward.weights.keys() - set(REWARD_TERMS)
         self.watch = RunWatch(config)
-        self.record = RunRecord(config, run, log, device, "rl") if run is not None and log is not None else None
         # Measured after an update's rows are written, these two go with the rows of the next one.
         self.telemetry, self.callback = StageTimer(), StageTimer()
-        self.parent: str | None = None
-        self.initial: str | None = None
         scenes, vocabulary = ([], {}) if env.field is None else (list(env.field.scenes), env.field.vocabulary)
         self.scene_hashes, self.corpus_summary = corpus_of(scenes, vocabulary)
         if isinstance(self.learner, TakesVocabulary):
@@ -167,47 +148,6 @@ class _Trainer:
     def steps(self) -> int:
         """Decisions summed over rows."""
         return self.collector.decisions * self.collector.total_rows
-
-    def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
-        """Resume from the run's last checkpoint, or start; return the steps it was resumed from."""
-        names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
-        # The first process decides for all.
-        mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **names)
-        found: Path | None = self.workers.share(mine)
-        if found is not None:
-            checkpoint = load_checkpoint(found, **names)
-            self._restore(checkpoint)
-            if self.record is not None:
-                self.record.checkpoint(found, checkpoint)
-            if isinstance(self.learner, KeepsData):
-                self.learner.load_beside(found)
-            self.parent = str(found)
-            _LOG.info("the run resumes from step %d", self.steps)
-        elif initial is not None:
-            self._take_weights(initial, names)
-            self.parent = self.initial = str(initial)
-            _LOG.info("the run starts from the weights of %s", initial)
-        self._record_run("running")
-        return self.steps if found is not None else None
-
-    def _take_weights(self, initial: Path, names: dict[str, str]) -> None:
-        try:
-            checkpoint = load_checkpoint(initial, **names)
-            self.policy.load_state_dict(checkpoint.policy_state)
-            add_scenes_of(self.corpus_summary, checkpoint)
-            if isinstance(self.learner, TakesUnits):
-                # The critic's predictions mean something only in the units they were learned in, however many runs
-                # without a critic lie between.
-                self.learner.begin_from(checkpoint.normalisers)
-            before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
-            warning = changed_ids_warning(before, self.corpus_summary["semantic_vocabulary"], str(initial))
-            if warning is not None:
-                _LOG.warning("%s", warning)
-        except (CheckpointError, RuntimeError, KeyError) as error:
-            raise CheckpointError(
-                f"the run cannot start from {initial}: {mismatch(error)}; begin with new weights (--init none) or "
-                "another version"
-            ) from None
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
         """Make updates until the run ends; return why it ended."""
@@ -236,9 +176,12 @@ class _Trainer:
             update.metrics |= self.watch.diagnostics(self.policy, rollout, self.counters.updates, self.workers)
             metrics = self._count(stats, update)
             decision = self.watch.after(self.steps, metrics, self.learner)
-            self._record(metrics, stats, update)
+            stats.timer.take(self.telemetry)
+            update.timer.take(self.callback)
+            with self.telemetry("telemetry_publication"):
+                self.note(metrics, {"rollout": stats.timer, "update": update.timer})
             if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
-                self._save()
+                self.save()
             with self.callback("progress_callback"):
                 if progress is not None:
                     timers = {"rollout": stats.timer.totals(), "update": update.timer.totals()}
@@ -251,7 +194,7 @@ class _Trainer:
     def _update(
         self, rollout: Rollout, began: int, stop: StopFlag | None
     ) -> tuple[RolloutStats | None, UpdateStats | None]:
-        try:
+        with self.naming_checkpoint():
             torch.set_num_threads(self.threads.rollout)
             stats = self.collector.collect(rollout, stop)
             if stats is None:
@@ -262,35 +205,14 @@ class _Trainer:
                 kind = type(update).__name__
                 raise ConfigError(f"learner {self.config.algorithm}: update returned {kind}; it returns UpdateStats")
             return stats, update
-        except NonFiniteError as error:
-            kept = f"the last good checkpoint is {self.parent}" if self.parent else "there is no checkpoint yet"
-            raise NonFiniteError(error.tensor, f"{error}; {kept}") from None
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
-        """Save the final state and return the result."""
-        if self.counters.saved_at != self.steps:
-            self._save()
-        self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)
-        if self.record is not None:
-            self.record.log.flush()
-        counters = self.counters
-        warning = void_warning(counters.last, self.config.env)
+        """Save the final state, warn of episodes that leave the scene, and return the result."""
+        result = super().finish(reason, resumed_from)
+        warning = void_warning(result.metrics, self.config.env)
         if warning is not None and self.record is not None:
             _LOG.warning("%s", warning)
-        path, run_id = self.workers.share((self.parent, self.run.run_id if self.run is not None else ""))
-        return TrainResult(
-            checkpoint=Path(path or ""),
-            run_id=run_id,
-            steps=self.steps,
-            updates=counters.updates,
-            episodes=counters.episodes,
-            reward_ema=counters.reward_ema,
-            wall_time_hours=counters.seconds / 3600.0,
-            reason=reason,
-            resumed_from=resumed_from,
-            initial=self.initial,
-            metrics=counters.last,
-        )
+        return result
 
     def _count(self, stats: RolloutStats, update: UpdateStats) -> dict[str, float]:
         counters, seconds = self.counters, stats.seconds + update.seconds
@@ -315,88 +237,36 @@ class _Trainer:
         counters.last = metrics = metrics | stats.means | last
         return metrics
 
-    def _record(self, metrics: dict[str, float], stats: RolloutStats, update: UpdateStats) -> None:
-        if self.record is None:
-            return
-        stats.timer.take(self.telemetry)
-        update.timer.take(self.callback)
-        with self.telemetry("telemetry_publication"):
-            self.record.log.scalars(self.steps, metrics)
-            self.record.stages(self.steps, {"rollout": stats.timer, "update": update.timer})
-            self.record.log.flush()
-
-    def _record_run(self, status: str, reason: str | None = None) -> None:
-        if self.record is not None:
-            counters = self.counters
-            self.record.status(
-                status,
-                step=self.steps,
-                reward_ema=counters.reward_ema,
-                seconds=counters.seconds,
-                started_at=counters.started_at,
-                reason=reason,
-            )
-
-    def _save(self) -> None:
-        counters, flight = self.counters, self.collector.state_dict()
+    def save(self) -> None:
+        """Write a checkpoint with the state of all processes, and a learner's data beside it."""
+        flight = self.collector.state_dict()
         shaper, scales = flight.pop("shaper"), self.learner.state_dict()
-        mine = {"collector": flight, "shaper": shaper, "normalisers": scales}
-        others = self.workers.gather(mine)[1:]
-        counters.saved_at = self.steps
-        if self.run is None or self.record is None:
+        others = self.workers.gather({"collector": flight, "shaper": shaper, "normalisers": scales})[1:]
+        self.counters.saved_at = self.steps
+        if self.run is None:
             return
         path = checkpoint_path(self.run.checkpoints, self.steps)
         if isinstance(self.learner, KeepsData):
             self.learner.save_beside(path)
-        state = CheckpointState(
-            policy=self.policy,
-            optimizer=self.learner.optimizer,
-            config=self.config,
-            run_id=self.run.run_id,
-            parent_checkpoint=self.parent,
-            rnd=shaper,
-            normalisers=scales,
-            scene_hashes=self.scene_hashes,
-            corpus_summary=self.corpus_summary,
-            extra={
-                "collector": flight,
-                "other_processes": others,
-                "initial": self.initial,
-                "watch": self.watch.state_dict(),
-                "counters": counters.extra(),
-            },
-            **counters.fields(self.steps),
-        )
-        keep_checkpoint(path, state, run=self.run, record=self.record)
-        self.parent = str(path)
+        extra = {"collector": flight, "other_processes": others, "watch": self.watch.state_dict()}
+        self.keep(path, parent=self.parent, rnd=shaper, normalisers=scales, extra=extra)
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        check_scenes(checkpoint, self.scene_hashes)
-        try:
-            extra = checkpoint.extra
-            every = [
-                {
-                    "collector": extra["collector"],
-                    "shaper": checkpoint.rnd_state or {},
-                    "normalisers": checkpoint.normalisers,
-                },
-                *extra.get("other_processes", ()),
-            ]
-            if len(every) != self.workers.size:
-                raise ValueError(f"{len(every)} processes made it and there are {self.workers.size}")
-            mine = every[self.workers.rank]
-            self.policy.load_state_dict(checkpoint.policy_state)
-            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state or {})
-            self.learner.load_state_dict(mine["normalisers"])
-            self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
-            if self.collector.restarts and isinstance(self.learner, FollowsEpisodes):
-                self.learner.begin_episodes()
-            self.initial = extra["initial"]
-            add_scenes_of(self.corpus_summary, checkpoint)
-            self.watch.load_state_dict(extra["watch"])
-            self.counters = Counters.of(checkpoint)
-        except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            raise CheckpointError(
-                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({mismatch(error)}); "
-                "start with --fresh"
-            ) from error
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Take up the flights, the learner and the monitor of this process."""
+        extra = checkpoint.extra
+        first = {
+            "collector": extra["collector"],
+            "shaper": checkpoint.rnd_state or {},
+            "normalisers": checkpoint.normalisers,
+        }
+        every = [first, *extra.get("other_processes", ())]
+        if len(every) != self.workers.size:
+            raise ValueError(f"{len(every)} processes made it and there are {self.workers.size}")
+        mine = every[self.workers.rank]
+        self.learner.load_state_dict(mine["normalisers"])
+        self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
+        if self.collector.restarts and isinstance(self.learner, FollowsEpisodes):
+            self.learner.begin_episodes()
+        self.watch.load_state_dict(extra["watch"])
+        if isinstance(self.learner, KeepsData):
+            self.learner.load_beside(path)

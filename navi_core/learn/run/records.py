@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 
@@ -22,9 +22,6 @@ from navi_core.kernels.rays.cuda import cuda_device
 from navi_core.models import Checkpoint, CheckpointState
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 from navi_core.record.durable import write_durably
-
-if TYPE_CHECKING:
-    from navi_core.models.checkpoint import Checkpoint
 
 
 class RunRecord:
@@ -68,17 +65,13 @@ class RunRecord:
                 write_durably(self._spent, (json.dumps({"cpu_seconds": spent}) + "\n").encode())
         return spent
 
-    def status(
-        self, status: str, *, step: int, reward_ema: float, seconds: float, started_at: str, reason: str | None = None
-    ) -> None:
+    def status(self, status: str, step: int, counters: Counters, reason: str | None = None) -> None:
         """Write the run's row.
 
         Args:
             status: running, finished or stopped.
             step: Decisions so far.
-            reward_ema: Smoothed reward; NaN for none.
-            seconds: Training time so far [s].
-            started_at: When the run began.
+            counters: Of the run.
             reason: Why it ended.
         """
         config = self.config
@@ -95,10 +88,10 @@ class RunRecord:
                 "reason": reason,
                 "device": str(self.device),
                 "path": str(self.run.path),
-                "reward_ema": _known(reward_ema),
-                "wall_time_seconds": seconds,
+                "reward_ema": _known(counters.reward_ema),
+                "wall_time_seconds": counters.seconds,
                 "cpu_seconds": self._keep_spent(),
-                "started_at": started_at,
+                "started_at": counters.started_at,
                 "ended_at": None if status == "running" else now(),
                 "config": config.model_dump(mode="json"),
             },
@@ -237,21 +230,17 @@ class Counters:
         self.episodes += episodes
         self.seconds += seconds
 
-    def fields(self, steps: int) -> dict[str, Any]:
-        """Return the counters that have fields of their own in a checkpoint after `steps` decisions."""
-        return {
-            "step_id": steps,
-            "episode_count": self.episodes,
-            "reward_ema": self.reward_ema,
-            "wall_time_hours": self.seconds / 3600.0,
-        }
+    @property
+    def hours(self) -> float:
+        """Wall time [h]."""
+        return self.seconds / 3600.0
 
     def extra(self) -> dict[str, Any]:
         """Return the other counters of a checkpoint, which are kept in its `extra`."""
         return {name: getattr(self, name) for name in ("updates", "decisions_seen", "seconds", "started_at")}
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Counters:
+    def of(cls, checkpoint: Checkpoint) -> Self:
         """Return the counters of a checkpoint's run.
 
         Raises:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from navi_core.config import TrainConfig
-from navi_core.learn.run.records import RunRecord
+from navi_core.learn.run.records import Counters, RunRecord
 from navi_core.models import CheckpointState
 from navi_core.policy import build_policy
 from navi_core.record import RunDirectory, navi_home
@@ -18,8 +18,8 @@ def start(work=0.0, *, fresh=False, reason="total_steps"):
     config = TrainConfig()
     with RunDirectory.open(navi_home() / "runs", asset="ppo", partition="x", config=config, fresh=fresh) as run:
         record = RunRecord(config, run, run.metric_log(), torch.device("cpu"), "rl")
-        progress = {"step": 1, "reward_ema": 0.0, "seconds": 1.0, "started_at": "2026-01-01T00:00:00Z"}
-        record.status("running", **progress)
+        counters = Counters(reward_ema=0.0, seconds=1.0, started_at="2026-01-01T00:00:00Z")
+        record.status("running", 1, counters)
         until = time.process_time() + work
         while time.process_time() < until:
             pass
@@ -36,7 +36,7 @@ def start(work=0.0, *, fresh=False, reason="total_steps"):
         record.checkpoint(run.checkpoints / "a.pt", state)
         if reason == "killed":
             return run
-        record.status("finished", reason=reason, **progress)
+        record.status("finished", 1, counters, reason)
         record.log.flush()
         return run
 

@@ -1,0 +1,273 @@
+"""Skeleton of a run, shared by training, cloning and Ape-X: resuming, records, checkpoints, result.
+
+Rows are flushed to the outbox before anything that builds on them is kept, so a killed run that resumes from a
+checkpoint never lacks a row: the rows after the checkpoint are written again under the same natural keys.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from navi_core.config import TrainConfig
+from navi_core.errors import CheckpointError, NonFiniteError
+from navi_core.learn.algorithms.registry import Learner, TakesUnits
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.run.checkpoints import check_scenes, keep_checkpoint, mismatch, take_up
+from navi_core.learn.run.records import Counters, Progress, RunRecord, TrainResult, changed_ids_warning, now, run_device
+from navi_core.learn.run.signals import StopFlag
+from navi_core.learn.run.threads import torch_threads
+from navi_core.models import Checkpoint, CheckpointState, add_scenes_of, load_checkpoint
+from navi_core.policy import NavigationPolicy
+from navi_core.record import MetricLog, RunDirectory, StageTimer
+
+_LOG = logging.getLogger("navi.learn")
+
+
+class RunSession(ABC):
+    """Parts and counters of one run; a subclass learns.
+
+    Args:
+        config: The run's configuration.
+        run: Its open directory; None in all processes but the first.
+        log: Where rows go; likewise.
+        workers: Processes of the run.
+        source: Training source of its checkpoints.
+
+    Attributes:
+        parent: The last checkpoint.
+        initial: The checkpoint whose weights the run began with.
+    """
+
+    policy: NavigationPolicy
+    learner: Learner
+    scene_hashes: dict[str, str]
+    """Content hash by scene name."""
+    corpus_summary: dict[str, Any]
+    """Of the checkpoints."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory | None,
+        log: MetricLog | None,
+        workers: Workers = ALONE,
+        source: Literal["rl", "bc"] = "rl",
+    ) -> None:
+        self.config, self.run, self.workers, self.source = config, run, workers, source
+        self.device = run_device(config)
+        self.record = RunRecord(config, run, log, self.device, source) if run is not None and log is not None else None
+        self.counters = Counters(started_at=now())
+        self.parent: str | None = None
+        self.initial: str | None = None
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Decisions learned from."""
+
+    @abstractmethod
+    def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
+        """Learn until the run ends; return why it ended."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Write a checkpoint."""
+
+    @abstractmethod
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Take up what a checkpoint of this run holds besides the policy, the optimiser and the corpus.
+
+        Raises:
+            KeyError, RuntimeError, ValueError, TypeError: It does not fit.
+        """
+
+    def ready(self, checkpoint: Checkpoint | None, *, resumed: bool) -> None:  # noqa: B027 (most runs have nothing to prepare)
+        """Prepare what depends on the checkpoint that the run resumes or starts from; None without one."""
+
+    def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
+        """Resume from the run's last checkpoint, or start; return the steps it was resumed from.
+
+        Raises:
+            CheckpointError: A checkpoint does not fit the run.
+        """
+        names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
+        # The first process decides for all.
+        mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **names)
+        found: Path | None = self.workers.share(mine)
+        checkpoint: Checkpoint | None = None
+        if found is not None:
+            checkpoint = load_checkpoint(found, **names)
+            self._resume(checkpoint, found)
+            _LOG.info("the run resumes from step %d", checkpoint.step_id)
+        elif initial is not None:
+            checkpoint = self._take_weights(initial, names)
+            _LOG.info("the run starts from the weights of %s", initial)
+        self.ready(checkpoint, resumed=found is not None)
+        self._record_run("running")
+        return None if found is None else self.steps
+
+    def _resume(self, checkpoint: Checkpoint, path: Path) -> None:
+        check_scenes(checkpoint, self.scene_hashes)
+        try:
+            self.policy.load_state_dict(checkpoint.policy_state)
+            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state or {})
+            self.restore(checkpoint, path)
+            self.counters = self.counters.of(checkpoint)
+            self.initial = checkpoint.extra["initial"]
+            self.parent = str(path)
+            add_scenes_of(self.corpus_summary, checkpoint)
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({mismatch(error)}); "
+                "start with --fresh"
+            ) from error
+        if self.record is not None:
+            self.record.checkpoint(path, checkpoint)
+
+    def _take_weights(self, initial: Path, names: dict[str, str]) -> Checkpoint:
+        try:
+            checkpoint = load_checkpoint(initial, **names)
+            self.policy.load_state_dict(checkpoint.policy_state)
+            add_scenes_of(self.corpus_summary, checkpoint)
+            if isinstance(self.learner, TakesUnits):
+                # The critic's predictions mean something only in the units they were learned in, however many runs
+                # without a critic lie between.
+                self.learner.begin_from(checkpoint.normalisers)
+        except (CheckpointError, RuntimeError, KeyError) as error:
+            raise CheckpointError(
+                f"the run cannot start from {initial}: {mismatch(error)}; begin with new weights (--init none) or "
+                "another version"
+            ) from None
+        before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
+        warning = changed_ids_warning(before, self.corpus_summary.get("semantic_vocabulary") or {}, str(initial))
+        if warning is not None:
+            _LOG.warning("%s", warning)
+        self.parent = self.initial = str(initial)
+        return checkpoint
+
+    def keep(
+        self,
+        path: Path,
+        *,
+        parent: str | None,
+        rnd: dict[str, Any],
+        normalisers: dict[str, Any],
+        extra: dict[str, Any],
+        copy: Path | None = None,
+    ) -> None:
+        """Write a checkpoint in the first process, and its row.
+
+        Args:
+            path: The file.
+            parent: The checkpoint that training went on from.
+            rnd: State of curiosity.
+            normalisers: State of the learner.
+            extra: Further data.
+            copy: Another file with the same content, written first.
+        """
+        if self.run is None or self.record is None:
+            return
+        counters = self.counters
+        state = CheckpointState(
+            policy=self.policy,
+            optimizer=self.learner.optimizer,
+            config=self.config,
+            run_id=self.run.run_id,
+            step_id=self.steps,
+            episode_count=counters.episodes,
+            reward_ema=counters.reward_ema,
+            wall_time_hours=counters.hours,
+            parent_checkpoint=parent,
+            training_source=self.source,
+            rnd=rnd,
+            normalisers=normalisers,
+            scene_hashes=self.scene_hashes,
+            corpus_summary=self.corpus_summary,
+            extra=extra | {"initial": self.initial, "counters": counters.extra()},
+        )
+        keep_checkpoint(path, state, run=self.run, record=self.record, copy=copy)
+        self.parent = str(path)
+
+    def note(self, metrics: dict[str, float], timers: dict[str, StageTimer]) -> None:
+        """Write metrics and the stage timings of each phase in the first process."""
+        if self.record is not None:
+            self.record.log.scalars(self.steps, metrics)
+            self.record.stages(self.steps, timers)
+            self.record.log.flush()
+
+    @contextmanager
+    def naming_checkpoint(self) -> Iterator[None]:
+        """Add the last good checkpoint to the message of a `NonFiniteError`."""
+        try:
+            yield
+        except NonFiniteError as error:
+            kept = f"the last good checkpoint is {self.parent}" if self.parent else "there is no checkpoint yet"
+            raise NonFiniteError(error.tensor, f"{error}; {kept}") from None
+
+    def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
+        """Save the final state and return the result."""
+        if self.counters.saved_at != self.steps:
+            self.save()
+        ended = reason.startswith(("total_steps", "early_stopping", "epochs"))
+        self._record_run("finished" if ended else "stopped", reason)
+        if self.record is not None:
+            self.record.log.flush()
+        counters = self.counters
+        path, run_id = self.workers.share((self.parent, "" if self.run is None else self.run.run_id))
+        return TrainResult(
+            checkpoint=Path(path or ""),
+            run_id=run_id,
+            steps=self.steps,
+            updates=counters.updates,
+            episodes=counters.episodes,
+            reward_ema=counters.reward_ema,
+            wall_time_hours=counters.hours,
+            reason=reason,
+            resumed_from=resumed_from,
+            initial=self.initial,
+            metrics=counters.last,
+        )
+
+    def _record_run(self, status: str, reason: str | None = None) -> None:
+        if self.record is not None:
+            self.record.status(status, self.steps, self.counters, reason)
+
+
+def carry_out(
+    session: Callable[[MetricLog | None], RunSession],
+    run: RunDirectory | None,
+    log: MetricLog | None,
+    *,
+    threads: int = 1,
+    stop: Callable[[], bool] | None = None,
+    promise: str = "a checkpoint is written",
+    progress: Callable[[Progress], None] | None = None,
+    fresh: bool = False,
+    initial: Path | None = None,
+) -> TrainResult:
+    """Make a session, carry it out, and return its result.
+
+    Args:
+        session: Makes the session with its metric log.
+        run: The run's directory; None in all processes but the first.
+        log: Metric log; by default the run's, which is closed at the end.
+        threads: Torch threads until the session chooses others; initial weights round differently with another number.
+        stop: A further reason to stop, besides signals.
+        promise: Work done before the process ends, for the message of a signal.
+        progress: Called as the run learns.
+        fresh: Ignore the checkpoints of the run directory.
+        initial: A checkpoint whose weights a new run starts from.
+    """
+    owned = run.metric_log() if log is None and run is not None else None
+    try:
+        with torch_threads(threads):
+            here = session(log if owned is None else owned)
+            with StopFlag(stop, promise) as flag:
+                resumed_from = here.begin(fresh=fresh, initial=initial)
+                return here.finish(here.run_until(flag, progress), resumed_from)
+    finally:
+        if owned is not None:
+            owned.close()
