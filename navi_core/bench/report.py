@@ -1,12 +1,11 @@
 """Declaration and result of a benchmark: options, columns, tables and the JSON document."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from navi_core.errors import ConfigError, printable
 
-Case = TypeVar("Case")
 Row = dict[str, Any]
 """Measurement of one case, plain values by key."""
 Column = Callable[[Mapping[str, Any]], str]
@@ -134,12 +133,17 @@ def machine() -> dict[str, Any]:
     return {"hardware": profile["hardware"], "versions": profile["versions"]}
 
 
-def grouped(cases: Iterable[Case], key: Callable[[Case], Hashable]) -> list[list[Case]]:
-    """Return groups of cases that take turns, in the order of their first ones."""
-    groups: dict[Hashable, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(key(case), []).append(case)
-    return list(groups.values())
+def known_names(kind: str, names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return names, each once.
+
+    Raises:
+        ConfigError: One is not among those that are known.
+    """
+    chosen = list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(f"unknown {kind} {name!r}; allowed: {', '.join(known)}")
+    return chosen
 
 
 def sizes(texts: Sequence[str], name: str = "--size") -> list[tuple[int, int]]:

@@ -1,11 +1,13 @@
-"""Interleaved timing: calls take turns, each is judged by its median process CPU time.
+"""Clocks, memory and interleaved timing: calls take turns, each is judged by its median process CPU time.
 
 On a shared machine seconds mean little and ratios within one run mean much: interleaved calls meet
 the same neighbours.
 """
 
+import resource
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,14 @@ CPU, WALL = 0, 1
 def clocks() -> tuple[float, float]:
     """Return process CPU time and wall time [s]."""
     return time.process_time(), time.perf_counter()
+
+
+def resident_bytes() -> int:
+    """Return this process's resident memory [bytes]; its peak where the system does not report the present one."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def median(times: np.ndarray, clock: int = CPU) -> float:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from navi_core.bench.policy import core as core_bench
-from navi_core.bench.policy.core import core_cases, run_core
-from navi_core.bench.policy.encoder import _build, encoder_cases, run_encoder, saved_activations
-from navi_core.bench.policy.serve import run_serve, serve_cases
+from navi_core.bench.policy.core import core_names, run_core
+from navi_core.bench.policy.encoder import build_variant, encoder_names, run_encoder, saved_activations
+from navi_core.bench.policy.serve import run_serve, runtime_names
 from navi_core.bench.timing import take_turns
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
@@ -20,8 +20,8 @@ from navi_core.policy.cores import Mamba2Block
 
 
 def test_encoder_rows_follow_the_list_and_name_their_peer():
-    cases = encoder_cases(("materialised", "rayvit", "ring_cnn"), ((32, 16), (16, 8)), batch=2)
-    rows = list(run_encoder(cases, repeats=1))
+    names = encoder_names(("materialised", "rayvit", "ring_cnn"))
+    rows = list(run_encoder(names, ((32, 16), (16, 8)), batch=2, repeats=1))
     assert [(row["encoder"], row["size"]) for row in rows] == [
         (name, size) for size in ("32x16", "16x8") for name in ("materialised", "rayvit", "ring_cnn")
     ]
@@ -32,8 +32,7 @@ def test_encoder_rows_follow_the_list_and_name_their_peer():
 
 
 def test_the_materialised_peer_is_rayvit_with_other_means():
-    (case,) = encoder_cases(("materialised",), ((32, 16),), batch=3)
-    peer, obs = _build(case).eval(), torch.rand(3, 3, 32, 16)
+    peer, obs = build_variant("materialised", 32, 16).eval(), torch.rand(3, 3, 32, 16)
     torch.testing.assert_close(peer(obs), peer.encoder(obs), atol=1e-5, rtol=1e-5)
     peer.train()
     assert not torch.equal(peer(obs), peer(obs))
@@ -46,7 +45,7 @@ def test_saved_activations_count_each_storage_once_and_no_parameter():
 
 
 def test_core_rows_follow_the_list_and_name_their_peer():
-    rows = list(run_core(core_cases(["mamba2", "gru"], ((3, 5), (2, 9)), layers=1), repeats=1))
+    rows = list(run_core(core_names(["mamba2", "gru"]), ((3, 5), (2, 9)), repeats=1))
     assert [(row["core"], row["shape"]) for row in rows] == [
         (name, shape) for shape in ("3x5", "2x9") for name in ("torch-gru", "mamba2", "gru")
     ]
@@ -59,23 +58,23 @@ def test_serving_is_timed_with_its_state_and_parity():
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     config = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
-    rows = list(run_serve(serve_cases([config], ["onnx"]), repeats=3))
+    rows = list(run_serve([config], runtime_names(["onnx"]), repeats=3))
     assert [row["runtime"] for row in rows] == ["eager", "onnx"]
     assert rows[0]["ratio"] == 1 and rows[0]["strays"] == 0 < rows[1]["build_seconds"] and rows[1]["strays"] <= 1e-5
     assert all(row["p95_ms"] >= row["p50_ms"] > 0 for row in rows)
     with pytest.raises(ConfigError, match="unknown runtime 'tensorrt'; allowed: eager, onnx, aoti"):
-        serve_cases([config], ["tensorrt"])
+        runtime_names(["tensorrt"])
 
 
 def test_unknown_names_and_a_missing_fused_core_are_refused():
     with pytest.raises(ConfigError, match="unknown encoder 'resnet'; allowed: materialised, rayvit"):
-        encoder_cases(("resnet",))
+        encoder_names(("resnet",))
     with pytest.raises(ConfigError, match="unknown core 'lstm'; allowed: torch-gru, mamba2"):
-        core_cases(["lstm"])
+        core_names(["lstm"])
     if not core_bench.fused_available():
-        assert "mamba-ssm" not in {case.core for case in core_cases()}
+        assert "mamba-ssm" not in core_names()
         with pytest.raises(ConfigError, match="mamba-ssm needs the package mamba_ssm and a CUDA device"):
-            core_cases(["mamba-ssm"])
+            core_names(["mamba-ssm"])
 
 
 class OfficialMamba2(nn.Module):

@@ -6,10 +6,9 @@ which writes depth, semantic and valid; each step is followed by its cast. What 
 that counts as overhead.
 """
 
-import resource
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -30,7 +29,7 @@ from navi_core.bench.report import (
     report,
     sizes,
 )
-from navi_core.bench.timing import CPU, WALL, clocks, median
+from navi_core.bench.timing import CPU, WALL, clocks, median, resident_bytes
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.threads import torch_threads
@@ -44,15 +43,6 @@ DRONES = (1, 16, 64, 256)
 """Rows by default."""
 WARM_UP = 3
 """Steps of each case before the first that counts."""
-
-
-@dataclass(frozen=True)
-class EnvCase:
-    """One line of the benchmark: a sensor and a number of drones."""
-
-    azimuth_bins: int
-    elevation_bins: int
-    drones: int
 
 
 @dataclass(frozen=True)
@@ -83,20 +73,20 @@ class Soak:
         return self.resident[-1] - self.settled <= 0.01 * self.settled + 5e6
 
 
-def env_cases(
-    resolutions: Sequence[tuple[int, int]] = RESOLUTIONS, drones: Sequence[int] = DRONES
-) -> tuple[EnvCase, ...]:
-    """Return every resolution with every number of drones."""
-    return tuple(EnvCase(azimuth, elevation, rows) for azimuth, elevation in resolutions for rows in drones)
-
-
 def run_env(
-    cases: Sequence[EnvCase], scenes: Sequence[Scene], *, threads: int = 1, steps: int = 30, seed: int = 0
+    bins: Sequence[tuple[int, int]],
+    drones: Sequence[int],
+    scenes: Sequence[Scene],
+    *,
+    threads: int = 1,
+    steps: int = 30,
+    seed: int = 0,
 ) -> Iterator[Row]:
-    """Measure each case; torch's number of threads is restored at the end.
+    """Measure every number of drones at every resolution; torch's number of threads is restored at the end.
 
     Args:
-        cases: From `env_cases`.
+        bins: Azimuth and elevation bins.
+        drones: Rows.
         scenes: Where to fly; the rows share them.
         threads: Threads of the kernels and of torch.
         steps: Measured steps of a case, after a warm-up.
@@ -117,12 +107,11 @@ def run_env(
         memory: Growth of resident memory that the environment and its steps caused [bytes].
         bytes_per_drone: Memory of the rows' state and observation for one drone [bytes].
     """
-    if steps < 1:
-        raise ConfigError(f"steps is {steps}; at least 1 step must be measured")
     with torch_threads(threads):
         field = Field(scenes, threads=threads)
-        for case in cases:
-            yield _measure(case, field, threads, steps, seed)
+        for (azimuth, elevation), rows in itertools.product(bins, drones):
+            config = EnvConfig(azimuth_bins=azimuth, elevation_bins=elevation)
+            yield _measure(config, rows, field, threads, steps, seed)
 
 
 def run_soak(
@@ -165,23 +154,14 @@ def run_soak(
     return Soak(tuple(at), tuple(resident))
 
 
-def resident_bytes() -> int:
-    """Return this process's resident memory [bytes]; its peak where the system does not report the present one."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -> Row:
+def _measure(config: EnvConfig, rows: int, field: Field, threads: int, steps: int, seed: int) -> Row:
     before = resident_bytes()
-    config = EnvConfig(azimuth_bins=case.azimuth_bins, elevation_bins=case.elevation_bins)
-    env = NavigationEnv(field, case.drones, config, seed)
-    hits = RayHits.empty(case.drones, case.azimuth_bins * case.elevation_bins, field.device)
+    env = NavigationEnv(field, rows, config, seed)
+    hits = RayHits.empty(rows, config.azimuth_bins * config.elevation_bins, field.device)
     generator = torch.Generator().manual_seed(seed)
     times = []
     for _ in range(steps + WARM_UP):
-        action = torch.rand(case.drones, 4, generator=generator) * 2.0 - 1.0
+        action = torch.rand(rows, 4, generator=generator) * 2.0 - 1.0
         start = clocks()
         info = env.step(action).info
         stepped = clocks()
@@ -190,20 +170,20 @@ def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -
     memory = resident_bytes() - before
     stepping, casting = np.diff(np.array(times[WARM_UP:]), axis=1).transpose(1, 0, 2)
     cpu, wall = median(stepping, CPU), median(stepping, WALL)
-    kept = sum(x.nbytes for x in env.state_dict().values()) // case.drones
+    kept = sum(x.nbytes for x in env.state_dict().values()) // rows
     return {
-        "azimuth_bins": case.azimuth_bins,
-        "elevation_bins": case.elevation_bins,
-        "drones": case.drones,
+        "azimuth_bins": config.azimuth_bins,
+        "elevation_bins": config.elevation_bins,
+        "drones": rows,
         "threads": threads,
         "tracer": field.tracer,
-        "steps_per_second": case.drones / wall,
-        "cpu_per_1000": 1000.0 * cpu / case.drones,
-        "cast_per_1000": 1000.0 * median(casting, CPU) / case.drones,
+        "steps_per_second": rows / wall,
+        "cpu_per_1000": 1000.0 * cpu / rows,
+        "cast_per_1000": 1000.0 * median(casting, CPU) / rows,
         "overhead": 1.0 - median(casting, CPU) / cpu,
         "overhead_wall": 1.0 - median(casting, WALL) / wall,
         "memory": memory,
-        "bytes_per_drone": kept + 12 * case.azimuth_bins * case.elevation_bins,
+        "bytes_per_drone": kept + 12 * config.azimuth_bins * config.elevation_bins,
     }
 
 
@@ -219,11 +199,11 @@ def env(
     progress: Progress,
 ) -> Report:
     """Fly random actions, or a small batch for long (`soak` steps)."""
-    cases = env_cases(sizes(size) if size else RESOLUTIONS, drones or DRONES)
+    bins, counts = sizes(size) if size else RESOLUTIONS, drones or DRONES
     scenes = load_scenes(scene or ["apartment:0"], resolution)
     if soak:
         return _soak(scenes, soak, progress)
-    rows = collect(run_env(cases, scenes, threads=threads, steps=steps), len(cases), progress)
+    rows = collect(run_env(bins, counts, scenes, threads=threads, steps=steps), len(bins) * len(counts), progress)
     columns: dict[str, Column] = {
         "sensor": lambda row: f"{row['azimuth_bins']}x{row['elevation_bins']}",
         "drones": figure("drones"),

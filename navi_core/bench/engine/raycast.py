@@ -6,8 +6,8 @@ repeat, and each is judged by its median process CPU time (of all threads) and w
 
 import importlib
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from navi_core.bench.report import (
     Sizes,
     Threads,
     figure,
-    grouped,
+    known_names,
     report,
     sizes,
 )
@@ -44,80 +44,59 @@ TRACERS = ("native", "native:8", "native:4", "numba", "open3d")
 """Tracers by default: C++ as wide as the CPU allows, with AVX2, and as on any CPU; the numba twin; Open3D
 (Embree) where it is installed."""
 _BRUTE_TESTS = 2e8
+_RANGE = 100.0
+"""Range of the rays [m]."""
+_SEED = 0
+"""Seed of the poses and of the rays that are compared."""
 
 Cast = Callable[[], tuple[np.ndarray, np.ndarray | None]]
 
 
-@dataclass(frozen=True)
-class RaycastCase:
-    """One line of the benchmark.
-
-    Attributes:
-        scene: The scene, compiled at the resolution to be measured.
-        tracer: One of `TRACERS`, or "native:16".
-        drones: Origins of a call.
-    """
-
-    scene: Scene
-    tracer: str
-    drones: int
-
-
-def raycast_cases(
-    scenes: Sequence[Scene], tracers: Sequence[str] = TRACERS, drones: Sequence[int] = (16,)
-) -> list[RaycastCase]:
-    """Return every scene with every number of drones and every tracer that is at hand.
+def tracer_names(names: Sequence[str] | None = None) -> list[str]:
+    """Return the tracers to measure, by default those of `TRACERS` at hand.
 
     Raises:
         ConfigError: An unknown tracer, or one asked for by name that cannot be had.
-        SceneError: A scene without triangles.
     """
-    known = {*TRACERS, *(f"native:{n}" for n in LANES if n)}
-    if unknown := sorted(set(tracers) - known):
-        raise ConfigError(f"unknown tracer {unknown[0]!r}; allowed: {', '.join(sorted(known))}")
-    missing = {}
-    for name in tracers:
-        if name == "open3d" and importlib.util.find_spec("open3d") is None:
-            missing[name] = "Open3D; install it with: pip install open3d"
-        if _is_native(name) and find_compiler() is None:
-            missing[name] = "a C++ compiler; install one (Debian, Ubuntu: apt install g++)"
-    if missing and tuple(tracers) != TRACERS:
-        name, need = next(iter(missing.items()))
-        raise ConfigError(f"tracer {name!r} needs {need}")
-    names = [name for name in dict.fromkeys(tracers) if name not in missing]
-    for scene in scenes:
-        if scene.version == 1:
-            raise SceneError(f"scene {scene.name!r} is of version 1; compile it from its mesh to measure it")
-    return [RaycastCase(scene, name, count) for scene in scenes for count in drones for name in names]
-
-
-def _is_native(name: str) -> bool:
-    return name.startswith("native")
+    known = sorted({*TRACERS, *(f"native:{n}" for n in LANES if n)})
+    chosen = known_names("tracer", TRACERS if names is None else names, known)
+    needs = {}
+    if importlib.util.find_spec("open3d") is None:
+        needs["open3d"] = "Open3D; install it with: pip install open3d"
+    if find_compiler() is None:
+        needs["native"] = "a C++ compiler; install one (Debian, Ubuntu: apt install g++)"
+    missing = [name for name in chosen if name.partition(":")[0] in needs]
+    if missing and names is not None:
+        raise ConfigError(f"tracer {missing[0]!r} needs {needs[missing[0].partition(':')[0]]}")
+    return [name for name in chosen if name not in missing]
 
 
 # More than 60 lines: one measurement, its arguments and its row.
 def run_raycast(
-    cases: Sequence[RaycastCase],
+    scenes: Sequence[Scene],
+    names: Sequence[str],
+    drones: Sequence[int] = (16,),
     *,
     azimuth_bins: int = 256,
     elevation_bins: int = 48,
     threads: int = 1,
     repeats: int = 7,
-    max_distance: float = 100.0,
     exact_rays: int = 0,
-    seed: int = 0,
 ) -> Iterator[Row]:
-    """Measure the cases, scene after scene; rows come as they are done.
+    """Measure every tracer in every scene with every number of drones; rows come as they are done.
 
     Args:
-        cases: What to measure, cases of one scene side by side.
+        scenes: Scenes with triangles, compiled at the resolutions to be measured.
+        names: From `tracer_names`; they take turns.
+        drones: Origins of a call, in the free space among the surfaces.
         azimuth_bins: Azimuths of a pose.
         elevation_bins: Elevations of a pose.
         threads: Threads of a call.
         repeats: Turns that each tracer takes.
-        max_distance: Range [m].
         exact_rays: Rays compared with every triangle; 0: as many as a second or so allows.
-        seed: Of the poses, which lie in the free space among the surfaces.
+
+    Raises:
+        SceneError: A scene without triangles.
 
     Yields:
         Rows with the keys:
@@ -139,35 +118,36 @@ def run_raycast(
         rays: Rays of a repeat.
     """
     directions = spherical_directions(azimuth_bins, elevation_bins)
-    for group in grouped(cases, lambda case: (id(case.scene), case.drones)):
-        scene = group[0].scene
+    for scene in scenes:
+        if scene.version == 1:
+            raise SceneError(f"scene {scene.name!r} is of version 1; compile it from its mesh to measure it")
+    for scene, count in itertools.product(scenes, drones):
         field = Field([scene], tracer="numba", threads=threads)
-        origins = free_poses(field, group[0].drones, seed)
+        origins = free_poses(field, count, _SEED)
         rays = len(origins) * len(directions)
         casts: dict[str, Cast] = {}
         tracers: dict[str, Tracer] = {}
-        for name in (case.tracer for case in group):
+        for name in names:
             if name == "open3d":
-                casts[name] = _open3d(scene, origins, directions, threads, max_distance)
+                casts[name] = _open3d(scene, origins, directions, threads)
                 continue
             tracers[name] = _tracer(field, name, threads)
-            casts[name] = _cast(tracers[name], origins, directions, max_distance)
+            casts[name] = _cast(tracers[name], origins, directions)
         answers = {name: [None if x is None else x.copy() for x in cast()] for name, cast in casts.items()}
         # The answers were the warm-up.
         times = take_turns(casts, repeats, warmup=0)
         taken = {name: median(turns) for name, turns in times.items()}
-        truth, names, chosen = _truth(scene, field, origins, directions, max_distance, exact_rays, seed)
-        for case in group:
-            name = case.tracer
+        truth, labels, chosen = _truth(scene, field, origins, directions, exact_rays)
+        for name in names:
             tracer = tracers.get(name)
             cpu = taken[name]
             depth, label = answers[name]
             assert depth is not None
-            error, disagreement = _error(depth.reshape(-1)[chosen], truth, max_distance, scene.voxel_size)
+            error, disagreement = _error(depth.reshape(-1)[chosen], truth, scene.voxel_size)
             agreement = None
             if label is not None:
-                met = (label.reshape(-1)[chosen] > 0) & (names > 0)
-                agreement = float((label.reshape(-1)[chosen] == names)[met].mean()) if met.any() else float("nan")
+                met = (label.reshape(-1)[chosen] > 0) & (labels > 0)
+                agreement = float((label.reshape(-1)[chosen] == labels)[met].mean()) if met.any() else float("nan")
             samples = tracer.work.sum() / rays if isinstance(tracer, NumbaTracer) else None
             yield {
                 "scene": scene.name,
@@ -206,12 +186,12 @@ def free_poses(field: Field, count: int, seed: int) -> torch.Tensor:
 
 
 def _tracer(field: Field, name: str, threads: int) -> Tracer:
-    if not _is_native(name):
+    if name == "numba":
         return NumbaTracer(field.packed)
     return NativeTracer(field.packed, threads, int(name.partition(":")[2] or 0))
 
 
-def _cast(tracer: Tracer, origins: torch.Tensor, directions: torch.Tensor, max_distance: float) -> Cast:
+def _cast(tracer: Tracer, origins: torch.Tensor, directions: torch.Tensor) -> Cast:
     ray = np.ascontiguousarray(directions.numpy())[None]
     shape = (len(origins), ray.shape[1])
     depth, label, valid = np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(shape, np.bool_)
@@ -219,13 +199,13 @@ def _cast(tracer: Tracer, origins: torch.Tensor, directions: torch.Tensor, max_d
     start = np.ascontiguousarray(origins.numpy())
 
     def cast() -> tuple[np.ndarray, np.ndarray]:
-        tracer.cast(start, ray, scene, max_distance, depth, label, valid)
+        tracer.cast(start, ray, scene, _RANGE, depth, label, valid)
         return depth, label
 
     return cast
 
 
-def _open3d(scene: Scene, origins: torch.Tensor, directions: torch.Tensor, threads: int, max_distance: float) -> Cast:
+def _open3d(scene: Scene, origins: torch.Tensor, directions: torch.Tensor, threads: int) -> Cast:
     open3d: Any = importlib.import_module("open3d")
 
     assert scene.triangles is not None
@@ -241,37 +221,31 @@ def _open3d(scene: Scene, origins: torch.Tensor, directions: torch.Tensor, threa
 
     def cast() -> tuple[np.ndarray, None]:
         hits = raycasting.cast_rays(both, nthreads=threads)["t_hit"].numpy()
-        return np.minimum(hits, max_distance), None
+        return np.minimum(hits, _RANGE), None
 
     return cast
 
 
 def _truth(
-    scene: Scene,
-    field: Field,
-    origins: torch.Tensor,
-    directions: torch.Tensor,
-    max_distance: float,
-    exact_rays: int,
-    seed: int,
+    scene: Scene, field: Field, origins: torch.Tensor, directions: torch.Tensor, exact_rays: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return depth and name of a sample of rays against every triangle, and which rays they are."""
     assert scene.triangles is not None
     total = len(origins) * len(directions)
     count = int(min(exact_rays or min(4000.0, max(64.0, _BRUTE_TESTS / len(scene.triangles))), total))
-    chosen = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
+    chosen = np.sort(np.random.default_rng(_SEED).choice(total, count, replace=False))
     row, ray = np.divmod(chosen, len(directions))
     start, slope = origins.numpy()[row].astype(np.float64), directions.numpy()[ray].astype(np.float64)
     triangles = scene.triangles.astype(np.float64)
     depth = cast_brute(triangles, start, slope)
     first = cast_brute_triangle(triangles, start, slope, depth, TIE * scene.voxel_size)
     semantic = field.packed.hierarchy[4]
-    names = np.where((first >= 0) & (depth <= max_distance), semantic[np.maximum(first, 0)], 0)
-    return np.minimum(depth, max_distance), names, chosen
+    names = np.where((first >= 0) & (depth <= _RANGE), semantic[np.maximum(first, 0)], 0)
+    return np.minimum(depth, _RANGE), names, chosen
 
 
-def _error(depth: np.ndarray, truth: np.ndarray, max_distance: float, voxel: float) -> tuple[float, float]:
-    hit, true_hit = depth < max_distance, truth < max_distance
+def _error(depth: np.ndarray, truth: np.ndarray, voxel: float) -> tuple[float, float]:
+    hit, true_hit = depth < _RANGE, truth < _RANGE
     both = hit & true_hit
     error = float(np.quantile(np.abs(depth - truth)[both] / voxel, 0.99)) if both.any() else float("nan")
     return error, float((hit != true_hit).mean())
@@ -301,15 +275,15 @@ def raycast(
         for voxels in resolution or [512]
         for each in load_scenes(scene or ["apartment:0", "maze:0", "atrium:0", "rooms:0"], voxels)
     ]
-    cases = raycast_cases(scenes, tuple(tracer or TRACERS), tuple(drones or [16]))
+    names, counts = tracer_names(tracer or None), drones or [16]
     rows: list[dict[str, Any]] = []
     for azimuth, elevation in bins:
         for row in run_raycast(
-            cases, azimuth_bins=azimuth, elevation_bins=elevation, threads=threads, repeats=repeats,
+            scenes, names, counts, azimuth_bins=azimuth, elevation_bins=elevation, threads=threads, repeats=repeats,
             exact_rays=exact_rays,
         ):  # fmt: skip
             rows.append(row | {"size": f"{azimuth}x{elevation}"})
-            progress(row["scene"], len(rows), len(cases) * len(bins))
+            progress(row["scene"], len(rows), len(scenes) * len(names) * len(counts) * len(bins))
     columns: dict[str, Column] = {
         "scene": figure("scene"),
         "tracer": lambda row: row["tracer"] + (f" ({row['lanes']})" if row["tracer"] == "native" else ""),

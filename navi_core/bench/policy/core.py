@@ -7,13 +7,12 @@ comparison only, training and serving refuse it.
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from navi_core.bench.report import Column, Option, Repeats, Report, Row, Threads, figure, grouped, report, sizes
+from navi_core.bench.report import Column, Option, Repeats, Report, Row, Threads, figure, known_names, report, sizes
 from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.config.registry import CORE_NAMES as KNOWN_CORES
 from navi_core.config.registry import load_plugins
@@ -29,46 +28,45 @@ WIDTH = 128
 _RESET_SHARE = 0.02
 
 
-@dataclass(frozen=True)
-class CoreCase:
-    """One line of the benchmark: a core, its layers, rows B and steps T of a sequence."""
-
-    core: str
-    rows: int
-    steps: int
-    layers: int = 1
-
-
 def fused_available() -> bool:
     """Whether mamba-ssm imports and a CUDA device is there."""
     return importlib.util.find_spec("mamba_ssm") is not None and torch.cuda.is_available()
 
 
-def core_cases(
-    cores: Sequence[str] | None = None, shapes: Sequence[tuple[int, int]] = ((64, 8), (8, 256)), layers: int = 1
-) -> list[CoreCase]:
-    """Return every shape with every core at hand; the peer always takes part.
+def core_names(names: Sequence[str] | None = None) -> list[str]:
+    """Return the cores to measure, by default those of `CORE_NAMES` at hand; the peer always takes part.
 
     Raises:
         ConfigError: An unknown core, or mamba-ssm asked for by name where it cannot run.
     """
-    names = list(dict.fromkeys([CORE_NAMES[0], *(CORE_NAMES if cores is None else cores)]))
     load_plugins()
-    known = dict.fromkeys((*CORE_NAMES, *KNOWN_CORES.all()))
-    if unknown := sorted(set(names) - set(known)):
-        raise ConfigError(f"unknown core {unknown[0]!r}; allowed: {', '.join(known)}")
-    if "mamba-ssm" in names and not fused_available():
-        if cores is not None:
+    chosen = known_names(
+        "core",
+        (CORE_NAMES[0], *(CORE_NAMES if names is None else names)),
+        dict.fromkeys((*CORE_NAMES, *KNOWN_CORES.all())),
+    )
+    if "mamba-ssm" in chosen and not fused_available():
+        if names is not None:
             raise ConfigError("core mamba-ssm needs the package mamba_ssm and a CUDA device; neither is a stand-in")
-        names.remove("mamba-ssm")
-    return [CoreCase(name, *shape, layers) for shape in shapes for name in names]
+        chosen.remove("mamba-ssm")
+    return chosen
 
 
-def run_core(cases: Sequence[CoreCase], *, threads: int = 1, repeats: int = 15, device: str = "cpu") -> Iterator[Row]:
-    """Measure the cases; those of one shape take turns and share their first one as peer.
+def run_core(
+    names: Sequence[str],
+    shapes: Sequence[tuple[int, int]],
+    *,
+    layers: int = 1,
+    threads: int = 1,
+    repeats: int = 15,
+    device: str = "cpu",
+) -> Iterator[Row]:
+    """Measure every core at every shape; those of one shape take turns and share the first one as peer.
 
     Args:
-        cases: What to measure.
+        names: From `core_names`.
+        shapes: Rows B and steps T of a sequence.
+        layers: Layers of each core.
         threads: Torch threads.
         repeats: Turns of each; medians count.
         device: Where the cores run; on a CUDA device every call waits for its end and wall time counts.
@@ -87,18 +85,18 @@ def run_core(cases: Sequence[CoreCase], *, threads: int = 1, repeats: int = 15, 
     """
     clock = CPU if torch.device(device).type == "cpu" else WALL
     with torch_threads(threads):
-        for group in grouped(cases, lambda case: (case.rows, case.steps)):
-            subjects = [_Subject(case, torch.device(device)) for case in group]
+        for rows, steps in shapes:
+            subjects = [_Subject(name, rows, steps, layers, torch.device(device)) for name in names]
             both = take_turns({subject.name: subject.both for subject in subjects}, repeats)
             single = take_turns({s.name: s.step for s in subjects if s.step is not None}, repeats)
             peer = median(both[subjects[0].name], clock)
-            for case, subject in zip(group, subjects):
+            for subject in subjects:
                 seconds = median(both[subject.name], clock)
                 step = median(single[subject.name], clock) if subject.name in single else float("nan")
                 yield {
-                    "core": case.core,
-                    "layers": case.layers,
-                    "shape": f"{case.rows}x{case.steps}",
+                    "core": subject.name,
+                    "layers": layers,
+                    "shape": f"{rows}x{steps}",
                     "threads": threads,
                     "parameters": sum(p.numel() for p in subject.module.parameters()),
                     "state_floats": subject.state_floats,
@@ -111,30 +109,30 @@ def run_core(cases: Sequence[CoreCase], *, threads: int = 1, repeats: int = 15, 
 class _Subject:
     """A core with its inputs; `both` and `step` are what is timed."""
 
-    def __init__(self, case: CoreCase, device: torch.device) -> None:
-        self.name = case.core
+    def __init__(self, name: str, rows: int, steps: int, layers: int, device: torch.device) -> None:
+        self.name = name
         generator = torch.Generator().manual_seed(0)
-        shape = (case.rows, case.steps, WIDTH)
+        shape = (rows, steps, WIDTH)
         x = torch.randn(shape, generator=generator).to(device).requires_grad_()
         weight = torch.randn(shape, generator=generator).to(device)
         reset = torch.rand(shape[:2], generator=generator) < _RESET_SHARE
-        reset[0, case.steps // 2] = True
+        reset[0, steps // 2] = True
         reset = reset.to(device)
         self.step: Callable[[], Any] | None = None
         self.state_floats = 0
-        if case.core == "torch-gru":
-            self.module: nn.Module = nn.GRU(WIDTH, WIDTH, case.layers, batch_first=True)
-            state = torch.zeros(case.layers, case.rows, WIDTH, device=device)
+        if name == "torch-gru":
+            self.module: nn.Module = nn.GRU(WIDTH, WIDTH, layers, batch_first=True)
+            state = torch.zeros(layers, rows, WIDTH, device=device)
             run: Callable[[], Tensor] = lambda: self.module(x, state)[0]  # noqa: E731
             self.step = _without_gradient(lambda: self.module(x[:, :1], state))
-            self.state_floats = case.layers * WIDTH
-        elif case.core == "mamba-ssm":
+            self.state_floats = layers * WIDTH
+        elif name == "mamba-ssm":
             self.module = to_fused(Mamba2Block(WIDTH))
             run = lambda: self.module(x)  # noqa: E731
         else:
-            core = build_core(case.core, WIDTH, case.layers).to(device)
+            core = build_core(name, WIDTH, layers).to(device)
             self.module = core
-            carried = tuple(0.1 * torch.randn_like(part) for part in core.initial_state(case.rows))
+            carried = tuple(0.1 * torch.randn_like(part) for part in core.initial_state(rows))
             run = lambda: core(x, carried, reset)[0]  # noqa: E731
             self.step = _without_gradient(lambda: core.step(x[:, 0], carried, reset[:, 0]))
             self.state_floats = sum(part[0].numel() for part in carried)
@@ -206,8 +204,10 @@ def core(
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
 ) -> Report:
     """Time temporal cores against the framework's GRU."""
-    cases = core_cases(tuple(name) if name else None, sizes(shape or ["64x8", "8x256"], "--shape"), layers)
-    rows = list(run_core(cases, threads=threads, repeats=repeats, device=device))
+    shapes = sizes(shape or ["64x8", "8x256"], "--shape")
+    rows = list(
+        run_core(core_names(name or None), shapes, layers=layers, threads=threads, repeats=repeats, device=device)
+    )
     columns: dict[str, Column] = {
         "core": figure("core"),
         "rows x steps": figure("shape"),

@@ -7,7 +7,6 @@ token of the last layer is computed though only CLS leaves the encoder.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,10 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from navi_core.bench.report import Column, Option, Repeats, Report, Row, Sizes, Threads, figure, grouped, report, sizes
+from navi_core.bench.report import (
+    Column,
+    Option,
+    Repeats,
+    Report,
+    Row,
+    Sizes,
+    Threads,
+    figure,
+    known_names,
+    report,
+    sizes,
+)
 from navi_core.bench.timing import median, take_turns
 from navi_core.config.registry import ENCODER_NAMES, load_plugins
-from navi_core.errors import ConfigError
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import build_encoder, count_macs
 from navi_core.policy.encoders import RayViT
@@ -34,37 +44,25 @@ ENCODER_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name → encoder backend and its options."""
 
 
-@dataclass(frozen=True)
-class EncoderCase:
-    """One line of the benchmark: a variant at a resolution and batch."""
-
-    variant: str
-    azimuth_bins: int
-    elevation_bins: int
-    batch: int
-
-
-def encoder_cases(
-    variants: Sequence[str] = tuple(ENCODER_VARIANTS), sizes: Sequence[tuple[int, int]] = ((256, 48),), batch: int = 32
-) -> list[EncoderCase]:
-    """Return every size with every variant; the first variant is the peer of the others.
+def encoder_names(names: Sequence[str] = ()) -> list[str]:
+    """Return the encoders to measure, by default those of `ENCODER_VARIANTS`; the first is the peer of the others.
 
     Raises:
         ConfigError: An unknown variant.
     """
     load_plugins()
-    known = dict.fromkeys((*ENCODER_VARIANTS, *ENCODER_NAMES.all()))
-    for name in variants:
-        if name not in known:
-            raise ConfigError(f"unknown encoder {name!r}; allowed: {', '.join(known)}")
-    return [EncoderCase(name, *size, batch) for size in sizes for name in dict.fromkeys(variants)]
+    return known_names("encoder", names or ENCODER_VARIANTS, dict.fromkeys((*ENCODER_VARIANTS, *ENCODER_NAMES.all())))
 
 
-def run_encoder(cases: Sequence[EncoderCase], *, threads: int = 1, repeats: int = 7) -> Iterator[Row]:
-    """Measure the cases; those of one size and batch take turns and share their first one as peer.
+def run_encoder(
+    names: Sequence[str], bins: Sequence[tuple[int, int]], *, batch: int = 32, threads: int = 1, repeats: int = 7
+) -> Iterator[Row]:
+    """Measure every encoder at every size; those of one size take turns and share the first one as peer.
 
     Args:
-        cases: What to measure.
+        names: From `encoder_names`.
+        bins: Azimuth and elevation bins.
+        batch: Observations of a call.
         threads: Torch threads.
         repeats: Turns of each; medians count.
 
@@ -85,14 +83,13 @@ def run_encoder(cases: Sequence[EncoderCase], *, threads: int = 1, repeats: int 
         ConfigError: A resolution does not fit an encoder.
     """
     with torch_threads(threads):
-        for group in grouped(cases, lambda case: (case.azimuth_bins, case.elevation_bins, case.batch)):
-            azimuth, elevation, batch = group[0].azimuth_bins, group[0].elevation_bins, group[0].batch
-            generator = torch.Generator().manual_seed(0)
-            obs = torch.rand(batch, 3, azimuth, elevation, generator=generator)
-            encoders = {case.variant: _build(case) for case in group}
-            forward = take_turns({name: _forward(module, obs) for name, module in encoders.items()}, repeats)
+        for azimuth, elevation in bins:
+            obs = torch.rand(batch, 3, azimuth, elevation, generator=torch.Generator().manual_seed(0))
+            encoders = {name: build_variant(name, azimuth, elevation) for name in names}
+            calls = {name: torch.no_grad()(partial(module, obs)) for name, module in encoders.items()}
+            forward = take_turns(calls, repeats)
             both = take_turns({name: _both(module, obs) for name, module in encoders.items()}, repeats)
-            peer = median(both[group[0].variant])
+            peer = median(both[names[0]])
             for name, module in encoders.items():
                 seconds = median(both[name])
                 yield {
@@ -126,18 +123,11 @@ def saved_activations(module: nn.Module, call: Callable[[], Any]) -> int:
     return sum(kept.values())
 
 
-def _build(case: EncoderCase) -> nn.Module:
-    backend, options = ENCODER_VARIANTS.get(case.variant, (case.variant, {}))
-    encoder = build_encoder(backend, case.azimuth_bins, case.elevation_bins, **options)
-    return _Materialised(encoder) if case.variant == "materialised" else encoder
-
-
-def _forward(module: nn.Module, obs: Tensor) -> Callable[[], None]:
-    def call() -> None:
-        with torch.no_grad():
-            module(obs)
-
-    return call
+def build_variant(name: str, azimuth: int, elevation: int) -> nn.Module:
+    """Return an encoder of `ENCODER_VARIANTS`, or of another name."""
+    backend, options = ENCODER_VARIANTS.get(name, (name, {}))
+    encoder = build_encoder(backend, azimuth, elevation, **options)
+    return _Materialised(encoder) if name == "materialised" else encoder
 
 
 def _both(module: nn.Module, obs: Tensor) -> Callable[[], None]:
@@ -192,8 +182,8 @@ def encoder(
     repeats: Repeats = 7,
 ) -> Report:
     """Time encoders, forward and backward."""
-    cases = encoder_cases(tuple(variant or ENCODER_VARIANTS), sizes(size or ["256x48"]), batch)
-    rows = list(run_encoder(cases, threads=threads, repeats=repeats))
+    names = encoder_names(variant or ())
+    rows = list(run_encoder(names, sizes(size or ["256x48"]), batch=batch, threads=threads, repeats=repeats))
     columns: dict[str, Column] = {
         "encoder": figure("encoder"),
         "size": figure("size"),
@@ -202,6 +192,6 @@ def encoder(
         "forward [ms]": figure("forward_ms"),
         "fwd+bwd [ms]": figure("both_ms"),
         "saved [MB]": figure("saved_mb"),
-        f"× {cases[0].variant}": figure("speedup"),
+        f"× {names[0]}": figure("speedup"),
     }
     return report(f"encoders, batch {batch}, CPU time", rows, columns, threads=threads, words=2)

@@ -10,14 +10,13 @@ import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import torch
 
-from navi_core.bench.report import Column, Option, Report, Row, Sizes, Threads, figure, grouped, report, sizes
+from navi_core.bench.report import Column, Option, Report, Row, Sizes, Threads, figure, known_names, report, sizes
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.errors import ConfigError
@@ -32,39 +31,30 @@ RUNTIMES = {"eager": "", "onnx": ".onnx", "aoti": ".pt2"}
 """Runtime → suffix of its file; the first is the peer."""
 
 
-@dataclass(frozen=True)
-class ServeCase:
-    """One line of the benchmark: a policy by its configuration, the runtime and rows B."""
-
-    config: PolicyConfig
-    runtime: str
-    rows: int = 1
-
-
-def serve_cases(
-    configs: Sequence[PolicyConfig], runtimes: Sequence[str] | None = None, rows: int = 1
-) -> list[ServeCase]:
-    """Return every policy with every runtime at hand; the peer always takes part.
+def runtime_names(names: Sequence[str] | None = None) -> list[str]:
+    """Return the runtimes to measure, by default those at hand; the peer always takes part.
 
     Raises:
         ConfigError: An unknown runtime, or onnx asked for by name where it is not installed.
     """
-    names = list(dict.fromkeys(["eager", *(RUNTIMES if runtimes is None else runtimes)]))
-    if unknown := sorted(set(names) - set(RUNTIMES)):
-        raise ConfigError(f"unknown runtime {unknown[0]!r}; allowed: {', '.join(RUNTIMES)}")
+    chosen = known_names("runtime", ("eager", *(RUNTIMES if names is None else names)), RUNTIMES)
     missing = [name for name in ("onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
-    if "onnx" in names and missing:
-        if runtimes is not None:
+    if "onnx" in chosen and missing:
+        if names is not None:
             raise ConfigError(f"runtime onnx needs {missing[0]}: pip install -e '.[export]'")
-        names.remove("onnx")
-    return [ServeCase(config, name, rows) for config in configs for name in names]
+        chosen.remove("onnx")
+    return chosen
 
 
-def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 300) -> Iterator[Row]:
-    """Measure the cases; those of one policy and row count take turns.
+def run_serve(
+    configs: Sequence[PolicyConfig], runtimes: Sequence[str], rows: int = 1, *, threads: int = 1, repeats: int = 300
+) -> Iterator[Row]:
+    """Measure every policy with every runtime; those of one policy take turns.
 
     Args:
-        cases: What to measure, cases of one policy side by side.
+        configs: Policies.
+        runtimes: From `runtime_names`.
+        rows: Observations B of a call.
         threads: Threads of a call.
         repeats: Decisions of each; quantiles are over them.
 
@@ -86,10 +76,9 @@ def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 30
         CheckpointError: An export strays from its policy.
     """
     with torch_threads(threads), tempfile.TemporaryDirectory() as folder:
-        for group in grouped(cases, lambda case: (case.config.model_dump_json(), case.rows)):
-            config, rows = group[0].config, group[0].rows
+        for config in configs:
             policy = build_policy(config).eval()
-            built = {case.runtime: _build(policy, case, Path(folder), threads) for case in group}
+            built = {name: _build(policy, name, rows, Path(folder), threads) for name in runtimes}
             times = take_turns(
                 {name: call for name, (call, _, _) in built.items()}, repeats, warmup=20, in_a_row=_IN_A_ROW
             )
@@ -112,15 +101,15 @@ def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 30
 
 
 def _build(
-    policy: NavigationPolicy, case: ServeCase, folder: Path, threads: int
+    policy: NavigationPolicy, runtime: str, rows: int, folder: Path, threads: int
 ) -> tuple[Callable[[], None], float, float]:
     """Return a decision that carries its state from call to call, its parity and its build time."""
     start = time.perf_counter()
     strays = 0.0
-    obs, aux, _, *zero = example_inputs(policy, case.rows)
-    going = torch.zeros(case.rows, dtype=torch.bool)
+    obs, aux, _, *zero = example_inputs(policy, rows)
+    going = torch.zeros(rows, dtype=torch.bool)
     state = tuple(zero)
-    if case.runtime == "eager":
+    if runtime == "eager":
 
         def call() -> None:
             nonlocal state
@@ -128,8 +117,8 @@ def _build(
                 state = policy.act(obs, aux, state, going, None).state
 
     else:
-        path = folder / f"policy{RUNTIMES[case.runtime]}"
-        _, parity = export_policy(policy, path, kind=case.runtime, rows=case.rows, threads=threads)
+        path = folder / f"policy{RUNTIMES[runtime]}"
+        _, parity = export_policy(policy, path, kind=runtime, rows=rows, threads=threads)
         strays = parity.worst
         exported = load_exported(path, threads=threads)
 
@@ -155,8 +144,7 @@ def serve(
         parse_config(PolicyConfig, network | {"azimuth_bins": azimuth, "elevation_bins": elevation})
         for azimuth, elevation in sizes(size or ["256x48"])
     ]
-    cases = serve_cases(configs, tuple(runtime) if runtime else None, rows)
-    measured = list(run_serve(cases, threads=threads, repeats=repeats))
+    measured = list(run_serve(configs, runtime_names(runtime or None), rows, threads=threads, repeats=repeats))
     columns: dict[str, Column] = {
         "runtime": figure("runtime"),
         "policy": figure("policy"),

@@ -10,7 +10,7 @@ import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -124,9 +124,15 @@ def run_service(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         scene.save(folder / "scene.gmdag")
         # The environments start together, while the programs are made.
-        stages = [_Stage(case, config, runtime, device, folder) for case in cases]
-        for stage in stages:
-            stack.enter_context(stage)
+        env = EnvConfig(azimuth_bins=config.azimuth_bins, elevation_bins=config.elevation_bins)
+        environments = [
+            stack.enter_context(closing(EnvironmentProcess(folder / "scene.gmdag", env, case.sessions, case.threads)))
+            for case in cases
+        ]
+        stages = [
+            stack.enter_context(closing(_Stage(case, environment, _runner(case, config, runtime, device), folder)))
+            for case, environment in zip(cases, environments)
+        ]
         settle()
         for stage in stages:
             stage.fly(max(20, decisions // 4))
@@ -134,50 +140,70 @@ def run_service(
         for _ in range(rounds):
             for stage in stages:
                 stage.fly(decisions)
-        first = stages[0].row()
-        for stage in stages:
-            yield stage.row(first)
+        rows = [stage.row() for stage in stages]
+        for row in rows:
+            ratios = {"times_one": row["rate"] / rows[0]["rate"], "times_one_cpu": rows[0]["cpu_ms"] / row["cpu_ms"]}
+            yield row | ratios
+
+
+class EnvironmentProcess:
+    """Environment server in a process of its own, from its start to `close`.
+
+    Args:
+        scene: A `.gmdag` file.
+        env: Observation, dynamics and rewards.
+        sessions: Drones.
+        threads: Threads of the server.
+        vocabulary: Semantic ids by name.
+    """
+
+    def __init__(
+        self, scene: Path, env: EnvConfig, sessions: int, threads: int, vocabulary: Mapping[str, int] | None = None
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, there = context.Pipe()
+        arguments = (there, str(scene), env, sessions, threads, vocabulary)
+        self._process = context.Process(target=serve_environment, args=arguments, daemon=True)
+        self._process.start()
+
+    def actor_config(self, **settings: Any) -> ActorConfig:  # noqa: ANN401 (settings of `ActorConfig`)
+        """Return the settings of an actor that asks this server, which is waited for.
+
+        Raises:
+            ServiceError: The server does not start.
+        """
+        if not self._pipe.poll(_PATIENCE):
+            raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
+        publish, answer = self._pipe.recv()
+        return ActorConfig(publish=_ANY, subscribe=(publish,), step_endpoint=answer, follow=None, **settings)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the process [s]."""
+        self._pipe.send("cpu")
+        return float(self._pipe.recv())
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.is_alive():
+            self._pipe.send("stop")
+        self._process.join(10)
 
 
 class _Stage:
     """An environment in another process and an actor in this one."""
 
-    def __init__(self, case: ServiceCase, config: PolicyConfig, runtime: str, device: str, folder: Path) -> None:
-        self.case = case
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        env = EnvConfig(azimuth_bins=config.azimuth_bins, elevation_bins=config.elevation_bins)
-        arguments = (there, str(folder / "scene.gmdag"), env, case.sessions, case.threads)
-        self._process = context.Process(target=serve_environment, args=arguments, daemon=True)
-        self._process.start()
-        self._pipe = here
-        self._source = (config, runtime, device, folder)
-
-    def __enter__(self) -> _Stage:
-        case, (config, runtime, device, folder) = self.case, self._source
-        runner = _runner(case, config, runtime, device)
-        here = self._pipe
-        if not here.poll(_PATIENCE):
-            raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
-        publish, answer = here.recv()
+    def __init__(self, case: ServiceCase, environment: EnvironmentProcess, runner: Runner, folder: Path) -> None:
+        self.case, self._environment = case, environment
         model = ServedModel(runner.name, runner, None, folder)
-        settings = ActorConfig(
-            publish=_ANY, subscribe=(publish,), step_endpoint=answer, max_sessions=case.sessions, groups=case.groups,
-            sample=case.learns, follow=None,
-        )  # fmt: skip
-        self._learning = learning = None
-        if case.learns:
-            self._learning = learning = FlightLearning(
-                model, ContinuousTrainingConfig(), None, outbox=folder / "outbox"
-            )
-        self.actor = ActorServer(model, settings, learning=learning)
+        settings = environment.actor_config(max_sessions=case.sessions, groups=case.groups, sample=case.learns)
+        outbox = folder / "outbox"
+        self._learning = FlightLearning(model, ContinuousTrainingConfig(), None, outbox=outbox) if case.learns else None
+        self.actor = ActorServer(model, settings, learning=self._learning)
         self.forget()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the actor."""
         self.actor.close()
-        self._pipe.send("stop")
-        self._process.join(10)
 
     def forget(self) -> None:
         """Begin to measure anew."""
@@ -209,10 +235,9 @@ class _Stage:
         self._decisions += actor.decisions - begun
         self._inference = actor.metrics.recent("inference_ms")
 
-    def row(self, first: Row | None = None) -> Row:
-        """Return the measurements so far."""
+    def row(self) -> Row:
+        """Return the measurements so far, without the ratios to the first case."""
         trips = np.array(self._trips) * 1e3
-        rate, cpu = self._decisions / self._wall, 1e3 * self._cpu / self._decisions
         lock = None if self._learning is None else self._learning.buffer.lock
         holds = np.full(1, np.nan) if lock is None else lock.holds() * 1e3
         return {
@@ -224,10 +249,8 @@ class _Stage:
             "p50_ms": float(np.quantile(trips, 0.5)),
             "p99_ms": float(np.quantile(trips, 0.99)),
             "inference_p50_ms": float(np.median(self._inference)),
-            "rate": rate,
-            "cpu_ms": cpu,
-            "times_one": 1.0 if first is None else rate / first["rate"],
-            "times_one_cpu": 1.0 if first is None else first["cpu_ms"] / cpu,
+            "rate": self._decisions / self._wall,
+            "cpu_ms": 1e3 * self._cpu / self._decisions,
             "lock_p50_ms": float(np.quantile(holds, 0.5)),
             "lock_p99_ms": float(np.quantile(holds, 0.99)),
             "lock_max_ms": float(holds.max()),
@@ -236,8 +259,7 @@ class _Stage:
 
     def _cpu_now(self) -> float:
         """Return the CPU time of both processes [s]."""
-        self._pipe.send("cpu")
-        return time.process_time() + float(self._pipe.recv())
+        return time.process_time() + self._environment.cpu_seconds()
 
 
 def _runner(case: ServiceCase, config: PolicyConfig, runtime: str, device: str) -> Runner:
@@ -261,8 +283,6 @@ def serve_environment(
     vocabulary: Mapping[str, int] | None = None,
 ) -> None:
     """Serve an environment until the other end sends stop."""
-    import torch
-
     torch.set_num_threads(threads)
     config = EnvironmentConfig(publish=_ANY, answer=_ANY, sessions=sessions)
     field = Field([load_gmdag(scene)], threads=threads, vocabulary=vocabulary)

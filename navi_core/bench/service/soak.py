@@ -3,12 +3,12 @@
 The environment flies in a process of its own; actor and trainer are here, as `navi serve --learn` has them.
 """
 
-import multiprocessing
 import tempfile
 import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from navi_core.bench.report import Column, Option, Progress, Report, Row, figure, report, sizes
-from navi_core.bench.service.round_trip import serve_environment
+from navi_core.bench.service.round_trip import EnvironmentProcess
+from navi_core.bench.timing import resident_bytes
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig, PolicyConfig, parse_config
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.policy import build_policy
@@ -31,7 +32,6 @@ from navi_core.service.timed_lock import LONG, TimedLock, settle
 from navi_core.service.wire import StepResult
 from navi_core.world import Field
 
-_ANY = "tcp://127.0.0.1:0"
 _PATIENCE = 120.0
 _LOOKS = 200
 
@@ -116,33 +116,18 @@ def run_soak(
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         scene.save(folder / "scene.gmdag")
-        context = multiprocessing.get_context("spawn")
-        pipe, there = context.Pipe()
         size = {"azimuth_bins": config.azimuth_bins, "elevation_bins": config.elevation_bins}
         flown = (env or EnvConfig()).model_copy(update=size)
-        arguments = (there, str(folder / "scene.gmdag"), flown, sessions, 1, vocabulary)
-        process = context.Process(target=serve_environment, args=arguments, daemon=True)
-        process.start()
-        try:
-            if not pipe.poll(_PATIENCE):
-                raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
-            publish, answer = pipe.recv()
-            wired = {"publish": _ANY, "subscribe": (publish,), "step_endpoint": answer}
-            actor_config = ActorConfig(**wired, max_sessions=sessions, sample=True, follow=None, seed=seed)
+        environment = EnvironmentProcess(folder / "scene.gmdag", flown, sessions, 1, vocabulary)
+        with closing(environment):
+            actor_config = environment.actor_config(max_sessions=sessions, sample=True, seed=seed)
             judge = None
             if gate is not None:
                 judge = RolloutGate(Field([scene], threads=1, vocabulary=vocabulary), flown, gate, sessions)
             learning = _Listening(model, settings, judge, seed, folder / "outbox")
-            actor = ActorServer(model, actor_config, gate=judge, learning=learning)
-            settle()
-            try:
+            with closing(ActorServer(model, actor_config, gate=judge, learning=learning)) as actor:
+                settle()
                 return _fly(actor, learning, folder / "outbox", decisions, progress)
-            finally:
-                actor.close()
-        finally:
-            if process.is_alive():
-                pipe.send("stop")
-            process.join(10)
 
 
 class _Idle:
@@ -191,10 +176,10 @@ def _fly(
             if time.monotonic() > until:
                 raise ServiceError(f"the service stands still at {actor.decisions} decisions; see its log")
         if look == _LOOKS // 2:
-            half = _resident_mb()
+            half = resident_bytes() / 1e6
         progress(f"version {learning.trainer.model_version}", actor.decisions, decisions)
     seconds = time.perf_counter() - start
-    trainer, memory = learning.trainer, _resident_mb()
+    trainer, memory = learning.trainer, resident_bytes() / 1e6
     trainer.stop()
     learning.record.flush(now=True)
     first, last, error = _ends(np.array(learning.rewards))
@@ -260,12 +245,6 @@ def _ends(rewards: np.ndarray) -> tuple[float, float, float]:
     first, last = rewards[:fifth], rewards[-fifth:]
     interval = ttest_ind(last, first, equal_var=False).confidence_interval(0.95)
     return float(first.mean()), float(last.mean()), float(interval.high - interval.low) / 2
-
-
-def _resident_mb() -> float:
-    """Return the memory that this process holds now [MB]."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 1e6
 
 
 def soak(

@@ -30,11 +30,10 @@ def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Fly each scene in turns, record the figures, and compare them with the last nights on this hardware."""
-    from navi_core.bench.engine.env import env_cases, run_env
+    from navi_core.bench.engine.env import run_env
     from navi_core.scenes import compile_mesh, generate_scene
 
     config = night.config
-    cases = env_cases(((_AZIMUTH, _ELEVATION),), (_DRONES,))
     scenes = {
         family: compile_mesh(generate_scene(family, 0), CompileConfig(resolution=256)) for family in config.bench_scenes
     }
@@ -46,7 +45,14 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     with BenchmarkLog(BENCHMARK, run_id=f"{night.run_id}-{time.time_ns()}", config_hash=digest) as log:
         for turn in range(config.bench_repeats):
             for family, scene in scenes.items():
-                (row,) = run_env(cases, [scene], threads=1, steps=config.bench_steps, seed=config.seed + turn)
+                (row,) = run_env(
+                    [(_AZIMUTH, _ELEVATION)],
+                    [_DRONES],
+                    [scene],
+                    threads=1,
+                    steps=config.bench_steps,
+                    seed=config.seed + turn,
+                )
                 figures[family].append(row["steps_per_second"])
                 log.cell(
                     family,
