@@ -21,7 +21,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "Compile in fresh processes: seconds after imports, peak memory, sizes, and what sharing gains.",
     ),
     "interval": (
-        "interval:interval",
+        "evaluation:interval",
         "Simulate worlds of known mean, and count how many of their 95 % intervals contain it.",
     ),
     "evaluation": (
@@ -46,7 +46,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "vain.",
     ),
     "gated-flight": (
-        "service.gated_flight:gated_flight",
+        "service.gate:gated_flight",
         "Fly a policy without the gate, behind it hovering for every WAIT, and behind it as it is served.",
     ),
     "service": (
@@ -79,11 +79,11 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "Learn cart-pole as `navi train ppo`: samples per CPU-second, CPU-seconds and steps until solved, memory.",
     ),
     "grpo": (
-        "grpo:grpo",
+        "cartpole:grpo",
         "Learn a task by GRPO: steps and CPU-seconds until solved, final return.",
     ),
     "gae": (
-        "gae:measure_gae",
+        "learning.kernels:measure_gae",
         "Estimate the same advantages with every method: CPU time, ratio to a Python loop, error against float64.",
     ),
     "dqn": (
@@ -91,12 +91,12 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "Learn a task by Double DQN with prioritised replay: return of the last 100 episodes, steps and CPU-seconds.",
     ),
     "apex": (
-        "learning.apex:apex",
+        "dqn:apex",
         "Learn cart-pole by Ape-X: return of the last 100 episodes, and the rate of every stage.",
     ),
-    "replay": ("learning.replay:replay", "Draw by priority: items per second, and how exactly, beside running sums."),
+    "replay": ("learning.kernels:replay", "Draw by priority: items per second, and how exactly, beside running sums."),
     "smoothing": (
-        "smoothing_table:smoothing",
+        "smoothing:smoothing",
         "Compare no smoothing, drift smoothing, and stopping early; finished cells are not run again.",
     ),
 }

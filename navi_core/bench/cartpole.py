@@ -1,6 +1,6 @@
-"""Cart-pole by PPO: samples per CPU-second, CPU-seconds until it is solved, memory; beside other trainers.
+"""Reference tasks by PPO and GRPO: samples per CPU-second, CPU-seconds until solved, memory; beside other trainers.
 
-Every measurement is a process of its own with one thread, so that its CPU time and its memory are its own; those
+Every measurement of PPO is a process of its own with one thread, so that its CPU time and its memory are its own; those
 that are compared take turns.
 """
 
@@ -14,7 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from navi_core.bench.report import Column, Option, Progress, Repeats, Report, Row, Table, figure, table
+from navi_core.bench.report import (
+    Column,
+    Option,
+    Progress,
+    Repeats,
+    Report,
+    Row,
+    Table,
+    comma_names,
+    figure,
+    known_names,
+    table,
+)
+from navi_core.bench.task_runs import solve
 from navi_core.bench.tasks import PPO_TARGETS, task_config
 from navi_core.errors import ConfigError, NaviError
 from navi_core.presets import parse_assignments
@@ -64,10 +77,7 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
     Raises:
         ConfigError: There is no such peer, or it is not installed.
     """
-    unknown = sorted(set(against) - set(PEERS))
-    if unknown:
-        raise ConfigError(f"no peer {', '.join(unknown)}; allowed: {', '.join(PEERS)}")
-    for name in against:
+    for name in known_names("peer", against, PEERS):
         if name in _MODULES and importlib.util.find_spec(_MODULES[name]) is None:
             raise ConfigError(f"{name} is not installed; pip install -e '.[bench]', or leave it out of --against")
     cases = [CartPoleCase("navi", width, epochs, samples=samples) for width in (64, 32) for epochs in (4, 1)]
@@ -82,7 +92,7 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
 
 
 def run_cartpole(
-    cases: Sequence[CartPoleCase], repeats: int = 3, progress: Callable[[str, int, int], None] | None = None
+    cases: Sequence[CartPoleCase], repeats: int = 3, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> Iterator[Row]:
     """Measure every case in turns; yield their rows at the end.
 
@@ -108,8 +118,7 @@ def run_cartpole(
     for turn in range(repeats):
         for number, case in enumerate(cases):
             taken[number].append(_in_child("throughput", vars(case)))
-            if progress is not None:
-                progress(case.trainer, turn * len(cases) + number + 1, repeats * len(cases))
+            progress(case.trainer, turn * len(cases) + number + 1, repeats * len(cases))
     rates = [statistics.median(m["samples"] / m["cpu_seconds"] for m in turns) for turns in taken]
     peers = {case.epochs: rate for case, rate in zip(cases, rates) if case.trainer == "sb3"}
     for case, turns, rate in zip(cases, taken, rates):
@@ -144,7 +153,7 @@ def run_solve(
     task: str,
     changes: Mapping[str, Any],
     target: float,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Iterator[Row]:
     """Learn a task with every seed.
 
@@ -176,8 +185,7 @@ def run_solve(
     for done, (seed, trainer) in enumerate(runs, 1):
         ask = {"trainer": trainer, "task": task, "seed": seed, "changes": dict(changes), "target": target}
         yield _in_child("solve", ask)
-        if progress is not None:
-            progress(f"{trainer} seed {seed}", done, len(runs))
+        progress(f"{trainer} seed {seed}", done, len(runs))
 
 
 def _in_child(kind: str, ask: dict[str, Any]) -> dict[str, Any]:
@@ -213,7 +221,7 @@ def cartpole(
     progress: Progress,
 ) -> Report:
     """Measure speed and learning of PPO."""
-    peers = tuple(filter(None, (name.strip() for name in against.split(","))))
+    peers = comma_names(against)
     cases = cartpole_cases(peers, processes, samples) if samples else []
     changes = parse_assignments(assign or ())
     task_config("ppo", task, 0, changes)
@@ -272,3 +280,44 @@ def learning_table(rows: list[dict[str, Any]], target: float) -> Table:
         middle = f"median {statistics.median(times):.2f} CPU-s" if len(times) == len(runs) else "no median"
         parts.append(f"{trainer}: {len(times)} of {len(runs)} reach {target:g}, {middle}")
     return table(f"{rows[0]['task']}, learning", rows, columns, words=2, caption="; ".join(parts))
+
+
+def run_grpo(
+    task: str,
+    seeds: Sequence[int],
+    changes: Mapping[str, Any],
+    target: float,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Iterator[Row]:
+    """Learn a task with every seed.
+
+    Args:
+        task: Reference task.
+        seeds: Seeds.
+        changes: Settings of the training run that differ from the benchmark's.
+        target: Mean return of 100 training episodes that counts as solved.
+        progress: Called after every seed with its name, how many are done and of how many.
+
+    Raises:
+        ConfigError: A setting is unknown or impossible.
+    """
+    for done, seed in enumerate(seeds, 1):
+        yield solve(task_config("grpo", task, seed, changes), "grpo", target)
+        progress(f"grpo seed {seed}", done, len(seeds))
+
+
+def grpo(
+    task: Annotated[str, Option(help="What is learned, such as acrobot.")] = "cart_pole",
+    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    target: Annotated[float, Option(help="Mean return of 100 episodes that counts as solved.")] = 450.0,
+    assign: Annotated[
+        list[str] | None, Option(flag="--set", help="A setting of learning, such as grpo.clip=0.1; may be repeated.")
+    ] = None,
+    *,
+    progress: Progress,
+) -> Report:
+    """Learn a task by GRPO with several seeds."""
+    wanted = range(first_seed, first_seed + seeds)
+    rows = list(run_grpo(task, wanted, parse_assignments(assign or ()), target, progress))
+    return Report({"learning": rows}, [learning_table(rows, target)])

@@ -146,6 +146,11 @@ def known_names(kind: str, names: Iterable[str], known: Collection[str]) -> list
     return chosen
 
 
+def comma_names(text: str) -> list[str]:
+    """Return the names of a text that are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def sizes(texts: Sequence[str], name: str = "--size") -> list[tuple[int, int]]:
     """Return the two numbers of each text such as 256x48.
 

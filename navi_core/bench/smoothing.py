@@ -1,7 +1,8 @@
-"""Runs with and without drift smoothing: cells of (task, variant, seed), which `smoothing_table.py` compares.
+"""Drift smoothing and early stopping: runs with and without them, and their comparison on the same seeds.
 
-A cell is a whole run; its curve is kept in a file named by the hash of its settings, so that what is done is not done
-again.
+A cell (task, variant, seed) is a whole run; its curve is kept in a file named by the hash of its settings, so that what
+is done is not done again. No controller ends a run: it is asked afterwards, evaluation by evaluation, and what its stop
+would have saved and cost is read from the same run, which is therefore its own counterfactual.
 """
 
 import json
@@ -10,13 +11,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
+
+from navi_core.bench.report import Option, Progress, Report, Row, Table, known_names
 from navi_core.bench.task_runs import TaskRun, run_task
 from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.config import EarlyStopConfig, TrainConfig, config_hash
 from navi_core.learn.run.early_stopping import EarlyStopController
+from navi_core.learn.run.monitor import sign_changes
 from navi_core.presets import merge
+from navi_core.record import navi_home
 from navi_core.record.durable import write_durably
 
 NOISE = {"cart_pole": 1.0, "acrobot": 1.0, "lunar_lander": 5.0}
@@ -112,7 +118,7 @@ def run_cells(
     folder: Path,
     *,
     minutes: float = math.inf,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
     changes: dict[str, Any] | None = None,
 ) -> dict[SmoothingCell, dict[str, Any]]:
     """Run what is not done yet and return every curve that there is.
@@ -136,8 +142,7 @@ def run_cells(
             write_durably(path, json.dumps({"cell": asdict(cell), "curve": found}).encode())
         if found is not None:
             curves[cell] = found
-        if progress is not None:
-            progress(f"{cell.name}, {cell.variant}, seed {cell.seed}", len(curves), len(cells))
+        progress(f"{cell.name}, {cell.variant}, seed {cell.seed}", len(curves), len(cells))
     return curves
 
 
@@ -181,3 +186,208 @@ def _kept(path: Path) -> dict[str, Any] | None:
         return data["curve"] if isinstance(data["curve"]["returns"], list) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+_RANDOM = {"cart_pole": 22.0, "acrobot": -500.0, "lunar_lander": -190.0}
+"""Mean return of random actions."""
+STOPPING = EarlyStopConfig(patience=8, window=8, trend=True, slump=0.05, rise=0.05, reward_ema_beta=0.3)
+"""Settings of the controller that the runs are judged by."""
+STOPPED = "smoothing + stopping"
+"""The runs of `smoothing`, each to where the controller would have ended it."""
+MEASURES = ("time_to_target", "auc", "final", "td_variance", "oscillation")
+"""What variants are compared by."""
+_LOWER_IS_BETTER = {"time_to_target", "td_variance", "oscillation"}
+
+
+def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> dict[str, float]:
+    """Return what a curve is compared by.
+
+    `time_to_target` is the first evaluation at the target, and the run's length where there was none; `final` the mean
+    return of the last four; `auc` the mean of all, where a run that was stopped goes on with its `final`; `td_variance`
+    the mean variance since learning began; `oscillation` the share of evaluations at which the slope of the smoothed
+    return changes its sign, changes below 1 % of its range left out.
+
+    Args:
+        curve: A run's.
+        task: Its task.
+        stop: Decisions at which it was stopped; None reads it to its end.
+    """
+    steps, seen = curve["steps"], len(curve["steps"]) if stop is None else curve["steps"].index(stop) + 1
+    returns = curve["returns"][:seen]
+    solved = next((s for s, r in zip(steps, returns) if r >= TARGETS[task]), curve["total_steps"])
+    final = float(np.mean(returns[-4:]))
+    smoothed, average = [], returns[0]
+    for value in returns:
+        average = 0.6 * average + 0.4 * value
+        smoothed.append(average)
+    variances = [v for v in curve["td_variance"][:seen] if v == v]
+    return {
+        "time_to_target": float(solved),
+        "auc": (sum(returns) + final * (len(steps) - seen)) / len(steps),
+        "final": final,
+        "td_variance": float(np.mean(variances)) if variances else math.nan,
+        "oscillation": sign_changes(smoothed),
+    }
+
+
+def smoothing_table(curves: Mapping[SmoothingCell, dict[str, Any]], stopping: EarlyStopConfig = STOPPING) -> list[Row]:
+    """Return a row for every task and variant, with differences to the baseline of the same seeds and width.
+
+    Args:
+        curves: Of the cells that are done.
+        stopping: The controller that is asked.
+
+    Returns:
+        Rows with the keys:
+        task: Task.
+        variant: Variant.
+        seeds: Runs.
+        means: Mean of every measure.
+        intervals: Its interval over seeds.
+        paired: Mean difference to the baseline of the same seeds, and its interval; empty for the baseline.
+        smoothed_share: Share of updates that were smoothed.
+        mean_step: Mean ‖Δh‖.
+        clipped_share: Share of rows clipped by the trust region.
+        relative_step: Mean ‖Δh‖ in deviations of the temporal differences: near 0 nothing was done.
+        stopped: Share of runs that the controller would have ended.
+        saved: Mean share of steps that this would have saved, 0 for runs that it lets end.
+        kept: Least share of the final return, above that of a random policy, that was there at the stop; both are
+            means of four evaluations.
+    """
+    groups: dict[tuple[str, str], list[SmoothingCell]] = {}
+    for cell in curves:
+        groups.setdefault((cell.name, cell.variant), []).append(cell)
+    stops = {cell: stop_step(curve, stopping) for cell, curve in curves.items()}
+    whole = {cell: measures(curve, cell.task) for cell, curve in curves.items()}
+    bases = {(c.name, c.latent_dim, c.seed): whole[c] for c in curves if c.alpha_step == 0.0}
+    rows = []
+    for (task, variant), cells in groups.items():
+        rows.append(_row(task, variant, cells, curves, stops, whole, bases))
+        if variant == "smoothing":
+            cut = {cell: measures(curves[cell], cell.task, stops[cell]) for cell in cells}
+            rows.append(_row(task, STOPPED, cells, curves, stops, cut, bases))
+    return rows
+
+
+def _row(
+    task: str,
+    variant: str,
+    cells: Sequence[SmoothingCell],
+    curves: Mapping[SmoothingCell, dict[str, Any]],
+    stops: Mapping[SmoothingCell, int | None],
+    scored: Mapping[SmoothingCell, dict[str, float]],
+    bases: Mapping[tuple[str, int, int], dict[str, float]],
+) -> Row:
+    """Return the means and intervals of some runs, and of their differences to the baseline."""
+    kept = [curves[cell] for cell in cells]
+    paired: dict[str, tuple[float, float, float]] = {}
+    pairs = [(scored[c], bases.get((c.name, c.latent_dim, c.seed))) for c in cells if c.alpha_step]
+    for name in MEASURES:
+        off = [mine[name] - base[name] for mine, base in pairs if base is not None]
+        if off:
+            paired[name] = (float(np.mean(off)), *_interval(off))
+    ends = [_stop(curves[cell], cell.task, stops[cell]) for cell in cells]
+    share, step, clipped = (
+        float(np.mean([curve[name] for curve in kept])) for name in ("smoothed_share", "mean_step", "clipped_share")
+    )
+    deviation = float(np.mean([math.sqrt(scored[cell]["td_variance"]) for cell in cells]))
+    return {
+        "task": task,
+        "variant": variant,
+        "seeds": len(cells),
+        "means": {name: float(np.mean([scored[c][name] for c in cells])) for name in MEASURES},
+        "intervals": {name: _interval([scored[c][name] for c in cells]) for name in MEASURES},
+        "paired": paired,
+        "smoothed_share": share,
+        "mean_step": step,
+        "clipped_share": clipped,
+        "relative_step": step / deviation if deviation > 0 else math.nan,
+        "stopped": float(np.mean([part > 0 for part, _ in ends])),
+        "saved": float(np.mean([part for part, _ in ends])),
+        "kept": min(gain for _, gain in ends),
+    }
+
+
+def verdict(row: Row) -> str:
+    """Return the effect of a variant in words: better or worse where the paired interval excludes 0."""
+    if not row["paired"]:
+        return ""
+    if row["seeds"] < 5:
+        return f"{row['seeds']} seeds: no claim"
+    changes = []
+    for name, (_, low, high) in row["paired"].items():
+        if low > 0 or high < 0:
+            good = (high < 0) == (name in _LOWER_IS_BETTER)
+            changes.append(f"{name} {'better' if good else 'worse'}")
+    return ", ".join(changes) or "no difference shown"
+
+
+def _stop(curve: Mapping[str, Any], task: str, at: int | None) -> tuple[float, float]:
+    """Return the share of steps that a stop saves, and of the final gain that was there at the stop."""
+    if at is None:
+        return 0.0, 1.0
+    floor = _RANDOM[task]
+    here, final = (measures(curve, task, stop)["final"] - floor for stop in (at, None))
+    return 1.0 - at / curve["total_steps"], 1.0 if final <= 0 else here / final
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return Student's 95 % interval of a mean; the mean twice where there is one value."""
+    from scipy import stats
+
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, mean
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def smoothing_report(rows: Sequence[Row], done: str) -> list[Table]:
+    """Return the tables of returns, and of smoothing itself and early stopping."""
+
+    def interval(row: Row, name: str) -> str:
+        low, high = row["intervals"][name]
+        return f"{row['means'][name]:,.4g} [{low:,.4g}, {high:,.4g}]"
+
+    def effect(row: Row) -> list[str]:
+        relative = f"{row['mean_step']:.2g} ({row['relative_step']:.1%})"
+        stopping = (f"{share:.0%}" for share in (row["stopped"], row["saved"], row["kept"]))
+        return [f"{row['smoothed_share']:.0%}", relative, f"{row['clipped_share']:.1%}", *stopping, verdict(row)]
+
+    return [
+        Table(
+            f"Double DQN with and without drift smoothing ({done}); mean and 95 % interval over seeds",
+            ("task", "variant", "seeds", *(name.replace("_", " ") for name in MEASURES)),
+            [[r["task"], r["variant"], str(r["seeds"]), *(interval(r, name) for name in MEASURES)] for r in rows],
+            words=2,
+        ),
+        Table(
+            "Drift smoothing, its change against the baseline of the same seeds, and early stopping",
+            ("task", "variant", "smoothed", "mean ‖Δh‖", "clipped", "stopped", "steps saved", "gain kept", "verdict"),
+            [[r["task"], r["variant"], *effect(r)] for r in rows],
+            words=2,
+            caption="in brackets ‖Δh‖ in deviations of the temporal differences; gain kept: least share, over seeds, "
+            "of the final return above random that was there at the stop",
+        ),
+    ]
+
+
+def smoothing(
+    task: Annotated[list[str] | None, Option(help="cart_pole, acrobot or lunar_lander.")] = None,
+    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="The first of them; stopping was chosen on 0 … 4.")] = 10,
+    ablation: Annotated[bool, Option(flag="--ablation", help="alpha_step × d on noisy cart-pole instead.")] = False,
+    minutes: Annotated[float, Option(min=0, help="Begin no cell after so many; 0 only reports.")] = 1e9,
+    out: Annotated[Path | None, Option(help="Folder of cells; by default bench/smoothing of the home.")] = None,
+    *,
+    progress: Progress,
+) -> Report:
+    """Run the cells of the comparison and report their table."""
+    tasks = known_names("task", task or NOISE, NOISE)
+    wanted = range(first_seed, first_seed + seeds)
+    cells = ablation_cells("cart_pole", wanted) if ablation else smoothing_cells(tasks, wanted)
+    folder = out if out is not None else navi_home() / "bench" / "smoothing"
+    curves = run_cells(cells, folder, minutes=minutes, progress=progress)
+    rows, done = smoothing_table(curves), f"{len(curves)} of {len(cells)} cells"
+    document = {"rows": [row | {"verdict": verdict(row)} for row in rows], "done": done}
+    return Report(document, smoothing_report(rows, done))

@@ -121,7 +121,7 @@ def run_task(
     curve: bool = False,
     reward_noise: float = 0.0,
     workers: Workers = ALONE,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> TaskRun:
     """Train on a reference task as `navi train` does, in a temporary home.
 
@@ -163,8 +163,7 @@ def run_task(
 
         def observe(at: Progress) -> None:
             meter(at)
-            if progress is not None:
-                progress(at)
+            progress(at)
 
         stop = lambda: until_solved and run.solved_at is not None  # noqa: E731
         result = train(config, directory, env=env, log=log, stop=stop, progress=observe, workers=workers)
@@ -178,7 +177,7 @@ def solve(
     config: TrainConfig,
     trainer: str,
     target: float,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> Row:
     """Learn a task; return a row of `cartpole.run_solve`.
 

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from navi_core.bench.cartpole import CartPoleCase, run_cartpole, run_solve
-from navi_core.bench.grpo import run_grpo
+from navi_core.bench.cartpole import CartPoleCase, run_cartpole, run_grpo, run_solve
 from navi_core.bench.learning.dpo import dpo_config, run_dpo
 from navi_core.bench.tasks import PPO_TARGETS, task_config
 from navi_core.config import EvalConfig

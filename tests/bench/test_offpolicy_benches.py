@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench import smoothing, smoothing_table
+from navi_core.bench import smoothing
 from navi_core.bench.dqn import run_dqn
-from navi_core.bench.learning.replay import run_replay
+from navi_core.bench.learning.kernels import run_replay
 from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.cli.main import build_app
 from navi_core.config import EarlyStopConfig
@@ -47,21 +47,21 @@ def test_cells_differ_in_what_they_compare_alone():
 
 
 def test_measures_and_stops_by_hand():
-    got = smoothing_table.measures(curve([0.0, 480.0, 400.0, 500.0]), "cart_pole")
+    got = smoothing.measures(curve([0.0, 480.0, 400.0, 500.0]), "cart_pole")
     assert got["time_to_target"] == 50_000 and got["auc"] == got["final"] == 345.0 and got["oscillation"] == 0.0
-    never = smoothing_table.measures(curve([1.0, 2.0]), "cart_pole")
+    never = smoothing.measures(curve([1.0, 2.0]), "cart_pole")
     assert never["time_to_target"] == 50_000
     run = curve([22.0, 102.0, 122.0, 122.0, 122.0, 122.0])
-    assert smoothing_table._stop(run, "cart_pole", 100_000) == (pytest.approx(1 / 3), pytest.approx(0.7))
-    assert smoothing_table._stop(run, "cart_pole", None) == (0.0, 1.0)
+    assert smoothing._stop(run, "cart_pole", 100_000) == (pytest.approx(1 / 3), pytest.approx(0.7))
+    assert smoothing._stop(run, "cart_pole", None) == (0.0, 1.0)
 
 
 def test_a_stopped_run_goes_on_with_what_it_had():
     run = curve([100.0, 100.0, 300.0, 300.0, 500.0, 500.0])
-    cut = smoothing_table.measures(run, "cart_pole", stop=100_000)
+    cut = smoothing.measures(run, "cart_pole", stop=100_000)
     assert cut["final"] == 200.0 and cut["auc"] == (800.0 + 2 * 200.0) / 6
     assert cut["time_to_target"] == 150_000, "the target came after the stop"
-    assert smoothing_table.measures(run, "cart_pole", stop=150_000) == smoothing_table.measures(run, "cart_pole")
+    assert smoothing.measures(run, "cart_pole", stop=150_000) == smoothing.measures(run, "cart_pole")
 
 
 def test_the_controller_is_asked_after_the_run():
@@ -78,15 +78,15 @@ def test_a_claim_needs_five_pairs_whose_interval_excludes_zero():
             for variant, alpha, shift in (("baseline", 0.0, 0.0), ("smoothing", 0.15, off)):
                 cell = smoothing.SmoothingCell("cart_pole", False, variant, seed, alpha)
                 curves[cell] = curve([100.0 + 7 * seed, 100.0 + shift + 7 * seed])
-        return {row["variant"]: row for row in smoothing_table.smoothing_table(curves)}
+        return {row["variant"]: row for row in smoothing.smoothing_table(curves)}
 
     clear = table([10.0, 11.0, 9.0, 10.5, 9.5])["smoothing"]
     mean, low, high = clear["paired"]["auc"]
     assert mean == pytest.approx(5.0) and 0 < low < 5 < high
-    assert "auc better" in smoothing_table.verdict(clear) and "final better" in smoothing_table.verdict(clear)
-    assert smoothing_table.verdict(table([10.0, -11.0, 9.0, -10.5, 2.0])["smoothing"]) == "no difference shown"
-    assert "no claim" in smoothing_table.verdict(table([10.0, 10.0])["smoothing"])
-    assert smoothing_table.verdict(table([1.0])["baseline"]) == ""
+    assert "auc better" in smoothing.verdict(clear) and "final better" in smoothing.verdict(clear)
+    assert smoothing.verdict(table([10.0, -11.0, 9.0, -10.5, 2.0])["smoothing"]) == "no difference shown"
+    assert "no claim" in smoothing.verdict(table([10.0, 10.0])["smoothing"])
+    assert smoothing.verdict(table([1.0])["baseline"]) == ""
 
 
 def test_dqn_is_measured_seed_by_seed():

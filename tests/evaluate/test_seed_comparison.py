@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench.interval import SPREADS, interval_world, simulate_interval
+from navi_core.bench.evaluation import SPREADS, interval_world, simulate_interval
 from navi_core.cli.compare import two_sides
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError, EvaluationError

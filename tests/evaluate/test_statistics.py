@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from navi_core.bench.interval import simulate_starts
+from navi_core.bench.evaluation import simulate_starts
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.statistics import (
     FEW_SCENES,

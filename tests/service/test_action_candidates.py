@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.bench.service.gated_flight import GatedFlyer, run_gated_flight
+from navi_core.bench.service.gate import GatedFlyer, run_gated_flight
 from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.flight.subjects import resolve_subject

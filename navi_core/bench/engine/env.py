@@ -122,7 +122,7 @@ def run_soak(
     bins: tuple[int, int] = (16, 8),
     readings: int = 20,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Soak:
     """Step a small environment for long and read its resident memory on the way.
 
@@ -149,8 +149,7 @@ def run_soak(
             env.step(torch.rand(drones, 4, generator=generator) * 2.0 - 1.0)
         done = target
         resident.append(resident_bytes())
-        if progress is not None:
-            progress(done, steps)
+        progress(done, steps)
     return Soak(tuple(at), tuple(resident))
 
 

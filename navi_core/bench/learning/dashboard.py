@@ -36,7 +36,7 @@ def run_dashboard(
     *,
     pairs: int = 10,
     rounds: int = 4,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Row:
     """Measure pairs of updates.
 
@@ -91,8 +91,7 @@ def run_dashboard(
                 learner.update(rollout, index=made, steps=made * steps)
                 spent[with_page] += time.process_time() - cpu
                 wall, made = time.perf_counter() - wall, made + 1
-                if progress is not None:
-                    progress(made)
+                progress(made)
                 # The first pair warms up.
                 if pair < 0 or stats is None:
                     continue

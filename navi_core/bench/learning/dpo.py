@@ -62,7 +62,7 @@ def run_dpo(
     updates: int = 20,
     changes: dict[str, Any] | None = None,
     protocol: EvalConfig = _PROTOCOL,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
     """Make pairs, then learn from them with every seed and fly unseen scenes before and after.
 
@@ -99,7 +99,6 @@ def run_dpo(
         ConfigError: A pilot or a setting is unknown, or the winner hardly ever earns more.
         NonFiniteError: NaN appeared.
     """
-    report_line = progress if progress is not None else str
     field = Field(scenes, device="cpu")
     course = build_course(unseen, protocol, vocabulary=dict(field.vocabulary))
     with tempfile.TemporaryDirectory() as folder:
@@ -108,13 +107,13 @@ def run_dpo(
             field, dpo_config(0, updates, None, changes).env, count, winner=winner, loser=loser, steps=steps
         )
         write_pairs(file, pairs)
-        report_line(f"{count} pairs; {winner} earned more at {float(pairs.metadata['won']):.1%} of the starts")
+        progress(f"{count} pairs; {winner} earned more at {float(pairs.metadata['won']):.1%} of the starts")
         base = evaluate(loser, course)
         for seed in seeds:
             config = dpo_config(seed, updates, file, changes)
 
             def learned(now: Progress, seed: int = seed) -> None:
-                report_line(f"seed {seed}, update {now.updates}: {now.line()}")
+                progress(f"seed {seed}, update {now.updates}: {now.line()}")
 
             before = evaluate(build_policy(config.policy, seed=seed), course, name="before")
             start = time.process_time()
@@ -123,7 +122,7 @@ def run_dpo(
                 seconds = time.process_time() - start
                 after = evaluate(done.checkpoint, course, name="after")
             moved, over = compare(after, before), compare(after, base)
-            report_line(f"seed {seed}: {moved.sentence}; {over.sentence}")
+            progress(f"seed {seed}: {moved.sentence}; {over.sentence}")
             yield {
                 "seed": seed,
                 "pairs": count,

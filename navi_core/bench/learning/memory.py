@@ -17,11 +17,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
+from navi_core.bench.report import Column, Log, Option, Report, Row, figure, known_names, report
 from navi_core.bench.task_runs import first_returns
 from navi_core.config import TrainConfig, parse_config
 from navi_core.config.registry import CORE_NAMES
-from navi_core.errors import ConfigError
 from navi_core.learn import Collector, PPOLearner, Rollout
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
@@ -137,7 +136,7 @@ def memory_cases(names: Sequence[str] = (), cores: Sequence[str] = ()) -> list[M
 def run_memory(
     cases: Sequence[MemoryCase],
     seeds: Sequence[int],
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
     *,
     until_solved: bool = True,
 ) -> Iterator[Row]:
@@ -211,7 +210,7 @@ class _Memoryless(NavigationPolicy):
         return super().evaluate(obs, aux, state0, torch.ones_like(reset), actions)
 
 
-def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None, until_solved: bool) -> Row:
+def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None], until_solved: bool) -> Row:
     config, cpu, rows = case_config(case, seed), torch.device("cpu"), case.rows
     with torch_threads(1):
         env = reference_task(case.task, rows, seed, **dict(case.options))
@@ -244,7 +243,7 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None, 
                 best = max(best, mean)
                 if solved is None and mean >= case.target:
                     solved = collector.decisions * rows
-            if progress is not None and index % 10 == 0:
+            if index % 10 == 0:
                 progress(f"{case.name} seed {seed}: {collector.decisions * rows:,} steps, return {mean:.3f}")
         seconds = time.process_time() - start
         return {
@@ -306,9 +305,7 @@ def memory(
     log: Log,
 ) -> Report:
     """Learn tasks that need a memory."""
-    if unknown := sorted(set(group or ()) - set(MEMORY_CASES)):
-        raise ConfigError(f"no group {', '.join(unknown)}; allowed: {', '.join(MEMORY_CASES)}")
-    cases = memory_cases(group or (), core or ())
+    cases = memory_cases(known_names("group", group or (), MEMORY_CASES), core or ())
     if steps is not None:
         cases = [replace(case, steps=min(steps, case.steps)) for case in cases]
     done = run_memory(cases, range(first_seed, first_seed + seeds), log, until_solved=not go_on)

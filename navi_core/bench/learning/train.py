@@ -90,7 +90,7 @@ def run_train(
     updates: int = 2,
     warmup: int = 1,
     seconds: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> TrainBenchmark:
     """Train as `navi train ppo` does, records and all, and measure.
 
@@ -121,8 +121,7 @@ def run_train(
             def mark(done: Progress) -> None:
                 marks.append((time.perf_counter(), time.process_time()))
                 curve.append((done.steps, done.metrics["reward_ema"]))
-                if progress is not None:
-                    progress(f"update {len(curve)} of {planned}")
+                progress(f"update {len(curve)} of {planned}")
 
             began = (time.perf_counter(), time.process_time())
 
