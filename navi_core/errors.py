@@ -75,13 +75,14 @@ class GmdagError(SceneError):
     """A `.gmdag` file breaks its format.
 
     Attributes:
+        reason: What is wrong.
         path: The file, if it came from one.
         offset: Byte offset of the first offending field.
     """
 
     def __init__(self, reason: str, *, path: Path | str | None = None, offset: int | None = None) -> None:
+        self.reason, self.offset = reason, offset
         self.path = Path(path) if path is not None else None
-        self.offset = offset
         where = f"{path}: " if path is not None else ""
         at = f" (at byte {offset})" if offset is not None else ""
         super().__init__(f"{where}{reason}{at}")

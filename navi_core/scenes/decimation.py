@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import NonNegativeFloat, NonNegativeInt
 
 from navi_core.kernels import TriangleBVH
 from navi_core.kernels.meshes import add_quadrics, collapse_edges, edge_costs
@@ -26,19 +27,19 @@ Int64 = npt.NDArray[np.int64]
 class Decimation:
     """What merging triangles changed, measured against the original surface."""
 
-    tolerance: float
+    tolerance: NonNegativeFloat
     """Largest error that was allowed [voxel]."""
-    before: int
+    before: NonNegativeInt
     """Triangles of the original."""
-    after: int
+    after: NonNegativeInt
     """Triangles that are left."""
-    samples: int
+    samples: NonNegativeInt
     """Points on each of the two surfaces whose distance to the other was measured."""
-    to_original: float
+    to_original: NonNegativeFloat
     """Greatest distance of a point of the result to the original [m]."""
-    from_original: float
+    from_original: NonNegativeFloat
     """Greatest distance of a point of the original to the result [m]."""
-    mean: float
+    mean: NonNegativeFloat
     """Mean distance of the original's points to the result [m]."""
 
 

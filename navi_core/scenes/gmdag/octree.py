@@ -63,10 +63,11 @@ def inner_words(mask: npt.NDArray[np.integer], table: npt.NDArray[np.integer]) -
     return (np.asarray(mask).astype(np.uint64) << np.uint64(55)) | np.asarray(table).astype(np.uint64)
 
 
-def ranks(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return 0…c−1 for each count c, concatenated."""
-    total = int(counts.sum())
-    return np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+def child_slots(inner: Words) -> Int64:
+    """Return where the child words of inner nodes stand, one node after the other."""
+    count = POPCOUNT[child_mask(inner)]
+    rank = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(low_index(inner), count) + rank
 
 
 def morton(voxels: Int64) -> Int64:
@@ -112,11 +113,14 @@ Bool = npt.NDArray[np.bool_]
 _OCTANTS = np.array([[o & 1, o >> 1 & 1, o >> 2 & 1] for o in range(8)], dtype=np.int64)
 
 
-def surface_triangles(nodes: Words, resolution: int, lower: Float64, voxel_size: float) -> tuple[Float32, Int32]:
+def surface_triangles(
+    key: Int64, word: Words, resolution: int, lower: Float64, voxel_size: float
+) -> tuple[Float32, Int32]:
     """Return the triangles of a checked octree's surface; leaves of semantic id 0 are empty space.
 
     Args:
-        nodes: Words (N,), root first.
+        key: Morton keys of its finest leaves (N,), ascending; see `finest_leaves`.
+        word: Their words (N,).
         resolution: Voxels along an edge.
         lower: Minimum corner of the cube (3,) [m].
         voxel_size: Edge of a voxel [m].
@@ -124,7 +128,6 @@ def surface_triangles(nodes: Words, resolution: int, lower: Float64, voxel_size:
     Returns:
         Corners (F, 3, 3) float32 [m] and semantic ids (F,).
     """
-    key, word = _finest_leaves(nodes, resolution)
     distance = leaf_distance(word).astype(np.float32) / np.float32(voxel_size)
     semantic = leaf_semantic(word)
     corners, nearest = _corner_distances(key, distance, resolution)
@@ -143,15 +146,20 @@ def surface_triangles(nodes: Words, resolution: int, lower: Float64, voxel_size:
     return (inside * voxel_size + lower).astype(np.float32), ids[ids > 0]
 
 
-def _finest_leaves(nodes: Words, resolution: int) -> tuple[Int64, Words]:
-    """Return the Morton keys, ascending, and words of the leaves of single voxels."""
+def finest_leaves(nodes: Words, resolution: int) -> tuple[Int64, Words]:
+    """Return the Morton keys, ascending, and words of the leaves of single voxels.
+
+    Args:
+        nodes: Words of a checked octree (N,), root first.
+        resolution: Voxels along an edge.
+    """
     index, key, edge = np.zeros(1, np.int64), np.zeros(1, np.int64), resolution
     while edge > 1:
         inner = ~is_leaf(nodes[index])
-        mask, table = child_mask(nodes[index[inner]]), low_index(nodes[index[inner]])
-        row, octant = np.nonzero(mask[:, None] >> np.arange(8) & 1)
+        words = nodes[index[inner]]
+        row, octant = np.nonzero(child_mask(words)[:, None] >> np.arange(8) & 1)
         key = key[inner][row] << 3 | octant
-        index = low_index(nodes[table[row] + ranks(POPCOUNT[mask])])
+        index = low_index(nodes[child_slots(words)])
         edge //= 2
     leaf = is_leaf(nodes[index])
     return key[leaf], nodes[index[leaf]]

@@ -1,4 +1,4 @@
-"""A compiled scene; the `.gmdag` formats register their writers here."""
+"""A compiled scene, and what both `.gmdag` formats share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,11 +23,10 @@ from navi_core.kernels.octree.dag import unfold
 from navi_core.scenes.decimation import Decimation
 from navi_core.scenes.gmdag.dag import Dag, build_dag
 
-Writer = Callable[["Scene", Path], None]
-_WRITERS: dict[int, Writer] = {}
-
 MAGIC = b"GDAG"
 """First four bytes of every `.gmdag` file."""
+HEADER = struct.Struct("<4sIIffffI")
+"""Begin of every `.gmdag` file: magic, version, resolution, minimum corner x y z [m], voxel size [m], length."""
 _STALE_SECONDS = 3600.0
 """Age from which a temporary file has no living writer [s]."""
 
@@ -97,14 +95,13 @@ class Scene:
         Raises:
             SceneError: The version is unknown, or the scene lacks what that version holds.
         """
-        try:
-            target = Path(path)
-        except TypeError:
-            raise SceneError(f"the path to save to is a string or a Path, not {type(path).__name__}") from None
-        writer = _WRITERS.get(version)
-        if writer is None:
-            raise SceneError(f"no .gmdag version {version!r}; allowed: {', '.join(map(str, sorted(_WRITERS)))}")
-        writer(self, target)
+        # The formats need the scene they make.
+        from navi_core.scenes.gmdag.file import WRITERS
+
+        if version not in WRITERS:
+            raise SceneError(f"no .gmdag version {version!r}; allowed: {', '.join(map(str, WRITERS))}")
+        target = Path(path)
+        WRITERS[version](self, target)
         return target
 
     def hashes(self) -> frozenset[str]:
@@ -125,11 +122,6 @@ class Scene:
             if array is not None:
                 digest.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
         return digest.hexdigest()
-
-
-def register_writer(version: int, writer: Writer) -> None:
-    """Make `Scene.save` write a file version; each format's module registers itself."""
-    _WRITERS[version] = writer
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -168,26 +160,3 @@ def _sweep_left(path: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime >= _STALE_SECONDS:
                 left.unlink()
-
-
-MIN_EDGE = 1e-3
-"""Least edge of a scene's cube [m]."""
-MAX_EDGE = 1e5
-"""Greatest edge of a scene's cube [m]."""
-
-
-def frame_fault(lower: Sequence[float], voxel_size: float, resolution: int) -> str | None:
-    """Return why no ray can be cast in a cube, None where one can.
-
-    Args:
-        lower: (3,) minimum corner [m], finite.
-        voxel_size: Edge of a voxel [m], positive and finite.
-        resolution: Voxels along an edge of the cube.
-    """
-    edge = voxel_size * resolution
-    if not MIN_EDGE <= edge <= MAX_EDGE:
-        return f"voxel size {voxel_size:g} makes a cube of {edge:g} m; allowed are {MIN_EDGE:g} to {MAX_EDGE:g} m"
-    farthest = max(max(abs(v), abs(v + edge)) for v in lower)
-    if farthest > voxel_size * 2.0**24 or float(np.spacing(np.float32(farthest))) > voxel_size:
-        return f"voxel size {voxel_size:g} is finer than positions {farthest:g} m from the origin are exact"
-    return None

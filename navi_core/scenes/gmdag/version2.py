@@ -1,11 +1,6 @@
 """`.gmdag` version 2: exact triangles with the octree DAG that leads rays to them. Layout in docs/GMDAG.md.
 
-    0   4s  magic "GDAG"
-    4   u32 version = 2
-    8   u32 resolution
-    12  f32 minimum corner x, y, z [m]
-    24  f32 voxel size [m]
-    28  u32 length of the JSON header in bytes
+    0   the header that both versions share; its last field is the length of the JSON header in bytes
     32  32s SHA-256 of the 32 bytes before and of everything from byte 64
     64  JSON header (UTF-8), then the sections it lists, each padded to 8 bytes with zeros
 
@@ -14,15 +9,13 @@ Everything is little-endian. The header is checked before anything of a declared
 
 import hashlib
 import json
-import math
-import struct
-from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from navi_core.errors import GmdagError, SceneError
 from navi_core.kernels.octree.dag import check_references
@@ -36,14 +29,13 @@ from navi_core.kernels.octree.lists import (
     first_corners,
 )
 from navi_core.scenes.decimation import Decimation
-from navi_core.scenes.gmdag.dag import Dag, levels_of
-from navi_core.scenes.gmdag.scene import MAGIC, Scene, frame_fault, register_writer, write_atomically
+from navi_core.scenes.gmdag.dag import Dag, Float64, levels_of
+from navi_core.scenes.gmdag.scene import HEADER, MAGIC, Scene, write_atomically
 
 LAYOUT_SINCE = 2
 """The first compiler version that wrote this layout; files of earlier ones are compiled again."""
 
-_FIELDS = struct.Struct("<4sIIffffI")
-_HEADER_SIZE = _FIELDS.size + hashlib.sha256().digest_size
+_HEADER_SIZE = HEADER.size + hashlib.sha256().digest_size
 _SECTIONS = ("vertices", "faces", "semantic", "nodes", "lengths", "items")
 _FAULTS = (
     "",
@@ -55,7 +47,6 @@ _FAULTS = (
     "too deep: an inner node below the finest level",
     "a row that nothing refers to",
 )
-Refuse = Callable[[str, int], GmdagError]
 UInt8 = npt.NDArray[np.uint8]
 
 
@@ -102,65 +93,52 @@ def write_v2(scene: Scene, path: Path) -> None:
     }
     text = json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    head = _FIELDS.pack(MAGIC, 2, scene.resolution, *scene.bounds[0], scene.voxel_size, len(text))
+    head = HEADER.pack(MAGIC, 2, scene.resolution, *scene.bounds[0], scene.voxel_size, len(text))
     rest = text + bytes(body)
     write_atomically(path, head + hashlib.sha256(head + rest).digest() + rest)
 
 
-def read_v2(data: bytes, path: Path | str) -> Scene:
+def read_v2(data: bytes, path: Path | str, resolution: int, lower: Float64, voxel_size: float, length: int) -> Scene:
     """Decode a version 2 file.
 
     Args:
         data: The whole file.
-        path: Named in errors.
+        path: Where it came from; the scene's name is in the file.
+        resolution: Voxels along an edge.
+        lower: Minimum corner of the cube (3,) [m].
+        voxel_size: Edge of a voxel [m].
+        length: Of the JSON header [bytes].
 
     Raises:
         GmdagError: A size, a number or a reference is impossible; names the byte offset and the reason.
     """
-
-    def refuse(reason: str, offset: int) -> GmdagError:
-        return GmdagError(f"{reason}; compile the scene again from its mesh", path=path, offset=offset)
-
-    if len(data) < _HEADER_SIZE:
-        raise refuse(f"truncated: {len(data)} bytes, the header needs {_HEADER_SIZE}", len(data))
-    _, _, resolution, x, y, z, voxel, text_size = _FIELDS.unpack_from(data)
-    digest = data[_FIELDS.size : _HEADER_SIZE]
-    if not (16 <= resolution <= 2048) or resolution & (resolution - 1):
-        raise refuse(f"resolution {resolution} is not a power of two from 16 to 2048", 8)
-    if not all(math.isfinite(v) for v in (x, y, z)):
-        raise refuse(f"non-finite minimum corner ({x}, {y}, {z})", 12)
-    if not (math.isfinite(voxel) and voxel > 0):
-        raise refuse(f"voxel size {voxel} is not a positive number", 24)
-    fault = frame_fault((x, y, z), voxel, resolution)
-    if fault is not None:
-        raise refuse(fault, 24)
-    if _HEADER_SIZE + text_size > len(data):
-        raise refuse(f"truncated: header of {text_size} bytes declared, {len(data) - _HEADER_SIZE} left", 28)
-    covered = hashlib.sha256(data[: _FIELDS.size])
+    start = _HEADER_SIZE + length
+    if start > len(data):
+        raise GmdagError(f"truncated: {len(data)} bytes, the headers need {start}", offset=28)
+    covered = hashlib.sha256(data[: HEADER.size])
     covered.update(memoryview(data)[_HEADER_SIZE:])
-    if covered.digest() != digest:
-        raise refuse("content hash differs: the file is truncated or damaged", 32)
-    meta = _read_meta(data[_HEADER_SIZE : _HEADER_SIZE + text_size], refuse)
-    sections = _cut(data, _HEADER_SIZE + text_size, meta["sections"], refuse)
-    lower = np.array([x, y, z], np.float64)
-    triangles = _read_triangles(sections, lower, voxel, resolution, refuse)
+    if covered.digest() != data[HEADER.size : _HEADER_SIZE]:
+        raise GmdagError("content hash differs: the file is truncated or damaged", offset=32)
+    meta = _read_meta(data[_HEADER_SIZE:start])
+    sections = _cut(data, start, meta.sections)
+    triangles = _read_triangles(sections, lower, voxel_size, resolution)
     corners = triangles.reshape(-1, 3).astype(np.float64)
     return Scene(
-        name=meta["name"],
+        name=meta.name,
         resolution=resolution,
-        voxel_size=voxel,
-        bounds=np.stack([lower, lower + resolution * voxel]),
+        voxel_size=voxel_size,
+        bounds=np.stack([lower, lower + resolution * voxel_size]),
         mesh_bounds=np.stack([corners.min(axis=0), corners.max(axis=0)]),
-        semantic_names=meta["semantic_names"],
-        source_hash=meta["source_hash"],
-        compile_hash=meta["compile_hash"],
-        verdict=meta["verdict"],
+        semantic_names=meta.semantic_names,
+        source_hash=meta.source_hash,
+        compile_hash=meta.compile_hash,
+        verdict=meta.verdict,
         version=2,
         triangles=triangles,
-        triangle_semantic=_read_semantic(sections, meta["semantic_names"], refuse),
-        dag=_read_dag(sections, resolution, len(triangles), refuse),
-        compiler_version=meta["compiler_version"],
-        decimation=meta["decimation"],
+        triangle_semantic=_read_semantic(sections, meta.semantic_names),
+        dag=_read_dag(sections, resolution, len(triangles)),
+        compiler_version=meta.compiler_version,
+        decimation=meta.decimation,
     )
 
 
@@ -176,136 +154,124 @@ def _semantic_type(names: dict[int, str]) -> str:
     return "<u1" if max(names, default=0) < 256 else "<u2"
 
 
-def _cut(data: bytes, offset: int, sizes: dict[str, Any], refuse: Refuse) -> dict[str, _Section]:
+def _cut(data: bytes, offset: int, sizes: dict[str, tuple[int, int]]) -> dict[str, _Section]:
     """Return the sections, after proving that they lie in the file and that no row is without a byte."""
     if sorted(sizes) != sorted(_SECTIONS):
-        raise refuse(f"sections {sorted(sizes)}, expected {sorted(_SECTIONS)}", _HEADER_SIZE)
+        raise GmdagError(f"sections {sorted(sizes)}, expected {sorted(_SECTIONS)}", offset=_HEADER_SIZE)
     out = {}
     for name in _SECTIONS:
-        pair = sizes[name]
-        if not isinstance(pair, list) or len(pair) != 2 or any(type(v) is not int or v < 0 for v in pair):
-            raise refuse(f"section {name!r} has no valid size ({pair!r:.60})", _HEADER_SIZE)
-        rows, size = pair
+        rows, size = sizes[name]
         if offset + size > len(data):
-            raise refuse(f"truncated: section {name!r} needs {size} bytes, {len(data) - offset} left", offset)
+            raise GmdagError(
+                f"truncated: section {name!r} needs {size} bytes, {len(data) - offset} left", offset=offset
+            )
         if rows == 0 or rows > size or rows >= 2**31:
-            raise refuse(f"section {name!r} cannot hold {rows} rows in {size} bytes", _HEADER_SIZE)
+            raise GmdagError(f"section {name!r} cannot hold {rows} rows in {size} bytes", offset=_HEADER_SIZE)
         out[name] = _Section(rows, np.frombuffer(data, np.uint8, size, offset), offset)
         end = offset + size + -size % 8
         if any(data[offset + size : end]) or end > len(data):
-            raise refuse(f"section {name!r} is not padded with zeros", offset + size)
+            raise GmdagError(f"section {name!r} is not padded with zeros", offset=offset + size)
         offset = end
     if offset != len(data):
-        raise refuse(f"{len(data) - offset} trailing bytes", offset)
+        raise GmdagError(f"{len(data) - offset} trailing bytes", offset=offset)
     return out
 
 
-def _fixed(section: _Section, dtype: str, width: int, name: str, refuse: Refuse) -> npt.NDArray[Any]:
+def _fixed(section: _Section, dtype: str, width: int, name: str) -> npt.NDArray[Any]:
     """Return the section as (rows, width) elements of a fixed size."""
     if section.data.nbytes != section.rows * width * np.dtype(dtype).itemsize:
-        raise refuse(f"section {name!r}: {section.rows} rows do not make {section.data.nbytes} bytes", section.offset)
+        raise GmdagError(
+            f"section {name!r}: {section.rows} rows do not make {section.data.nbytes} bytes", offset=section.offset
+        )
     return section.data.view(dtype).reshape(section.rows, width)
 
 
 def _read_triangles(
-    sections: dict[str, _Section], lower: npt.NDArray[np.float64], voxel: float, resolution: int, refuse: Refuse
+    sections: dict[str, _Section], lower: Float64, voxel: float, resolution: int
 ) -> npt.NDArray[np.float32]:
     place, faces = sections["vertices"], sections["faces"]
-    vertices = _fixed(place, "<f4", 3, "vertices", refuse).astype(np.float32)
+    vertices = _fixed(place, "<f4", 3, "vertices").astype(np.float32)
     # A vertex that is no number compares false, and is refused with the others.
     inside = ((vertices >= lower - voxel) & (vertices <= lower + (resolution + 1) * voxel)).all(axis=1)
     if not inside.all():
         row = int(np.argmin(inside))
-        raise refuse(f"vertex {row} = {vertices[row].tolist()} lies outside the cube", place.offset + 12 * row)
+        raise GmdagError(
+            f"vertex {row} = {vertices[row].tolist()} lies outside the cube", offset=place.offset + 12 * row
+        )
     if 3 * faces.rows > faces.data.nbytes:
-        raise refuse(f"{faces.rows} faces cannot lie in {faces.data.nbytes} bytes", faces.offset)
+        raise GmdagError(f"{faces.rows} faces cannot lie in {faces.data.nbytes} bytes", offset=faces.offset)
     number = np.empty(3 * faces.rows, np.int32)
     wrong = decode_faces(faces.data, place.rows, number)
     if wrong >= 0:
-        raise refuse("a face names a vertex that does not exist, or not every vertex is used", faces.offset + wrong)
+        raise GmdagError(
+            "a face names a vertex that does not exist, or not every vertex is used", offset=faces.offset + wrong
+        )
     return vertices[number].reshape(-1, 3, 3)
 
 
-def _read_semantic(sections: dict[str, _Section], names: dict[int, str], refuse: Refuse) -> npt.NDArray[np.int32]:
+def _read_semantic(sections: dict[str, _Section], names: dict[int, str]) -> npt.NDArray[np.int32]:
     section = sections["semantic"]
     if section.rows != sections["faces"].rows:
-        raise refuse(f"{section.rows} semantic ids for {sections['faces'].rows} faces", section.offset)
+        raise GmdagError(f"{section.rows} semantic ids for {sections['faces'].rows} faces", offset=section.offset)
     dtype = _semantic_type(names)
-    ids = _fixed(section, dtype, 1, "semantic", refuse).reshape(-1).astype(np.int32)
+    ids = _fixed(section, dtype, 1, "semantic").reshape(-1).astype(np.int32)
     known = np.zeros(65536, np.bool_)
     known[[k for k in names if k > 0]] = True
     if not known[ids].all():
         row = int(np.argmin(known[ids]))
-        raise refuse(f"face {row} has the semantic id {ids[row]}, which has no name", section.offset)
+        raise GmdagError(f"face {row} has the semantic id {ids[row]}, which has no name", offset=section.offset)
     return ids
 
 
-def _read_dag(sections: dict[str, _Section], resolution: int, faces: int, refuse: Refuse) -> Dag:
+def _read_dag(sections: dict[str, _Section], resolution: int, faces: int) -> Dag:
     nodes, lengths, lists = sections["nodes"], sections["lengths"], sections["items"]
-    children = np.ascontiguousarray(_fixed(nodes, "<u4", 8, "nodes", refuse), np.uint32)
+    children = np.ascontiguousarray(_fixed(nodes, "<u4", 8, "nodes"), np.uint32)
     fault, at = check_references(children, lengths.rows, levels_of(resolution)[1])
     if fault:
-        raise refuse(f"{_FAULTS[fault]} (row {at // 8}, octant {at % 8})", nodes.offset + 4 * at)
+        raise GmdagError(f"{_FAULTS[fault]} (row {at // 8}, octant {at % 8})", offset=nodes.offset + 4 * at)
     length = np.empty(lengths.rows, np.int64)
     wrong = decode_numbers(lengths.data, length)
     if wrong >= 0:
-        raise refuse("lengths of lists end within a number, or beyond the last", lengths.offset + wrong)
+        raise GmdagError("lengths of lists end within a number, or beyond the last", offset=lengths.offset + wrong)
     # Numbers have 35 bits and rows 31: the sum cannot overflow.
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(length)])
     if length.min() < 1 or bounds[-1] != lists.rows:
-        raise refuse(f"lists of {bounds[-1]} items, or an empty list, where {lists.rows} are stored", lengths.offset)
+        raise GmdagError(
+            f"lists of {bounds[-1]} items, or an empty list, where {lists.rows} are stored", offset=lengths.offset
+        )
     items = np.empty(lists.rows, np.int32)
     wrong = decode_items(lists.data, bounds, faces, items)
     if wrong >= 0:
-        raise refuse(f"a list names a triangle beyond the {faces} stored, or its bytes end early", lists.offset + wrong)
+        raise GmdagError(
+            f"a list names a triangle beyond the {faces} stored, or its bytes end early", offset=lists.offset + wrong
+        )
     return Dag(resolution, children, bounds, items)
 
 
-def _read_meta(text: bytes, refuse: Refuse) -> dict[str, Any]:
-    def broken(why: str) -> GmdagError:
-        return refuse(f"JSON header is broken ({why})", _HEADER_SIZE)
+class _Meta(BaseModel):
+    """The JSON header."""
 
+    model_config = ConfigDict(strict=True, validate_default=True, allow_inf_nan=False)
+
+    compiler_version: int = Field(default=1, ge=LAYOUT_SINCE)
+    name: str
+    semantic_names: dict[Annotated[int, Field(ge=0, le=65535)], str]
+    source_hash: str
+    compile_hash: str
+    verdict: Literal["PASS", "MARGINAL", "FAIL"] | None
+    decimation: Decimation | None
+    sections: dict[str, tuple[NonNegativeInt, NonNegativeInt]]
+
+
+def _read_meta(text: bytes) -> _Meta:
     try:
-        meta = json.loads(text)
-        version = meta.get("compiler_version", 1)
-        if type(version) is not int or version < LAYOUT_SINCE:
-            raise refuse(
-                f"made by compiler version {version!r:.20}, this build reads {LAYOUT_SINCE} and later: "
-                "navi scenes compile MESH --out DIR",
-                _HEADER_SIZE,
+        return _Meta.model_validate_json(text)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        reason = f"JSON header is broken ({' '.join([*map(str, fault['loc']), fault['msg']])})"
+        if fault["loc"] == ("compiler_version",):
+            reason = (
+                f"made by compiler version {fault['input']!r:.20}, this build reads {LAYOUT_SINCE} and later: "
+                "navi scenes compile MESH --out DIR"
             )
-        names = {int(k): v for k, v in meta["semantic_names"].items()}
-        strings = {key: meta[key] for key in ("name", "source_hash", "compile_hash")}
-        verdict, merged, sections = meta["verdict"], meta["decimation"], meta["sections"]
-        decimation = None if merged is None else _read_decimation(merged)
-        # Half a surrogate pair can be spelt in JSON, but neither shown nor stored.
-        json.dumps([strings, names], ensure_ascii=False).encode()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise broken(f"{type(error).__name__}: {error}") from None
-    if not all(isinstance(v, str) for v in (*strings.values(), *names.values())):
-        raise broken("a name or hash is not a text")
-    if verdict not in (None, "PASS", "MARGINAL", "FAIL") or not isinstance(sections, dict):
-        raise broken("values of a wrong type")
-    if any(not 0 <= k <= 65535 for k in names):
-        raise broken("a semantic id beyond 65535")
-    return {
-        **strings,
-        "compiler_version": version,
-        "semantic_names": names,
-        "verdict": verdict,
-        "decimation": decimation,
-        "sections": sections,
-    }
-
-
-def _read_decimation(values: object) -> Decimation:
-    if not isinstance(values, dict) or set(values) != {field.name for field in fields(Decimation)}:
-        raise ValueError("decimation holds other fields than it should")
-    for name, value in values.items():
-        whole = name in ("before", "after", "samples")
-        if type(value) is not (int if whole else float) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"decimation.{name} is {value!r:.40}")
-    return Decimation(**values)
-
-
-register_writer(2, write_v2)
+        raise GmdagError(reason, offset=_HEADER_SIZE) from None

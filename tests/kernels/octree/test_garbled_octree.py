@@ -10,7 +10,7 @@ import pytest
 
 from navi_core.config import CompileConfig
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
-from navi_core.scenes.gmdag.octree import surface_triangles
+from navi_core.scenes.gmdag.octree import finest_leaves, surface_triangles
 from tests.kernels.conftest import slab
 
 
@@ -37,7 +37,9 @@ def test_garbled_octree_becomes_finite_triangles_inside_its_cube(tmp_path: Path,
     old = load_gmdag(scene.save(tmp_path / "v1.gmdag", version=1))
     assert old.nodes is not None
     nodes = np.concatenate([old.nodes[:1], garbled(old.nodes[1:], np.random.default_rng(0), missing)])
-    triangles, semantic = surface_triangles(nodes, old.resolution, old.bounds[0], old.voxel_size)
+    triangles, semantic = surface_triangles(
+        *finest_leaves(nodes, old.resolution), old.resolution, old.bounds[0], old.voxel_size
+    )
     assert len(triangles) == len(semantic) > 1000
     assert np.isfinite(triangles).all()
     slack = 1e-3 * old.voxel_size

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError, SceneError, SceneTooLargeError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
+from navi_core.scenes.gmdag.file import read_gmdag
 from navi_core.scenes.gmdag.octree import (
     _gather,
     _round_down,
@@ -27,7 +28,8 @@ from navi_core.scenes.gmdag.octree import (
     morton,
     positions,
 )
-from navi_core.scenes.gmdag.version1 import HEADER, encode_v1, read_v1
+from navi_core.scenes.gmdag.scene import HEADER
+from navi_core.scenes.gmdag.version1 import encode_v1
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.conftest import box_distance, chain, v1_bytes
 from tests.scenes.gmdag.v1_oracle import v1_distance_at, v1_leaf_at
@@ -83,7 +85,7 @@ def test_a_lower_bound_stays_one_in_fp16(values):
 def test_any_valid_tree_survives_reading_and_writing_bit_for_bit(resolution, lower, voxel, distance, semantic):
     nodes = chain(resolution.bit_length() - 1, distance, semantic)
     data = v1_bytes(nodes, resolution=resolution, lower=lower, voxel=voxel)
-    scene = read_v1(data, "x.gmdag")
+    scene = read_gmdag(data, "x.gmdag")
     assert encode_v1(scene.nodes, scene.resolution, scene.bounds[0], scene.voxel_size) == data
     np.testing.assert_allclose(scene.bounds[1] - scene.bounds[0], resolution * voxel, rtol=1e-6, atol=1e-2)
     word, size = v1_leaf_at(scene.nodes, resolution, (0, 0, 0))
@@ -92,7 +94,7 @@ def test_any_valid_tree_survives_reading_and_writing_bit_for_bit(resolution, low
 
 
 def test_a_root_that_is_a_leaf_is_a_scene():
-    scene = read_v1(v1_bytes(leaf_words(np.array([2.0], np.float16), np.array([0]))))
+    scene = read_gmdag(v1_bytes(leaf_words(np.array([2.0], np.float16), np.array([0]))), "x.gmdag")
     assert v1_leaf_at(scene.nodes, 16, (5, 6, 7)) == (int(scene.nodes[0]), 16)
     np.testing.assert_array_equal(scene.mesh_bounds, scene.bounds)
 
@@ -165,7 +167,7 @@ def test_a_long_cycle_of_shared_nodes_is_found_in_linear_time():
     inner = inner_words(np.full(count, 255), count + 8 * np.arange(count))
     tables = np.repeat((np.arange(count) + 1) % count, 8).astype(np.uint64)
     with pytest.raises(GmdagError, match="cycle"):
-        read_v1(v1_bytes(np.concatenate([inner, tables]), resolution=2048))
+        read_gmdag(v1_bytes(np.concatenate([inner, tables]), resolution=2048), "x.gmdag")
 
 
 def test_a_small_file_cannot_unfold_into_billions_of_voxels():
@@ -174,7 +176,7 @@ def test_a_small_file_cannot_unfold_into_billions_of_voxels():
     leaf = leaf_words(np.array([0], np.float16), np.array([1]))
     tables = np.repeat(np.arange(1, 12), 8).astype(np.uint64)
     with pytest.raises(GmdagError, match="100 words unfold into"):
-        read_v1(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=2048))
+        read_gmdag(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=2048), "x.gmdag")
 
 
 def test_surface_beyond_memory_is_refused_before_it_is_built(monkeypatch):
@@ -184,7 +186,7 @@ def test_surface_beyond_memory_is_refused_before_it_is_built(monkeypatch):
     tables = np.repeat(np.arange(1, 8), 8).astype(np.uint64)
     monkeypatch.setattr("navi_core.scenes.gmdag.version1.available_memory", lambda: 1 << 30)
     with pytest.raises(SceneTooLargeError, match=r"needs about .* GiB, 1\.0 GiB are available"):
-        read_v1(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=128))
+        read_gmdag(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=128), "x.gmdag")
 
 
 @settings(max_examples=150, deadline=None)
@@ -196,7 +198,7 @@ def test_one_flipped_byte_is_read_or_refused_but_never_crashes(position, change)
         warnings.simplefilter("ignore")
         refusal = None
         try:
-            scene = read_v1(bytes(data), "x")
+            scene = read_gmdag(bytes(data), "x")
         except GmdagError as error:
             refusal = error
         if refusal is not None:
@@ -216,7 +218,7 @@ def test_non_finite_near_surface_leaves_read_as_zero_in_one_counted_warning():
     nodes = np.concatenate([nodes, second, np.array([4, 9], np.uint64)])
     nodes[3] = inner_words(np.array([3]), np.array([10]))[0]
     with pytest.warns(UserWarning, match="2 near-surface leaves") as caught:
-        scene = read_v1(v1_bytes(nodes))
+        scene = read_gmdag(v1_bytes(nodes), "x.gmdag")
     assert len(caught) == 1
     np.testing.assert_array_equal(leaf_distance(scene.nodes[[4, 9]]), [0.0, 0.0])
     np.testing.assert_array_equal(leaf_semantic(scene.nodes[[4, 9]]), [3, 4])
@@ -325,7 +327,7 @@ def test_rays_in_the_version_1_box_end_on_its_walls_and_within_a_voxel_at_its_ed
 
 
 def test_a_leaf_without_neighbours_is_hit_where_the_ray_is_next_to_its_corner():
-    scene = read_v1(v1_bytes(chain(distance=0.0, semantic=3)))
+    scene = read_gmdag(v1_bytes(chain(distance=0.0, semantic=3)), "x.gmdag")
     corner, voxel = scene.bounds[0], scene.voxel_size
     start = corner + voxel * np.array([0.25, 0.25, 7.0])
     depth = traced(scene, start[None], np.array([[0.0, 0.0, -1.0]]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError
 from navi_core.scenes import build_vocabulary, compile_mesh, generate_scene, load_gmdag, mesh_from_arrays
-from navi_core.scenes.gmdag.version2 import read_v2
+from navi_core.scenes.gmdag.file import read_gmdag
 
 CONFIG = CompileConfig(resolution=16)
 
@@ -56,7 +56,7 @@ def test_any_mesh_survives_a_round_trip_bit_for_bit(corners, names, data, tmp_pa
 def test_a_file_cut_anywhere_is_refused(maze_file):
     for length in [*range(0, 80), *np.linspace(80, len(maze_file) - 1, 60).astype(int)]:
         with pytest.raises(GmdagError) as caught:
-            read_v2(maze_file[:length], "cut.gmdag")
+            read_gmdag(maze_file[:length], "cut.gmdag")
         assert caught.value.offset is not None
 
 
@@ -66,9 +66,9 @@ def test_damage_of_the_content_is_noticed_and_trailing_bytes_are_refused(maze_fi
         data = bytearray(maze_file)
         data[position] ^= 1 << int(rng.integers(8))
         with pytest.raises(GmdagError):
-            read_v2(bytes(data), "damaged.gmdag")
+            read_gmdag(bytes(data), "damaged.gmdag")
     with pytest.raises(GmdagError):
-        read_v2(maze_file + b"\0" * 8, "long.gmdag")
+        read_gmdag(maze_file + b"\0" * 8, "long.gmdag")
 
 
 @pytest.mark.parametrize(

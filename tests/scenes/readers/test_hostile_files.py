@@ -14,7 +14,7 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError, MeshError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag, read_mesh
-from navi_core.scenes.gmdag.version2 import read_v2
+from navi_core.scenes.gmdag.file import read_gmdag
 from navi_core.scenes.readers.gltf import read_gltf, read_gltf_facts
 from navi_core.scenes.readers.mesh_file import hash_source
 
@@ -141,7 +141,7 @@ def meta_with(data, **changes):
 )
 def test_a_sealed_header_that_lies_is_refused(v2, text, reason):
     with pytest.raises(GmdagError, match=reason):
-        read_v2(seal(v2, text if isinstance(text, bytes) else meta_with(v2, **text)), "sealed.gmdag")
+        read_gmdag(seal(v2, text if isinstance(text, bytes) else meta_with(v2, **text)), "sealed.gmdag")
 
 
 def section(data, name):
@@ -178,7 +178,7 @@ INNER, SURFACE = 2 << 30, 1 << 30
 def test_a_reference_that_cannot_be_followed_is_refused_where_it_stands(v2, row, reference, reason):
     offset = section(v2, "nodes")[0] + 32 * row + 4 * 5
     with pytest.raises(GmdagError, match=reason.replace("(", "[(]").replace(")", "[)]")) as caught:
-        read_v2(poked(v2, offset, struct.pack("<I", reference)), "nodes.gmdag")
+        read_gmdag(poked(v2, offset, struct.pack("<I", reference)), "nodes.gmdag")
     assert caught.value.offset == offset
 
 
@@ -189,14 +189,14 @@ def test_a_row_below_the_finest_level_and_a_row_that_nothing_names_are_refused(v
             break
         data = poked(v2, start + 32 * row, struct.pack("<I", INNER | row + 1))
         try:
-            read_v2(data, "deep.gmdag")
+            read_gmdag(data, "deep.gmdag")
         except GmdagError as error:
             if "too deep" in str(error):
                 break
     else:
         pytest.fail("no chain of rows was too deep")
     with pytest.raises(GmdagError, match="nothing refers to") as caught:
-        read_v2(poked(v2, start, struct.pack("<8I", *[0] * 8)), "lost.gmdag")
+        read_gmdag(poked(v2, start, struct.pack("<8I", *[0] * 8)), "lost.gmdag")
     assert caught.value.offset == start + 32
 
 
@@ -218,7 +218,7 @@ def test_a_row_below_the_finest_level_and_a_row_that_nothing_names_are_refused(v
 def test_a_section_that_names_what_is_not_there_is_refused(v2, name, value, reason):
     offset, _, length = section(v2, name)
     with pytest.raises(GmdagError, match=reason) as caught:
-        read_v2(poked(v2, offset, value), f"{name}.gmdag")
+        read_gmdag(poked(v2, offset, value), f"{name}.gmdag")
     assert offset <= caught.value.offset < offset + length
 
 
@@ -231,7 +231,7 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_is_allocated(v2, name
     sizes[name][place] += change
     tracemalloc.start()
     with pytest.raises(GmdagError):
-        read_v2(seal(v2, meta_with(v2, sections=sizes)), "sizes.gmdag")
+        read_gmdag(seal(v2, meta_with(v2, sections=sizes)), "sizes.gmdag")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20 * len(v2) + (1 << 20)
@@ -239,11 +239,11 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_is_allocated(v2, name
 
 def test_padding_and_trailing_bytes_are_refused(v2):
     with pytest.raises(GmdagError, match="8 trailing bytes"):
-        read_v2(seal(v2 + bytes(8)), "long.gmdag")
+        read_gmdag(seal(v2 + bytes(8)), "long.gmdag")
     offset, _, length = section(v2, "lengths")
     assert length % 8, "this file has no padding to spoil"
     with pytest.raises(GmdagError, match="not padded with zeros") as caught:
-        read_v2(poked(v2, offset + length, b"\1"), "padding.gmdag")
+        read_gmdag(poked(v2, offset + length, b"\1"), "padding.gmdag")
     assert caught.value.offset == offset + length
 
 
@@ -253,14 +253,12 @@ FRAMES = [{6: 1e-40}, {6: 1e37}, {3: 3e38}, {4: -1e9}, {6: 1e-6}]
 @pytest.mark.parametrize("head", FRAMES)
 def test_a_cube_in_which_no_ray_can_be_cast_is_refused_by_both_versions(v2, head):
     with pytest.raises(GmdagError, match=r"voxel size|outside the cube"):
-        read_v2(seal(v2, head=head), "frame.gmdag")
+        read_gmdag(seal(v2, head=head), "frame.gmdag")
     fields = [b"GDAG", 1, 64, 0.0, 0.0, 0.0, 0.1, 1]
     for place, value in head.items():
         fields[place] = value
-    from navi_core.scenes.gmdag.version1 import read_v1
-
     with pytest.raises(GmdagError, match="voxel size"):
-        read_v1(struct.pack("<4sIIffffI", *fields) + struct.pack("<Q", 1 << 63 | 1 << 16), "frame.gmdag")
+        read_gmdag(struct.pack("<4sIIffffI", *fields) + struct.pack("<Q", 1 << 63 | 1 << 16), "frame.gmdag")
 
 
 def test_sealed_damage_gives_an_error_or_a_scene_that_can_be_flown(v2):
@@ -278,7 +276,7 @@ def test_sealed_damage_gives_an_error_or_a_scene_that_can_be_flown(v2):
         for place in rng.integers(start // 4, len(v2) // 4, rng.integers(1, 5)) * 4:
             data[place : place + 4] = struct.pack("<I", int(rng.choice([0, 1, 2**31, 2**32 - 1, rng.integers(2**32)])))
         try:
-            scene = read_v2(seal(bytes(data)), "sealed.gmdag")
+            scene = read_gmdag(seal(bytes(data)), "sealed.gmdag")
         except GmdagError:
             continue
         valid += 1
