@@ -10,7 +10,7 @@ releases for Habitat.
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,9 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.naming import printable_name
-from navi_core.scenes.readers.part import Part
+from navi_core.scenes.readers.gltf import read_gltf
+from navi_core.scenes.readers.part import Part, reading
+from navi_core.scenes.readers.ply import read_ply
 
 LEGEND_HEADER = "HM3D Semantic Annotations"
 """First line of a `.semantic.txt`."""
@@ -94,26 +96,20 @@ def read_names(path: Path) -> dict[str, dict[int, str]]:
     Raises:
         MeshError: The list cannot be read.
     """
-    try:
+    with reading(path):
         if path.suffix.lower() == ".house":
             return _house(_text(path))
         document = json.loads(_text(path))
-        found = _replica(document) if path.suffix.lower() == ".json" else _gibson(document)
-        return {"object_id": found}
-    except MeshError:
-        raise
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise MeshError(f"{path}: is broken: {type(error).__name__} {error}") from None
+        return {"object_id": _replica(document) if path.suffix.lower() == ".json" else _gibson(document)}
 
 
 def _replica(document: Any) -> dict[int, str]:
     classes = {int(row["id"]): printable_name(row["name"]) for row in document["classes"]}
-    found = {}
-    for row in document["objects"]:
-        name = classes.get(int(row["class_id"])) or printable_name(row.get("class_name", ""))
-        if name:
-            found[int(row["id"])] = name
-    return found
+    named = (
+        (int(row["id"]), classes.get(int(row["class_id"])) or printable_name(row.get("class_name", "")))
+        for row in document["objects"]
+    )
+    return {number: name for number, name in named if name}
 
 
 def _gibson(document: Any) -> dict[int, str]:
@@ -137,12 +133,10 @@ def _house(text: str) -> dict[str, dict[int, str]]:
 
 
 def _text(path: Path) -> str:
-    try:
+    with reading(path):
         if path.stat().st_size > _MAX_BYTES:
-            raise MeshError(f"{path}: {path.stat().st_size} bytes, a list of names has at most {_MAX_BYTES}")
+            raise MeshError(f"{path.stat().st_size} bytes, a list of names has at most {_MAX_BYTES}")
         return path.read_bytes().decode("utf-8-sig", "replace")
-    except OSError as error:
-        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 _NEAR = 0.1
@@ -188,6 +182,20 @@ def find_legend(path: Path) -> Path | None:
     return legend if legend.is_file() else None
 
 
+def _candidates(path: Path) -> list[tuple[Path, tuple[Path, ...]]]:
+    """Return each annotated surface that may belong to a mesh, with the lists that may name its parts."""
+    folder, key = path.parent, annotation_key(path)
+    return [
+        (folder / f"{key}.semantic.glb", (folder / f"{key}.semantic.txt",)),
+        (folder / f"{key}_semantic.ply", (folder / f"{key}.house", folder / f"{key}.scn")),
+        (folder / "habitat" / "mesh_semantic.ply", (folder / "habitat" / "info_semantic.json",)),
+    ]
+
+
+def _first(paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
+
+
 def find_annotation(path: Path) -> Annotation | None:
     """Return the annotation that lies beside a mesh, None where there is none that is complete.
 
@@ -195,38 +203,34 @@ def find_annotation(path: Path) -> Annotation | None:
     """
     folder, key = path.parent, annotation_key(path)
     if path.suffix.lower() == ".ply" and path.stem in ("mesh_semantic", f"{key}_semantic"):
-        listed = _first(folder / "info_semantic.json", folder / f"{key}.house", folder / f"{key}.scn")
+        listed = _first((folder / "info_semantic.json", folder / f"{key}.house", folder / f"{key}.scn"))
         return Annotation(listed, None) if listed else None
-    twin, legend = folder / f"{key}.semantic.glb", find_legend(path)
-    if legend is not None and twin.is_file() and twin != path:
-        return Annotation(legend, twin)
-    for surface, listed in (
-        (folder / f"{key}_semantic.ply", _first(folder / f"{key}.house", folder / f"{key}.scn")),
-        (folder / "habitat" / "mesh_semantic.ply", _first(folder / "habitat" / "info_semantic.json")),
-    ):
-        if listed is not None and surface.is_file() and (surface.parent == folder or path.stem == "mesh"):
+    for surface, lists in _candidates(path):
+        listed = _first(lists)
+        beside = surface.parent == folder or path.stem == "mesh"
+        if listed is not None and surface.is_file() and surface != path and beside:
             return Annotation(listed, surface)
     return None
 
 
 def missing_annotation(path: Path) -> tuple[str, ...]:
     """Return the files that would complete a partial annotation of a mesh; empty where there is none or a whole one."""
-    folder, key = path.parent, annotation_key(path)
     if find_annotation(path) is not None:
         return ()
-    pairs = (
-        (folder / f"{key}.semantic.glb", (folder / f"{key}.semantic.txt",)),
-        (folder / f"{key}_semantic.ply", (folder / f"{key}.house", folder / f"{key}.scn")),
-        (folder / "habitat" / "mesh_semantic.ply", (folder / "habitat" / "info_semantic.json",)),
-    )
-    for surface, lists in pairs:
-        there = surface.is_file(), any(file.is_file() for file in lists)
-        if there[0] and not there[1]:
+    for surface, lists in _candidates(path):
+        listed = _first(lists)
+        if surface.is_file() and listed is None:
             return (" or ".join(file.name for file in lists),)
         # A legend alone is whole where the mesh has vertex colours of its own.
-        if there[1] and not there[0]:
+        if listed is not None and not surface.is_file():
             return (surface.name,)
     return ()
+
+
+def annotation_files(path: Path) -> list[Path]:
+    """Return the files beside a mesh that name its faces."""
+    annotation, legend = find_annotation(path), find_legend(path)
+    return [*(annotation.files if annotation is not None else ()), *((legend,) if legend is not None else ())]
 
 
 def face_names(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:
@@ -242,20 +246,12 @@ def face_names(annotation: Annotation, parts: Sequence[Part], where: Path) -> tu
     """
     if annotation.surface is None:
         return _numbered(annotation, parts, where)
-    annotated = _read(annotation.surface)
+    with reading(annotation.surface):
+        is_ply = annotation.surface.suffix.lower() == ".ply"
+        annotated = read_ply(annotation.surface) if is_ply else read_gltf(annotation.surface, textures=True)
     coded = _coded if annotation.names.name.endswith(".semantic.txt") else _numbered
     names, index = coded(annotation, annotated, annotation.surface)
     return names, _transfer(annotated, index, parts, annotation.surface, where)
-
-
-def _read(surface: Path) -> list[Part]:
-    if surface.suffix.lower() == ".ply":
-        from navi_core.scenes.readers.ply import read_ply
-
-        return read_ply(surface)
-    from navi_core.scenes.readers.gltf import read_gltf
-
-    return read_gltf(surface, textures=True)
 
 
 def _numbered(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:
@@ -359,7 +355,3 @@ _TURNS = ((0, 1, 2, 1, 1), (0, 2, 1, 1, -1), (0, 2, 1, -1, 1))
 
 def _turn(points: npt.NDArray[np.float64], turn: tuple[int, ...]) -> npt.NDArray[np.float64]:
     return points[:, list(turn[:3])] * np.array([1.0, turn[3], turn[4]])
-
-
-def _first(*paths: Path) -> Path | None:
-    return next((path for path in paths if path.is_file()), None)

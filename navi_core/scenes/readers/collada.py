@@ -60,7 +60,7 @@ def collada_up_axis(path: Path) -> str:
         ends = (element for _, element in parser.read_events())
         axis = next(((end.text or "").strip() for end in ends if end.tag.rpartition("}")[2] == "up_axis"), axis)
     if axis not in ("Y_UP", "Z_UP"):
-        raise MeshError(f"{path}: its up_axis is {axis!r}; export it with Y_UP or Z_UP")
+        raise MeshError(f"its up_axis is {axis!r}; export it with Y_UP or Z_UP")
     return axis[0].lower()
 
 
@@ -78,7 +78,7 @@ class _Document:
 
     def __init__(self, path: Path, root: ET.Element) -> None:
         if root.tag != "COLLADA":
-            raise MeshError(f"{path}: its root is <{root.tag}>, not <COLLADA>")
+            raise MeshError(f"its root is <{root.tag}>, not <COLLADA>")
         self._path, self._root = path, root
         # By kind too: exporters give a node the name of its geometry.
         self._ids = {(element.tag, key): element for element in root.iter() if (key := element.get("id"))}
@@ -88,15 +88,9 @@ class _Document:
     def parts(self) -> list[Part]:
         """Return the parts of the scene that the file shows."""
         unit = self._root.find("asset/unit")
-        try:
-            metres = float(unit.get("meter", "1")) if unit is not None else 1.0
-            if not (np.isfinite(metres) and metres > 0):
-                raise ValueError(f"a unit of {metres} m")
-            return self._placed(metres)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, DeprecationWarning) as error:
-            raise MeshError(f"{self._path}: is broken: {type(error).__name__} {error}") from None
-
-    def _placed(self, metres: float) -> list[Part]:
+        metres = float(unit.get("meter", "1")) if unit is not None else 1.0
+        if not (np.isfinite(metres) and metres > 0):
+            raise MeshError(f"is broken: a unit of {metres} m")
         parts: list[Part] = []
         total, skins = 0, 0
         for instance, matrix, name in self._instances():
@@ -105,14 +99,14 @@ class _Document:
             matrix = matrix @ bind
             if not np.isfinite(matrix).all():
                 raise MeshError(
-                    f"{self._path}: the node {name!r} is placed by a <lookat>, a <skew> or by what is no number, which "
+                    f"the node {name!r} is placed by a <lookat>, a <skew> or by what is no number, which "
                     "is not read; apply the transforms when exporting"
                 )
             materials = self._materials(instance)
             for points, faces, symbol in self._geometry(geometry):
                 total += len(faces)
                 if total > MAX_TRIANGLES:
-                    raise MeshError(f"{self._path}: more than {MAX_TRIANGLES} triangles; split the scene")
+                    raise MeshError(f"more than {MAX_TRIANGLES} triangles; split the scene")
                 placed = (points @ matrix[:3, :3].T + matrix[:3, 3]) * metres
                 own = tuple(n for n in (name, geometry.get("name") or geometry.get("id") or "") if n)
                 parts.append(Part(placed, faces, own, materials.get(symbol, symbol)))
@@ -142,8 +136,7 @@ class _Document:
             count += 1 + len(node)
             if count > _MAX_INSTANCES:
                 raise MeshError(
-                    f"{self._path}: its scene places more than {_MAX_INSTANCES} nodes with what is in them; split the "
-                    "scene"
+                    f"its scene places more than {_MAX_INSTANCES} nodes with what is in them; split the scene"
                 )
             matrix = above @ _transform(node)
             name = node.get("name") or node.get("id") or ""
@@ -156,7 +149,7 @@ class _Document:
                 elif child.tag == "instance_node":
                     if nesting >= _MAX_NESTING:
                         raise MeshError(
-                            f"{self._path}: instances lie more than {_MAX_NESTING} deep in instances at {name!r}; a "
+                            f"instances lie more than {_MAX_NESTING} deep in instances at {name!r}; a "
                             "node that contains itself has no end"
                         )
                     inner.append((self._follow(child, "node"), matrix, nesting + 1))
@@ -166,12 +159,10 @@ class _Document:
         """Return the element of one of some kinds that a reference names."""
         url = str(element.get("url") or element.get("source") or "")
         if not url.startswith("#"):
-            raise MeshError(
-                f"{self._path}: {element.tag} refers to {url!r:.80}, outside of the file, which is not read"
-            )
+            raise MeshError(f"{element.tag} refers to {url!r:.80}, outside of the file, which is not read")
         found = next((self._ids[kind, url[1:]] for kind in kinds if (kind, url[1:]) in self._ids), None)
         if found is None:
-            raise MeshError(f"{self._path}: {element.tag} refers to {url!r:.80}, which is not there; export it again")
+            raise MeshError(f"{element.tag} refers to {url!r:.80}, which is not there; export it again")
         return found
 
     def _geometry_of(self, instance: ET.Element) -> tuple[ET.Element, Matrix, bool]:
@@ -187,7 +178,7 @@ class _Document:
             bind = deform.find("bind_shape_matrix")
             matrix = matrix @ (_numbers(bind, np.float64).reshape(4, 4) if bind is not None else np.eye(4))
             found, skinned = self._follow(deform, *kinds), True
-        raise MeshError(f"{self._path}: its controllers refer to each other")
+        raise MeshError("its controllers refer to each other")
 
     def _materials(self, instance: ET.Element) -> dict[str, str]:
         """Return the names of the materials that an instance binds, by the symbols its geometry uses."""
@@ -228,7 +219,7 @@ class _Document:
         stride = 1 + max(int(item.get("offset", 0)) for item in inputs)
         offset = int(vertex.get("offset", 0))
         if not 0 <= offset < stride or any(len(ring) % stride for ring in every):
-            raise MeshError(f"{self._path}: {where!r} is broken: its indices do not come in groups of {stride}")
+            raise MeshError(f"{where!r} is broken: its indices do not come in groups of {stride}")
         corners = [ring.reshape(-1, stride)[:, offset] for ring in rings]
         points = self._positions(self._follow(vertex, "vertices"))
         for polygon in holed:
@@ -250,8 +241,7 @@ class _Document:
                 lengths = np.full(len(flat) // 3, 3)
         if lengths.min(initial=0) < 0 or lengths.sum() != len(flat):
             raise MeshError(
-                f"{self._path}: {where!r} is broken: its {primitive.tag} want {lengths.sum()} corners, {len(flat)} are "
-                "there"
+                f"{where!r} is broken: its {primitive.tag} want {lengths.sum()} corners, {len(flat)} are there"
             )
         return points, triangulate(points, flat, lengths)[0]
 
@@ -263,7 +253,7 @@ class _Document:
         if key not in self._points:
             accessor = source.find("technique_common/accessor")
             if accessor is None:
-                raise MeshError(f"{self._path}: {key!r} is broken: it has no accessor")
+                raise MeshError(f"{key!r} is broken: it has no accessor")
             values = _numbers(self._follow(accessor, "float_array"), np.float64)
             count, stride = int(accessor.get("count", 0)), int(accessor.get("stride", 1))
             begin = int(accessor.get("offset", 0))
@@ -271,7 +261,7 @@ class _Document:
             axes = [place for place, item in enumerate(accessor.findall("param")) if item.get("name")][:3] or [0, 1, 2]
             if len(axes) != 3 or stride <= max(axes) or begin < 0 or count < 0 or begin + count * stride > len(values):
                 raise MeshError(
-                    f"{self._path}: {key!r} is broken or truncated: {count} positions of {stride} numbers from "
+                    f"{key!r} is broken or truncated: {count} positions of {stride} numbers from "
                     f"{begin} on, {len(values)} are there"
                 )
             self._points[key] = values[begin : begin + count * stride].reshape(count, stride)[:, axes]

@@ -4,7 +4,6 @@ Unlike general libraries, this reader keeps names, vertex colours and instancing
 decodes nothing that `gltf_check` has not measured. Section numbers are of the glTF 2.0 specification.
 """
 
-import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gltf_check import GltfFile, open_gltf
-from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, face_majority
+from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, face_majority, rotation_matrix
 
 _DTYPES = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
 _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
@@ -40,19 +39,18 @@ def read_gltf_facts(path: Path) -> MeshFacts:
     gltf = open_gltf(path)
     accessors = gltf.document.get("accessors", [])
     total, colors, corners = 0, False, []
-    with _errors_named(path):
-        for _, _, primitive, placements in _instances_of_primitives(gltf):
-            attributes, mode = primitive.get("attributes", {}), primitive.get("mode", _TRIANGLES)
-            if mode not in (_TRIANGLES, _STRIP, _FAN) or "POSITION" not in attributes:
-                continue
-            position = accessors[_index(attributes["POSITION"], len(accessors), "accessor")]
-            order = accessors[primitive["indices"]] if "indices" in primitive else position
-            count = int(order["count"]) // 3 if mode == _TRIANGLES else max(int(order["count"]) - 2, 0)
-            total += count * len(placements)
-            colors |= "COLOR_0" in attributes
-            if "min" in position and "max" in position and not position.get("normalized"):
-                box = np.array(np.meshgrid(*zip(position["min"], position["max"], strict=True))).reshape(3, -1).T
-                corners.append(_moved(box, placements))
+    for _, _, primitive, placements in _instances_of_primitives(gltf):
+        attributes, mode = primitive.get("attributes", {}), primitive.get("mode", _TRIANGLES)
+        if mode not in (_TRIANGLES, _STRIP, _FAN) or "POSITION" not in attributes:
+            continue
+        position = accessors[_index(attributes["POSITION"], len(accessors), "accessor")]
+        order = accessors[primitive["indices"]] if "indices" in primitive else position
+        count = int(order["count"]) // 3 if mode == _TRIANGLES else max(int(order["count"]) - 2, 0)
+        total += count * len(placements)
+        colors |= "COLOR_0" in attributes
+        if "min" in position and "max" in position and not position.get("normalized"):
+            box = np.array(np.meshgrid(*zip(position["min"], position["max"], strict=True))).reshape(3, -1).T
+            corners.append(_moved(box, placements))
     every = np.concatenate(corners) if corners else np.zeros((0, 3))
     bounds = np.stack([every.min(axis=0), every.max(axis=0)]) if len(every) and np.isfinite(every).all() else None
     return MeshFacts(total, True, bounds, colors)
@@ -69,22 +67,6 @@ def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:
         MeshError: The file is broken, compressed, or not glTF 2.0.
     """
     gltf = open_gltf(path)
-    with _errors_named(path):
-        return _read(gltf, textures)
-
-
-@contextlib.contextmanager
-def _errors_named(path: Path) -> Iterator[None]:
-    """Raise every fault of a file as a `MeshError` that begins with its path."""
-    try:
-        yield
-    except MeshError as error:
-        raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MeshError(f"{path}: its JSON breaks glTF 2.0: {type(error).__name__} {error}") from None
-
-
-def _read(gltf: GltfFile, textures: bool) -> list[Part]:
     meshes, nodes = gltf.document.get("meshes", []), gltf.document.get("nodes", [])
     cache: dict[tuple[int, int], Part | None] = {}
     parts: list[Part] = []
@@ -127,9 +109,7 @@ def _instances_of_primitives(
 
 def _moved(points: Matrix, placements: Matrix) -> Matrix:
     """Return points (V, 3) under each of N placements, shape (N·V, 3)."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        moved = points @ placements[:, :3, :3].transpose(0, 2, 1) + placements[:, None, :3, 3]
-    return moved.reshape(-1, 3)
+    return (points @ placements[:, :3, :3].transpose(0, 2, 1) + placements[:, None, :3, 3]).reshape(-1, 3)
 
 
 def _placed_part(shape: Part, placements: Matrix, names: tuple[str, ...]) -> Part:
@@ -161,8 +141,7 @@ def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Matrix]]
         if work > _MAX_DEPTH_WORK:
             raise MeshError(f"its scenes list more than {_MAX_DEPTH_WORK} nodes; split the scene")
         node = nodes[index]
-        with np.errstate(invalid="ignore", over="ignore"):
-            world = above @ _local(node, index)
+        world = above @ _local(node, index)
         if not np.isfinite(world).all():
             raise MeshError(f"the transform of node {index} ({str(node.get('name', ''))[:60]!r}) is not finite")
         yield node, world
@@ -181,15 +160,9 @@ def _local(node: dict[str, Any], index: int) -> Matrix:
 
 def _compose(translation: Matrix, rotation: Matrix, scale: Matrix, owner: str) -> Matrix:
     """Return matrices (N, 4, 4) of translations (N, 3), quaternions x, y, z, w (N, 4) and scales (N, 3)."""
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        x, y, z, w = (rotation / np.linalg.norm(rotation, axis=1, keepdims=True)).T
-        rows = [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-        matrix = np.zeros((len(translation), 4, 4))
-        matrix[:, :3, :3] = np.array(rows).transpose(2, 0, 1) * scale[:, None, :]
+    x, y, z, w = (rotation / np.linalg.norm(rotation, axis=1, keepdims=True)).T
+    matrix = np.zeros((len(translation), 4, 4))
+    matrix[:, :3, :3] = rotation_matrix(x, y, z, w).transpose(2, 0, 1) * scale[:, None, :]
     matrix[:, :3, 3] = translation
     matrix[:, 3, 3] = 1
     if not np.isfinite(matrix).all():

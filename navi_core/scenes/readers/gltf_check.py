@@ -5,7 +5,6 @@ Layouts follow the Khronos glTF 2.0 specification, sections 3.5 (scenes), 3.6 (b
 
 import base64
 import binascii
-import json
 import os
 import struct
 import urllib.parse
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import MeshError
+from navi_core.scenes.readers.part import parse_json
 
 _COMPONENT_BYTES = {5120: 1, 5121: 1, 5122: 2, 5123: 2, 5125: 4, 5126: 4}
 _COMPONENTS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
@@ -77,15 +77,12 @@ def open_gltf(path: Path) -> GltfFile:
         MeshError: The file is not glTF 2.0, is truncated, claims more data than it holds, is compressed, needs an
             unknown extension, or its nodes are no tree.
     """
-    gltf = _open_glb(path) if path.suffix.lower() == ".glb" else GltfFile(path, _parse(path.read_bytes(), path), 0)
+    gltf = _open_glb(path) if path.suffix.lower() == ".glb" else GltfFile(path, parse_json(path.read_bytes()), 0)
     binary = path.stat().st_size - gltf.binary_start if path.suffix.lower() == ".glb" else 0
-    try:
-        _check_extensions(gltf.document, path)
-        _check_compressed(gltf.document, path)
-        _check_accessors(gltf.document, path, binary)
-        _check_nodes(gltf.document, path)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MeshError(f"{path}: its JSON breaks glTF 2.0: {type(error).__name__} {error}") from None
+    _check_extensions(gltf.document, path)
+    _check_compressed(gltf.document, path)
+    _check_accessors(gltf.document, path, binary)
+    _check_nodes(gltf.document)
     return gltf
 
 
@@ -94,41 +91,41 @@ def _open_glb(path: Path) -> GltfFile:
     with path.open("rb") as stream:
         head = stream.read(20)
         if len(head) < 20:
-            raise MeshError(f"{path}: truncated: {size} bytes, a GLB header alone has 20")
+            raise MeshError(f"truncated: {size} bytes, a GLB header alone has 20")
         magic, version, length, json_length, json_type = struct.unpack("<4sIII4s", head)
         if magic != b"glTF":
-            raise MeshError(f"{path}: wrong magic {magic!r}, expected b'glTF': not a GLB file")
+            raise MeshError(f"wrong magic {magic!r}, expected b'glTF': not a GLB file")
         if version != 2:
-            raise MeshError(f"{path}: glTF version {version} is not supported; export version 2")
+            raise MeshError(f"glTF version {version} is not supported; export version 2")
         if length > size:
-            raise MeshError(f"{path}: truncated: the header promises {length} bytes, {size} are there")
+            raise MeshError(f"truncated: the header promises {length} bytes, {size} are there")
         if json_type != b"JSON" or json_length > size - 20:
-            raise MeshError(f"{path}: broken: the first chunk ({json_type!r}, {json_length} bytes) is not its JSON")
-        document = _parse(stream.read(json_length), path)
+            raise MeshError(f"broken: the first chunk ({json_type!r}, {json_length} bytes) is not its JSON")
+        document = parse_json(stream.read(json_length))
         chunk = stream.read(8)
     start = 28 + json_length
     if len(chunk) == 8:
         binary, kind = struct.unpack("<I4s", chunk)
         if kind == b"BIN\0" and binary > size - start:
-            raise MeshError(f"{path}: truncated: its binary chunk has {binary} bytes, {size - start} are there")
+            raise MeshError(f"truncated: its binary chunk has {binary} bytes, {size - start} are there")
     return GltfFile(path, document, min(start, size))
 
 
 def _check_extensions(document: dict[str, Any], path: Path) -> None:
     required = document.get("extensionsRequired", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise MeshError(f"{path}: 'extensionsRequired' is not a list of names")
+        raise MeshError("'extensionsRequired' is not a list of names")
     for name in required:
         if name in _COMPRESSIONS:
             raise MeshError(_compressed(path, name))
         if name not in _KNOWN_EXTENSION and not name.startswith(_KNOWN_EXTENSIONS):
-            raise MeshError(f"{path}: needs the glTF extension {name!r}, which is not read; export it without")
+            raise MeshError(f"needs the glTF extension {name!r}, which is not read; export it without")
 
 
 def _check_compressed(document: dict[str, Any], path: Path) -> None:
     """Refuse geometry that exists only in compressed form, whether or not the extension is marked required."""
     accessors = document.get("accessors", [])
-    for mesh in _objects(document, "meshes", path):
+    for mesh in _objects(document, "meshes"):
         for primitive in mesh["primitives"]:
             for name in _COMPRESSIONS.keys() & primitive.get("extensions", {}).keys():
                 position = accessors[int(primitive["attributes"]["POSITION"])]
@@ -142,22 +139,22 @@ def _check_compressed(document: dict[str, Any], path: Path) -> None:
 
 def _compressed(path: Path, name: str) -> str:
     return (
-        f"{path}: its geometry is compressed ({_COMPRESSIONS[name]}, {name}), which is not read; decompress it "
+        f"its geometry is compressed ({_COMPRESSIONS[name]}, {name}), which is not read; decompress it "
         f"with: npx @gltf-transform/cli copy {path.name} plain.glb, or export it again without compression"
     )
 
 
-def _check_nodes(document: dict[str, Any], path: Path) -> None:
+def _check_nodes(document: dict[str, Any]) -> None:
     """Prove that the nodes are trees, so that walking them ends."""
-    nodes = _objects(document, "nodes", path)
+    nodes = _objects(document, "nodes")
     parent = [-1] * len(nodes)
     for index, node in enumerate(nodes):
         for child in node.get("children", []):
             if not isinstance(child, int) or not 0 <= child < len(nodes):
-                raise MeshError(f"{path}: node {index} has the child {child!r}, but there are {len(nodes)} nodes")
+                raise MeshError(f"node {index} has the child {child!r}, but there are {len(nodes)} nodes")
             if parent[child] >= 0 or child == index:
                 raise MeshError(
-                    f"{path}: node {child} is a child of node {parent[child] if child != index else index} and of "
+                    f"node {child} is a child of node {parent[child] if child != index else index} and of "
                     f"node {index}; the nodes of a glTF scene form trees: export it again"
                 )
             parent[child] = index
@@ -166,7 +163,7 @@ def _check_nodes(document: dict[str, Any], path: Path) -> None:
         reached += nodes[index].get("children", [])
     if len(reached) < len(nodes):
         lost = min(set(range(len(nodes))) - set(reached))
-        raise MeshError(f"{path}: node {lost} is among its own descendants (a cycle); export the scene again")
+        raise MeshError(f"node {lost} is among its own descendants (a cycle); export the scene again")
 
 
 def gltf_side_files(path: Path) -> list[Path]:
@@ -175,46 +172,35 @@ def gltf_side_files(path: Path) -> list[Path]:
     Raises:
         MeshError: The JSON is broken.
     """
-    uris = (buffer.get("uri") for buffer in _objects(_parse(path.read_bytes(), path), "buffers", path))
+    uris = (buffer.get("uri") for buffer in _objects(parse_json(path.read_bytes()), "buffers"))
     return [_side_file(uri, path) for uri in uris if isinstance(uri, str) and not uri.startswith("data:")]
 
 
-def _parse(data: bytes, path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise MeshError(f"{path}: its JSON is broken or truncated: {error}") from None
-    if not isinstance(document, dict):
-        raise MeshError(f"{path}: its JSON is a {type(document).__name__}, not an object")
-    return document
-
-
-def _objects(document: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
+def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     items = document.get(key, [])
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise MeshError(f"{path}: {key!r} is not a list of objects")
+        raise MeshError(f"{key!r} is not a list of objects")
     return items
 
 
 def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:
     lengths = [
-        _buffer_length(buffer, index, path, binary) for index, buffer in enumerate(_objects(document, "buffers", path))
+        _buffer_length(buffer, index, path, binary) for index, buffer in enumerate(_objects(document, "buffers"))
     ]
-    views = _objects(document, "bufferViews", path)
+    views = _objects(document, "bufferViews")
     for index, view in enumerate(views):
         offset, length = int(view.get("byteOffset", 0)), int(view["byteLength"])
         if offset < 0 or length < 0 or offset + length > lengths[int(view["buffer"])]:
             raise MeshError(
-                f"{path}: bufferView {index} ends at byte {offset + length}, "
-                f"its buffer has {lengths[int(view['buffer'])]}"
+                f"bufferView {index} ends at byte {offset + length}, its buffer has {lengths[int(view['buffer'])]}"
             )
     unbacked = 0
-    for index, accessor in enumerate(_objects(document, "accessors", path)):
+    for index, accessor in enumerate(_objects(document, "accessors")):
         count = int(accessor["count"])
         unbacked += count if "bufferView" not in accessor or "sparse" in accessor else 0
         if not 0 <= count <= _MAX_COUNT or unbacked > _MAX_UNBACKED:
             raise MeshError(
-                f"{path}: accessor {index} claims {count} elements; allowed are 0 to {_MAX_COUNT}, "
+                f"accessor {index} claims {count} elements; allowed are 0 to {_MAX_COUNT}, "
                 f"and {_MAX_UNBACKED} in all without data"
             )
         if "bufferView" not in accessor or not count:
@@ -223,27 +209,25 @@ def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:
         element = _COMPONENT_BYTES[accessor["componentType"]] * _COMPONENTS[accessor["type"]]
         stride = int(view.get("byteStride", 0)) or element
         if stride < element or int(accessor.get("byteOffset", 0)) < 0:
-            raise MeshError(f"{path}: accessor {index} has a stride of {stride} bytes or a negative offset")
+            raise MeshError(f"accessor {index} has a stride of {stride} bytes or a negative offset")
         end = int(accessor.get("byteOffset", 0)) + stride * (count - 1) + element
         if end > int(view["byteLength"]):
-            raise MeshError(
-                f"{path}: truncated: accessor {index} needs {end} bytes, its bufferView has {view['byteLength']}"
-            )
+            raise MeshError(f"truncated: accessor {index} needs {end} bytes, its bufferView has {view['byteLength']}")
 
 
 def _side_file(uri: str, path: Path) -> Path:
     """Return the file that a buffer's uri names, relative to the glTF file at `path`."""
     name = Path(urllib.parse.unquote(uri))
     if name.is_absolute() or "://" in uri:
-        raise MeshError(f"{path}: its buffer {uri!r:.80} is no path relative to it; put the buffer beside the .gltf")
+        raise MeshError(f"its buffer {uri!r:.80} is no path relative to it; put the buffer beside the .gltf")
     file = path.parent / name
     # A .gltf that is a link may have its buffers beside the link or beside its target.
     folders = os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path))
     if not any(Path(os.path.realpath(file)).is_relative_to(folder) for folder in folders):
-        raise MeshError(f"{path}: its buffer {uri!r:.80} lies outside its folder; put the buffer beside the .gltf")
+        raise MeshError(f"its buffer {uri!r:.80} lies outside its folder; put the buffer beside the .gltf")
     # Also a device or a pipe is refused: reading it would never end.
     if not os.path.isfile(file):
-        raise MeshError(f"{path}: its buffer file {str(file)!r} does not exist; keep it beside the .gltf")
+        raise MeshError(f"its buffer file {str(file)!r} does not exist; keep it beside the .gltf")
     return file
 
 
@@ -253,14 +237,14 @@ def _buffer_length(buffer: dict[str, Any], index: int, path: Path, binary: int) 
         # The binary chunk is the first buffer's (section 4.4.3.3).
         real = binary if index == 0 else 0
     elif not isinstance(uri, str):
-        raise MeshError(f"{path}: the uri of buffer {index} is {uri!r}, not text")
+        raise MeshError(f"the uri of buffer {index} is {uri!r}, not text")
     elif uri.startswith("data:"):
         try:
             real = len(base64.b64decode(uri.partition(",")[2], validate=True))
         except binascii.Error as error:
-            raise MeshError(f"{path}: buffer {index} is not base64: {error}") from None
+            raise MeshError(f"buffer {index} is not base64: {error}") from None
     else:
         real = _side_file(uri, path).stat().st_size
     if real < claimed:
-        raise MeshError(f"{path}: truncated: buffer {index} claims {claimed} bytes, {real} are there")
+        raise MeshError(f"truncated: buffer {index} claims {claimed} bytes, {real} are there")
     return claimed

@@ -6,7 +6,6 @@ the mesh itself. They are looked for by name in the dataset: the nearest folder 
 Articulated objects (URDF) are not read; a warning counts them.
 """
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -18,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
+from navi_core.scenes.readers.part import MAX_TRIANGLES, Part, read_json, reading, rotation_matrix
 
 INSTANCE_SUFFIX = ".scene_instance.json"
 """How the file's name ends."""
 _CONFIGS = (".stage_config.json", ".object_config.json")
 _ASSETS = (".glb", ".gltf", ".obj", ".ply", ".stl")
 _MAX_FILES = 500_000
-_MAX_JSON = 256 << 20
 _MAX_INSTANCES = 100_000
 _log = logging.getLogger(__name__)
 
@@ -57,19 +55,16 @@ def read_scene_instance(path: Path, read: Callable[[Path], list[Part]]) -> list[
     cache: dict[Path, list[Part]] = {}
     parts: list[Part] = []
     total = 0
-    try:
-        for row, stage in _rows(document):
-            template = templates[str(row["template_name"])]
-            if template.asset not in cache:
-                cache[template.asset] = read(template.asset)
-            class_name = lexicon.get(template.settings.get("semantic_id"), "")
-            own = () if stage else (class_name, Path(str(row["template_name"])).name)
-            total += sum(len(part.faces) for part in cache[template.asset])
-            if total > MAX_TRIANGLES:
-                raise MeshError(f"{path}: its instances have more than {MAX_TRIANGLES} triangles; split the scene")
-            parts += _place(cache[template.asset], template.settings, row, stage, tuple(n for n in own if n))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise MeshError(f"{path}: is broken: {type(error).__name__} {error}") from None
+    for row, stage in _rows(document):
+        template = templates[str(row["template_name"])]
+        if template.asset not in cache:
+            cache[template.asset] = read(template.asset)
+        class_name = lexicon.get(template.settings.get("semantic_id"), "")
+        own = () if stage else (class_name, Path(str(row["template_name"])).name)
+        total += sum(len(part.faces) for part in cache[template.asset])
+        if total > MAX_TRIANGLES:
+            raise MeshError(f"its instances have more than {MAX_TRIANGLES} triangles; split the scene")
+        parts += _place(cache[template.asset], template.settings, row, stage, tuple(n for n in own if n))
     missing = len(document.get("articulated_object_instances") or [])
     if missing:
         _log.warning("%s: %d articulated objects (URDF) are not read and are missing in the scene", path, missing)
@@ -83,15 +78,9 @@ def instance_templates(path: Path) -> tuple[list[Path], list[str], int]:
         MeshError: The file is broken.
     """
     document = _document(path)
-    root = dataset_root(path)
-    index = _index(root)
-    found: list[Path] = []
     lost: list[str] = []
-    for name in dict.fromkeys(str(row.get("template_name")) for row, _ in _rows(document)):
-        try:
-            found.append(_template(name, index, path, root).asset)
-        except MeshError:
-            lost.append(name)
+    templates = _templates(path, document, lost)
+    found = [template.asset for template in templates.values()]
     return found, lost, len(document.get("articulated_object_instances") or [])
 
 
@@ -102,9 +91,8 @@ def instance_files(path: Path) -> list[Path]:
         MeshError: The file is broken, or a template is missing.
     """
     templates = _templates(path, _document(path)).values()
-    lexicons = _lexicon_files(dataset_root(path))
     configs = (template.config for template in templates if template.config is not None)
-    return [*(template.asset for template in templates), *configs, *lexicons]
+    return [*(template.asset for template in templates), *configs, *_lexicon_files(dataset_root(path))]
 
 
 def dataset_root(path: Path) -> Path:
@@ -125,7 +113,7 @@ def _rows(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    document = _json(path)
+    document = read_json(path)
     objects = document.get("object_instances") or []
     if not isinstance(objects, list) or not all(isinstance(row, dict) for row in objects):
         raise MeshError(f"{path}: 'object_instances' is not a list of objects")
@@ -136,11 +124,19 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _templates(path: Path, document: dict[str, Any]) -> dict[str, _Template]:
+def _templates(path: Path, document: dict[str, Any], lost: list[str] | None = None) -> dict[str, _Template]:
+    """Return the templates of a document by name; names that lead nowhere are added to `lost`, or refused without."""
     root = dataset_root(path)
     index = _index(root)
-    names = dict.fromkeys(str(row.get("template_name")) for row, _ in _rows(document))
-    return {name: _template(name, index, path, root) for name in names}
+    found: dict[str, _Template] = {}
+    for name in dict.fromkeys(str(row.get("template_name")) for row, _ in _rows(document)):
+        try:
+            found[name] = _template(name, index, path, root)
+        except MeshError:
+            if lost is None:
+                raise
+            lost.append(name)
+    return found
 
 
 def _index(root: Path) -> dict[str, Path]:
@@ -150,10 +146,10 @@ def _index(root: Path) -> dict[str, Path]:
     count = 0
     for folder, inner, files in os.walk(root):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
+        count += len(files)
+        if count > _MAX_FILES:
+            raise MeshError(f"{root}: more than {_MAX_FILES} files; keep the dataset in a folder of its own")
         for name in sorted(files):
-            count += 1
-            if count > _MAX_FILES:
-                raise MeshError(f"{root}: more than {_MAX_FILES} files; keep the dataset in a folder of its own")
             kind = next((suffix for suffix in _CONFIGS if name.endswith(suffix)), None)
             if kind is not None:
                 configs.setdefault(name.removesuffix(kind), Path(folder) / name)
@@ -172,7 +168,7 @@ def _template(name: str, index: dict[str, Path], path: Path, root: Path) -> _Tem
     _require_inside(found, root)
     if not found.name.endswith(_CONFIGS):
         return _Template(found, None, {})
-    settings = _json(found)
+    settings = read_json(found)
     asset = settings.get("render_asset")
     if not isinstance(asset, str) or not os.path.isfile(file := found.parent / asset):
         raise MeshError(f"{found}: its render_asset {asset!r} does not exist; download the whole dataset")
@@ -205,14 +201,16 @@ def _place(
         else:
             corners = np.concatenate(placed)
             centre = (corners.min(axis=0) + corners.max(axis=0)) / 2
-    rotation = _rotation(np.asarray(row.get("rotation", (1, 0, 0, 0)), float).reshape(4))
+    quaternion = np.asarray(row.get("rotation", (1, 0, 0, 0)), float).reshape(4)
+    w, x, y, z = quaternion / np.linalg.norm(quaternion)
+    rotation = rotation_matrix(x, y, z, w)
     move = np.asarray(row.get("translation", (0, 0, 0)), float).reshape(3)
     out = [
         replace(part, points=(points - centre) @ rotation.T + move, objects=(*names, *part.objects))
         for part, points in zip(parts, placed, strict=True)
     ]
     if not all(np.isfinite(part.points).all() for part in out):
-        raise ValueError(f"the placement of {row['template_name']!r} is not finite")
+        raise MeshError(f"the placement of {row['template_name']!r} is not finite")
     return out
 
 
@@ -225,19 +223,6 @@ def _orientation(up: Any, front: Any) -> npt.NDArray[np.float64]:
     return np.stack([np.cross(y, z), y, z])
 
 
-def _rotation(quaternion: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the matrix of a quaternion w, x, y, z."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        w, x, y, z = quaternion / np.linalg.norm(quaternion)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
-
-
 def _lexicon_files(root: Path) -> list[Path]:
     return sorted(root.glob("configs/ssd/*semantic_lexicon.json")) + sorted(
         root.glob("semantics/*semantic_lexicon.json")
@@ -248,22 +233,6 @@ def _lexicon(root: Path) -> dict[Any, str]:
     """Return class names by semantic id of the dataset's lexicon; empty where it has none."""
     found: dict[Any, str] = {}
     for file in _lexicon_files(root):
-        try:
-            found |= {int(row["id"]): str(row["name"]) for row in _json(file)["classes"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise MeshError(f"{file}: is broken: {type(error).__name__} {error}") from None
+        with reading(file):
+            found |= {int(row["id"]): str(row["name"]) for row in read_json(file)["classes"]}
     return found
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MAX_JSON:
-            raise MeshError(f"{path}: {path.stat().st_size} bytes of JSON are more than {_MAX_JSON}")
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise MeshError(f"{path}: its JSON is broken or truncated: {error}") from None
-    if not isinstance(document, dict):
-        raise MeshError(f"{path}: its JSON is a {type(document).__name__}, not an object")
-    return document

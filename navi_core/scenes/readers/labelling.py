@@ -23,44 +23,14 @@ _GENERIC = re.compile(
 """Names that exporters generate, without semantic meaning."""
 
 
-def label_source(path: Path, parts: Sequence[Part], semantics: str = "auto") -> str:
-    """Return which source names the faces: `annotation`, `vertex_color`, `object`, `material` or `none`.
-
-    `auto` takes the first there is: a complete annotation beside the file, vertex colours with a legend beside the
-    file, else `object`, which falls back to the material face by face.
-
-    Args:
-        path: The mesh file.
-        parts: Its parts.
-        semantics: As `CompileConfig.semantics`.
-
-    Raises:
-        ConfigError: `semantics` is unknown.
-        MeshError: The source asked for is not there.
-    """
-    if semantics not in _SOURCES:
-        raise ConfigError(f"semantics {semantics!r} is not one of: {', '.join(_SOURCES)}")
-    annotated, colored = find_annotation(path) is not None, any(part.colors is not None for part in parts)
-    if semantics == "annotation" and not annotated:
-        raise MeshError(
-            f"{path}: no complete annotation lies beside it; see what is missing with: navi doctor "
-            f"{as_argument(path.parent)}"
-        )
-    if semantics == "vertex_color" and not colored:
-        raise MeshError(f"{path}: has no vertex colours; use --semantics auto, object or material")
-    if semantics != "auto":
-        return semantics
-    if annotated:
-        return "annotation"
-    return "vertex_color" if colored and find_legend(path) is not None else "object"
-
-
 def label_faces(
     path: Path, parts: Sequence[Part], semantics: str = "auto"
 ) -> tuple[dict[int, str], npt.NDArray[np.int32]]:
     """Return the vocabulary and the semantic id of every face of `parts` in order, shape (F,).
 
-    A face without a name has the id 1, "surface".
+    A face without a name has the id 1, "surface". `auto` takes the first source there is: a complete annotation beside
+    the file, vertex colours with a legend beside the file, else `object`, which falls back to the material face by
+    face.
 
     Args:
         path: The mesh file; annotations and legends are looked for beside it.
@@ -72,19 +42,26 @@ def label_faces(
         MeshError: The source asked for is missing or broken.
         SceneError: There are more names than ids.
     """
-    source = label_source(path, parts, semantics)
-    annotation = find_annotation(path)
-    if source == "annotation" and annotation is not None:
+    if semantics not in _SOURCES:
+        raise ConfigError(f"semantics {semantics!r} is not one of: {', '.join(_SOURCES)}")
+    annotation, legend = find_annotation(path), find_legend(path)
+    colored = any(part.colors is not None for part in parts)
+    if semantics == "auto" and annotation is None:
+        semantics = "vertex_color" if colored and legend is not None else "object"
+    if semantics in ("auto", "annotation"):
+        if annotation is None:
+            raise MeshError(
+                f"{path}: no complete annotation lies beside it; see what is missing with: navi doctor "
+                f"{as_argument(path.parent)}"
+            )
         names, index = face_names(annotation, parts, path)
-    elif source == "vertex_color":
-        names, index = _by_color(path, parts)
+    elif semantics == "vertex_color":
+        if not colored:
+            raise MeshError(f"{path}: has no vertex colours; use --semantics auto, object or material")
+        names, index = _by_color(path, parts, legend)
     else:
-        per_part = [_part_name(part, path, source) for part in parts]
-        names = tuple(dict.fromkeys(per_part))
-        rank = {name: i for i, name in enumerate(names)}
-        index = np.concatenate(
-            [np.full(len(part.faces), rank[name]) for part, name in zip(parts, per_part, strict=True)]
-        )
+        names = tuple(_part_name(part, path, semantics) for part in parts)
+        index = np.repeat(np.arange(len(parts)), [len(part.faces) for part in parts])
     used = {names[i] for i in np.unique(index[index >= 0]).tolist()}
     vocabulary = build_vocabulary(used)
     ids = {name: i for i, name in vocabulary.items()}
@@ -93,22 +70,19 @@ def label_faces(
     return vocabulary, table[index]
 
 
-def _by_color(path: Path, parts: Sequence[Part]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
-    listed = find_legend(path)
+def _by_color(path: Path, parts: Sequence[Part], listed: Path | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     legend = read_legend(listed) if listed is not None else {}
     known = np.array(sorted(legend), dtype=np.int64)
     found = [color_codes(part, known) if part.colors is not None else np.full(len(part.faces), -1) for part in parts]
     colors, inverse = np.unique(np.concatenate(found), return_inverse=True)
-    if listed is None and len(colors) > _MAX_COLORS:
-        raise MeshError(
-            f"{path}: {len(colors)} different vertex colours are no classes; list theirs in "
-            f'{path.stem}.semantic.txt (id,RRGGBB,"category",region), or use --semantics object'
-        )
-    names = [legend.get(code, UNKNOWN_NAME) if listed is not None else f"#{code:06x}" for code in colors.tolist()]
-    names = [UNKNOWN_NAME if code < 0 else name for code, name in zip(colors.tolist(), names, strict=True)]
-    unique = tuple(dict.fromkeys(names))
-    rank = np.array([unique.index(name) for name in names], dtype=np.int64)
-    return unique, rank[inverse.reshape(-1)]
+    if listed is None:
+        if len(colors) > _MAX_COLORS:
+            raise MeshError(
+                f"{path}: {len(colors)} different vertex colours are no classes; list theirs in "
+                f'{path.stem}.semantic.txt (id,RRGGBB,"category",region), or use --semantics object'
+            )
+        legend = {code: f"#{code:06x}" for code in colors.tolist() if code >= 0}
+    return tuple(legend.get(code, UNKNOWN_NAME) for code in colors.tolist()), inverse.reshape(-1)
 
 
 def _part_name(part: Part, path: Path, source: str) -> str:

@@ -4,15 +4,15 @@ import contextlib
 import difflib
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from navi_core.errors import ConfigError, MeshError, as_argument
 from navi_core.scenes.mesh import Mesh, check_mesh
-from navi_core.scenes.readers.annotation import annotation_key, find_annotation, find_legend
+from navi_core.scenes.readers.annotation import annotation_files, annotation_key
 from navi_core.scenes.readers.collada import collada_up_axis, read_collada, read_collada_facts
 from navi_core.scenes.readers.gazebo.plan import WORLD_SUFFIXES, is_world_name, plan_world
 from navi_core.scenes.readers.gazebo.world import read_world
@@ -26,22 +26,69 @@ from navi_core.scenes.readers.habitat_scene import (
 )
 from navi_core.scenes.readers.labelling import label_faces
 from navi_core.scenes.readers.obj import read_obj, read_obj_facts
-from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part
+from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, reading
 from navi_core.scenes.readers.ply import read_ply, read_ply_facts
 from navi_core.scenes.readers.stl import read_stl, read_stl_facts
 
-_FORMATS: dict[str, tuple[Callable[[Path], list[Part]], Callable[[Path], MeshFacts]]] = {
-    ".glb": (read_gltf, read_gltf_facts),
-    ".gltf": (read_gltf, read_gltf_facts),
-    ".obj": (read_obj, read_obj_facts),
-    ".ply": (read_ply, read_ply_facts),
-    ".stl": (read_stl, read_stl_facts),
-    ".dae": (read_collada, read_collada_facts),
-}
-"""Reader of the parts and of the facts, by the file's ending."""
+
+class _Format(NamedTuple):
+    """How files of one ending are read."""
+
+    parts: Callable[[Path], list[Part]]
+    facts: Callable[[Path], MeshFacts]
+    side_files: Callable[[Path], list[Path]] = annotation_files
+    """Other files that the result depends on."""
+
+
 _SIMPLE = 100
 """Estimated triangles of a simple shape of a world."""
-MESH_SUFFIXES = (*_FORMATS, INSTANCE_SUFFIX, *WORLD_SUFFIXES)
+
+
+def _instance_facts(path: Path) -> MeshFacts:
+    assets, lost, _ = instance_templates(path)
+    if lost:
+        raise MeshError(f"{len(lost)} templates are missing, first {lost[0]!r}; download the whole dataset")
+    return MeshFacts(sum(read_facts(asset).triangles for asset in assets), False, None, False)
+
+
+def _world_facts(path: Path) -> MeshFacts:
+    shapes = plan_world(path).shapes
+    counts: dict[Path | None, int] = {None: _SIMPLE}
+    for mesh in {shape.mesh for shape in shapes if shape.mesh is not None}:
+        # A broken mesh is left out of its world.
+        with contextlib.suppress(MeshError):
+            counts[mesh] = read_facts(mesh).triangles
+    return MeshFacts(sum(counts.get(shape.mesh, 0) for shape in shapes), False, None, False)
+
+
+def _with_buffers(files: Iterable[Path]) -> list[Path]:
+    """Return files, and behind them the buffers of those that are text glTFs."""
+    found = list(files)
+    for file in [file for file in found if file.suffix.lower() == ".gltf"]:
+        # A broken file is reported or skipped where it is read.
+        with contextlib.suppress(MeshError, OSError):
+            found += [buffer for buffer in gltf_side_files(file) if buffer.is_file()]
+    return found
+
+
+_WORLD = _Format(
+    lambda path: read_world(path, read_parts), _world_facts, lambda path: _with_buffers(plan_world(path).files)
+)
+_FORMATS = {
+    ".glb": _Format(read_gltf, read_gltf_facts),
+    ".gltf": _Format(read_gltf, read_gltf_facts, lambda path: [*gltf_side_files(path), *annotation_files(path)]),
+    ".obj": _Format(read_obj, read_obj_facts),
+    ".ply": _Format(read_ply, read_ply_facts),
+    ".stl": _Format(read_stl, read_stl_facts),
+    ".dae": _Format(read_collada, read_collada_facts),
+    INSTANCE_SUFFIX: _Format(
+        lambda path: read_scene_instance(path, read_parts),
+        _instance_facts,
+        lambda path: _with_buffers(instance_files(path)),
+    ),
+    **dict.fromkeys(WORLD_SUFFIXES, _WORLD),
+}
+MESH_SUFFIXES = tuple(_FORMATS)
 """Endings of the files that can be read."""
 
 
@@ -50,9 +97,20 @@ def is_mesh_file(path: Path) -> bool:
     return path.name.lower().endswith(MESH_SUFFIXES)
 
 
-def _is_instance(path: Path) -> bool:
-    """Return whether a file's name is that of a Habitat scene instance."""
-    return path.name.lower().endswith(INSTANCE_SUFFIX)
+def _format_of(path: Path) -> _Format:
+    """Return how a file of a supported suffix that can be opened is read."""
+    if not is_mesh_file(path):
+        hint = "; it is already compiled: load it with load_gmdag" if path.suffix.lower() == ".gmdag" else ""
+        raise MeshError(
+            f"{path}: file type {path.suffix!r} is not supported; allowed: {', '.join(MESH_SUFFIXES)}{hint}"
+        )
+    if not os.path.exists(path):
+        raise MeshError(_missing(path))
+    if not path.is_file():
+        raise MeshError(f"{path}: is not a file")
+    if path.stat().st_size == 0:
+        raise MeshError(f"{path}: the file is empty (0 bytes)")
+    return next(form for suffix, form in _FORMATS.items() if path.name.lower().endswith(suffix))
 
 
 def read_mesh(
@@ -78,13 +136,6 @@ def read_mesh(
         raise ConfigError(f"up_axis {up_axis!r} is not one of: y, z")
     if not (np.isfinite(unit_scale) and unit_scale > 0):
         raise ConfigError(f"unit_scale {unit_scale!r} must be a positive number of metres per unit")
-    _check_suffix(file)
-    # A broken file may hold any bits for a number; what is not finite in the end is refused by name.
-    with np.errstate(invalid="ignore", over="ignore"):
-        return _assemble(file, up_axis, unit_scale, semantics)
-
-
-def _assemble(file: Path, up_axis: str, unit_scale: float, semantics: str) -> Mesh:
     parts = read_parts(file)
     if not parts:
         raise MeshError(f"{file}: the file holds no triangles; export a surface, not points or curves")
@@ -92,13 +143,14 @@ def _assemble(file: Path, up_axis: str, unit_scale: float, semantics: str) -> Me
     if offsets[-1] >= 2**31 or sum(len(part.faces) for part in parts) > MAX_TRIANGLES:
         raise MeshError(f"{file}: {offsets[-1]} vertices are too many for one scene; split it")
     vocabulary, semantic = label_faces(file, parts, semantics)
-    vertices = np.concatenate([part.points for part in parts]) * unit_scale
-    if up_axis == "z" or _declares_z_up(file):
-        vertices = vertices[:, [0, 2, 1]] * np.array([1.0, 1.0, -1.0])
-    faces = np.concatenate([part.faces + o for part, o in zip(parts, offsets, strict=False)]).astype(np.int32)
-    # Hashed after reading: a caller that hashed it before detects a change meanwhile.
-    source_hash = hash_source(file)
-    return check_mesh(Mesh(vertices, faces, semantic, vocabulary, annotation_key(file), source_hash), str(file))
+    with reading(file):
+        vertices = np.concatenate([part.points for part in parts]) * unit_scale
+        if up_axis == "z" or _declares_z_up(file):
+            vertices = vertices[:, [0, 2, 1]] * np.array([1.0, 1.0, -1.0])
+        faces = np.concatenate([part.faces + o for part, o in zip(parts, offsets, strict=False)]).astype(np.int32)
+        # Hashed after reading: a caller that hashed it before detects a change meanwhile.
+        source_hash = hash_source(file)
+        return check_mesh(Mesh(vertices, faces, semantic, vocabulary, annotation_key(file), source_hash), str(file))
 
 
 def _declares_z_up(file: Path) -> bool:
@@ -115,32 +167,14 @@ def hash_source(path: Path) -> str:
     Raises:
         MeshError: The file is missing, unreadable or of an unsupported type.
     """
-    _check_suffix(path)
     digest = hashlib.sha256()
-    for file in dict.fromkeys((path, *_side_files(path))):
-        try:
-            with file.open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-        except FileNotFoundError:
-            raise MeshError(_missing(file)) from None
-        except OSError as error:
-            raise MeshError(f"{file}: cannot be read: {error}") from None
+    with reading(path):
+        files = dict.fromkeys((path, *_format_of(path).side_files(path)))
+    for file in files:
+        with reading(file), file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()
-
-
-def _check_suffix(path: Path) -> None:
-    if not is_mesh_file(path):
-        hint = "; it is already compiled: load it with load_gmdag" if path.suffix.lower() == ".gmdag" else ""
-        raise MeshError(
-            f"{path}: file type {path.suffix!r} is not supported; allowed: {', '.join(MESH_SUFFIXES)}{hint}"
-        )
-    if not os.path.exists(path):
-        raise MeshError(_missing(path))
-    if not path.is_file():
-        raise MeshError(f"{path}: is not a file")
-    if path.stat().st_size == 0:
-        raise MeshError(f"{path}: the file is empty (0 bytes)")
 
 
 def _missing(path: Path) -> str:
@@ -153,81 +187,21 @@ def _missing(path: Path) -> str:
     return f"{path}: does not exist{known} List what is there with: navi scenes discover {as_argument(folder)}"
 
 
-def _side_files(path: Path) -> list[Path]:
-    annotation, legend = find_annotation(path), find_legend(path)
-    files = [*(annotation.files if annotation is not None else ()), *((legend,) if legend is not None else ())]
-    if _is_instance(path):
-        return _with_buffers(instance_files(path))
-    if is_world_name(path):
-        return _with_buffers(list(plan_world(path).files))
-    return [*gltf_side_files(path), *files] if path.suffix.lower() == ".gltf" else files
-
-
-def _with_buffers(files: list[Path]) -> list[Path]:
-    """Return files, and behind them the buffers of those that are text glTFs."""
-    buffers: list[Path] = []
-    for file in files:
-        if file.suffix.lower() == ".gltf":
-            # A broken file is reported or skipped where it is read.
-            with contextlib.suppress(MeshError, OSError):
-                buffers += [buffer for buffer in gltf_side_files(file) if buffer.is_file()]
-    return [*files, *buffers]
-
-
 def read_parts(path: Path) -> list[Part]:
     """Return the placed parts of a mesh file in its own units and axes, not yet named or checked.
 
     Raises:
-        MeshError: The file is broken.
+        MeshError: The file is missing, of another type, or broken.
     """
-    try:
-        if _is_instance(path):
-            return read_scene_instance(path, read_parts)
-        if is_world_name(path):
-            return read_world(path, read_parts)
-        return _FORMATS[path.suffix.lower()][0](path)
-    except MeshError as error:
-        raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
-    except OSError as error:
-        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except MemoryError:
-        raise MeshError(f"{path}: does not fit into memory; split the scene") from None
+    with reading(path):
+        return _format_of(path).parts(path)
 
 
 def read_facts(path: Path) -> MeshFacts:
     """Return the facts in a mesh file's header; text files are sampled.
 
     Raises:
-        MeshError: The header is broken, or the file is of another type.
+        MeshError: The file is missing, of another type, or its header is broken.
     """
-    if not os.path.isfile(path):
-        raise MeshError(f"{path}: no such file")
-    try:
-        if path.stat().st_size == 0:
-            raise MeshError(f"{path}: the file is empty (0 bytes)")
-        if _is_instance(path):
-            return _instance_facts(path)
-        if is_world_name(path):
-            return _world_facts(path)
-        if path.suffix.lower() in _FORMATS:
-            return _FORMATS[path.suffix.lower()][1](path)
-    except OSError as error:
-        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
-    raise MeshError(f"{path}: file type {path.suffix!r} is not supported")
-
-
-def _instance_facts(path: Path) -> MeshFacts:
-    assets, lost, _ = instance_templates(path)
-    if lost:
-        raise MeshError(f"{path}: {len(lost)} templates are missing, first {lost[0]!r}; download the whole dataset")
-    return MeshFacts(sum(read_facts(asset).triangles for asset in assets), False, None, False)
-
-
-def _world_facts(path: Path) -> MeshFacts:
-    shapes = plan_world(path).shapes
-    counts: dict[Path, int] = {}
-    for mesh in {shape.mesh for shape in shapes if shape.mesh is not None}:
-        # A broken mesh is left out of its world.
-        with contextlib.suppress(MeshError):
-            counts[mesh] = read_facts(mesh).triangles
-    return MeshFacts(sum(_SIMPLE if s.mesh is None else counts.get(s.mesh, 0) for s in shapes), False, None, False)
+    with reading(path):
+        return _format_of(path).facts(path)

@@ -50,7 +50,7 @@ def read_obj(path: Path) -> list[Part]:
                 current = None
         except (ValueError, IndexError) as error:
             shown = line[:60].decode("utf-8", "replace").strip()
-            raise MeshError(f"{path}: line {number} {shown!r} is broken or truncated: {error}") from None
+            raise MeshError(f"line {number} {shown!r} is broken or truncated: {error}") from None
     points = np.array(vertices, dtype=np.float64).reshape(-1, 3)
     # Only where every vertex has one: a partial list belongs to nobody.
     shades = np.array(colors, dtype=np.float32) if colors and len(colors) == len(vertices) else None
@@ -73,7 +73,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as stream:
         head = stream.read(3)
         if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise MeshError(f"{path}: is text in UTF-16; save it as UTF-8 or ASCII")
+            raise MeshError("is text in UTF-16; save it as UTF-8 or ASCII")
         stream.seek(len(_BYTE_ORDER_MARK) if head == _BYTE_ORDER_MARK else 0)
         begun: list[bytes] = []
         first = 0

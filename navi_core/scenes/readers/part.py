@@ -3,8 +3,10 @@
 Polygons become triangles here: `triangulate` cuts rings, `join_holes` makes one ring of a polygon with holes.
 """
 
+import contextlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,12 @@ from navi_core.kernels.meshes import split_polygons
 
 MAX_TRIANGLES = 50_000_000
 """Triangles of a file over all instances: a small file can place one mesh a million times."""
+_MAX_JSON = 256 << 20
+"""Bytes of a JSON file beside a mesh."""
+_BROKEN = (
+    KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, DeprecationWarning
+)  # fmt: skip
+"""What reading an untyped document of another form raises; the last one by numpy, at a text that is no number."""
 _SAMPLE = 1 << 20
 """Bytes sampled of a text file."""
 _MAX_CORNERS = 4096
@@ -64,6 +72,64 @@ class Part:
 
     def __post_init__(self) -> None:
         check_indices(self.faces, len(self.points))
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise every fault of a file that is read inside as a `MeshError` that begins with its path.
+
+    A broken file may hold any bits for a number. Numpy's warnings are off; numbers that are not finite in the end are
+    refused by name.
+    """
+    try:
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            yield
+    except MeshError as error:
+        raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+    except OSError as error:
+        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise MeshError(f"{path}: does not fit into memory; split the scene") from None
+    except _BROKEN as error:
+        raise MeshError(f"{path}: is broken: {type(error).__name__} {error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds.
+
+    Raises:
+        MeshError: The file cannot be read, is too large or broken, or holds something else.
+    """
+    with reading(path):
+        if path.stat().st_size > _MAX_JSON:
+            raise MeshError(f"{path.stat().st_size} bytes of JSON are more than {_MAX_JSON}")
+        return parse_json(path.read_bytes())
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Return the object that JSON text holds.
+
+    Raises:
+        MeshError: The text is broken or holds something else.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MeshError(f"its JSON is broken or truncated: {error}") from None
+    if not isinstance(document, dict):
+        raise MeshError(f"its JSON is a {type(document).__name__}, not an object")
+    return document
+
+
+def rotation_matrix(x: Any, y: Any, z: Any, w: Any) -> npt.NDArray[np.float64]:
+    """Return the matrix (3, 3) of a unit quaternion; of N quaternions (N,) each, shape (3, 3, N)."""
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
 
 
 def sample_text_facts(path: Path, key: bytes) -> MeshFacts:

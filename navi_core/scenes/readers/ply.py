@@ -57,7 +57,7 @@ def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:
     with path.open("rb") as stream:
         head = stream.read(_MAX_HEADER)
     if not head.startswith(b"ply"):
-        raise MeshError(f"{path}: does not begin with 'ply'")
+        raise MeshError("does not begin with 'ply'")
     last = re.search(rb"[\r\n]end_header[ \t]*(?=[\r\n]|$)", head)
     text, end = (head[: last.start() + 1], head[last.start() + 1 : last.end()]) if last else (head, b"")
     order: str | None = None
@@ -70,7 +70,7 @@ def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:
                 elements.append((name, int(number), []))
                 # Every row takes at least one byte, in text as in binary.
                 if int(number) > size:
-                    raise MeshError(f"{path}: truncated: {number} elements {name!r} cannot lie in {size} bytes")
+                    raise MeshError(f"truncated: {number} elements {name!r} cannot lie in {size} bytes")
             case ["property", "list", length, kind, name] if elements and {length, kind} <= set(_TYPES):
                 elements[-1][2].append((name, _TYPES[kind], _TYPES[length]))
             case ["property", kind, name] if elements and kind in _TYPES:
@@ -78,12 +78,12 @@ def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:
             case [] | ["comment" | "obj_info", *_]:
                 pass
             case _:
-                raise MeshError(f"{path}: broken: the header line {line[:60]!r} is not understood")
+                raise MeshError(f"broken: the header line {line[:60]!r} is not understood")
     if not end or order is None:
-        raise MeshError(f"{path}: broken or truncated: its header has no {'end_header' if not end else 'format'} line")
+        raise MeshError(f"broken or truncated: its header has no {'end_header' if not end else 'format'} line")
     for name, _, properties in elements:
         if len({p for p, _, _ in properties}) < len(properties):
-            raise MeshError(f"{path}: broken: element {name!r} has a property twice")
+            raise MeshError(f"broken: element {name!r} has a property twice")
     rest = head[len(text) + len(end) :]
     skip = 2 if rest.startswith(b"\r\n") else 1
     found = tuple(_Element(name, count, tuple(properties)) for name, count, properties in elements)
@@ -103,11 +103,11 @@ def read_ply(path: Path) -> list[Part]:
     rows = (_read_text if order == "" else _read_binary)(data, order, elements, path)
     vertex, face = rows.get("vertex", {}), rows.get("face", {})
     if not {"x", "y", "z"} <= set(vertex):
-        raise MeshError(f"{path}: its vertices have no x, y and z")
+        raise MeshError("its vertices have no x, y and z")
     polygons = next((face[name] for name in _CORNER_LISTS if name in face), None)
     if polygons is None:
         strips = "; triangle strips are not read" if "tristrips" in rows else ""
-        raise MeshError(f"{path}: no triangles: it holds points without faces{strips}; export a surface")
+        raise MeshError(f"no triangles: it holds points without faces{strips}; export a surface")
     points = np.stack([np.asarray(vertex[axis], np.float64) for axis in "xyz"], axis=1)
     faces, origin = _triangles(points, polygons, path)
     ids = {name: np.asarray(face[name], np.int64)[origin] for name in _IDS if name in face}
@@ -132,7 +132,7 @@ def read_ply_facts(path: Path) -> MeshFacts:
     by_name = {element.name: element for element in elements}
     face, vertex = by_name.get("face"), by_name.get("vertex")
     if face is None or face.count == 0:
-        raise MeshError(f"{path}: no triangles: it holds points without faces; export a surface")
+        raise MeshError("no triangles: it holds points without faces; export a surface")
     names = set(face.names()) | (set(vertex.names()) if vertex else set())
     ids = tuple(name for name in face.names() if name.endswith("_id"))
     # Scans come as triangles or as quads; twice the faces errs upwards.
@@ -164,10 +164,10 @@ def _binary_rows(data: bytes, at: int, order: str, element: _Element, path: Path
         offset = at + np.dtype(fields).itemsize if fields else at
         width = np.dtype(order + length)
         if offset + width.itemsize > len(data):
-            raise MeshError(f"{path}: truncated inside element {element.name!r}")
+            raise MeshError(f"truncated inside element {element.name!r}")
         count = int(np.frombuffer(data, width, 1, offset)[0])
         if not 0 <= count * np.dtype(kind).itemsize <= len(data):
-            raise MeshError(f"{path}: broken: a list of {count} entries in element {element.name!r}")
+            raise MeshError(f"broken: a list of {count} entries in element {element.name!r}")
         fields += [(f"#{name}", order + length), (name, order + kind, (count,))]
     if not fields:
         return {}, at
@@ -177,7 +177,7 @@ def _binary_rows(data: bytes, at: int, order: str, element: _Element, path: Path
         if all((table[f"#{n}"] == table[n].shape[1]).all() for n, _, length in element.properties if length):
             return {name: table[name] for name in element.names()}, at + row.itemsize * element.count
     elif not any(length for _, _, length in element.properties):
-        raise MeshError(f"{path}: truncated inside element {element.name!r}")
+        raise MeshError(f"truncated inside element {element.name!r}")
     return _binary_rows_slowly(data, at, order, element, path)
 
 
@@ -191,13 +191,13 @@ def _binary_rows_slowly(data: bytes, at: int, order: str, element: _Element, pat
                 if length is not None:
                     count = int(np.frombuffer(data, length, 1, at)[0])
                     if count < 0:
-                        raise MeshError(f"{path}: broken: a list of {count} entries in element {element.name!r}")
+                        raise MeshError(f"broken: a list of {count} entries in element {element.name!r}")
                     at += length.itemsize
                 entries = np.frombuffer(data, kind, count, at) if count else np.zeros(0, kind)
                 at += kind.itemsize * count
                 values[name].append(entries if length is not None else entries[0])
     except ValueError:
-        raise MeshError(f"{path}: truncated inside element {element.name!r}") from None
+        raise MeshError(f"truncated inside element {element.name!r}") from None
     return {name: _column(values[name], bool(length)) for name, _, length in element.properties}, at
 
 
@@ -221,15 +221,15 @@ def _read_text(data: bytes, order: str, elements: tuple[_Element, ...], path: Pa
                         values[name].append(read(next(fields)))
             except (ValueError, StopIteration, OverflowError) as error:
                 shown = line[:60].decode("utf-8", "replace")
-                raise MeshError(f"{path}: line {shown!r} of element {element.name!r} is broken: {error}") from None
+                raise MeshError(f"line {shown!r} of element {element.name!r} is broken: {error}") from None
         if any(len(column) < element.count for column in values.values()):
-            raise MeshError(f"{path}: truncated inside element {element.name!r}")
+            raise MeshError(f"truncated inside element {element.name!r}")
         try:
             rows[element.name] = {
                 name: _column(values[name], many) for (name, _, _), many in zip(element.properties, lists, strict=True)
             }
         except OverflowError:
-            raise MeshError(f"{path}: a number of element {element.name!r} does not fit 64 bits") from None
+            raise MeshError(f"a number of element {element.name!r} does not fit 64 bits") from None
     return rows
 
 
@@ -256,7 +256,7 @@ def _triangles(
     try:
         return triangulate(points, corners.astype(np.int64), lengths)
     except MeshError as error:
-        raise MeshError(f"{path}: {error}") from None
+        raise MeshError(f"{error}") from None
 
 
 def _colors(columns: Columns, elements: tuple[_Element, ...]) -> npt.NDArray[np.float32] | None:

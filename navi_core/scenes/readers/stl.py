@@ -21,7 +21,7 @@ def read_stl(path: Path) -> list[Part]:
     if count is None:
         return _read_text(path.read_bytes(), path)
     if count > MAX_TRIANGLES:
-        raise MeshError(f"{path}: {count} triangles, more than {MAX_TRIANGLES}; split the scene")
+        raise MeshError(f"{count} triangles, more than {MAX_TRIANGLES}; split the scene")
     with path.open("rb") as stream:
         stream.seek(_HEADER)
         records = np.frombuffer(stream.read(_RECORD * count), _TRIANGLE)
@@ -51,9 +51,9 @@ def _read_count(path: Path) -> int | None:
     if solid and b"\0" not in head and size != need:
         return None
     if size < _HEADER:
-        raise MeshError(f"{path}: truncated: {size} bytes, a binary STL header alone has {_HEADER}")
+        raise MeshError(f"truncated: {size} bytes, a binary STL header alone has {_HEADER}")
     if size < need:
-        raise MeshError(f"{path}: truncated: {count} triangles need {need} bytes, {size} are there")
+        raise MeshError(f"truncated: {count} triangles need {need} bytes, {size} are there")
     return count
 
 
@@ -64,7 +64,7 @@ def _read_text(data: bytes, path: Path) -> list[Part]:
 
     def close(number: int) -> None:
         if len(corners) % 3:
-            raise MeshError(f"{path}: line {number}: broken or truncated: {len(corners)} corners are no triangles")
+            raise MeshError(f"line {number}: broken or truncated: {len(corners)} corners are no triangles")
         if corners:
             faces = np.arange(len(corners), dtype=np.int64).reshape(-1, 3)
             parts.append(Part(np.array(corners, dtype=np.float64), faces, (name,)))
@@ -85,8 +85,8 @@ def _read_text(data: bytes, path: Path) -> list[Part]:
                 closed = True
         except (ValueError, IndexError) as error:
             shown = line[:60].decode("utf-8", "replace").strip()
-            raise MeshError(f"{path}: line {number} {shown!r} is broken or truncated: {error}") from None
+            raise MeshError(f"line {number} {shown!r} is broken or truncated: {error}") from None
     if not closed:
-        raise MeshError(f"{path}: truncated: the last solid has no 'endsolid'")
+        raise MeshError("truncated: the last solid has no 'endsolid'")
     close(number)
     return parts

@@ -142,7 +142,7 @@ BROKEN = {
     "not_an_object.gltf": (b"[]", "not an object"),
     "half.gltf": (b'{"asset": {"version"', "broken or truncated"),
     "missing_buffer.gltf": (b'{"buffers": [{"byteLength": 4, "uri": "lost.bin"}]}', "lost.bin"),
-    "nonsense.gltf": (b'{"accessors": [{"count": "many"}]}', "breaks glTF"),
+    "nonsense.gltf": (b'{"accessors": [{"count": "many"}]}', "is broken"),
     "bad_face.obj": (b"v 0 0 0\nv 1 0 0\nf 1 2 3\n", "line 3 .*vertex 3 does not exist"),
     "half.obj": (b"v 0 0 0\nv 1 0\n", "line 2"),
     "points.obj": (b"v 0 0 0\nv 1 0 0\n", "no triangles"),
