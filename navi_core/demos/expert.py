@@ -8,8 +8,6 @@ into states that its teacher never visited and has not learned to leave. Labelle
 states.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,15 +29,13 @@ from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.pilot import draw_normal, draw_uniform
 from navi_core.record import write_durably
+from navi_core.scenes import Scene
 from navi_core.scenes.naming import own_stem
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.sensor.panorama import SphericalSensor
-
-if TYPE_CHECKING:
-    from navi_core.scenes import Scene
 
 
 class Flyer(Protocol):

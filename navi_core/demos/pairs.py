@@ -6,8 +6,6 @@ The first line is a header, `{"format": "navi-pairs", "version": 1, "observation
 `{"zlib": base64 of little-endian float16}` in order of time. Nothing is unpickled; every size is checked.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -18,7 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +26,9 @@ from torch import Tensor
 from navi_core.config import EnvConfig
 from navi_core.demos.identity import MOST_IDS, UNNAMED, id_table
 from navi_core.errors import ConfigError, DemoError
-from navi_core.pilots import build_pilot
+from navi_core.pilots import Pose, build_pilot
 from navi_core.record import write_durably
-
-if TYPE_CHECKING:
-    from navi_core.world import Field, NavigationEnv
+from navi_core.world import Field, NavigationEnv
 
 _MOST_NUMBERS = 2**31
 _MOST_STEPS, _MOST_PAIRS = 65_536, 1_000_000
@@ -75,7 +71,7 @@ class Pairs:
             raise ConfigError("the pairs' scenes are no list of hashes")
         return scenes
 
-    def remapped(self, vocabulary: Mapping[str, int]) -> Pairs:
+    def remapped(self, vocabulary: Mapping[str, int]) -> Self:
         """Return the pairs with the semantic ids of another vocabulary; unknown names become the unnamed surface.
 
         Pairs without a vocabulary, or with the same one, are returned unchanged.
@@ -125,8 +121,6 @@ def make_pairs(
     Raises:
         ConfigError: A pilot is unknown, or `winner` hardly ever has the higher return.
     """
-    from navi_core.world import NavigationEnv
-
     config = config.model_copy(update={"stagger": False, "max_steps": max(config.max_steps, steps + 1)})
     env = NavigationEnv(scenes, rows, config, seed)
     parts: list[list[Tensor]] = [[], [], [], []]
@@ -168,8 +162,6 @@ def _flight(
 
     A segment ends with its episode; entries beyond its length are 0.
     """
-    from navi_core.pilots import Pose
-
     pilot = build_pilot(name, seed=seed, max_distance=config.max_distance, dynamics=config.dynamics)
     rows = env.num_envs
     if pilot.privileged:

@@ -1,11 +1,9 @@
 """Paired comparisons on the same frozen starts: of two subjects, and of two training methods over their seeds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -181,7 +179,7 @@ class SeedComparison(Verdict):
     profile_b: tuple[float, ...]
     """The same for the second side."""
 
-    def withheld(self, why: str) -> SeedComparison:
+    def withheld(self, why: str) -> Self:
         """Return the comparison without its verdict but with the reason; its numbers stay."""
         length = len(verdict_words(self.a, self.b, self.metric, self.better, self.worse, ""))
         words = verdict_words(self.a, self.b, self.metric, False, False, why)

@@ -3,11 +3,9 @@
 An episode depends on its start, the protocol and the weights alone, so the joined pieces equal the whole bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +15,8 @@ from navi_core.evaluate.flight.course import Course, build_course
 from navi_core.evaluate.flight.subjects import OWN_NETWORKS, Subject, resolve_subject
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult, flight_code, summarise
-
-if TYPE_CHECKING:
-    from navi_core.models import ModelVersion
-    from navi_core.scenes import Scene
+from navi_core.models import ModelVersion
+from navi_core.scenes import Scene
 
 _MOST_PADDING = 0.1
 _OF_EPISODES = frozenset({"evaluation_id", "wall_seconds", "coverage_curve"})

@@ -5,25 +5,20 @@ challenger that wins flies once more from other starts, because of many challeng
 chance. Every decision becomes one row of the table `promotions`, refusals included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from navi_core.config import EvalConfig
 from navi_core.errors import CheckpointError, EvaluationError, RegistryError
 from navi_core.evaluate.comparison import Comparison, compare, paired_differences
 from navi_core.evaluate.flight.course import Course
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult
 from navi_core.evaluate.statistics import bootstrap_interval
-from navi_core.models import load_checkpoint, trained_on
-
-if TYPE_CHECKING:
-    from navi_core.config import EvalConfig
-    from navi_core.models import ModelVersion, Registry
-    from navi_core.scenes import Scene
+from navi_core.models import ModelVersion, Registry, load_checkpoint, trained_on
+from navi_core.scenes import Scene
 
 COLLISION_TOLERANCE = 1.0
 """Mean rise of collisions per minute that is tolerated while its interval includes 0."""

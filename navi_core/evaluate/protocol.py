@@ -11,13 +11,11 @@ al. 2018, On evaluation of embodied navigation agents, arXiv:1807.06757). SoftSP
 fraction of the way, with d the remaining geodesic distance (Datta et al. 2020, arXiv:2009.03231).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
@@ -31,16 +29,12 @@ from navi_core.evaluate.flight.subjects import Subject, resolve_subject
 from navi_core.evaluate.metrics.coverage import Coverage, curve_metrics, mean_curve, measure_coverage
 from navi_core.evaluate.metrics.surface import measure_surface
 from navi_core.evaluate.result import EvalResult, summarise
+from navi_core.models import ModelVersion
+from navi_core.pilots import Pilot
+from navi_core.policy import NavigationPolicy
+from navi_core.scenes import Scene
+from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.goals import way_lengths, way_to
-
-if TYPE_CHECKING:
-    from navi_core.evaluate.flight.course import Start
-    from navi_core.evaluate.flight.frozen_starts import Flight
-    from navi_core.models import ModelVersion
-    from navi_core.pilots import Pilot
-    from navi_core.policy import NavigationPolicy
-    from navi_core.scenes import Scene
-    from navi_core.world.floor.reachable import FloorMap
 
 
 def path_weight(geodesic: float, path: float) -> float:

@@ -1,7 +1,5 @@
 """Evaluation result: one row per episode, a summary, and the flown paths."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -11,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -197,7 +195,7 @@ class EvalResult:
         return path
 
     @classmethod
-    def load(cls, path: Path | str) -> EvalResult:
+    def load(cls, path: Path | str) -> Self:
         """Read a saved evaluation.
 
         Raises:

@@ -2,7 +2,6 @@
 
 from navi_core.policy.cores import TemporalCore, build_core, register_core, ssd_scan
 from navi_core.policy.encoders import build_encoder, register_encoder
-from navi_core.policy.episodic_memory import EpisodicMemory
 from navi_core.policy.navigation_policy import (
     ActOutput,
     EvaluateOutput,
@@ -14,7 +13,7 @@ from navi_core.policy.navigation_policy import (
     policy_macs,
 )
 from navi_core.policy.observation import ObservationScaling
-from navi_core.policy.shaper import RND, RewardShaper, ShapedReward
+from navi_core.policy.shaper import RND, EpisodicMemory, RewardShaper, ShapedReward
 
 __all__ = [
     "RND",

@@ -54,7 +54,7 @@ class ObservationScaling(nn.Module):
             ConfigError: The shape is not (B, 3, Az, El) of this scaling.
         """
         self._check(obs)
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_compiling():
             return self._scaled(obs)
         out = torch.empty(obs.shape, dtype=torch.float32, device=obs.device)
         self._write(obs, out)
@@ -76,7 +76,7 @@ class ObservationScaling(nn.Module):
         """
         self._check(obs)
         rows, azimuth = obs.shape[0], self.azimuth_bins
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_compiling():
             plain = self._scaled(obs).transpose(1, 2).flatten(2)
             return torch.cat((plain[:, azimuth - before :], plain, plain[:, :after]), dim=1)
         shape = (rows, before + azimuth + after, 3, self.elevation_bins)
@@ -105,7 +105,7 @@ class ObservationScaling(nn.Module):
         """
         self._check(obs)
         across, down = self.azimuth_bins // patch, self.elevation_bins // patch
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_compiling():
             tiles = self._scaled(obs).view(-1, 3, across, patch, down, patch).permute(0, 2, 4, 1, 3, 5)
             return F.pad(tiles.flatten(3).flatten(1, 2), (0, 0, 1, 0))
         shape = (obs.shape[0], 1 + across * down, 3 * patch * patch)
@@ -119,17 +119,15 @@ class ObservationScaling(nn.Module):
         return out
 
     def _scaled(self, obs: Tensor) -> Tensor:
-        """The same numbers without writing in place, which other runtimes would do by copying everything."""
+        """Return the numbers of `_write` without writing in place.
+
+        A compiler fuses the temporaries away and cannot write through views with `out=`; other runtimes would copy
+        everything for each write.
+        """
         semantic = torch.clamp(obs[:, 1], max=SEMANTIC_SCALE).div(SEMANTIC_SCALE)
         return torch.stack((torch.sub(obs[:, 0], self.shift).div(self.scale), semantic, obs[:, 2]), dim=1)
 
     def _write(self, obs: Tensor, out: Tensor) -> None:
-        if torch.compiler.is_compiling():
-            # A compiler fuses the temporaries away, and cannot write through views with `out=`.
-            out[:, 0] = (obs[:, 0] - self.shift) / self.scale
-            out[:, 1] = obs[:, 1].clamp(max=SEMANTIC_SCALE) / SEMANTIC_SCALE
-            out[:, 2] = obs[:, 2]
-            return
         torch.sub(obs[:, 0], self.shift, out=out[:, 0]).div_(self.scale)
         torch.clamp(obs[:, 1], max=SEMANTIC_SCALE, out=out[:, 1]).div_(SEMANTIC_SCALE)
         out[:, 2].copy_(obs[:, 2])

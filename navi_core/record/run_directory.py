@@ -14,8 +14,6 @@ A folder can be removed: a run's rows stay in the warehouse, and its registered 
 copies of their files. The folder is needed to continue the run, and for its checkpoints, log and TensorBoard files.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -26,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from navi_core.config import Config, config_hash
 from navi_core.errors import RecordError, RunError, as_argument
@@ -63,7 +61,7 @@ class RunDirectory:
         self._lock: int | None = lock
 
     @classmethod
-    def open(cls, root: Path | str, *, asset: str, partition: str, config: Config, fresh: bool = False) -> RunDirectory:
+    def open(cls, root: Path | str, *, asset: str, partition: str, config: Config, fresh: bool = False) -> Self:
         """Open (or create) the run's folder and take its lock.
 
         Args:
@@ -155,7 +153,7 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
-    def __enter__(self) -> RunDirectory:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

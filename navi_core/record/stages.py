@@ -1,11 +1,9 @@
 """Mean time per named stage of a loop."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, Self
 
 
 class DeviceEvent(Protocol):
@@ -17,7 +15,7 @@ class DeviceEvent(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has reached the mark."""
 
-    def elapsed_time(self, later: DeviceEvent, /) -> float:
+    def elapsed_time(self, later: Self, /) -> float:
         """Return the time between two marks [ms]."""
 
 
@@ -80,7 +78,7 @@ class StageTimer:
         self._read_marks()
         return dict(self._calls)
 
-    def take(self, other: StageTimer) -> None:
+    def take(self, other: Self) -> None:
         """Add the times of `other`, and reset it."""
         for stage, seconds in other.totals().items():
             self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds

@@ -13,7 +13,7 @@ from navi_core.bench.engine import device_training
 from navi_core.bench.engine.device import DeviceRow, main, run_device
 from navi_core.config import EnvConfig, PolicyConfig
 from navi_core.errors import ConfigError
-from navi_core.policy.episodic_memory import EpisodicMemory
+from navi_core.policy.shaper import EpisodicMemory
 from navi_core.world import Field
 from tests.world.emulated_cuda import emulated_cuda
 

@@ -5,14 +5,21 @@ import torch
 
 from navi_core.config import PolicyConfig
 from navi_core.policy import build_core, build_policy
-from navi_core.policy.cores import Mamba2Block, plain
+from navi_core.policy.cores import Mamba2Block, gru, mamba2, mambapy, ssd
 
-MAMBA2 = {"convolution", "ssd_chunk", "gated_norm"}
+MODULES = {
+    "plain_convolution": mamba2,
+    "gated_norm": mamba2,
+    "ssd_chunk": ssd,
+    "gru_recurrence": gru,
+    "selective_recurrence": mambapy,
+}
+MAMBA2 = {"plain_convolution", "ssd_chunk", "gated_norm"}
 FORMS = {
     "mamba2": MAMBA2,
     "two groups": MAMBA2,
     "gru": {"gru_recurrence"},
-    "mambapy": {"convolution", "selective_recurrence"},
+    "mambapy": {"plain_convolution", "selective_recurrence"},
 }
 
 
@@ -43,9 +50,9 @@ def test_plain_recurrences_have_the_values_and_gradients_of_the_hand_written(nam
         return y, *last
 
     called = set()
-    for form in plain.__all__:
-        twin = getattr(plain, form)
-        monkeypatch.setattr(plain, form, lambda *given, form=form, twin=twin: (called.add(form), twin(*given))[1])
+    for form, module in MODULES.items():
+        twin = getattr(module, form)
+        monkeypatch.setattr(module, form, lambda *given, form=form, twin=twin: (called.add(form), twin(*given))[1])
     made = []
     for compiling in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda answer=compiling: answer)

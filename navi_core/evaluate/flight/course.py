@@ -1,12 +1,9 @@
 """Evaluation course: scenes, their reachable floor, and frozen starts."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,12 +12,10 @@ from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.metrics.coverage import FloorTruth
 from navi_core.evaluate.metrics.surface import SurfaceTruth
+from navi_core.scenes import Scene
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
-
-if TYPE_CHECKING:
-    from navi_core.scenes import Scene
 
 _CANDIDATES = 16
 """Candidates per start; the one farthest from the earlier starts is chosen (Mitchell 1991)."""

@@ -10,22 +10,18 @@ Cells are marked by exact grid traversal (Amanatides & Woo 1987) in numba; a cel
 before its end. Cells are named (ix, iz); cell (0, 0) has its minimum corner at the grid's origin.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numba import njit
 
+from navi_core.world import Field, FloorMap
 from navi_core.world.floor.rooms import storey_of
-
-if TYPE_CHECKING:
-    from navi_core.world import Field, FloorMap
 
 RAYS_PER_CAST = 1 << 19
 """Rays cast at once before they are marked, to bound memory."""
@@ -162,7 +158,7 @@ class FloorTruth:
     """Minimum corner of both grids, (x, z) [m]."""
 
     @classmethod
-    def of(cls, floor: FloorMap, visit_cell: float) -> FloorTruth:
+    def of(cls, floor: FloorMap, visit_cell: float) -> Self:
         """Derive the truth from a scene's floor map.
 
         Args:

@@ -8,11 +8,9 @@ A voxel is seen once a ray of a fixed panorama hits it within the sensor's range
 Each hit is moved slightly towards its origin, so that a wall between two voxels belongs to the one on the air's side.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,12 +18,10 @@ import torch
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.metrics.coverage import RAYS_PER_CAST
 from navi_core.kernels.floor import label_components
+from navi_core.world import Field, FloorMap
 from navi_core.world.floor.reachable import over_floor
 from navi_core.world.floor.rooms import in_rooms
 from navi_core.world.sensor.panorama import spherical_directions
-
-if TYPE_CHECKING:
-    from navi_core.world import Field, FloorMap
 
 SURFACE_RAYS = (128, 32)
 """Azimuth and elevation bins of the panorama."""
@@ -46,7 +42,7 @@ class SurfaceTruth:
     """Edge of a voxel [m]."""
 
     @classmethod
-    def of(cls, field: Field, scene_index: int, floor: FloorMap) -> SurfaceTruth:
+    def of(cls, field: Field, scene_index: int, floor: FloorMap) -> Self:
         """Derive the visible surface of a scene.
 
         Args:

@@ -21,7 +21,7 @@ from navi_core.learn.estimators.normalisation import CriticUnits
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import evaluation
 from navi_core.policy import NavigationPolicy, RewardShaper
-from navi_core.policy.trunk import AUX_INPUTS
+from navi_core.policy.navigation_policy import AUX_INPUTS
 from navi_core.record import StageTimer
 
 

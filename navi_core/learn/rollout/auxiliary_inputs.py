@@ -7,7 +7,7 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.config.policy import OCCUPANCY_INPUTS
-from navi_core.policy.trunk import AUX_INPUTS
+from navi_core.policy.navigation_policy import AUX_INPUTS
 from navi_core.record import StageTimer
 from navi_core.world.interface import Environment, StepBatch, StepInfo
 from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows

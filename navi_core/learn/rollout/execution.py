@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.policy import NavigationPolicy
-from navi_core.policy.trunk import Trunk
+from navi_core.policy.navigation_policy import Trunk
 from navi_core.record import StageTimer
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ _PART = {"encoder": "encoder", "core": "core", "heads.actor": "heads", "heads.cr
 def stage_timer(device: torch.device, profile: bool) -> StageTimer:
     """Return a timer by the host's clock, or by events on the device's stream when profiling CUDA."""
     if profile and device.type == "cuda":
-        return StageTimer(partial(torch.cuda.Event, enable_timing=True))  # type: ignore[arg-type]
+        return StageTimer(partial(torch.cuda.Event, enable_timing=True))
     return StageTimer()
 
 

@@ -5,6 +5,11 @@ Every core has `initial_state(B)`, `step(x (B, D), state, reset (B,)) -> y, stat
 The state is a tuple of float32 tensors, batch first. Reset contract: `reset[t]` zeroes the state
 (and a convolution window) before t is consumed; `reset[0]` overrides the incoming state; the final
 state is not zeroed.
+
+Each hand-written recurrence has a plain form for torch.compile beside it: whole expressions, nothing written in place,
+gradients by autograd. The hand-written forms save memory and passes over it by writing in place and by their own
+backwards. A compiler does that by itself and does not follow theirs: torch 2.11 breaks its graph in them and learns
+from wrong gradients. Both forms compute the same.
 """
 
 from collections.abc import Callable

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
 
 
@@ -78,6 +77,21 @@ class _GRUScan(torch.autograd.Function):
         return grad_inputs, running, None, grad_weight, flat.sum(0)
 
 
+def gru_recurrence(
+    inputs: Tensor, h: Tensor, keep: Tensor | None, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return states (T, B, D) and the last; arguments as those of `gru_scan`, `keep` (T, B, 1) in place of resets."""
+    width, outputs = h.shape[-1], []
+    for t in range(len(inputs)):
+        previous = h if keep is None else h * keep[t]
+        hidden = F.linear(previous, weight, bias)
+        gates = torch.sigmoid(inputs[t, :, : 2 * width] + hidden[:, : 2 * width])
+        new = torch.tanh(inputs[t, :, 2 * width :] + gates[:, :width] * hidden[:, 2 * width :])
+        h = new + gates[:, width:] * (previous - new)
+        outputs.append(h)
+    return torch.stack(outputs), h
+
+
 def gru_scan(inputs: Tensor, h0: Tensor, weight: Tensor, bias: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
     """Run the recurrence of a GRU over projected inputs.
 
@@ -92,7 +106,7 @@ def gru_scan(inputs: Tensor, h0: Tensor, weight: Tensor, bias: Tensor, reset: Te
         States after every step (T, B, D) and the last of them (B, D). First derivatives only.
     """
     keep = None if reset is None else (~reset)[..., None].to(inputs.dtype)
-    scan = plain.gru_recurrence if torch.compiler.is_compiling() else _GRUScan.apply
+    scan = gru_recurrence if torch.compiler.is_compiling() else _GRUScan.apply
     return scan(inputs, h0, keep, weight, bias)
 
 

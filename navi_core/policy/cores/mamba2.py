@@ -14,7 +14,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
-from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
 from navi_core.policy.cores.ssd import ssd_scan, ssd_step
 
@@ -44,8 +43,28 @@ def causal_convolution(
     last = padded[:, raw.shape[1] :]
     if segment is not None:
         last = last * (segment[:, raw.shape[1] :] == segment[:, -1:])[..., None]
-    convolve = plain.convolution if torch.compiler.is_compiling() else _Convolution.apply
+    convolve = plain_convolution if torch.compiler.is_compiling() else _Convolution.apply
     return convolve(padded, weight[:, 0].t(), bias, segment), last.transpose(1, 2)
+
+
+def plain_convolution(padded: Tensor, taps: Tensor, bias: Tensor, segment: Tensor | None) -> Tensor:
+    """Return bias + Σ_k taps_k · padded_{t+k} (B, T, channels), where t + k lies in the segment of t.
+
+    Args:
+        padded: Inputs behind the window before them (B, past + T, channels).
+        taps: (past + 1, channels).
+        bias: (channels,).
+        segment: (B, past + T) numbers that change with every reset, or None.
+    """
+    past = len(taps) - 1
+    steps = padded.shape[1] - past
+    out = bias + padded[:, past:] * taps[past]
+    for tap in range(past):
+        shifted = padded[:, tap : tap + steps] * taps[tap]
+        if segment is not None:
+            shifted = shifted * (segment[:, tap : tap + steps] == segment[:, past:])[..., None]
+        out = out + shifted
+    return out
 
 
 class _Convolution(torch.autograd.Function):
@@ -114,6 +133,12 @@ class _GatedRMSNorm(torch.autograd.Function):
         return gate.mul_(grad_gated), grad_z, grad_weight, None
 
 
+def gated_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return norm(y · silu(z)) · weight over the last axis."""
+    gated = y * F.silu(z)
+    return gated * torch.rsqrt(gated.square().mean(-1, keepdim=True) + eps) * weight
+
+
 class GatedRMSNorm(nn.Module):
     """Root mean square norm of y · silu(z), with a weight per channel."""
 
@@ -124,7 +149,7 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
         """Return norm(y · silu(z)) · weight over the last axis."""
-        norm = plain.gated_norm if torch.compiler.is_compiling() else _GatedRMSNorm.apply
+        norm = gated_norm if torch.compiler.is_compiling() else _GatedRMSNorm.apply
         return norm(y, z, self.weight, self.eps)
 
 

@@ -15,7 +15,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
-from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
 from navi_core.policy.cores.mamba2 import causal_convolution
 
@@ -70,6 +69,20 @@ def _decay(dt: Tensor, A: Tensor, keep: Tensor | None, t: int) -> Tensor:
     return decay if keep is None else decay.mul_(keep[t, :, None, None])
 
 
+def selective_recurrence(
+    drive: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return h_t·C_t (T, B, E) and the last state of h_t = keep_t·exp(dt_t·A)·h_{t−1} + drive_t ⊗ B_t; time-major."""
+    outputs = []
+    for t in range(len(drive)):
+        decay = (dt[t, :, :, None] * A).exp()
+        if keep is not None:
+            decay = decay * keep[t, :, None, None]
+        h = h * decay + drive[t, :, :, None] * B[t, :, None]
+        outputs.append((h * C[t, :, None]).sum(-1))
+    return torch.stack(outputs), h
+
+
 def selective_scan(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h0: Tensor, reset: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -90,7 +103,7 @@ def selective_scan(
     """
     keep = None if reset is None else (~reset).t().to(x.dtype)
     drive, step, maps_in, maps_out = (part.transpose(0, 1).contiguous() for part in (dt * x, dt, B, C))
-    scan = plain.selective_recurrence if torch.compiler.is_compiling() else _SelectiveScan.apply
+    scan = selective_recurrence if torch.compiler.is_compiling() else _SelectiveScan.apply
     y, last = scan(drive, step, A, maps_in, maps_out, h0, keep)
     return y.transpose(0, 1) + D * x, last
 

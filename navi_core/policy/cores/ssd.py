@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from navi_core.errors import ConfigError
-from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import AutogradContext
 
 CHUNK = 64
@@ -76,9 +75,33 @@ def _compiled(
     for start in range(0, x.shape[1], CHUNK):
         part = slice(start, start + CHUNK)
         resets = None if reset is None else reset[:, part]
-        y, h = plain.ssd_chunk(x[:, part], dt[:, part], A, B[:, part], C[:, part], D, h, resets)
+        y, h = ssd_chunk(x[:, part], dt[:, part], A, B[:, part], C[:, part], D, h, resets)
         outputs.append(y)
     return torch.cat(outputs, dim=1), h
+
+
+def ssd_chunk(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h: Tensor, reset: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return outputs (B, T, H, P) and the last state of `ssd_scan` over all steps at once; arguments as there."""
+    steps, per_group = x.shape[1], x.shape[2] // B.shape[2]
+    total = torch.cumsum((dt * A).double(), dim=1)  # (B, T, H)
+    visible = torch.ones(steps, steps, dtype=torch.bool, device=x.device).tril()
+    from_start, to_end = total.to(dt.dtype).exp(), (total[:, -1:] - total).to(dt.dtype).exp()
+    if reset is not None:
+        segment = torch.cumsum(reset, dim=1)
+        visible = visible & (segment[:, :, None] == segment[:, None, :])[:, None]  # (B, 1, T, T)
+        from_start = from_start * (segment == 0)[..., None]
+        to_end = to_end * (segment == segment[:, -1:])[..., None]
+    by_head = total.transpose(1, 2)
+    between = (by_head[..., :, None] - by_head[..., None, :]).to(dt.dtype)
+    decay = between.masked_fill(~visible, -torch.inf).exp()  # (B, H, T, T)
+    maps_in, maps_out = (m.repeat_interleave(per_group, dim=2).transpose(1, 2) for m in (B, C))  # (B, H, T, N)
+    drive = (dt[..., None] * x).transpose(1, 2)  # (B, H, T, P)
+    y = (decay * (maps_out @ maps_in.transpose(-1, -2))) @ drive
+    y = y + (maps_out @ h.transpose(-1, -2)) * from_start.transpose(1, 2)[..., None]
+    late = (drive * to_end.transpose(1, 2)[..., None]).transpose(-1, -2)  # (B, H, P, T)
+    return y.transpose(1, 2) + D[:, None] * x, h * from_start[:, -1, :, None, None] + late @ maps_in
 
 
 class _Scan(torch.autograd.Function):

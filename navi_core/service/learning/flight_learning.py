@@ -15,7 +15,7 @@ from navi_core.errors import ConfigError, NaviError
 from navi_core.models import Registry
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
-from navi_core.policy.trunk import AUX_INPUTS
+from navi_core.policy.navigation_policy import AUX_INPUTS
 from navi_core.service.gate import ActionChoice, RolloutGate
 from navi_core.service.learning.admission import ServingVersion
 from navi_core.service.learning.continuous_trainer import ContinuousTrainer, check_learnable, require_gate

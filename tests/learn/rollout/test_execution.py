@@ -8,7 +8,7 @@ from navi_core.errors import ConfigError
 from navi_core.learn import train
 from navi_core.learn.rollout.execution import acting, check_execution, evaluation
 from navi_core.policy import build_policy
-from navi_core.policy.trunk import Trunk
+from navi_core.policy.navigation_policy import Trunk
 from navi_core.record import RunDirectory
 from tests.learn.builders import CPU, filled, small_config, small_parts, weights
 from tests.learn.toy_environments import MixedEndingsEnv
