@@ -3,7 +3,6 @@
 from navi_core.models.checkpoint import (
     CHECKPOINT_VERSION,
     Checkpoint,
-    CheckpointState,
     load_checkpoint,
     load_policy,
     save_checkpoint,
@@ -17,7 +16,6 @@ from navi_core.models.registry_schema import ModelVersion, record_registry
 __all__ = [
     "CHECKPOINT_VERSION",
     "Checkpoint",
-    "CheckpointState",
     "ExportedPolicy",
     "ModelVersion",
     "Registry",

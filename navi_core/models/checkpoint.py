@@ -7,12 +7,13 @@ not at all, and is read with `weights_only=True`: a file from elsewhere cannot r
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Self, cast
 
 import torch
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig, parse_config
@@ -28,9 +29,9 @@ CHECKPOINT_VERSION = 3
 TRAINING_SOURCES = ("rl", "bc", "inference")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 class Checkpoint:
-    """The content of a checkpoint file."""
+    """Content of a checkpoint file; the types of its fields are checked."""
 
     version: int
     """Format version, 3."""
@@ -79,6 +80,71 @@ class Checkpoint:
     extra: dict[str, Any]
     """Data of the writer."""
 
+    # Its arguments are all that a run knows of itself.
+    @classmethod
+    def of(
+        cls,
+        *,
+        policy: NavigationPolicy,
+        optimizer: torch.optim.Optimizer | None,
+        config: TrainConfig,
+        run_id: str,
+        step_id: int,
+        episode_count: int,
+        reward_ema: float,
+        wall_time_hours: float,
+        parent_checkpoint: str | None = None,
+        training_source: str = "rl",
+        rnd: Mapping[str, Any] | nn.Module | None = None,
+        rng: Mapping[str, Any] | None = None,
+        normalisers: Mapping[str, Any] | None = None,
+        corpus_summary: Mapping[str, Any] | None = None,
+        scene_hashes: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the checkpoint of a run's present state; further arguments are the fields of these names.
+
+        Args:
+            policy: The policy; its configuration must be `config.policy`.
+            optimizer: The optimizer, or None.
+            config: The run's configuration.
+            rnd: Curiosity, a module or its state.
+            rng: Random states by name; None stores torch's CPU generator.
+
+        Raises:
+            CheckpointError: Something is not plain data, or `config` is another policy's.
+        """
+        if training_source not in TRAINING_SOURCES:
+            raise CheckpointError(f"training_source {training_source!r}; allowed: {', '.join(TRAINING_SOURCES)}")
+        if policy.config != config.policy:
+            raise CheckpointError("config.policy is not the configuration the policy was built from")
+        curiosity = rnd.state_dict() if isinstance(rnd, nn.Module) else rnd
+        return cls(
+            version=CHECKPOINT_VERSION,
+            run_id=run_id,
+            step_id=int(step_id),
+            episode_count=int(episode_count),
+            reward_ema=float(reward_ema),
+            wall_time_hours=float(wall_time_hours),
+            parent_checkpoint=None if parent_checkpoint is None else str(parent_checkpoint),
+            training_source=training_source,
+            temporal_core=config.policy.core,
+            encoder_backend=config.policy.encoder,
+            corpus_summary=_plain_dict(corpus_summary, "corpus_summary"),
+            created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
+            config=config.model_dump(mode="json"),
+            decision_hz=config.env.dynamics.decision_hz,
+            scene_hashes=_plain_dict(scene_hashes, "scene_hashes"),
+            code_revision=hardware_profile()["revision"],
+            weights_hash=weights_hash(policy),
+            policy_state=_plain_dict(policy.state_dict(), "policy"),
+            optimizer_state=None if optimizer is None else _plain_dict(optimizer.state_dict(), "optimizer"),
+            rnd_state=None if curiosity is None else _plain_dict(curiosity, "rnd"),
+            rng=_plain_dict({"torch": torch.get_rng_state()} if rng is None else rng, "rng"),
+            normalisers=_plain_dict(normalisers, "normalisers"),
+            extra=_plain_dict(extra, "extra"),
+        )
+
     def train_config(self) -> TrainConfig:
         """Return the run's configuration.
 
@@ -121,92 +187,21 @@ class Checkpoint:
         return {key: value for key, value in kept.items() if key != "memory"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointState:
-    """The state of a run that `save_checkpoint` writes."""
-
-    policy: NavigationPolicy
-    """The policy; its configuration must be `config.policy`."""
-    optimizer: torch.optim.Optimizer | None
-    """The optimizer, or None."""
-    config: TrainConfig
-    """The run's configuration."""
-    run_id: str
-    """The run."""
-    step_id: int
-    """Decisions so far, summed over rows."""
-    episode_count: int
-    """Episodes finished so far."""
-    reward_ema: float
-    """Smoothed shaped reward per decision; NaN for none."""
-    wall_time_hours: float
-    """Training time so far [h]."""
-    parent_checkpoint: str | None = None
-    """Checkpoint that training went on from."""
-    training_source: str = "rl"
-    """One of `TRAINING_SOURCES`."""
-    rnd: Mapping[str, Any] | nn.Module | None = None
-    """Curiosity, a module or its state."""
-    rng: Mapping[str, Any] | None = None
-    """Random states by name; None stores torch's CPU generator."""
-    normalisers: Mapping[str, Any] = field(default_factory=dict)
-    """Running moments by name."""
-    corpus_summary: Mapping[str, Any] = field(default_factory=dict)
-    """Counts, names and vocabulary of the scenes."""
-    scene_hashes: Mapping[str, str] = field(default_factory=dict)
-    """Content hash by scene name."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else, in plain containers and tensors."""
-
-
-def save_checkpoint(path: Path | str, state: CheckpointState) -> Path:
+def save_checkpoint(path: Path | str, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint in one piece: temporary file, fsync, rename.
 
     Args:
         path: File to write; an existing one is replaced at once.
-        state: Its content.
+        checkpoint: Its content, see `Checkpoint.of`.
 
     Returns:
         `path`.
 
     Raises:
-        CheckpointError: Something is not plain data, `config` is another policy's, or the file cannot be written;
-            a former file of that name is untouched.
+        CheckpointError: The file cannot be written; a former file of that name is untouched.
     """
-    path, config = Path(path), state.config
-    if state.training_source not in TRAINING_SOURCES:
-        raise CheckpointError(f"training_source {state.training_source!r}; allowed: {', '.join(TRAINING_SOURCES)}")
-    if state.policy.config != config.policy:
-        raise CheckpointError("config.policy is not the configuration the policy was built from")
-    rnd = state.rnd.state_dict() if isinstance(state.rnd, nn.Module) else state.rnd
-    rng = {"torch": torch.get_rng_state()} if state.rng is None else dict(state.rng)
-    payload = {
-        "version": CHECKPOINT_VERSION,
-        "run_id": state.run_id,
-        "step_id": int(state.step_id),
-        "episode_count": int(state.episode_count),
-        "reward_ema": float(state.reward_ema),
-        "wall_time_hours": float(state.wall_time_hours),
-        "parent_checkpoint": None if state.parent_checkpoint is None else str(state.parent_checkpoint),
-        "training_source": state.training_source,
-        "temporal_core": config.policy.core,
-        "encoder_backend": config.policy.encoder,
-        "corpus_summary": _plain(dict(state.corpus_summary), "corpus_summary"),
-        "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "config": config.model_dump(mode="json"),
-        "decision_hz": config.env.dynamics.decision_hz,
-        "scene_hashes": _plain(dict(state.scene_hashes), "scene_hashes"),
-        "code_revision": hardware_profile()["revision"],
-        "weights_hash": weights_hash(state.policy),
-        "policy_state": _plain(dict(state.policy.state_dict()), "policy"),
-        "optimizer_state": None if state.optimizer is None else _plain(state.optimizer.state_dict(), "optimizer"),
-        "rnd_state": None if rnd is None else _plain(dict(rnd), "rnd"),
-        "rng": _plain(rng, "rng"),
-        "normalisers": _plain(dict(state.normalisers), "normalisers"),
-        "extra": _plain(dict(state.extra), "extra"),
-    }
-    buffer = io.BytesIO()
-    torch.save(payload, buffer)
+    path, buffer = Path(path), io.BytesIO()
+    torch.save(vars(checkpoint), buffer)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, buffer.getvalue())
@@ -231,8 +226,18 @@ def load_checkpoint(
     """
     path = Path(path)
     payload = _read_payload(path)
-    _check_payload(path, payload)
-    checkpoint = Checkpoint(**{column.name: payload[column.name] for column in fields(Checkpoint)})
+    if _shares_containers(payload):
+        raise CheckpointError(f"{path}: damaged: it refers twice to one list or section, which Navi never writes")
+    try:
+        checkpoint = Checkpoint(**{str(name): value for name, value in payload.items()})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"]))
+        reason = f"it lacks {field}" if fault["type"] == "missing" else f"{field}: {fault['msg']}"
+        raise CheckpointError(f"{path}: damaged: {reason}") from None
+    for name, weight in checkpoint.policy_state.items():
+        if not _is_whole(weight):
+            raise CheckpointError(f"{path}: damaged: the weight {name} does not lie in the file as a whole")
     for kind, found, expected in (
         ("encoder", checkpoint.encoder_backend, expect_encoder),
         ("temporal core", checkpoint.temporal_core, expect_core),
@@ -275,22 +280,6 @@ def _read_payload(path: Path) -> dict[str, Any]:
     return payload
 
 
-def _check_payload(path: Path, payload: dict[str, Any]) -> None:
-    """Refuse missing fields, wrong types, shared containers and weights that are not whole."""
-    names = [column.name for column in fields(Checkpoint)]
-    missing = [name for name in names if name not in payload]
-    if missing:
-        raise CheckpointError(f"{path}: the checkpoint lacks {', '.join(missing)}")
-    wrong = [name for name in names if not _fits(payload[name], _TYPES[name])]
-    if wrong:
-        raise CheckpointError(f"{path}: damaged: {wrong[0]} is a {type(payload[wrong[0]]).__name__}")
-    if _shares_containers(payload):
-        raise CheckpointError(f"{path}: damaged: it refers twice to one list or section, which Navi never writes")
-    for name, weight in payload["policy_state"].items():
-        if not _is_whole(weight):
-            raise CheckpointError(f"{path}: damaged: the weight {name} does not lie in the file as a whole")
-
-
 def _shares_containers(payload: dict[str, Any]) -> bool:
     """Return whether a list, tuple or mapping occurs twice; a few nested ones would unfold to any size."""
     seen: set[int] = set()
@@ -311,22 +300,6 @@ def _is_whole(tensor: Tensor) -> bool:
     """Return whether all numbers of a tensor were read; one of few bytes may be expanded to any size."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
     return plain and tensor.untyped_storage().nbytes() >= tensor.nbytes
-
-
-def _fits(value: object, hint: object) -> bool:
-    """Return whether plain data is of a field's declared type, looking one level into containers."""
-    origin = get_origin(hint)
-    if hint is Any:
-        return True
-    if origin is dict:
-        inner = get_args(hint)[1]
-        return isinstance(value, dict) and all(_fits(item, inner) for item in value.values())
-    if origin is not None:
-        return any(_fits(value, option) for option in get_args(hint))
-    return isinstance(hint, type) and isinstance(value, (int, float) if hint is float else hint)
-
-
-_TYPES = get_type_hints(Checkpoint)
 
 
 def load_policy(path: Path | str, device: torch.device | str = "cpu") -> tuple[NavigationPolicy, Checkpoint]:
@@ -373,3 +346,8 @@ def _plain(value: object, where: str) -> object:
         items = [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
         return tuple(items) if isinstance(value, tuple) else items
     raise CheckpointError(f"{where} is a {type(value).__name__}; a checkpoint holds plain containers and tensors only")
+
+
+def _plain_dict(value: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    """Return `_plain` of a mapping; of None, an empty one."""
+    return cast("dict[str, Any]", _plain(value or {}, where))

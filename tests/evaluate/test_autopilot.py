@@ -10,7 +10,7 @@ import torch
 from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import Autopilot, take_off
-from navi_core.models import CheckpointState, Registry, save_checkpoint
+from navi_core.models import Checkpoint, Registry, save_checkpoint
 from navi_core.pilots import Pose
 from navi_core.policy import build_policy
 from navi_core.record import navi_home
@@ -32,7 +32,7 @@ def registered(tmp_path, network=NETWORK, env=ENV, vocabulary=None):
                 weight.mul_(80)
     path = save_checkpoint(
         tmp_path / "a.pt",
-        CheckpointState(
+        Checkpoint.of(
             policy=policy,
             optimizer=None,
             config=TrainConfig(

@@ -25,7 +25,7 @@ from navi_core.evaluate import (
     record_evaluation,
     top_down_map,
 )
-from navi_core.models import CheckpointState, Registry, save_checkpoint
+from navi_core.models import Checkpoint, Registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.record import navi_home, outbox_path
 
@@ -43,7 +43,7 @@ def flying(command, path, *, scene_hashes=None):
         last.bias.copy_(torch.atanh(torch.tensor(command, dtype=torch.float32)))
     return save_checkpoint(
         path,
-        CheckpointState(
+        Checkpoint.of(
             policy=policy,
             optimizer=None,
             config=TrainConfig(env=EnvConfig(azimuth_bins=32, elevation_bins=8), policy=network),

@@ -30,7 +30,7 @@ from navi_core.evaluate.flight.frozen_starts import Flight
 from navi_core.evaluate.metrics.coverage import Coverage
 from navi_core.evaluate.protocol import episode_row
 from navi_core.evaluate.statistics import FEW_SCENES
-from navi_core.models import CheckpointState, Registry, save_checkpoint, weights_hash
+from navi_core.models import Checkpoint, Registry, save_checkpoint, weights_hash
 from navi_core.models.lineage import corpus_of
 from navi_core.policy import build_policy
 from navi_core.record.home import scene_loaders
@@ -57,7 +57,7 @@ def checkpoint(path, *, policy=None, dynamics=None, shaper=None, **fields):
     config = TrainConfig(actors=2, env=env, policy=policy.config, shaper=shaper or ShaperConfig())
     return save_checkpoint(
         path,
-        CheckpointState(
+        Checkpoint.of(
             policy=policy,
             optimizer=None,
             config=config,

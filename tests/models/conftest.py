@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from navi_core.config import EnvConfig, PolicyConfig, TrainConfig
-from navi_core.models import CheckpointState, save_checkpoint
+from navi_core.models import Checkpoint, save_checkpoint
 from navi_core.policy import build_policy
 
 POLICY = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4, width=16)
@@ -38,6 +38,6 @@ def make_checkpoint(tmp_path):
             "run_id": "ppo-demo-0123",
             "wall_time_hours": 0.25,
         }
-        return save_checkpoint(tmp_path / name, CheckpointState(**(given | changes)))
+        return save_checkpoint(tmp_path / name, Checkpoint.of(**(given | changes)))
 
     return make

@@ -18,7 +18,6 @@ def test_public_names_are_locked():
     assert navi_core.models.__all__ == [
         "CHECKPOINT_VERSION",
         "Checkpoint",
-        "CheckpointState",
         "ExportedPolicy",
         "ModelVersion",
         "Registry",

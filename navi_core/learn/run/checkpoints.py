@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from navi_core.errors import CheckpointError, CheckpointVersionError
 from navi_core.learn.replay.replay_file import forget_replays
-from navi_core.models import Checkpoint, CheckpointState, load_checkpoint, save_checkpoint
+from navi_core.models import Checkpoint, load_checkpoint, save_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.record.durable import write_durably
 
@@ -37,7 +37,7 @@ def _set_aside_in(folder: Path) -> list[Path]:
 
 
 def keep_checkpoint(
-    path: Path, state: CheckpointState, *, run: RunDirectory, record: RunRecord, copy: Path | None = None
+    path: Path, state: Checkpoint, *, run: RunDirectory, record: RunRecord, copy: Path | None = None
 ) -> None:
     """Write a checkpoint of a run and its row, and prune the checkpoints before it.
 
@@ -52,7 +52,7 @@ def keep_checkpoint(
         write_durably(path, save_checkpoint(copy, state).read_bytes())
     else:
         save_checkpoint(path, state)
-    prune_checkpoints(run.checkpoints, state.config.keep_checkpoints)
+    prune_checkpoints(run.checkpoints, state.config["keep_checkpoints"])
     record.checkpoint(path, state)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from navi_core.config import EnvConfig, TrainConfig
 from navi_core.kernels.rays.cuda import cuda_device
-from navi_core.models import Checkpoint, CheckpointState
+from navi_core.models import Checkpoint
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 from navi_core.record.durable import write_durably
 
@@ -97,7 +97,7 @@ class RunRecord:
             },
         )
 
-    def checkpoint(self, path: Path, checkpoint: Checkpoint | CheckpointState) -> None:
+    def checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
         """Write the row of a checkpoint that was written, or that the run goes on from (a kill may have lost its row).
 
         Args:

@@ -19,7 +19,7 @@ from navi_core.learn.run.checkpoints import check_scenes, keep_checkpoint, misma
 from navi_core.learn.run.records import Counters, Progress, RunRecord, TrainResult, changed_ids_warning, now, run_device
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import torch_threads
-from navi_core.models import Checkpoint, CheckpointState, add_scenes_of, load_checkpoint
+from navi_core.models import Checkpoint, add_scenes_of, load_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
@@ -171,7 +171,7 @@ class RunSession(ABC):
         if self.run is None or self.record is None:
             return
         counters = self.counters
-        state = CheckpointState(
+        state = Checkpoint.of(
             policy=self.policy,
             optimizer=self.learner.optimizer,
             config=self.config,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from navi_core.errors import NaviError
 from navi_core.machine.file_lock import create_locked, is_abandoned
-from navi_core.models import CheckpointState, Registry, add_scenes, record_registry, save_checkpoint
+from navi_core.models import Checkpoint, Registry, add_scenes, record_registry, save_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.scenes import Scene
 from navi_core.service.policies.served_model import ServedModel
@@ -112,7 +112,7 @@ class LearnedWeights:
             return
         summary = dict(before.corpus_summary)
         add_scenes(summary, self._seen)
-        state = CheckpointState(
+        state = Checkpoint.of(
             policy=policy,
             optimizer=None,
             config=before.train_config(),

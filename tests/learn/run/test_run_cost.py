@@ -7,7 +7,7 @@ import torch
 
 from navi_core.config import TrainConfig
 from navi_core.learn.run.records import Counters, RunRecord
-from navi_core.models import CheckpointState
+from navi_core.models import Checkpoint
 from navi_core.policy import build_policy
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -23,7 +23,7 @@ def start(work=0.0, *, fresh=False, reason="total_steps"):
         until = time.process_time() + work
         while time.process_time() < until:
             pass
-        state = CheckpointState(
+        state = Checkpoint.of(
             policy=build_policy(config.policy),
             optimizer=None,
             config=config,

@@ -11,7 +11,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError, RegistryError
 from navi_core.evaluate.promotion import decide
-from navi_core.models import CheckpointState, Registry, load_checkpoint, record_registry, save_checkpoint
+from navi_core.models import Checkpoint, Registry, load_checkpoint, record_registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.presets import load_preset
 from navi_pipeline.defs.evaluation import EvaluationSettings
@@ -49,7 +49,7 @@ def home(tmp_path_factory):
         for seed in (0, 1, 2):
             save_checkpoint(
                 root / f"{seed}.pt",
-                CheckpointState(
+                Checkpoint.of(
                     policy=build_policy(config.policy, seed=seed),
                     optimizer=None,
                     config=config,

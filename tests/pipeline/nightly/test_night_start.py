@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 import torch
 
-from navi_core.models import CheckpointState, Registry, save_checkpoint
+from navi_core.models import Checkpoint, Registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.presets import resolve_config
 from navi_core.record import navi_home
@@ -22,7 +22,7 @@ def version(run_id, reward=0.1, **flags):
     file = navi_home() / "made.pt"
     file.parent.mkdir(parents=True, exist_ok=True)
     policy = build_policy(config.policy, len(Registry(navi_home() / "models").list()))
-    state = CheckpointState(
+    state = Checkpoint.of(
         policy=policy,
         optimizer=torch.optim.SGD(policy.parameters(), 0.1),
         config=config,
