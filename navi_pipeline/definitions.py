@@ -7,10 +7,8 @@ that use them, so that the code location loads in about a second.
 import dagster as dg
 
 from navi_pipeline import jobs
-from navi_pipeline.defs import automation, corpus, demonstrations, evaluation, learning, promotion, warehouse
-from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
-from navi_pipeline.defs.benchmarks.checks import OUTCOMES
-from navi_pipeline.defs.studies import assets as studies
+from navi_pipeline.defs import automation, corpus, demonstrations, evaluation, learning, promotion, studies, warehouse
+from navi_pipeline.defs.benchmarks import BENCHMARKS, OUTCOMES
 
 _STAGES = (corpus, demonstrations, learning, evaluation, promotion, studies, warehouse)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
+from navi_pipeline.defs.benchmarks import BENCHMARKS
 from navi_pipeline.defs.learning import POLICIES
 from navi_pipeline.defs.partitions import GPU
 from navi_pipeline.flow import Flow

@@ -11,7 +11,7 @@ from navi_core.config.service import ServeConfig
 from navi_core.config.settings import settings_of
 from navi_core.errors import ConfigError
 from navi_core.presets import merge, parse_assignments, preset_names, resolve_config, setting_sources
-from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.settings import NightlyConfig
 
 
 def ask(*words):

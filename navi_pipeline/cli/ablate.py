@@ -50,7 +50,7 @@ def ablate(
     from navi_core.config import parse_config
     from navi_core.presets import parse_assignments
     from navi_pipeline.lib.ablations.perform import perform_ablation
-    from navi_pipeline.settings.ablations import AblationConfig
+    from navi_pipeline.settings import AblationConfig
 
     given = {"preset": preset, "base": parse_assignments(assign or ()), "variants": _variants(vary or ()),
              "steps": steps, "seeds": seeds, "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip

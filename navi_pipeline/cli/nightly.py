@@ -10,7 +10,7 @@ import typer
 from navi_core.cli.settings import add_settings
 
 if TYPE_CHECKING:
-    from navi_pipeline.settings.nightly import NightlyConfig
+    from navi_pipeline.settings import NightlyConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _settings() -> type[NightlyConfig]:
-    from navi_pipeline.settings.nightly import NightlyConfig
+    from navi_pipeline.settings import NightlyConfig
 
     return NightlyConfig
 
@@ -42,7 +42,7 @@ def nightly(
     """
     from navi_core.errors import RunError
     from navi_core.terminal import print_json, print_status, print_table
-    from navi_pipeline.lib.nightly.settings import nightly_config
+    from navi_pipeline.lib.nightly.night import nightly_config
     from navi_pipeline.lib.nightly.stages import run_night
 
     settings = nightly_config(minutes=minutes, file=config, assignments=assign or (), train=not validation)

@@ -12,7 +12,7 @@ from navi_core.terminal import print_status
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.studies.perform import StudyResult
-    from navi_pipeline.settings.studies import StudyConfig
+    from navi_pipeline.settings import StudyConfig
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials that the study ends with.")]
@@ -100,8 +100,7 @@ def best(
 ) -> None:
     """Show the best feasible trial, and make a preset of it: `navi train LEARNER --preset FILE`."""
     from navi_core.terminal import print_facts, print_json
-    from navi_pipeline.lib.studies.best_trial import pick_trial, selection_note, trials_compared, write_preset
-    from navi_pipeline.lib.studies.rows import trial_row
+    from navi_pipeline.lib.studies.results import pick_trial, selection_note, trial_row, trials_compared, write_preset
     from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
 
     with TrialQueue(read_study(name)) as queue:
@@ -173,7 +172,7 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
 
 def _print_result(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
     from navi_core.terminal import print_json, print_records
-    from navi_pipeline.lib.studies.best_trial import selection_note
+    from navi_pipeline.lib.studies.results import selection_note
 
     if as_json:
         print_json(result.row | {"rows": result.trials, "report": str(result.report), "reused": result.reused})

@@ -7,7 +7,7 @@ from navi_core.config import parse_config
 from navi_core.terminal import print_status
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 from navi_pipeline.lib.sweeps.perform import perform_sweep
-from navi_pipeline.settings.sweeps import SweepConfig
+from navi_pipeline.settings import SweepConfig
 
 
 def run_sweep(name: str | None, settings: dict[str, Any], *, again: bool = False, as_json: bool = False) -> None:

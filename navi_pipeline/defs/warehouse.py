@@ -6,11 +6,11 @@ from typing import Any
 import dagster as dg
 
 from navi_core.record.metric_log import UNINDEXED_TABLES
-from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
+from navi_pipeline.defs.benchmarks import BENCHMARKS
 from navi_pipeline.defs.corpus import OWNERS
 from navi_pipeline.defs.evaluation import leaderboard
 from navi_pipeline.defs.promotion import promoted_model
-from navi_pipeline.defs.studies.assets import study
+from navi_pipeline.defs.studies import study
 from navi_pipeline.lib.orchestration import worked
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table

@@ -20,10 +20,9 @@ from navi_core.errors import NaviError, RunError
 from navi_core.machine.file_lock import is_locked
 from navi_core.record import navi_home, write_durably
 from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
-from navi_pipeline.lib.nightly.stages import stages_of
-from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
+from navi_pipeline.lib.nightly.stages import stages_of, summary_paths, write_summary
 from navi_pipeline.lib.records import PACKAGE, pipeline_log, shipped_folder
-from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.settings import NightlyConfig
 
 if TYPE_CHECKING:
     import dagster as dg

@@ -22,10 +22,7 @@ from navi_core.config.service import EnvironmentConfig, ExplorerConfig, ServeCon
 from navi_core.presets import preset_names, resolve_config
 from navi_core.service.viewing.digest import LAYOUTS, SERVICE_LAYOUTS
 from navi_core.service.wire import WIRE_VERSION, encode
-from navi_pipeline.settings.ablations import AblationConfig
-from navi_pipeline.settings.nightly import NightlyConfig
-from navi_pipeline.settings.studies import StudyConfig
-from navi_pipeline.settings.sweeps import SweepConfig
+from navi_pipeline.settings import AblationConfig, NightlyConfig, StudyConfig, SweepConfig
 from tests.snapshots.runs import documents, metrics
 
 ROOT = Path(__file__).resolve().parents[2]

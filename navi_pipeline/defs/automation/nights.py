@@ -1,7 +1,7 @@
-"""Nightly jobs, one op a stage, and their schedules."""
+"""Nightly jobs, one op a stage, their schedules, and the assets that a night renews."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -15,13 +15,55 @@ from pydantic import Field
 from navi_core.config import parse_config
 from navi_core.errors import NaviError
 from navi_core.machine.file_lock import hold_lock
-from navi_pipeline.defs.automation.renewals import renewed_by, renewed_warehouse
+from navi_pipeline.defs.evaluation import ranked
 from navi_pipeline.defs.partitions import GPU
-from navi_pipeline.lib.nightly.night import Night, night_lock, night_name
-from navi_pipeline.lib.nightly.settings import nightly_config
-from navi_pipeline.lib.nightly.stages import stages_of, summed_up_if_broken, written_off
-from navi_pipeline.lib.nightly.summary import write_summary
-from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.defs.warehouse import folded_in
+from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
+from navi_pipeline.lib.nightly.night import Night, night_lock, night_name, nightly_config
+from navi_pipeline.lib.nightly.stages import stages_of, summed_up_if_broken, write_summary, written_off
+from navi_pipeline.lib.records import content_key
+from navi_pipeline.settings import NightlyConfig
+
+
+def renewed_by(stage: str, night: Night) -> list[dg.AssetMaterialization]:
+    """Return the materializations of what a stage of a night has renewed; none where it did not come to that.
+
+    Args:
+        stage: A stage that has passed.
+        night: Its night.
+    """
+    if stage == "evaluation":
+        return [_materialization("leaderboard", night, *ranked())]
+    decision = night.data("promotion") if stage == "promotion" else {}
+    # Without a version nobody was challenged.
+    return [_promotion(night, decision)] if "version" in decision else []
+
+
+def renewed_warehouse(night: Night, warn: Callable[..., None]) -> dg.AssetMaterialization:
+    """Fold in what the night has written and return the materialization."""
+    return _materialization("warehouse", night, *folded_in(warn))
+
+
+def _promotion(night: Night, decision: dict[str, Any]) -> dg.AssetMaterialization:
+    registry = open_registry()
+    champion = registry.resolve(ALIAS).weights_hash if ALIAS in registry.aliases() else None
+    metadata: dict[str, Any] = {
+        "champion": decision["champion"] or "none",
+        "challenger": decision["version"],
+        "promoted": bool(decision["promoted"]),
+        "reason": decision["reason"],
+    }
+    # As the asset's own: a night of a profile is one more challenge of it.
+    return _materialization("promoted_model", night, metadata, content_key(champion), partition=night.config.profile)
+
+
+def _materialization(
+    asset: str, night: Night, metadata: dict[str, Any], version: str, partition: str | None = None
+) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(
+        asset, metadata={"night": night.name, **metadata}, partition=partition, tags={"dagster/data_version": version}
+    )
+
 
 _STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 _VALIDATION_STAGES = ("preflight", "evaluation", "benchmarks")

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RunError
 from navi_pipeline.lib.ablations.catalogue import BASE, Variant, find_variants
-from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved
-from navi_pipeline.lib.ablations.worker import run_cell_in_child
+from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved, run_cell_in_child
 from navi_pipeline.lib.reports.pages import interval_chart, reports_folder, table_part, text_part, write_page
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-from navi_pipeline.settings.ablations import AblationConfig
+from navi_pipeline.settings import AblationConfig
 
 if TYPE_CHECKING:
     from navi_core.evaluate import SeedComparison

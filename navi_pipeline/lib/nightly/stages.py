@@ -1,17 +1,128 @@
-"""The stages of a night in order."""
+"""The stages of a night in order, and the morning's summary in Markdown and as a page that stands alone."""
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from navi_core.errors import RecordError
 from navi_core.machine.file_lock import hold_lock
+from navi_core.record.durable import write_durably
 from navi_pipeline.lib.nightly.measuring import benchmarks, evaluation, promotion
 from navi_pipeline.lib.nightly.night import Gate, Night, Work, night_lock, night_name
 from navi_pipeline.lib.nightly.preflight import preflight
-from navi_pipeline.lib.nightly.summary import write_summary
 from navi_pipeline.lib.nightly.training import bounded_training, resume_proof
-from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.lib.reports.pages import (
+    REWARD_PANELS,
+    Part,
+    curve_charts,
+    markdown_table,
+    reports_folder,
+    section,
+    table_part,
+    text_part,
+    write_page,
+)
+from navi_pipeline.lib.training.policies import curve_of
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings import NightlyConfig
+
+_WORDS = {"passed": "passed", "warned": "passed with warnings", "failed": "failed"}
+
+
+def summary_paths(name: str) -> tuple[Path, Path]:
+    """Return the Markdown file and the HTML file of a night."""
+    return reports_folder() / f"night-{name}.md", reports_folder() / f"night-{name}.html"
+
+
+def write_summary(night: Night) -> tuple[Path, Path]:
+    """Write the summary of a night as far as it came; returns the Markdown file and the HTML file."""
+    title = f"Night {night.name}: {_WORDS[night.verdict]}"
+    lines, parts = [f"# {title}", ""], list[Part]()
+    for heading, text, rows in _sections(night):
+        lines += [f"## {heading}", ""]
+        body = list[Part]()
+        if text:
+            lines += [text, ""]
+            body.append(text_part(text))
+        if rows:
+            lines += [markdown_table(rows), ""]
+            body.append(table_part(rows))
+        parts += section(heading, body)
+    run_id = night.data("resume_proof").get("run_id") or night.data("training").get("run_id")
+    if run_id:
+        parts += section("Training", curve_charts(curve_of(run_id), REWARD_PANELS))
+    markdown, page = summary_paths(night.name)
+    markdown.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(markdown, ("\n".join(lines).rstrip() + "\n").encode())
+    write_page(page, title, parts)
+    night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
+    warehouse = Warehouse()
+    warehouse.ingest()
+    _compact(warehouse, night.config.compact_segments)
+    return markdown, page
+
+
+def _compact(warehouse: Warehouse, most: int | None) -> None:
+    """Put the rows of many small files into a few large ones; every row stays, and a failure waits for tomorrow."""
+    if most is None or sum(1 for _ in warehouse.done.glob("*.ndjson")) <= most:
+        return
+    try:
+        warehouse.compact()
+    except RecordError as error:
+        logging.getLogger("navi.nightly").warning("the warehouse was not compacted: %s", error)
+
+
+def _headline(night: Night) -> str:
+    if night.failed:
+        return "; ".join(f"{gate.name}: {gate.detail}" for gate in night.failed)
+    parts = []
+    if steps := night.data("resume_proof").get("steps") or night.data("training").get("steps"):
+        parts.append(f"{int(steps):,} steps")
+    if promotion := night.data("promotion"):
+        parts.append(_outcome(promotion))
+    parts += [f"warning {gate.name}: {gate.detail}" for gate in night.warnings]
+    return "; ".join(parts) or "nothing to report"
+
+
+def _outcome(promotion: dict[str, Any]) -> str:
+    if promotion["promoted"]:
+        return f"{promotion['version']} became champion"
+    return "the champion stays" if promotion["champion"] else "there is no champion yet"
+
+
+def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    about = night.data("preflight")
+    where = f"Begun {night.began_at} on {about.get('hardware', 'unknown hardware')}, code {about.get('revision')}."
+    sections: list[tuple[str, str, list[dict[str, Any]]]] = [
+        ("Verdict", f"{_headline(night).rstrip('.')}. {where}", [])
+    ]
+    gates = [
+        {"gate": gate.name, "stage": stage.name, "kind": "hard" if gate.hard else "soft",
+         "holds": "yes" if gate.passed else "NO", "figures": gate.detail}
+        for stage in night.stages.values() for gate in stage.gates
+    ]  # fmt: skip
+    sections.append(("Gates", "", gates))
+    stages = [{"stage": s.name, "status": s.status, "seconds": round(s.seconds, 1)} for s in night.stages.values()]
+    sections.append(("Stages", "", stages))
+    flown = night.data("evaluation")
+    if flown:
+        text = " ".join(row["sentence"] for row in flown["comparisons"].values())
+        sections.append(("Evaluation", text, flown["table"]))
+    measured = night.data("benchmarks")
+    if measured:
+        speeds = [{"scene": name, "steps/s": round(value, 1)} for name, value in measured["steps_per_second"].items()]
+        sections.append(("Benchmarks", f"{night.config.bench_repeats} turns each, medians.", speeds))
+        kept = ("cell", "name", "value", "baseline", "unit", "slowdown_percent", "earlier_runs", "drifts")
+        drift = [{name: row[name] for name in kept} for row in measured["drift"]]
+        sections.append(("Drift", "Against the median of the last seven nights on this hardware.", drift))
+    if promotion := night.data("promotion"):
+        sections.append(("Promotion", str(promotion["reason"]), []))
+    if night.failed:
+        how = "Mend what the failed gate names; the same night given again goes on behind the stages that passed."
+        sections.append(("What to do", how, []))
+    return sections
 
 
 def stages_of(config: NightlyConfig) -> dict[str, Work]:

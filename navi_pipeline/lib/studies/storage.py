@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.errors import ConfigError, RecordError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import navi_home
-from navi_pipeline.settings.studies import StudyConfig
+from navi_pipeline.settings import StudyConfig
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -25,9 +25,9 @@ from navi_core.errors import ConfigError, RecordError
 from navi_core.machine.file_lock import is_locked, wait_for_lock
 from navi_core.record import navi_home
 from navi_pipeline.lib.records import read_document, write_document
-from navi_pipeline.lib.studies.spaces import check_space, corner_config, search_space, trial_config
+from navi_pipeline.lib.studies.catalogue import check_space, corner_config, search_space, trial_config
 from navi_pipeline.lib.studies.storage import open_storage, studies_folder, study_folder
-from navi_pipeline.settings.studies import StudyConfig
+from navi_pipeline.settings import StudyConfig
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -1,16 +1,337 @@
-"""A worker of a study: takes trials until there are none, a process of its own (`python -m … NAME`)."""
+"""Worker of a study, a process of its own (`python -m … NAME`): takes trials until there are none.
 
+A trial is a supervised training run. Its metrics are read from the outbox while it runs, and it may be pruned.
+"""
+
+from __future__ import annotations
+
+import json
+import math
 import signal
+import statistics
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import NaviError
+from navi_core.config import TrainConfig, config_hash
+from navi_core.errors import ConfigError, NaviError, RunError
+from navi_core.record import navi_home, outbox_path
 from navi_core.terminal import print_status
-from navi_pipeline.lib.studies.rows import record_trials
-from navi_pipeline.lib.studies.trial import Train, run_trial
-from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
-from navi_pipeline.lib.training.trainer_client import train_in_child
+from navi_pipeline.lib.studies.catalogue import draw, partition_of, search_space, trial_config
+from navi_pipeline.lib.studies.results import record_trials
+from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
+from navi_pipeline.lib.training.supervised import disk_is_full, runs_in_use, wait_for_run
+from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings import ObjectiveConfig, StudyConfig
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+
+class RunCurve:
+    """Collects the metric rows of one run; a row that a resumed run writes again replaces the earlier one.
+
+    Args:
+        run_id: The run.
+        since: Time of the run's first start, as `time.time_ns()`; earlier segments are not looked at.
+    """
+
+    def __init__(self, run_id: str, *, since: int) -> None:
+        self._run_id = run_id
+        self._since = f"{since:020d}"
+        self._seen: set[str] = set()
+        self._values: dict[str, dict[int, float]] = {}
+
+    def read(self) -> None:
+        """Take in the segments that have come since the last call."""
+        outbox = outbox_path()
+        # A segment moves to done/ once it is in the database: looked for there second, it cannot be missed.
+        for folder in (outbox, outbox / "done"):
+            if not folder.is_dir():
+                continue
+            for file in sorted(folder.iterdir()):
+                name = file.name
+                if name >= self._since and name.endswith("-metrics.ndjson") and name not in self._seen:
+                    self._take(file)
+
+    def recall(self) -> None:
+        """Take in what the warehouse has of the run: of a run that is older than its study, or than a compaction.
+
+        Raises:
+            RecordError: The warehouse cannot be read.
+        """
+        warehouse = Warehouse()
+        warehouse.ingest()
+        rows = warehouse.query("select name, step, value from metrics where run_id = ?", [self._run_id])
+        for name, step, value in rows.dropna().itertuples(index=False):
+            self._values.setdefault(name, {})[int(step)] = float(value)
+
+    def points(self, metric: str) -> list[tuple[int, float]]:
+        """Return step and value of a metric, by step; those that are not finite are left out."""
+        return sorted((step, value) for step, value in self._values.get(metric, {}).items() if math.isfinite(value))
+
+    @property
+    def last_step(self) -> int:
+        """Decisions of the latest row."""
+        return max((step for values in self._values.values() for step in values), default=0)
+
+    def figure(self, objective: ObjectiveConfig, result: Mapping[str, Any] | None) -> float | None:
+        """Return the value of an objective in the run; None where it has no such metric.
+
+        Args:
+            objective: What to look at.
+            result: The trainer's answer, which knows what no row does (memory_gib, wall_time_hours).
+        """
+        values = [value for _, value in self.points(objective.metric)]
+        if not values:
+            given = (result or {}).get(objective.metric)
+            if given is None:
+                given = (result or {}).get("metrics", {}).get(objective.metric)
+            return float(given) if isinstance(given, int | float) and math.isfinite(given) else None
+        if objective.summary == "median":
+            return statistics.median(values)
+        if objective.summary == "best":
+            return max(values) if objective.direction == "maximize" else min(values)
+        return values[-1]
+
+    def last(self) -> dict[str, float]:
+        """Return the latest value of every metric."""
+        return {name: self._values[name][max(self._values[name])] for name in sorted(self._values)}
+
+    def _take(self, file: Path) -> None:
+        try:
+            with file.open(encoding="utf-8") as lines:
+                header = json.loads(next(lines))
+                if header.get("run_id") == self._run_id:
+                    for line in lines:
+                        row = json.loads(line)
+                        # Numbers that are not finite stand there by their names.
+                        self._values.setdefault(row["name"], {})[int(row["step"])] = float(row["value"])
+        except FileNotFoundError:
+            return  # it has just been moved to done/, where it is found next
+        except (StopIteration, ValueError, KeyError, TypeError):
+            pass  # the warehouse puts a broken segment aside with its reason
+        self._seen.add(file.name)
+
+
+ASSET = "trial"
+"""Asset in the keys of the runs, and of their partitions in Dagster."""
+_OUT_OF_MEMORY = ("out of memory", "MemoryError", "Cannot allocate memory", "can't allocate memory")
+
+Train = Callable[..., dict[str, Any]]
+"""Trainer with the signature of `train_in_child`."""
+
+
+class Outcome(StrEnum):
+    """How a trial ended; the value is its column `outcome`."""
+
+    OK = "ok"
+    PRUNED = "pruned"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASH = "crash"
+    INVALID = "invalid"
+    """Its settings cannot be, or its run lacks a finite figure."""
+    INTERRUPTED = INTERRUPTED
+    """The worker was stopped; the trial is requeued."""
+    HINDERED = HINDERED
+    """Something outside the study stopped the training; the trial is requeued."""
+
+
+_REQUEUED = (Outcome.INTERRUPTED, Outcome.HINDERED)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """Outcome of a trial with its reason, and the values of its objectives where it is complete."""
+
+    outcome: Outcome
+    reason: str = ""
+    values: tuple[float, ...] = ()
+
+
+def run_trial(
+    queue: TrialQueue,
+    trial: Trial,
+    *,
+    on_line: Callable[[str], None],
+    ending: Callable[[], bool],
+    train: Train = train_in_child,
+) -> str:
+    """Train with the settings that a trial proposes, and report the outcome to the study.
+
+    Args:
+        queue: The study.
+        trial: A claimed trial.
+        on_line: Called with every line of the trainer.
+        ending: Whether this worker is to end; the trainer then writes a checkpoint, and the trial is requeued.
+        train: Trainer, with the signature of `train_in_child`.
+
+    Returns:
+        complete, pruned, failed or interrupted.
+
+    Raises:
+        RunError: The disk is full; the trial is requeued.
+    """
+    began = time.monotonic()
+    params = draw(trial, search_space(queue.config))
+    try:
+        settings = trial_config(queue.config, params)
+    except ConfigError as error:
+        return _report(queue, trial, _Ending(Outcome.INVALID, str(error)), began)
+    return _report(queue, trial, _Attempt(queue, trial, settings, ending, began).run(on_line, train), began)
+
+
+class _Attempt:
+    """One training of a trial: watched while it runs, judged when it has ended."""
+
+    def __init__(
+        self, queue: TrialQueue, trial: Trial, settings: TrainConfig, ending: Callable[[], bool], began: float
+    ) -> None:
+        self._queue, self._trial, self._settings = queue, trial, settings
+        self._ending, self._began = ending, began
+        self._config = queue.config
+        self._partition = partition_of(self._config.name, int(trial.user_attrs["slot"]))
+        self._run_id = f"{ASSET}-{self._partition}-{config_hash(settings)}"
+        trial.set_user_attr("run_id", self._run_id)
+        trial.set_user_attr("config_hash", config_hash(settings))
+        self._curve = RunCurve(self._run_id, since=int(trial.user_attrs["began_ns"]))
+        self._stopped: Outcome | None = None
+        """Why this worker stopped the trainer."""
+        self._reported = -1
+
+    def run(self, on_line: Callable[[str], None], train: Train) -> _Ending:
+        """Train, and return how it ended."""
+        if (navi_home() / "runs" / self._run_id).exists():
+            self._curve.recall()  # a resumed trainer does not repeat its earlier rows
+        if not wait_for_run(self._run_id, ending=self._ending):
+            return _Ending(self._from_outside())
+        result: dict[str, Any] = {}
+        try:
+            result = train(
+                self._settings,
+                asset=ASSET,
+                partition=self._partition,
+                on_line=on_line,
+                command=_command(self._config),
+                stop=self._stop,
+            )
+        except RunError as error:
+            if self._stopped is None and runs_in_use(prefix=self._run_id):
+                self._stopped = Outcome.HINDERED  # taken between the look and the trainer's start
+            if self._stopped is None:
+                return self._failed(error)
+        return self._ended(result)
+
+    def _stop(self) -> bool:
+        """Return whether the trainer has to end; called twice a second."""
+        if self._stopped is None:
+            if self._ending():
+                self._stopped = Outcome.INTERRUPTED
+            elif self._config.timeout is not None and time.monotonic() - self._began > self._config.timeout:
+                self._stopped = Outcome.TIMEOUT
+            else:
+                self._report_curve()
+        return self._stopped is not None
+
+    def _report_curve(self) -> None:
+        """Report new values of a single objective to the study, which may prune the trial."""
+        self._curve.read()
+        if len(self._config.objectives) > 1:
+            return
+        for step, value in self._curve.points(self._config.objectives[0].metric):
+            if step <= self._reported:
+                continue
+            self._trial.report(value, step)
+            self._reported = step
+            if self._config.pruning is not None and self._trial.should_prune():
+                self._stopped = Outcome.PRUNED
+                return
+
+    def _from_outside(self) -> Outcome:
+        return Outcome.INTERRUPTED if self._ending() else Outcome.HINDERED
+
+    def _failed(self, error: RunError) -> _Ending:
+        """Judge a trainer that failed by itself."""
+        text = str(error)
+        last = text.splitlines()[-1]
+        if disk_is_full(text):
+            # A full disk would fail all later trials, one after the other.
+            self._queue.give_back(self._trial, INTERRUPTED)
+            raise RunError(f"{last}; make room, then `navi study resume {self._config.name}`") from error
+        short = any(word in text for word in _OUT_OF_MEMORY)
+        return _Ending(Outcome.OUT_OF_MEMORY if short else Outcome.CRASH, last)
+
+    def _ended(self, result: dict[str, Any]) -> _Ending:
+        """Judge a trainer that ended, and note the figures of its run."""
+        self._curve.read()
+        if self._stopped is Outcome.PRUNED and result and result["steps"] >= (self._settings.total_steps or math.inf):
+            self._stopped = None  # it was done before it could be stopped
+        if self._stopped is None and not ended_of_itself(result.get("reason")):
+            self._stopped = self._from_outside()
+        self._trial.set_user_attr("metrics", self._curve.last() | _numbers(result))
+        self._trial.set_user_attr("steps", int(result.get("steps") or self._curve.last_step))
+        self._trial.set_user_attr("checkpoint", result.get("checkpoint"))
+        if self._stopped in _REQUEUED:
+            return _Ending(self._stopped)
+        if self._stopped is Outcome.TIMEOUT:
+            return _Ending(self._stopped, f"not done after {self._config.timeout:g} s")
+        violations: dict[str, float] = {}
+        for constraint in self._config.constraints:
+            figure = self._curve.figure(ObjectiveConfig(metric=constraint.metric), result)
+            if figure is not None:
+                violations[constraint.metric] = constraint.violation(figure)
+                self._trial.set_constraint(constraint.metric, violations[constraint.metric])
+            elif self._stopped is None:
+                return _Ending(Outcome.INVALID, f"the run has no {constraint.metric}, which is bounded")
+        self._trial.set_user_attr("constraints", violations)
+        if self._stopped is Outcome.PRUNED:
+            return _Ending(self._stopped)
+        figures = {objective.metric: self._curve.figure(objective, result) for objective in self._config.objectives}
+        if missing := [metric for metric, value in figures.items() if value is None]:
+            return _Ending(Outcome.INVALID, f"the run has no finite {', '.join(missing)}")
+        return _Ending(Outcome.OK, values=tuple(float(value) for value in figures.values() if value is not None))
+
+
+def _report(queue: TrialQueue, trial: Trial, ending: _Ending, began: float) -> str:
+    """Report an outcome to the study; the only place where a trial ends.
+
+    Returns:
+        complete, pruned, failed or interrupted.
+    """
+    from optuna.trial import TrialState
+
+    if ending.outcome in _REQUEUED:
+        queue.give_back(trial, ending.outcome.value)
+        return "interrupted"
+    if ending.reason:
+        trial.set_user_attr("reason", ending.reason[:500])
+    trial.set_user_attr("outcome", ending.outcome.value)
+    trial.set_user_attr("wall_time_seconds", round(time.monotonic() - began, 3))
+    if ending.outcome is Outcome.OK:
+        queue.study.tell(trial, list(ending.values))
+        return "complete"
+    pruned = ending.outcome is Outcome.PRUNED
+    queue.study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+    return "pruned" if pruned else "failed"
+
+
+def _command(config: StudyConfig) -> list[str]:
+    # Trials are no versions: the best one's settings become a preset, and its training a version.
+    if config.learner == "bc":
+        return ["bc", "--no-register", *(part for folder in config.demonstrations for part in ("--demos", folder))]
+    return ["train", config.learner, "--publish", "off", "--no-register"]
+
+
+def _numbers(result: dict[str, Any]) -> dict[str, float]:
+    found = {name: result.get(name) for name in ("reward_ema", "memory_gib", "wall_time_hours")}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
 def work(

@@ -8,7 +8,7 @@ from typing import Any
 from navi_core.errors import ConfigError
 from navi_core.presets import merge
 from navi_pipeline.lib.sweeps.cells import Cell, read_train
-from navi_pipeline.settings.sweeps import SweepConfig
+from navi_pipeline.settings import SweepConfig
 
 RESOLUTIONS = ((256, 48), (384, 72), (512, 96), (768, 144))
 CORES = ("mamba2", "gru", "mambapy")

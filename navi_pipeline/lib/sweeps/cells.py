@@ -19,7 +19,7 @@ from navi_core.record import hardware_profile
 from navi_pipeline.lib.records import BenchmarkLog, content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.records import Outcome as Status
 from navi_pipeline.lib.training.supervised import interruption, run_supervised
-from navi_pipeline.settings.sweeps import SweepConfig
+from navi_pipeline.settings import SweepConfig
 
 UNITS = {
     "steps_per_second": "1/s",

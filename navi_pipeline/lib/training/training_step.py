@@ -17,7 +17,7 @@ from navi_core.record.thinned_curve import ThinnedCurve
 from navi_pipeline.lib.reports.pages import CLONING_PANELS, REWARD_PANELS, curve_charts, embedded_charts
 from navi_pipeline.lib.training.policies import Start, cloning_curve_of, curve_of, train_policy
 from navi_pipeline.lib.training.trainer_client import Monitor
-from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.settings import NightlyConfig
 
 _LOG = logging.getLogger("navi.pipeline")
 

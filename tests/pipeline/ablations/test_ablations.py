@@ -29,7 +29,7 @@ from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.reports.warehouse_report import run_report
 from navi_pipeline.lib.training.supervised import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-from navi_pipeline.settings.ablations import AblationConfig
+from navi_pipeline.settings import AblationConfig
 from tests.evaluate.conftest import made_result
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -202,11 +202,11 @@ def test_a_cells_process_that_is_told_to_end_ends_its_command_first(tmp_path):
     )
     checkpoint = tmp_path / "checkpoint"
     process = (
-        "import sys\nfrom navi_pipeline.lib.ablations import worker\n"
+        "import sys\nfrom navi_pipeline.lib.ablations import cell\n"
         "from navi_pipeline.lib.training.supervised import run_supervised\n"
         f"command = [sys.executable, '-c', {command!r}, {str(checkpoint)!r}]\n"
-        "worker.run_cell = lambda *_, on_line: run_supervised(command, on_line=on_line)\n"
-        "sys.exit(worker.main('told', 'base', '0', '{}'))\n"
+        "cell.run_cell = lambda *_, on_line: run_supervised(command, on_line=on_line)\n"
+        "sys.exit(cell.main('told', 'base', '0', '{}'))\n"
     )
     cell = subprocess.Popen([sys.executable, "-c", process], stderr=subprocess.PIPE, text=True, cwd=ROOT)
     try:

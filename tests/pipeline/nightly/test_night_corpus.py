@@ -15,9 +15,8 @@ from navi_pipeline.lib.corpus.scenes import (
     read_plan,
     write_plan,
 )
-from navi_pipeline.lib.nightly.night import Night
+from navi_pipeline.lib.nightly.night import Night, nightly_config
 from navi_pipeline.lib.nightly.preflight import preflight
-from navi_pipeline.lib.nightly.settings import nightly_config
 from navi_pipeline.lib.records import write_document
 
 FEW = ["train_scenes=1", "validation_scenes=1", "test_scenes=1", "profile=standard", "fresh=true"]

@@ -9,7 +9,7 @@ from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.nightly import training
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.training import bounded_training, resume_proof
-from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.settings import NightlyConfig
 
 CONFIG = NightlyConfig(profile="quick", viewer=False, proof_steps=(256, 512))
 

@@ -14,11 +14,10 @@ from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation import nights
 from navi_pipeline.lib.nightly import stages
 from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, night_name, read_night
-from navi_pipeline.lib.nightly.stages import run_night
-from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
+from navi_pipeline.lib.nightly.stages import run_night, summary_paths, write_summary
 from navi_pipeline.lib.orchestration import record_failure
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.settings import NightlyConfig
 
 STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 TOLD = {

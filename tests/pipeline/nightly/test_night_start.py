@@ -10,9 +10,8 @@ from navi_core.policy import build_policy
 from navi_core.presets import resolve_config
 from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scenes import write_corpus
-from navi_pipeline.lib.nightly.night import Night
+from navi_pipeline.lib.nightly.night import Night, nightly_config
 from navi_pipeline.lib.nightly.preflight import preflight
-from navi_pipeline.lib.nightly.settings import nightly_config
 from navi_pipeline.lib.nightly.training import _init
 
 

@@ -13,15 +13,14 @@ from navi_core.learn.estimators.noise import scheduled
 from navi_core.presets import preset_names
 from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
-from navi_pipeline.lib.nightly.night import Gate, Night, read_night
+from navi_pipeline.lib.nightly.night import Gate, Night, nightly_config, preset_settings, read_night
 from navi_pipeline.lib.nightly.preflight import preflight
-from navi_pipeline.lib.nightly.settings import nightly_config, preset_settings
-from navi_pipeline.lib.nightly.summary import write_summary
+from navi_pipeline.lib.nightly.stages import write_summary
 from navi_pipeline.lib.nightly.training import night_settings
 from navi_pipeline.lib.records import BenchmarkLog
 from navi_pipeline.lib.training.trainer_client import Monitor
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.settings import NightlyConfig
 
 
 def holds(name="g", hard=True, passed=True):

@@ -7,7 +7,7 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.service.viewing import TrainingBroadcast
 from navi_core.world import Field, NavigationEnv
-from navi_pipeline.lib.nightly.viewer import ViewerProbe
+from navi_pipeline.lib.nightly.training import ViewerProbe
 
 
 def test_a_viewer_finds_the_nights_training_and_sees_an_observation(apartments):

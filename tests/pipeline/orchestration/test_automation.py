@@ -27,7 +27,7 @@ from navi_pipeline.lib.corpus.scenes import (
     read_plan,
     write_plan,
 )
-from navi_pipeline.lib.nightly.settings import nightly_config
+from navi_pipeline.lib.nightly.night import nightly_config
 from navi_pipeline.lib.orchestration import record_failure
 from navi_pipeline.lib.records import pipeline_folder, pipeline_log, write_document
 from navi_pipeline.lib.training.supervised import sweep

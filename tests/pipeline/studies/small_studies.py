@@ -10,7 +10,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from navi_pipeline.lib.studies.worker import work
-from navi_pipeline.settings.studies import StudyConfig
+from navi_pipeline.settings import StudyConfig
 
 SPACE = {
     "ppo.learning_rate": {"kind": "float", "low": 1e-4, "high": 1e-2, "log": True},

@@ -14,8 +14,7 @@ import dagster as dg
 import pytest
 
 from navi_core.errors import ConfigError, RecordError
-from navi_pipeline.lib.studies.audit import audit_faults
-from navi_pipeline.lib.studies.rows import trial_row
+from navi_pipeline.lib.studies.results import audit_faults, trial_row
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from tests.pipeline.studies.small_studies import complete_by, forked_worker, small_study
 

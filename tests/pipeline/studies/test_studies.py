@@ -15,18 +15,23 @@ from navi_core.config.registry import LEARNER_NAMES
 from navi_core.errors import ConfigError, RecordError, RunError
 from navi_core.presets import load_preset, resolve_config
 from navi_core.record import RunDirectory, navi_home
-from navi_pipeline.lib.studies.audit import audit_faults
-from navi_pipeline.lib.studies.best_trial import pick_trial, write_preset
-from navi_pipeline.lib.studies.catalogue import STUDIES, find_study, over_scenes
+from navi_pipeline.lib.studies.catalogue import (
+    SPACES,
+    STUDIES,
+    check_space,
+    draw,
+    find_study,
+    over_scenes,
+    search_space,
+    trial_config,
+)
 from navi_pipeline.lib.studies.perform import perform_study, study_result
-from navi_pipeline.lib.studies.rows import record_trials, trial_row
-from navi_pipeline.lib.studies.spaces import SPACES, check_space, draw, search_space, trial_config
+from navi_pipeline.lib.studies.results import audit_faults, pick_trial, record_trials, trial_row, write_preset
 from navi_pipeline.lib.studies.storage import repair_journal, study_folder
-from navi_pipeline.lib.studies.trial import ASSET, partition_of, run_trial
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
-from navi_pipeline.lib.studies.worker import work
+from navi_pipeline.lib.studies.worker import ASSET, partition_of, run_trial, work
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-from navi_pipeline.settings.studies import StudyConfig
+from navi_pipeline.settings import StudyConfig
 from tests.pipeline.studies.small_studies import (
     SPACE,
     STEPS,
@@ -615,7 +620,7 @@ def test_the_best_trial_is_a_preset_that_training_takes(tmp_path):
 
 
 def test_the_asset_reports_each_trial_as_a_partition_with_its_lineage():
-    from navi_pipeline.defs.studies.assets import study, trial
+    from navi_pipeline.defs.studies import study, trial
 
     with TrialQueue(find_study("quick")) as queue:
         complete_by(queue)

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.record import navi_home
 from navi_pipeline.cli.study import register
-from navi_pipeline.lib.studies.best_trial import selection_note, trials_compared
+from navi_pipeline.lib.studies.results import selection_note, trials_compared
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from tests.pipeline.studies.small_studies import complete_by, small_study
 

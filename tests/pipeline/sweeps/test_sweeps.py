@@ -12,11 +12,10 @@ from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.sweeps import cells as cells_module
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS, find_sweep
 from navi_pipeline.lib.sweeps.cells import Cell, Outcome, read_train, run_cells
-from navi_pipeline.lib.sweeps.perform import training_scenery
-from navi_pipeline.lib.sweeps.summary import core_verdicts, level_rows, paired_difference
+from navi_pipeline.lib.sweeps.perform import core_verdicts, level_rows, paired_difference, training_scenery
 from navi_pipeline.lib.training.supervised import disk_is_full
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-from navi_pipeline.settings.sweeps import SweepConfig
+from navi_pipeline.settings import SweepConfig
 
 ANSWER = {"reward_ema": 0.5}
 ENDINGS = {

@@ -11,10 +11,9 @@ from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.orchestration import worked_as
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-from navi_pipeline.lib.studies.best_trial import selection_note
-from navi_pipeline.lib.studies.catalogue import find_study, over_scenes
+from navi_pipeline.lib.studies.catalogue import find_study, over_scenes, partition_of
 from navi_pipeline.lib.studies.perform import perform_study
-from navi_pipeline.lib.studies.trial import partition_of
+from navi_pipeline.lib.studies.results import selection_note
 
 STUDY_NAMES = ("quick", "ppo", "grpo", "dqn", "ppo_speed")
 """Studies of the catalogue; a test holds the two together, because the catalogue is not imported at load."""

@@ -1,4 +1,4 @@
-"""Sweep assets: cost and quality of variants, one child process a cell."""
+"""Sweep assets and their check: cost and quality of variants, one child process a cell."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from navi_pipeline.defs.partitions import GPU, size_partitions
 from navi_pipeline.lib.orchestration import worked_as
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-from navi_pipeline.lib.sweeps.perform import perform_sweep
-from navi_pipeline.settings.sweeps import SweepConfig
+from navi_pipeline.lib.sweeps.perform import perform_sweep, read_sweep
+from navi_pipeline.settings import SweepConfig
 
 _STORIES = {
     "raycast_benchmark": "How many rays a second, and how exact? Each tracer on three families of scenes against every "
@@ -85,3 +85,28 @@ def _materialize(context: dg.AssetExecutionContext, sweep: str, settings: SweepS
 
 BENCHMARKS: dict[str, dg.AssetsDefinition] = {sweep: _benchmark(sweep, story) for sweep, story in _STORIES.items()}
 """Asset by sweep."""
+
+
+def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=asset,
+        name="every_cell_was_measured",
+        partitions_def=size_partitions,
+        description="No cell ran out of memory, crashed or took too long; one that did is named.",
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        """Read the outcomes."""
+        with worked_as("every_cell_was_measured"):
+            outcomes = read_sweep(sweep, context.partition_key)["outcomes"]
+        failed = {cell: status for cell, status in outcomes.items() if status != "ok"}
+        return dg.AssetCheckResult(
+            passed=not failed,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=", ".join(f"{cell}: {status}" for cell, status in failed.items()) or "all were measured",
+            metadata={"cells": len(outcomes), "failed": len(failed)},
+        )
+
+    return check
+
+
+OUTCOMES = [_every_cell_was_measured(sweep, asset) for sweep, asset in BENCHMARKS.items()]

@@ -1,0 +1,225 @@
+"""Results of a study: rows of `studies` and `trials`, the best trial as a preset, and an audit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import TrainConfig, config_hash, parse_config
+from navi_core.errors import ConfigError, RecordError, RunError, as_argument
+from navi_core.presets.plain_yaml import write_yaml
+from navi_core.record import navi_home
+from navi_core.record.durable import write_durably
+from navi_pipeline.lib.records import pipeline_log
+from navi_pipeline.lib.studies.catalogue import partition_of, search_space, trial_config, trial_settings
+from navi_pipeline.lib.studies.trial_queue import TrialQueue, constraint_values, is_feasible, number_of
+from navi_pipeline.settings import StudyConfig
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+_STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+
+
+def trial_row(queue: TrialQueue, trial: FrozenTrial) -> dict[str, Any]:
+    """Return a trial as a row of `trials`; its configuration is made again from the study and its values."""
+    known, metrics = trial.user_attrs, trial.user_attrs.get("metrics", {})
+    try:
+        config: dict[str, Any] | None = trial_config(queue.config, trial.params).model_dump(mode="json")
+    except ConfigError:
+        config = None  # its reason names the impossible value
+    return {
+        "study": queue.config.name,
+        "trial": trial.number,
+        "run_id": known.get("run_id"),
+        "step": int(known.get("steps", 0)),
+        "state": _STATES[trial.state.name],
+        "value": trial.values[0] if trial.values else None,
+        "objective_values": list(trial.values) if trial.values else None,
+        "params": dict(trial.params),
+        "constraints": constraint_values(trial),
+        "feasible": is_feasible(trial),
+        "retry_of": known.get("retry_of"),
+        "worker": known.get("worker"),
+        "reason": known.get("reason"),
+        "config": config,
+        "config_hash": known.get("config_hash"),
+        "seed": (config or {}).get("seed"),
+        "reward_ema": metrics.get("reward_ema"),
+        "sps": metrics.get("sps"),
+        "memory_gib": metrics.get("memory_gib"),
+        "started_at": _moment(trial.datetime_start),
+        "ended_at": _moment(trial.datetime_complete),
+        "wall_time_seconds": known.get("wall_time_seconds"),
+        "slot": known.get("slot"),
+        "outcome": known.get("outcome"),
+        "attempt": known.get("attempt", 1),
+        "checkpoint": known.get("checkpoint"),
+    }
+
+
+def record_trials(queue: TrialQueue, trials: Sequence[FrozenTrial]) -> None:
+    """Write trials to the outbox; a trial that is written again replaces its row."""
+    with pipeline_log(f"study-{queue.config.name}", config_hash=config_hash(queue.config)) as log:
+        for trial in trials:
+            if trial.state.name != "WAITING":
+                log.row("trials", trial_row(queue, trial))
+
+
+def record_study(queue: TrialQueue, status: str) -> dict[str, Any]:
+    """Write how the study stands, and return that row.
+
+    Args:
+        queue: The study.
+        status: running, finished, stopped or failed.
+    """
+    config, trials = queue.config, list(queue.latest().values())
+    best = queue.best()
+    began = [t.datetime_start for t in queue.trials() if t.datetime_start is not None]
+    ended = [t.datetime_complete for t in queue.trials() if t.datetime_complete is not None]
+    row: dict[str, Any] = {
+        "study": config.name,
+        "learner": config.learner,
+        "objectives": [objective.metric for objective in config.objectives],
+        "directions": [objective.direction for objective in config.objectives],
+        "sampler": config.sampler,
+        "pruner": "hyperband" if config.pruning is not None else "none",
+        "storage": queue.study._storage.__class__.__name__,
+        "search_space": {name: parameter.model_dump() for name, parameter in search_space(config).items()},
+        "status": status,
+        "trials": len(trials),
+        "completed": number_of(trials, "COMPLETE"),
+        "pruned": number_of(trials, "PRUNED"),
+        "failed": number_of(trials, "FAIL"),
+        "best_trial": best[0].number if best else None,
+        "best_value": best[0].values[0] if best else None,
+        "best_values": [trial.values for trial in best],
+        "best_params": dict(best[0].params) if best else None,
+        "workers": config.workers,
+        "started_at": _moment(min(began)) if began else None,
+        "ended_at": _moment(max(ended)) if ended and status != "running" else None,
+        "wall_time_seconds": (max(ended) - min(began)).total_seconds() if began and ended else None,
+        "seed": config.seed,
+    }
+    with pipeline_log(f"study-{config.name}", seed=config.seed, config_hash=config_hash(config)) as log:
+        log.row("studies", row)
+    return row
+
+
+def _moment(time: datetime | None) -> str | None:
+    """Return a time of Optuna's, which is local, as UTC."""
+    if time is None:
+        return None
+    from datetime import UTC
+
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def pick_trial(queue: TrialQueue, number: int | None = None) -> FrozenTrial:
+    """Return the best feasible trial, of a front the one best by the first objective, or the trial of a number.
+
+    Raises:
+        RunError: No trial is complete and feasible, or there is no trial of this number.
+    """
+    if number is not None:
+        trials = queue.trials()
+        if not 0 <= number < len(trials) or not trials[number].params:
+            raise RunError(f"study {queue.config.name} has no trial {number}; `navi study show` lists them")
+        return trials[number]
+    best = queue.best()
+    if not best:
+        raise RunError(f"study {queue.config.name} has no complete and feasible trial; `navi study resume` goes on")
+    sign = 1 if queue.config.objectives[0].direction == "maximize" else -1
+    return max(best, key=lambda trial: (sign * trial.values[0], -trial.number))
+
+
+def write_preset(queue: TrialQueue, trial: FrozenTrial, file: Path) -> None:
+    """Write a trial's settings as YAML, for `navi train … --preset FILE` and `--config FILE`.
+
+    Raises:
+        ConfigError: The study's own preset differs from when the trial was trained.
+        RecordError: The file cannot be written.
+    """
+    trial_config(queue.config, trial.params)  # what training would refuse is not written
+    try:
+        queue.require_same_settings()
+    except ConfigError as error:
+        kept = navi_home() / "runs" / str(trial.user_attrs.get("run_id")) / "config.json"
+        raise ConfigError(
+            f"{error}; trial {trial.number} itself was trained with --config {as_argument(kept)}"
+        ) from error
+    values = ", ".join(f"{value:.6g}" for value in trial.values or ())
+    settings = trial_settings(queue.config, trial.params)
+    metrics = ", ".join(objective.metric for objective in queue.config.objectives)
+    text = f"# Trial {trial.number} of study {queue.config.name}: {metrics} {values or 'unknown'}.\n"
+    text += f"# Of {selection_note(trials_compared(queue))}.\n"
+    text += write_yaml(settings)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, text.encode())
+    except OSError as error:
+        raise RecordError(f"cannot write the preset {file}: {error.strerror or error}") from error
+
+
+def trials_compared(queue: TrialQueue) -> int:
+    """Return how many trials the best was chosen from; those that were pruned had their chance, too."""
+    trials = list(queue.latest().values())
+    return number_of(trials, "COMPLETE") + number_of(trials, "PRUNED")
+
+
+def selection_note(trials: int) -> str:
+    """Return what to think of the best value, in words.
+
+    The best of many values owes some of its lead to its seed: the same settings earn less with another.
+
+    Args:
+        trials: How many it was chosen from (see `trials_compared`).
+    """
+    return f"one seed, chosen from {trials} trials: expect less of it" if trials > 1 else "one seed"
+
+
+def audit_faults(
+    config: StudyConfig, rows: Sequence[dict[str, Any]], partitions: Collection[str] | None = None
+) -> list[str]:
+    """Return what is wrong with a finished study; nothing, if it is as it should be.
+
+    Args:
+        config: Of the study.
+        rows: All its trials as rows of `trials`, attempts that were lost too.
+        partitions: Partitions of the asset `trial` that Dagster knows; None does not look at them.
+    """
+    faults = []
+    latest = {row["slot"]: row for row in sorted(rows, key=lambda row: row["trial"]) if row["slot"] is not None}
+    if sorted(latest) != list(range(config.trials)):
+        faults.append(f"slots {sorted(latest)} instead of 0 … {config.trials - 1}")
+    done = [row["slot"] for row in rows if row["state"] in ("complete", "pruned")]
+    faults += [f"slot {slot} counts {done.count(slot)} times" for slot in sorted(set(done)) if done.count(slot) > 1]
+    for slot, row in sorted(latest.items()):
+        if row["state"] not in ("complete", "pruned"):
+            faults.append(f"slot {slot} is {row['state']}: {row['reason']}")
+            continue
+        if config_hash(parse_config(TrainConfig, row["config"])) != row["config_hash"]:
+            faults.append(f"slot {slot}: its configuration is another than its run's")
+        if not str(row["run_id"]).endswith(str(row["config_hash"])) or not row["step"] or row["reward_ema"] is None:
+            faults.append(f"slot {slot}: its run or its metrics are missing")
+        if partitions is not None and partition_of(config.name, slot) not in partitions:
+            faults.append(f"slot {slot} has no partition of the asset trial")
+    return faults + _retry_faults(config, rows)
+
+
+def _retry_faults(config: StudyConfig, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the faults of trials that take up lost ones."""
+    faults = []
+    by_number, space = {row["trial"]: row for row in rows}, search_space(config).keys()
+    for row in rows:
+        before = by_number.get(row["retry_of"])
+        if row["retry_of"] is None:
+            continue
+        if before is None or before["state"] != "failed" or before["slot"] != row["slot"]:
+            faults.append(f"trial {row['trial']} takes up trial {row['retry_of']}, which was not lost")
+        # One that was lost between two draws is drawn anew: nothing had been trained.
+        elif before["params"].keys() >= space and not row["params"].items() <= before["params"].items():
+            faults.append(f"trial {row['trial']} took up trial {row['retry_of']} with other settings")
+    return faults

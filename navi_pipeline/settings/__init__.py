@@ -1,1 +1,0 @@
-"""Settings that the pipeline alone reads: nights, studies, sweeps, ablations."""
