@@ -18,10 +18,9 @@ from navi_core.config import SmoothingConfig, TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.algorithms.gradient_steps import UpdateStats, clip_gradients
 from navi_core.learn.algorithms.q_smoothing import QSmoothing
-from navi_core.learn.entities import AGMConfig
 from navi_core.learn.estimators.drift_smoother import compute_knn_kernel, local_structure
 from navi_core.learn.estimators.noise import epsilons, scheduled
-from navi_core.learn.events import EventBus, ReplayUpdate
+from navi_core.learn.events import AGMConfig, EventBus, ReplayUpdate
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.q_batches import QBatch, SequenceBatches, TransitionBatches, make_batches

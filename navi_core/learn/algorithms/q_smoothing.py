@@ -5,8 +5,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from navi_core.config import SmoothingConfig
-from navi_core.learn.entities import SmoothingDecision
 from navi_core.learn.estimators.drift_smoother import DriftSmoother, free_energy
+from navi_core.learn.events import SmoothingDecision
 from navi_core.learn.replay.q_batches import QBatch
 from navi_core.policy.heads import QHead
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from navi_core.config import SmoothingConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.entities import SmoothingDecision
 from navi_core.learn.estimators.noise import normals
+from navi_core.learn.events import CALLABLES, SmoothingDecision
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Kernel:
         return out
 
 
+@CALLABLES.register
 def compute_knn_kernel(z: Tensor, config: SmoothingConfig, importance: Tensor | None = None) -> Kernel:
     """Weigh the k nearest neighbours of every latent by exp(−‖z_i − z_j‖² / 2σ_i²), σ_i the distance to the k-th.
 
@@ -117,6 +118,7 @@ def free_energy(h: Tensor, delta: Tensor, kernel: Tensor, temperature: float = 1
     return out
 
 
+@CALLABLES.register
 def apply_consensus_update(
     h: Tensor, kernel: Kernel, rate: float, tau: float, noise: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,7 @@ from typing import Any
 
 from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.entities import EarlyStopDecision, PopulationMetrics
-from navi_core.learn.events import EarlyStopTriggered, EventBus
+from navi_core.learn.events import CALLABLES, EarlyStopDecision, EarlyStopTriggered, EventBus, PopulationMetrics
 
 _EPSILON = 1e-8
 _WEIGHTS = (0.3, 0.5, 0.2)
@@ -26,6 +25,7 @@ def stop_cost(td_distortion: float, local_structure: float, plateau_risk: float)
     return a * td_distortion + b * (1.0 - local_structure) + c * plateau_risk
 
 
+@CALLABLES.register
 def early_stop_check(cost: float, count: int, config: EarlyStopConfig) -> int:
     """Return how many evaluations in a row have agreed to stop, after one more.
 

@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 from navi_core.config import AdaptationConfig, TrainConfig
-from navi_core.learn.entities import AGMConfig, AGMMetrics, EarlyStopDecision
-from navi_core.learn.events import AdaptationApplied, EventBus
+from navi_core.learn.events import AdaptationApplied, AGMConfig, AGMMetrics, EarlyStopDecision, EventBus
 from navi_core.learn.parallel import Workers
 from navi_core.learn.rollout.diagnostics import rollout_diagnostics
 from navi_core.learn.rollout.storage import Rollout

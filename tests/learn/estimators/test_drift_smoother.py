@@ -14,8 +14,8 @@ from navi_core.config import SmoothingConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.learn import DriftSmoother, free_energy
 from navi_core.learn.algorithms.q_smoothing import QSmoothing
-from navi_core.learn.callables import CALLABLES, CallableRegistry
 from navi_core.learn.estimators.drift_smoother import alpha_step_at, compute_knn_kernel, local_structure
+from navi_core.learn.events import CALLABLES, Registry
 from navi_core.learn.replay.q_batches import QBatch
 
 PLAIN = SmoothingConfig(enabled=True)
@@ -211,10 +211,8 @@ def test_functions_are_found_by_name():
     assert CALLABLES["compute_knn_kernel"] is compute_knn_kernel
     with pytest.raises(ConfigError, match="early_stop_check"):
         CALLABLES["knn"]
-    own = CallableRegistry(a=len)
-    assert own.register("b", max) is max and own.register("b", max) is max
-    with pytest.raises(ConfigError, match="another"):
-        own.register("b", min)
+    registry = Registry("function")
+    assert registry.register(max) is max and registry.register(max) is max and registry["max"] is max
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.2])

@@ -11,18 +11,24 @@ from hypothesis import strategies as st
 from navi_core.config import AdaptationConfig, EarlyStopConfig, TrainConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.learn import EarlyStopController
-from navi_core.learn.entities import (
+from navi_core.learn.estimators import drift_smoother
+from navi_core.learn.estimators.noise import normals
+from navi_core.learn.events import (
     ENTITIES,
+    AdaptationApplied,
     AGMConfig,
     AGMMetrics,
     EarlyStopDecision,
-    EntityRegistry,
+    EarlyStopTriggered,
+    Event,
+    EventBus,
+    ParameterSync,
     PopulationMetrics,
+    Registry,
+    ReplayUpdate,
     SmoothingDecision,
+    read_entity,
 )
-from navi_core.learn.estimators import drift_smoother
-from navi_core.learn.estimators.noise import normals
-from navi_core.learn.events import AdaptationApplied, EarlyStopTriggered, Event, EventBus, ParameterSync, ReplayUpdate
 from navi_core.learn.run.early_stopping import aggregate, early_stop_check, rising_trend, stop_cost
 from navi_core.learn.run.monitor import Adapter, RunWatch, sign_changes
 from tests.learn.algorithms.test_dqn import collected, fly, make_config, parts
@@ -163,15 +169,15 @@ MADE = [
 @pytest.mark.parametrize("entity", MADE, ids=lambda e: type(e).__name__)
 def test_an_entity_is_immutable_and_comes_back_from_plain_data(entity):
     plain = json.loads(json.dumps(entity.as_dict()))
-    assert ENTITIES.read(plain) == entity and plain["kind"] in ENTITIES.kinds()
+    assert read_entity(plain) == entity and plain["kind"] in ENTITIES.names()
     with pytest.raises(AttributeError):
         entity.version_ = 2
     with pytest.raises(ConfigError, match="version"):
-        ENTITIES.read(plain | {"version": 99})
+        read_entity(plain | {"version": 99})
     with pytest.raises(ConfigError, match="fields"):
-        ENTITIES.read(plain | {"extra": 1})
+        read_entity(plain | {"extra": 1})
     with pytest.raises(ConfigError, match="AGMConfig"):
-        ENTITIES.read(plain | {"kind": "Nothing"})
+        read_entity(plain | {"kind": "Nothing"})
 
 
 @pytest.mark.parametrize(
@@ -199,7 +205,7 @@ def test_an_entity_refuses_what_it_cannot_be(make, words):
 
 
 def test_two_kinds_do_not_share_a_name():
-    registry = EntityRegistry()
+    registry = Registry("entity")
     registry.register(AGMConfig)
     with pytest.raises(ConfigError, match="another entity AGMConfig"):
         registry.register(type("AGMConfig", (AGMConfig,), {}))
