@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from navi_core.learn.rollout.collector import Collector
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
-from navi_core.scale.messages import ActorCommand, ExperienceBatch, Parameters, Report
+from navi_core.scale.messages import ExperienceBatch, ParameterHub, Parameters, Report
+from navi_core.scale.ray_ports import RayHub
+from navi_core.scale.sharded_replay import ShardPort
 from navi_core.world.counter_random import Purpose, words
 
 if TYPE_CHECKING:
@@ -28,14 +30,6 @@ if TYPE_CHECKING:
 
 _REFUSED_PAUSE = 0.02
 _RND = "rnd."
-
-
-class _Shard(Protocol):
-    def add(self, experience: ExperienceBatch) -> bool: ...
-
-
-class _Hub(Protocol):
-    def command(self, version: int) -> ActorCommand: ...
 
 
 def actor_count(config: TrainConfig) -> int:
@@ -105,8 +99,8 @@ class ApexActor:
         config: TrainConfig,
         number: int,
         life: int,
-        shard: _Shard,
-        hub: _Hub,
+        shard: ShardPort,
+        hub: ParameterHub | RayHub,
         scenes: Sequence[Scene | str | Path] = (),
     ) -> None:
         count = actor_count(config)

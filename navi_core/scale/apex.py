@@ -291,7 +291,7 @@ class _Apex(RunSession):
         interval = self.config.distributed.param_sync_interval
         if before // interval != self.learner.gradient_steps // interval:
             self._publish()
-        self.totals.throughput.learner_updates = self.learner.gradient_steps
+        self.totals.throughput["learner_updates"] = self.learner.gradient_steps
         reason = self._watch(update) if self.workers.first else ""
         if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
             self.save()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from navi_core.config import TrainConfig
 from navi_core.errors import RunError
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.scale.actor import ApexActor, actor_count
-from navi_core.scale.messages import ExperienceBatch, ParameterHub, Parameters, ShardLostError, ShardSample, ShardStatus
+from navi_core.scale.messages import ParameterHub, Parameters, ShardLostError
 from navi_core.scale.sharded_replay import ReplayShard, ShardPort
 
 if TYPE_CHECKING:
@@ -22,41 +22,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("navi.scale")
 _LIVES = 1_000_000
-
-
-class Cluster(Protocol):
-    """Cluster interface of a learner.
-
-    Attributes:
-        prefetch: Minibatches to draw ahead.
-        replaced: Counts of replaced actors and shards.
-    """
-
-    prefetch: int
-    replaced: Replacements
-
-    @property
-    def ports(self) -> Sequence[ShardPort]:
-        """This learner's shards."""
-
-    def start(self, start: int) -> None:
-        """Start this learner's actors; `start` counts the starts of the run, so that restart numbers are unique."""
-
-    def drive(self, behind: bool) -> None:
-        """Run in-process actors for one turn and replace dead ones.
-
-        Args:
-            behind: The learners lag behind the actors.
-        """
-
-    def publish(self, parameters: Parameters) -> None:
-        """Publish weights to the actors."""
-
-    def wait(self) -> None:
-        """Wait a moment for actors."""
-
-    def close(self, reason: str) -> None:
-        """Stop actors and shards."""
 
 
 class Replacements:
@@ -97,12 +62,64 @@ def of_learner(count: int, workers: Workers) -> list[int]:
     return list(range(workers.rank, count, workers.size))
 
 
-def lives_from(start: int) -> int:
-    """Return the restart number before the first one of a start of the run."""
-    return start * _LIVES
+class Cluster(ABC):
+    """Actors and shards of one learner, with replacement of dead ones.
+
+    Args:
+        config: The run's configuration.
+        workers: The learners.
+        actors: Actors of all learners.
+
+    Attributes:
+        prefetch: Minibatches to draw ahead.
+        ports: This learner's shards.
+        replaced: Counts of replaced actors and shards.
+    """
+
+    prefetch = 0
+    ports: Sequence[ShardPort]
+
+    def __init__(self, config: TrainConfig, workers: Workers, actors: int) -> None:
+        self.config, self._workers, self._mine = config, workers, of_learner(actors, workers)
+        self.replaced = Replacements(config.distributed.max_replacements)
+        self._lives: dict[int, int] = {}
+
+    def start(self, start: int) -> None:
+        """Start this learner's actors; `start` counts the starts of the run, so that restart numbers are unique."""
+        for number in self._mine:
+            self._lives[number] = start * _LIVES
+            self._launch(number)
+
+    def _launch(self, number: int) -> None:
+        self._lives[number] += 1
+        self._fly(number, self._lives[number])
+
+    @abstractmethod
+    def _fly(self, number: int, life: int) -> None:
+        """Start an actor."""
+
+    @abstractmethod
+    def drive(self, behind: bool) -> None:
+        """Run in-process actors for one turn and replace dead ones.
+
+        Args:
+            behind: The learners lag behind the actors.
+        """
+
+    @abstractmethod
+    def publish(self, parameters: Parameters) -> None:
+        """Publish weights to the actors."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait a moment for actors."""
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """Stop actors and shards."""
 
 
-class LocalShard:
+class LocalShard(ShardPort):
     """In-process shard, which tests can kill.
 
     Args:
@@ -125,37 +142,15 @@ class LocalShard:
             self.shard = self._make()
         return lost
 
-    def add(self, experience: ExperienceBatch) -> bool:
-        """Add a rollout's items."""
-        return self._here().add(experience)
-
-    def ask(self, n: int) -> Callable[[], ShardSample | None]:
-        """Return a future of n items, drawn when it is called."""
-        return lambda: self._here().draw(n)
-
-    def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
-        """Give items new priorities."""
-        self._here().update(token, places, serials, priorities)
-
-    def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
-        """Return the status with new reports."""
-        return self._here().status(token, cursor, debt)
-
-    def save(self, folder: str, name: str) -> int:
-        """Save the items."""
-        return self._here().save(folder, name)
-
-    def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Load saved items."""
-        return self._here().load(folder, name, remembered)
-
-    def _here(self) -> ReplayShard:
+    def later(self, method: str, *args: object) -> Callable[[], Any]:
+        """Call a method of the shard at once; the returned callable gives its result."""
         if self.shard is None:
             raise ShardLostError(f"shard {self.number} is lost")
-        return self.shard
+        answer = getattr(self.shard, method)(*args)
+        return lambda: answer
 
 
-class LocalCluster:
+class LocalCluster(Cluster):
     """Actors and shards of one learner in its own process, taking turns.
 
     Args:
@@ -164,42 +159,30 @@ class LocalCluster:
         workers: The learners.
     """
 
-    prefetch = 0
-
     def __init__(
         self,
         config: TrainConfig,
         scenes: Sequence[Scene | str | Path] = (),
         workers: Workers = ALONE,
     ) -> None:
-        self.config, self._scenes, self._workers = config, scenes, workers
-        self.hub = ParameterHub()
-        self.replaced = Replacements(config.distributed.max_replacements)
-        mine = of_learner(config.distributed.replay_shards, workers)
-        self.ports = [LocalShard(i, lambda i=i: ReplayShard(config, i)) for i in mine]  # type: ignore[misc]
-        self.actors: dict[int, ApexActor | None] = {}
-        self._lives: dict[int, int] = {}
-
-    def start(self, start: int) -> None:
-        """Start this learner's actors."""
-        for number in of_learner(actor_count(self.config), self._workers):
-            self._lives[number] = lives_from(start)
-            self.actors[number] = self._launch(number)
+        super().__init__(config, workers, actor_count(config))
+        self._scenes, self.hub = scenes, ParameterHub()
+        shards = of_learner(config.distributed.replay_shards, workers)
+        self.ports: list[LocalShard] = [LocalShard(i, partial(ReplayShard, config, i)) for i in shards]
+        self.actors: dict[int, ApexActor] = {}
 
     def kill(self, actor: int) -> None:
         """Drop an actor."""
-        self.actors[actor] = None
+        del self.actors[actor]
 
     def drive(self, behind: bool) -> None:
         """Run every actor for one turn unless the learners are behind; replace dead ones."""
-        if behind:
-            return
-        for number, actor in self.actors.items():
+        for number in () if behind else self._mine:
             try:
-                if actor is None:
+                if number not in self.actors:
                     self.replaced.count("actor", number, "it was killed")
-                    actor = self.actors[number] = self._launch(number)
-                actor.turn()
+                    self._launch(number)
+                self.actors[number].turn()
             except ShardLostError:
                 port = self._port(number)
                 if port.revive():
@@ -220,6 +203,5 @@ class LocalCluster:
         # An actor sends to a shard of its own learner.
         return self.ports[(actor // self._workers.size) % len(self.ports)]
 
-    def _launch(self, number: int) -> ApexActor:
-        self._lives[number] += 1
-        return ApexActor(self.config, number, self._lives[number], self._port(number), self.hub, self._scenes)
+    def _fly(self, number: int, life: int) -> None:
+        self.actors[number] = ApexActor(self.config, number, life, self._port(number), self.hub, self._scenes)

@@ -2,43 +2,15 @@
 
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from navi_core.scale.messages import Report, ShardStatus
 
 _SIGNS = ("td_mean", "td_var", "local_structure")
 _LATEST = 100
-
-
-@dataclass
-class Throughput:
-    """Totals of each stage since the start of the run; rates cover the time between two calls.
-
-    Attributes:
-        actor_steps: Decisions counted.
-        shard_adds: Items taken by shards.
-        shard_samples: Items given by shards.
-        learner_updates: Gradient steps.
-    """
-
-    actor_steps: int = 0
-    shard_adds: int = 0
-    shard_samples: int = 0
-    learner_updates: int = 0
-    _before: dict[str, int] = field(default_factory=dict)
-    _looked: float = field(default_factory=time.monotonic)
-
-    def rates(self) -> dict[str, float]:
-        """Return the rate of each stage since the last call [1/s]."""
-        now = time.monotonic()
-        counts = {name: x for name, x in vars(self).items() if not name.startswith("_")}
-        seconds = max(now - self._looked, 1e-9)
-        rates = {f"{name}_per_s": (x - self._before.get(name, 0)) / seconds for name, x in counts.items()}
-        self._before, self._looked = counts, now
-        return rates
+_STAGES = ("actor_steps", "shard_adds", "shard_samples", "learner_updates")
 
 
 class RunCounters:
@@ -57,17 +29,18 @@ class RunCounters:
         self.recent: deque[float] = deque(maxlen=_LATEST)
         self.best = math.nan
         """Highest mean return of a hundred episodes."""
-        self.throughput = Throughput()
+        self.throughput = dict.fromkeys(_STAGES, 0)
+        """Totals since the start: decisions counted, items taken and given by shards, gradient steps."""
         self._marks: dict[tuple[int, int], int] = {}
         # Sum and count per actor and statistic: bounded, even if `population` is never called.
         self._signs: dict[tuple[int, int], dict[str, tuple[float, int]]] = {}
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
         self._rewards: list[tuple[float, int]] = []
         self._shards: dict[int, ShardStatus] = {}
         self._published: dict[int, float] = {}
-        self._ages: list[float] = []
-        self._lags: list[int] = []
+        # Values since the last `figures`, of which it gives the means.
+        self._seen: defaultdict[str, list[float]] = defaultdict(list)
+        self._before = dict(self.throughput)
+        self._looked = time.monotonic()
         self._newest = 0
 
     def published(self, version: int) -> None:
@@ -85,15 +58,15 @@ class RunCounters:
             return False
         self._marks[sender] = report.number
         self.decisions += report.decisions
-        self.throughput.actor_steps += report.decisions
+        self.throughput["actor_steps"] += report.decisions
         for value in report.returns:
             self.recent.append(value)
             if len(self.recent) == _LATEST:
                 mean = sum(self.recent) / _LATEST
                 self.best = mean if math.isnan(self.best) else max(self.best, mean)
         self.episodes += len(report.returns)
-        self._returns += report.returns
-        self._lengths += report.lengths
+        self._seen["episode_return"] += report.returns
+        self._seen["episode_length"] += report.lengths
         self._rewards.append((report.reward, report.decisions))
         signs = self._signs.setdefault(sender, {})
         samples = {name: (getattr(report, name),) for name in _SIGNS} | {"val_reward": report.returns}
@@ -101,8 +74,8 @@ class RunCounters:
             total, count = signs.get(name, (0.0, 0))
             signs[name] = sum(values, total), count + len(values)
         if report.version in self._published:
-            self._ages.append(time.monotonic() - self._published[report.version])
-            self._lags.append(self._newest - report.version)
+            self._seen["sync_age_s"].append(time.monotonic() - self._published[report.version])
+            self._seen["sync_lag_versions"].append(self._newest - report.version)
         return True
 
     def add_statuses(self, statuses: Iterable[tuple[int, ShardStatus]]) -> None:
@@ -112,8 +85,8 @@ class RunCounters:
             # A replacement counts from 0 again.
             same = before is not None and before.token == status.token
             added, drawn = (before.added, before.drawn) if same and before is not None else (0, 0)
-            self.throughput.shard_adds += status.added - added
-            self.throughput.shard_samples += status.drawn - drawn
+            self.throughput["shard_adds"] += status.added - added
+            self.throughput["shard_samples"] += status.drawn - drawn
             self._shards[number] = status
             for report in status.reports:
                 self.enter(report)
@@ -151,19 +124,17 @@ class RunCounters:
 
     def figures(self) -> dict[str, float]:
         """Return rates, ages and counts since the last call, by metric name."""
-        found = self.throughput.rates()
-        if self._ages:
-            found["sync_age_s"] = sum(self._ages) / len(self._ages)
-            found["sync_lag_versions"] = sum(self._lags) / len(self._lags)
-        if self._returns:
-            found["episode_return"] = sum(self._returns) / len(self._returns)
-            found["episode_length"] = sum(self._lengths) / len(self._lengths)
+        now = time.monotonic()
+        seconds = max(now - self._looked, 1e-9)
+        found = {f"{name}_per_s": (x - self._before[name]) / seconds for name, x in self.throughput.items()}
+        found |= {name: sum(values) / len(values) for name, values in self._seen.items() if values}
         if not math.isnan(self.recent_mean):
             found["return_100"] = self.recent_mean
         found["episodes"] = float(self.episodes)
         found["stale_priorities"] = float(sum(status.stale for status in self._shards.values()))
         found["repeated_shipments"] = float(self.repeated + sum(status.repeated for status in self._shards.values()))
-        self._ages, self._lags, self._returns, self._lengths = [], [], [], []
+        self._before, self._looked = dict(self.throughput), now
+        self._seen.clear()
         return found
 
     def state_dict(self) -> dict[str, Any]:

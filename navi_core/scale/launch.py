@@ -66,21 +66,23 @@ def launch_apex(
         assert spaces is not None
         shape = spaces.observed
     else:
-        corpus = _corpus(scenes)
+        compiled = [item.scene for item in scenes]
+        hashes, summary = corpus_of(compiled, Field(compiled, device="cpu").vocabulary)
+        corpus = {"scene_hashes": hashes, "corpus_summary": summary}
     run_id = run.run_id if run is not None else ""
 
     def place(config: TrainConfig, workers: Workers) -> Cluster:
-        here: LocalCluster | RayCluster
+        here: Cluster
         if in_process:
             here = LocalCluster(config, [item.scene for item in scenes], workers)
         else:
             files = [str(item.path.absolute()) for item in scenes]
-            here = RayCluster(config, run_id, files, workers, address=address, actors=processes)
+            here = ray = RayCluster(config, run_id, files, workers, address=address, actors=processes)
             if workers.first:
                 last = config.distributed.replay_shards - 1
                 _LOG.info(
                     "Ray at %s; further actors: navi actor --shard 0 … %d --address %s --run %s",
-                    here.address, last, here.address, run_id,
+                    ray.address, last, ray.address, run_id,
                 )  # fmt: skip
         if made is not None:
             made(here)
@@ -90,10 +92,3 @@ def launch_apex(
         config, run, place, spaces=spaces, shape=shape, workers=workers, progress=progress, initial=initial, log=log,
         corpus=corpus,
     )  # fmt: skip
-
-
-def _corpus(scenes: Sequence[CompiledScene]) -> dict[str, Any]:
-    """Return the checkpoint fields that describe the scenes."""
-    compiled = [item.scene for item in scenes]
-    hashes, summary = corpus_of(compiled, Field(compiled, device="cpu").vocabulary)
-    return {"scene_hashes": hashes, "corpus_summary": summary}

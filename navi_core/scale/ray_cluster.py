@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from navi_core.config import TrainConfig, parse_config
@@ -19,7 +20,7 @@ from navi_core.errors import ConfigError, NaviError, RunError
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.run.signals import StopFlag
 from navi_core.scale.actor import ApexActor, actor_count
-from navi_core.scale.cluster import Replacements, lives_from, of_learner
+from navi_core.scale.cluster import Cluster, of_learner
 from navi_core.scale.messages import ParameterHub, Parameters, ShardLostError
 from navi_core.scale.ray_ports import HUB, NamedActor, RayHub, RayShard, import_ray, join_ray, shard_name
 from navi_core.scale.sharded_replay import ReplayShard
@@ -68,7 +69,7 @@ def join_run(address: str, run_id: str | None) -> tuple[Any, dict[str, Any]]:
         raise ConfigError(f"which run? --run names it; runs at {address}: {known}")
     ray.shutdown()
     ray = join_ray(address, wanted[0])
-    return ray, RayHub(NamedActor(ray, HUB)).describe()
+    return ray, NamedActor(ray, HUB).call("describe")
 
 
 def fly_for_run(address: str, run_id: str | None, shard: int, number: int | None) -> tuple[str, int]:
@@ -89,20 +90,20 @@ def fly_for_run(address: str, run_id: str | None, shard: int, number: int | None
             f"shard {shard} of a run with {description['shards']}; allowed: 0 … {description['shards'] - 1}"
         )
     config = parse_config(TrainConfig, description["config"])
-    port, hub = RayShard(NamedActor(ray, shard_name(shard)), shard), RayHub(NamedActor(ray, HUB))
+    port, hub = RayShard(NamedActor(ray, shard_name(shard)), shard), NamedActor(ray, HUB)
     # Restart numbers of external actors are random and negative, apart from those that a learner counts.
     life = -1 - secrets.randbits(40)
     with StopFlag() as flag:
-        actor = ApexActor(config, shard if number is None else number, life, port, hub, description["scenes"])
-        hub.join()
+        actor = ApexActor(config, shard if number is None else number, life, port, RayHub(hub), description["scenes"])
+        hub.call("join")
         reason = actor.run(flag)
         with suppress(ShardLostError):
-            hub.leave()
+            hub.call("leave")
     ray.shutdown()
     return flag.signal_name or reason, actor.shipped
 
 
-class RayCluster:
+class RayCluster(Cluster):
     """This learner's actors and shards on Ray.
 
     Args:
@@ -127,13 +128,12 @@ class RayCluster:
         address: str | None = None,
         actors: int | None = None,
     ) -> None:
-        self.config, self._scenes, self._workers = config, list(scenes), workers
-        self.prefetch = config.distributed.prefetch
-        self.replaced = Replacements(config.distributed.max_replacements)
-        self._count = actor_count(config) if actors is None else actors
+        count = actor_count(config) if actors is None else actors
+        super().__init__(config, workers, count)
+        self._scenes, self.prefetch = list(scenes), config.distributed.prefetch
         namespace = f"{_SPACE}{workers.share(run_id)}"
         if workers.first:
-            self.ray = join_ray(address, namespace, actors=self._count + config.distributed.replay_shards)
+            self.ray = join_ray(address, namespace, actors=count + config.distributed.replay_shards)
             address = str(self.ray.get_runtime_context().gcs_address)
         self.address = str(workers.share(address))
         if not workers.first:
@@ -144,16 +144,9 @@ class RayCluster:
         if workers.first:
             self._make_hub()
         self.ports = [self._new_port(i) for i in of_learner(config.distributed.replay_shards, workers)]
-        self._lives: dict[int, int] = {}
         self._running: dict[Any, int] = {}
         self._handles: dict[int, Any] = {}
         self._checked = 0.0
-
-    def start(self, start: int) -> None:
-        """Start this learner's actors."""
-        for number in of_learner(self._count, self._workers):
-            self._lives[number] = lives_from(start)
-            self._launch(number)
 
     def pids(self) -> dict[int, int]:
         """Return the process ids of this learner's actors by their numbers."""
@@ -217,22 +210,17 @@ class RayCluster:
             _LOG.warning("the actors could not be stopped: %s", error)
         self.ray.shutdown()
 
-    def _launch(self, number: int) -> None:
-        self._lives[number] += 1
+    def _fly(self, number: int, life: int) -> None:
         shard = number % self.config.distributed.replay_shards
         made = self.ray.remote(_RemoteActor).options(num_cpus=1, max_concurrency=2)
-        handle = made.remote(self.config, number, self._lives[number], shard, self._scenes)
+        handle = made.remote(self.config, number, life, shard, self._scenes)
         self._handles[number] = handle
         self._running[handle.run.remote()] = number
 
     def _new_port(self, number: int) -> RayShard:
-        named = NamedActor(self.ray, shard_name(number))
-
-        def make() -> bool:
-            return self._make(shard_name(number), ReplayShard, self.config, number)
-
+        make = partial(self._make, shard_name(number), ReplayShard, self.config, number)
         make()
-        return RayShard(named, number, make)
+        return RayShard(NamedActor(self.ray, shard_name(number)), number, make)
 
     def _make_hub(self) -> None:
         description = {

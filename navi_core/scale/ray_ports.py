@@ -8,11 +8,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from navi_core.errors import ConfigError, NaviError
 from navi_core.machine import usable_cores
-from navi_core.scale.messages import ActorCommand, ExperienceBatch, ShardLostError, ShardSample, ShardStatus
+from navi_core.scale.messages import ActorCommand, ExperienceBatch, ShardLostError
+from navi_core.scale.sharded_replay import ShardPort
 
 HUB = "navi-hub"
 """Ray name of the parameter hub."""
@@ -156,7 +155,7 @@ class NamedActor:
         return ShardLostError(f"{self.name} does not answer ({type(error).__name__})")
 
 
-class RayShard:
+class RayShard(ShardPort):
     """Client of a shard on Ray.
 
     Args:
@@ -168,35 +167,18 @@ class RayShard:
     def __init__(self, named: NamedActor, number: int, make: Callable[[], bool] | None = None) -> None:
         self.number, self._named, self._make = number, named, make
 
+    def later(self, method: str, *args: object) -> Callable[[], Any]:
+        """Call a method of the shard; the returned callable waits for the result."""
+        return self._named.later(method, *args)
+
     def add(self, experience: ExperienceBatch) -> bool:
         """Add a rollout's items; False also while the shard is replaced."""
         try:
-            return bool(self._named.call("add", experience))
+            return super().add(experience)
         except ShardLostError:
             if self._make is None:
                 return False
             raise
-
-    def ask(self, n: int) -> Callable[[], ShardSample | None]:
-        """Request n items."""
-        return self._named.later("draw", n)
-
-    def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
-        """Update priorities without waiting."""
-        self._named.later("update", token, places, serials, priorities)
-
-    def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
-        """Return the status with new reports."""
-        status: ShardStatus = self._named.call("status", token, cursor, debt)
-        return status
-
-    def save(self, folder: str, name: str) -> int:
-        """Save the items, on the shard's machine."""
-        return int(self._named.call("save", folder, name))
-
-    def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Load saved items."""
-        return bool(self._named.call("load", folder, name, remembered))
 
     def revive(self) -> bool:
         """Replace a lost shard by an empty one; return whether one was started."""
@@ -225,18 +207,6 @@ class RayHub:
             return ActorCommand(None, "the run does not answer" if time.monotonic() - self._silent > _PATIENCE else "")
         self._silent = None
         return command
-
-    def join(self) -> None:
-        """Announce an external actor."""
-        self._named.call("join")
-
-    def leave(self) -> None:
-        """Announce its end."""
-        self._named.call("leave")
-
-    def describe(self) -> dict[str, Any]:
-        """Return the description of the run."""
-        return dict(self._named.call("describe"))
 
 
 def shard_name(number: int) -> str:

@@ -11,11 +11,13 @@ weights are divided by the largest one of the whole minibatch.
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,11 +30,12 @@ from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
 from navi_core.scale.messages import ExperienceBatch, Report, ShardLostError, ShardSample, ShardStatus
 
+T = TypeVar("T")
 _PATIENCE = 120.0
 _PAUSE = 0.01
 
 
-class ShardPort(Protocol):
+class ShardPort(ABC):
     """Client of a shard; every method raises `ShardLostError` where the shard does not answer.
 
     Attributes:
@@ -41,26 +44,38 @@ class ShardPort(Protocol):
 
     number: int
 
+    @abstractmethod
+    def later(self, method: str, *args: object) -> Callable[[], Any]:
+        """Call a method of the shard; the returned callable waits for the result."""
+
+    @abstractmethod
+    def revive(self) -> bool:
+        """Replace a lost shard by an empty one; False where that is done already."""
+
     def add(self, experience: ExperienceBatch) -> bool:
         """Add a rollout's items."""
+        return bool(self.later("add", experience)())
 
     def ask(self, n: int) -> Callable[[], ShardSample | None]:
         """Request n items; the returned callable waits for them."""
+        return self.later("draw", n)
 
     def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
-        """Give items new priorities."""
+        """Give items new priorities, without waiting."""
+        self.later("update", token, places, serials, priorities)
 
     def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
         """Return the status with new reports."""
+        status: ShardStatus = self.later("status", token, cursor, debt)()
+        return status
 
     def save(self, folder: str, name: str) -> int:
-        """Save the items."""
+        """Save the items, on the shard's machine."""
+        return int(self.later("save", folder, name)())
 
     def load(self, folder: str, name: str, remembered: int) -> bool:
         """Load saved items."""
-
-    def revive(self) -> bool:
-        """Replace a lost shard by an empty one; False where that is done already."""
+        return bool(self.later("load", folder, name, remembered)())
 
 
 @dataclass(frozen=True)
@@ -159,26 +174,24 @@ class ShardedReplay:
         for (number, token), port in senders.items():
             mine = [(drawn, x) for at, drawn, x in pending if at.number == number and drawn.token == token]
             places, serials = (np.concatenate([getattr(d, name) for d, _ in mine]) for name in ("places", "serials"))
-            try:
-                port.update(token, places, serials, np.concatenate([x for _, x in mine]))
-            except ShardLostError:
-                self._replace(port)
+            self.attempt(port, partial(port.update, token, places, serials, np.concatenate([x for _, x in mine])))
+
+    def attempt(self, port: ShardPort, call: Callable[[], T]) -> T | None:
+        """Return the answer of a shard; None where it was lost and is replaced."""
+        try:
+            return call()
+        except ShardLostError:
+            if port.revive() and self._lost is not None:
+                self._lost(port)
+            return None
 
     def status(self, port: ShardPort, token: str, cursor: int, debt: int) -> ShardStatus | None:
         """Return a shard's status; None where it had to be replaced."""
-        try:
-            return port.status(token, cursor, debt)
-        except ShardLostError:
-            self._replace(port)
-            return None
+        return self.attempt(port, partial(port.status, token, cursor, debt))
 
     def save(self, port: ShardPort, checkpoint: Path) -> int:
         """Save a shard beside a checkpoint; return the items ever added, 0 for a lost shard."""
-        try:
-            return port.save(str(checkpoint.parent), checkpoint.name)
-        except ShardLostError:
-            self._replace(port)
-            return 0
+        return self.attempt(port, partial(port.save, str(checkpoint.parent), checkpoint.name)) or 0
 
     def _shares(self, n: int) -> list[tuple[ShardPort, int]]:
         return [(port, n // self._shards + (port.number < n % self._shards)) for port in self.ports]
@@ -204,19 +217,11 @@ class ShardedReplay:
                 minibatch.append((port, part))
         return made
 
-    def _ask(self, port: ShardPort, share: int) -> Callable[[], ShardSample | None] | None:
-        try:
-            return port.ask(share)
-        except ShardLostError:
-            self._replace(port)
-            return None
+    def _ask(self, port: ShardPort, n: int) -> Callable[[], ShardSample | None] | None:
+        return self.attempt(port, partial(port.ask, n))
 
     def _redeem(self, port: ShardPort, ticket: Callable[[], ShardSample | None] | None) -> ShardSample | None:
-        try:
-            return ticket() if ticket is not None else None
-        except ShardLostError:
-            self._replace(port)
-            return None
+        return None if ticket is None else self.attempt(port, ticket)
 
     def _from_any(self, n: int) -> tuple[ShardPort, ShardSample]:
         until = time.monotonic() + _PATIENCE
@@ -242,10 +247,6 @@ class ShardedReplay:
         if self.workers.size > 1:
             self.workers.max(most)
         return (inverse / most).float()
-
-    def _replace(self, port: ShardPort) -> None:
-        if port.revive() and self._lost is not None:
-            self._lost(port)
 
 
 _SEEDS_APART = 7919
