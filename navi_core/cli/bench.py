@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from navi_core.bench import BENCHMARKS
 from navi_core.bench.report import Option, Report, machine
-from navi_core.cli.baselines import baselines
+from navi_core.cli.compare import baselines
 from navi_core.terminal import console, print_facts, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -49,18 +49,15 @@ class _Benchmarks(TyperGroup):
         super().format_help(ctx, formatter)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group `bench` to the `navi` command."""
-    # Matrix products of small networks are too small to be shared; read when numpy loads.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    group = typer.Typer(name="bench", cls=_Benchmarks, help=_group.__doc__, no_args_is_help=True)
-    group.callback()(_group)
-    group.command("baselines")(baselines)
-    app.add_typer(group)
-
-
-def _group() -> None:
-    """Measure this machine: rays, flight, the policy's parts, a GPU, evaluations, the coverage of an interval."""
+# Matrix products of small networks are too small to be shared; read when numpy loads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+app = typer.Typer(
+    name="bench",
+    cls=_Benchmarks,
+    help="Measure this machine: rays, flight, the policy's parts, a GPU, evaluations, the coverage of an interval.",
+    no_args_is_help=True,
+)
+app.command("baselines")(baselines)
 
 
 def benchmark_command(measure: Callable[..., Report | int]) -> Callable[..., None]:
@@ -77,12 +74,9 @@ def benchmark_command(measure: Callable[..., Report | int]) -> Callable[..., Non
     options.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=as_json))
 
     def run(as_json: bool, **chosen: Any) -> None:  # noqa: ANN401 (values by their flags)
-        services = {"log": partial(typer.echo, err=True), "as_json": as_json}
         try:
-            if "progress" in wanted:
-                with progress_bar(measure.__name__, quiet=as_json, counted=True) as progress:
-                    result = measure(**chosen, **{n: services[n] for n in wanted if n in services}, progress=progress)
-            else:
+            with progress_bar(measure.__name__, quiet=as_json or "progress" not in wanted, counted=True) as progress:
+                services = {"log": partial(typer.echo, err=True), "as_json": as_json, "progress": progress}
                 result = measure(**chosen, **{name: services[name] for name in wanted})
         except TimeoutError as error:
             typer.echo(f"error: {error}", err=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.explore import record_by_hand
+from navi_core.cli.pages import record_by_hand
+from navi_core.errors import ConfigError
 from navi_core.terminal import print_json, print_records, progress_bar
 
 if TYPE_CHECKING:
@@ -27,16 +28,11 @@ Scenes = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the `demos` group to the `navi` command."""
-    group = typer.Typer(help="Demonstrations: record, ingest, inspect, export.", no_args_is_help=True)
-    for command in (expert, ingest, inspect, export, pairs):
-        group.command(command.__name__)(command)
-    group.command("record")(record_by_hand)
-    app.add_typer(group, name="demos")
+app = typer.Typer(name="demos", help="Demonstrations: record, ingest, inspect, export.", no_args_is_help=True)
 
 
 # More than 60 lines: flags and their help.
+@app.command()
 def expert(
     out: Annotated[Path, typer.Option(help="Folder of the recording; given again, it goes on.")],
     scene: Scenes = None,
@@ -114,7 +110,6 @@ def _student(name: str) -> Student:
     from navi_core.cli.evaluate import find_subject
     from navi_core.config import EvalConfig
     from navi_core.demos import Student
-    from navi_core.errors import ConfigError
     from navi_core.evaluate.flight.subjects import resolve_subject
 
     subject = resolve_subject(find_subject(name, None), EvalConfig())
@@ -128,6 +123,7 @@ DEFAULT_SCENES = ("apartment:0-11",)
 """Scenes recorded when none is named: those of the default training corpus."""
 
 
+@app.command()
 def ingest(
     source: Annotated[Path, typer.Argument(help="A folder of .npz files and Minari datasets, or one of these.")],
     out: Annotated[
@@ -166,6 +162,7 @@ def ingest(
         raise typer.Exit(1)
 
 
+@app.command()
 def inspect(
     dataset: Annotated[Path, typer.Argument(help="A dataset folder, or one .npz file.")], as_json: Json = False
 ) -> None:
@@ -203,6 +200,7 @@ def inspect(
     print_records(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in facts.items()), rows)
 
 
+@app.command()
 def export(
     dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
     out: Annotated[Path, typer.Option(help="Folder of the new Minari dataset.")],
@@ -236,6 +234,7 @@ def _facts(index: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@app.command()
 def pairs(
     out: Annotated[Path, typer.Option(help="The JSONL file.")],
     scene: Scenes = None,
@@ -274,3 +273,6 @@ def pairs(
         print_json(facts)
         return
     print_records("pairs", [facts])
+
+
+app.command("record")(record_by_hand)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.errors import as_argument, printable
+from navi_core.errors import ConfigError, as_argument, printable
 from navi_core.terminal import console, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -17,11 +17,10 @@ _COLOURS = {"ok": "green", "warning": "yellow", "broken": "red"}
 _MAX_ROWS = 60
 
 
-def register(app: typer.Typer) -> None:
-    """Add `doctor` to the `navi` command."""
-    app.command("doctor")(doctor)
+app = typer.Typer()
 
 
+@app.command()
 def doctor(
     folder: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="Folder of meshes or scenes; without it, the machine.")
@@ -65,7 +64,6 @@ def check_machine() -> list[dict[str, str]]:
     import shutil
 
     from navi_core.config.registry import load_plugins, loaded_plugins
-    from navi_core.errors import ConfigError
     from navi_core.kernels.native.library import NativeUnavailableError, find_compiler, load_library
     from navi_core.record import hardware_profile, navi_home
     from navi_core.scenes import environment_root

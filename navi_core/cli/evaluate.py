@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli.models import open_registry
+from navi_core.errors import ConfigError, EvaluationError, RecordError, RegistryError
 from navi_core.terminal import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
     from navi_core.evaluate import Comparison, Decision, EvalResult, SeedComparison
-    from navi_core.models import ModelVersion, Registry
+    from navi_core.models import ModelVersion
     from navi_core.scenes import Scene
 
 HELD_OUT = ("apartment:100-111",)
@@ -68,12 +70,10 @@ _STUCK = 60.0
 _SHOWN = ("c_vis_auc", "c_vis_final", "c_visit", "collisions_per_minute", "collision_free_rate", "path_length")
 
 
-def register(app: typer.Typer) -> None:
-    """Add `evaluate` and `promote` to the `navi` command."""
-    app.command("evaluate")(evaluate)
-    app.command("promote")(promote)
+app = typer.Typer()
 
 
+@app.command()
 def evaluate(
     subject: Annotated[str, typer.Argument(help="A pilot, a checkpoint file, a run's folder, a version or an alias.")],
     scene: Scenes = None,
@@ -125,6 +125,7 @@ def evaluate(
 
 
 # More than 60 lines: flags and their help.
+@app.command()
 def promote(
     version: Annotated[str, typer.Argument(help="The challenger: a version, or an alias such as latest.")],
     scene: Scenes = None,
@@ -145,13 +146,12 @@ def promote(
     Who wins flies once more from other starts, and has to win there, too. That an alias of the Navi home's registry
     moved is recorded with --no-record too.
     """
-    from navi_core.errors import RecordError
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation
     from navi_core.models import record_registry
     from navi_core.record.home import load_scenes
 
-    registry = _registry(models)
+    registry = open_registry(models)
     registry.resolve(version)
     registry.check_alias(alias)
     scenes = load_scenes(scene or HELD_OUT, resolution)
@@ -195,7 +195,6 @@ def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> N
     Raises:
         ConfigError: No subject was flown now.
     """
-    from navi_core.errors import ConfigError
     from navi_core.evaluate import top_down_map
     from navi_core.scenes.naming import own_stem
     from navi_core.world import Field, FloorMap
@@ -226,7 +225,6 @@ def eval_config(
         ConfigError: An unknown protocol, or a setting out of range.
     """
     from navi_core.config import NOISY_SENSOR, PROTOCOLS, EvalConfig, parse_config
-    from navi_core.errors import ConfigError
 
     if protocol not in PROTOCOLS:
         raise ConfigError(f"no protocol {protocol!r}; allowed: {', '.join(PROTOCOLS)}")
@@ -236,25 +234,17 @@ def eval_config(
     return parse_config(EvalConfig, settings | ({"sensor": NOISY_SENSOR.model_dump()} if noisy else {}))
 
 
-def _registry(folder: Path | None) -> Registry:
-    from navi_core.models import Registry
-    from navi_core.record import navi_home
-
-    return Registry(folder or navi_home() / "models")
-
-
 def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion:
     """Return a pilot's name, a checkpoint's path or a registered version; of a run's folder, its newest checkpoint.
 
     Raises:
         EvaluationError: None of them has that name, or the folder holds no checkpoint.
     """
-    from navi_core.errors import EvaluationError, RegistryError
     from navi_core.evaluate import named_subject
     from navi_core.pilots import PILOTS
 
     try:
-        return named_subject(subject, _registry(models))
+        return named_subject(subject, open_registry(models))
     except RegistryError as error:
         if os.path.isdir(subject):
             return _newest_checkpoint(Path(subject))
@@ -270,7 +260,6 @@ def run_name(subject: str, found: str | Path | ModelVersion) -> str | None:
 
 
 def _newest_checkpoint(run: Path) -> Path:
-    from navi_core.errors import EvaluationError
     from navi_core.learn.run.checkpoints import checkpoints_in
 
     folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run

@@ -24,9 +24,9 @@ from navi_core.errors import NaviError, printable
 
 _GROUPS = (
     "scenes", "doctor", "settings", "demos", "training.bc", "training.train", "training.apex", "evaluate", "compare",
-    "models", "runs", "export", "explore", "dashboard", "recordings", "serve", "bench",
+    "models:models_app", "models:runs_app", "models", "pages", "serve", "bench",
 )  # fmt: skip
-"""Modules of `navi_core.cli` that register commands."""
+"""Modules of `navi_core.cli` with a Typer `app`, or the name of another one behind a colon."""
 
 
 def build_app(name: str = "navi", groups: Sequence[str] = _GROUPS, *, plugins: bool = True) -> typer.Typer:
@@ -34,7 +34,7 @@ def build_app(name: str = "navi", groups: Sequence[str] = _GROUPS, *, plugins: b
 
     Args:
         name: Name shown in the help.
-        groups: Modules of `navi_core.cli`.
+        groups: As `_GROUPS`.
         plugins: Add the commands of the entry point group `navi.commands`.
     """
     app = typer.Typer(
@@ -46,7 +46,12 @@ def build_app(name: str = "navi", groups: Sequence[str] = _GROUPS, *, plugins: b
     )
     app.callback()(_root)
     for group in groups:
-        importlib.import_module(f"navi_core.cli.{group}").register(app)
+        module, _, name = group.partition(":")
+        found: typer.Typer = getattr(importlib.import_module(f"navi_core.cli.{module}"), name or "app")
+        if found.info.name:
+            app.add_typer(found)
+        else:
+            app.registered_commands += found.registered_commands
     if plugins:
         for entry in sorted(entry_points(group="navi.commands"), key=lambda e: e.name):
             entry.load()(app)
@@ -65,7 +70,11 @@ def navi_actor(arguments: Sequence[str] | None = None) -> None:
 
 def brain(arguments: Sequence[str] | None = None) -> None:
     """Run `brain`: evaluate, compare, promote, models and bc-pretrain under the source system's name."""
-    _run(build_app("brain", ("evaluate", "compare", "models", "training.bc"), plugins=False), arguments)
+    from navi_core.cli.training.bc import bc
+
+    app = build_app("brain", ("evaluate", "compare", "models:models_app"), plugins=False)
+    app.command("bc-pretrain")(bc)
+    _run(app, arguments)
 
 
 def _print_version(wanted: bool) -> None:

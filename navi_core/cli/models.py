@@ -1,12 +1,15 @@
-"""`navi models`: the registry's versions, their lineage, and moving an alias back."""
+"""`navi models`, `navi runs` and `navi export`: registered versions, folders of runs, policies for other programs."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from navi_core.errors import ConfigError
 from navi_core.terminal import console, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
@@ -16,19 +19,17 @@ Folder = Annotated[Path | None, typer.Option("--models", help="The registry; by 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `models` to the `navi` command."""
-    group = typer.Typer(help="Registered models: versions, aliases, lineage.", no_args_is_help=True)
-    group.command("list")(versions)
-    group.command("show")(show)
-    group.command("lineage")(lineage)
-    group.command("rollback")(rollback)
-    app.add_typer(group, name="models")
+app = typer.Typer()
+models_app = typer.Typer(name="models", help="Registered models: versions, aliases, lineage.", no_args_is_help=True)
+runs_app = typer.Typer(
+    name="runs", help="Folders of training runs: what they take, and removing them.", no_args_is_help=True
+)
 
 
+@models_app.command("list")
 def versions(models: Folder = None, as_json: Json = False) -> None:
     """List all versions, oldest first."""
-    entries = _registry(models).list()
+    entries = open_registry(models).list()
     if as_json:
         print_json([entry.as_dict() for entry in entries])
     elif entries:
@@ -37,13 +38,14 @@ def versions(models: Folder = None, as_json: Json = False) -> None:
         typer.echo("No models are registered yet; `navi train ppo` registers one when it ends.")
 
 
+@models_app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A version or an alias, e.g. v003 or champion.")],
     models: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Show everything that is known about a version."""
-    entry = _registry(models).resolve(name)
+    entry = open_registry(models).resolve(name)
     if as_json:
         print_json(entry.as_dict())
         return
@@ -57,13 +59,14 @@ def show(
     print_facts(entry.version, facts)
 
 
+@models_app.command()
 def lineage(
     name: Annotated[str, typer.Argument(help="A version or an alias.")],
     models: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Show the lineage of a version, back to the first."""
-    entries = _registry(models).lineage(name)
+    entries = open_registry(models).lineage(name)
     if as_json:
         print_json([entry.as_dict() for entry in entries])
         return
@@ -80,6 +83,7 @@ def lineage(
     console().print(tree)
 
 
+@models_app.command()
 def rollback(
     alias: Annotated[str, typer.Argument(help="The alias to take back, e.g. champion.")] = "champion",
     models: Folder = None,
@@ -88,7 +92,7 @@ def rollback(
     """Give an alias back to the version that held it before."""
     from navi_core.models import record_registry
 
-    registry = _registry(models)
+    registry = open_registry(models)
     entry = registry.rollback(alias)
     record_registry(registry)
     if as_json:
@@ -97,7 +101,8 @@ def rollback(
         typer.echo(f"{alias} → {entry.version} again")
 
 
-def _registry(folder: Path | None) -> Registry:
+def open_registry(folder: Path | None) -> Registry:
+    """Return the registry in a folder, by default that of the Navi home."""
     from navi_core.models import Registry
     from navi_core.record import navi_home
 
@@ -125,3 +130,119 @@ def _print_table(entries: list[ModelVersion]) -> None:
         for entry in entries
     )
     print_table("Models", headings, rows, words=6)
+
+
+Root = Annotated[Path | None, typer.Option("--runs", help="Folder of the runs; by default runs/ of the Navi home.")]
+
+
+@runs_app.command("list")
+def folders(runs: Root = None, as_json: Json = False) -> None:
+    """List the folders of runs, the largest first."""
+    from navi_core.record.run_directory import run_folders
+
+    found = run_folders(_root(runs))
+    if as_json:
+        print_json([asdict(folder) for folder in found])
+        return
+    if not found:
+        typer.echo(f"No runs in {_root(runs)}; `navi train ppo` begins one.")
+        return
+    rows = [
+        (
+            folder.name,
+            f"{folder.size / 1e6:,.1f}",
+            f"{folder.replays / 1e6:,.1f}",
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime(folder.changed)),
+            "in use" if folder.in_use else "",
+        )
+        for folder in found
+    ]
+    total = sum(folder.size for folder in found) / 1e6
+    print_table(
+        "runs", ("run", "MB", "of it replays", "last written, UTC", ""), rows,
+        caption=f"{total:,.1f} MB in all; registered versions have copies of their own, and rows stay in the warehouse",
+    )  # fmt: skip
+
+
+@runs_app.command()
+def remove(
+    names: Annotated[list[str], typer.Argument(help="Runs, as `navi runs list` calls them.", show_default=False)],
+    runs: Root = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove folders of runs: their checkpoints, replays, logs and TensorBoard files.
+
+    Registered versions stay, as do the rows in the warehouse; the same command would train from the beginning.
+    """
+    from navi_core.record.run_directory import find_run_folder, remove_run_folder
+
+    names = list(dict.fromkeys(names))
+    found = [find_run_folder(_root(runs), name) for name in names]
+    if not yes:
+        listed = ", ".join(f"{run.name} ({run.size / 1e6:,.1f} MB{', in use' if run.in_use else ''})" for run in found)
+        typer.confirm(f"Remove {listed}?", abort=True)
+    for name in names:
+        typer.echo(f"{name}: {remove_run_folder(_root(runs), name) / 1e6:,.1f} MB removed")
+
+
+def _root(runs: Path | None) -> Path:
+    from navi_core.record import navi_home
+
+    return runs if runs is not None else navi_home() / "runs"
+
+
+_SUFFIXES = {"onnx": ".onnx", "aoti": ".pt2", "safetensors": ".safetensors"}
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[str, typer.Argument(help="A checkpoint file, a registered version or an alias.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--format", help="onnx, aoti (compiled for this machine) or safetensors (weights alone).", metavar="F"
+        ),
+    ] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="File to write; by default policy with the format's suffix.")] = None,
+    rows: Annotated[int, typer.Option(min=1, max=65536, help="Observations of a call (onnx, aoti).")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of the compiled package (aoti).")] = 1,
+    models: Annotated[
+        Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Write a policy as an ONNX program, a compiled AOTInductor package, or plain weights.
+
+    Programs take obs, aux, reset, state_0… and give action, value, latent, new_state_0… (docs/guides/EXPORT.md). Each
+    flies 200 decisions beside the policy, resets included; one that strays by more than 1e-5 is deleted and the command
+    fails.
+    """
+    from navi_core.models import export_checkpoint, export_safetensors, load_policy
+    from navi_core.policy import parameter_counts, policy_macs
+
+    if kind not in _SUFFIXES:
+        raise ConfigError(f"--format {kind}; allowed: {', '.join(_SUFFIXES)}")
+    source = Path(checkpoint)
+    if not (source.suffix == ".pt" or source.is_file()):
+        source = open_registry(models).resolve(checkpoint).path
+    target = out if out is not None else Path(f"policy{_SUFFIXES[kind]}")
+    result: dict[str, object] = {"checkpoint": str(source), "format": kind}
+    if kind == "safetensors":
+        result["path"] = str(export_safetensors(source, target))
+    else:
+        path, parity = export_checkpoint(source, target, kind=kind, rows=rows, threads=threads)
+        result |= {"path": str(path), "rows": rows, "parity": vars(parity)}
+    policy, _ = load_policy(source)
+    result |= {"bytes": target.stat().st_size, "parameters": parameter_counts(policy), "macs": policy_macs(policy)}
+    if as_json:
+        print_json(result)
+        return
+    typer.echo(f"{result['path']}: {target.stat().st_size:,} bytes")
+    if "parity" in result:
+        typer.echo(
+            f"parity over {parity.steps} decisions with {parity.resets} resets: action {parity.action:.1e}, "
+            f"value {parity.value:.1e}, latent {parity.latent:.1e}, state {parity.state:.1e}"
+        )
+    counts, macs = parameter_counts(policy), policy_macs(policy)
+    for part in counts:
+        typer.echo(f"  {part:8} {counts[part]:>10,} parameters {macs[part] / 1e6:>9.2f} M multiply-accumulates")

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.errors import as_argument
+from navi_core.errors import GmdagError, NaviError, SceneError, as_argument, printable
 from navi_core.terminal import print_json, print_records, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
-    from navi_core.errors import NaviError
     from navi_core.scenes import CompileReport, Scene, SceneSource
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -27,14 +26,10 @@ UnitScale = Annotated[float, typer.Option(help="Metres per unit of the files.")]
 Inputs = Annotated[list[Path], typer.Argument(help="Mesh or .gmdag files, or folders of meshes.", show_default=False)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the `scenes` group to the `navi` command."""
-    group = typer.Typer(help="Meshes and compiled scenes.", no_args_is_help=True)
-    for command in (generate, discover, compile, inspect, qualify):
-        group.command(command.__name__)(command)
-    app.add_typer(group, name="scenes")
+app = typer.Typer(name="scenes", help="Meshes and compiled scenes.", no_args_is_help=True)
 
 
+@app.command()
 def generate(
     family: Annotated[str, typer.Argument(help="apartment, atrium, maze, rooms or scan.")],
     seeds: Annotated[str, typer.Option(help="Seeds: 3, 0-11 or 1,4,7.")] = "0",
@@ -50,6 +45,7 @@ def generate(
     _compile_all(sources, out, _compile_config(resolution), jobs, "", as_json)
 
 
+@app.command()
 def discover(
     root: Annotated[Path | None, typer.Argument(help="Folder of meshes; by default what training would use.")] = None,
     as_json: Json = False,
@@ -68,6 +64,7 @@ def discover(
     _show(rows, as_json, f"{len(rows)} scenes")
 
 
+@app.command()
 def compile(
     meshes: Inputs,
     out: Out = None,
@@ -93,6 +90,7 @@ def compile(
     _compile_all(_sources(meshes), out, config, jobs, retry, as_json)
 
 
+@app.command()
 def inspect(
     files: Annotated[list[Path], typer.Argument(help=".gmdag files, or folders of them.", show_default=False)],
     as_json: Json = False,
@@ -113,8 +111,6 @@ def inspect(
 
 def _compiled_in(path: Path) -> list[Path]:
     """Return the compiled scenes of a folder, or what is no folder itself."""
-    from navi_core.errors import GmdagError, as_argument
-
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.glob("*.gmdag") if file.is_file())
@@ -126,6 +122,7 @@ def _compiled_in(path: Path) -> list[Path]:
     return found
 
 
+@app.command()
 def qualify(
     scenes: Inputs,
     out: Out = None,
@@ -137,7 +134,6 @@ def qualify(
 ) -> None:
     """Judge where a drone could start: PASS, MARGINAL or FAIL (never used for training); meshes are compiled first."""
     from navi_core.config import SpawnConfig
-    from navi_core.errors import SceneError, printable
     from navi_core.scenes import compile_source, store_verdict
     from navi_core.world import Field, scene_verdict
 
@@ -203,7 +199,6 @@ def _sources(paths: list[Path]) -> list[SceneSource]:
 def _compile_all(
     sources: list[SceneSource], out: Path | None, config: CompileConfig, jobs: int | None, retry: str, as_json: bool
 ) -> None:
-    from navi_core.errors import SceneError, printable
     from navi_core.scenes import compile_corpus, estimate_source
     from navi_core.scenes.compiler import collected_warnings
     from navi_core.scenes.corpus.pool import default_jobs

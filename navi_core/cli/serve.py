@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli.models import open_registry
+from navi_core.errors import ConfigError
 from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
@@ -26,12 +28,10 @@ Mode = Annotated[str, typer.Option(help="step: fly when asked; stream: fly at th
 Json = Annotated[bool, typer.Option("--json", help="Print where the server listens as one JSON object.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `environment` and `serve` to the `navi` command."""
-    app.command("environment")(environment)
-    app.command("serve")(serve)
+app = typer.Typer()
 
 
+@app.command()
 def environment(
     scene: Scenes = None,
     like: Annotated[
@@ -58,7 +58,7 @@ def environment(
 
     Without --scene one generated apartment is flown. docs/WIRE.md has the messages.
     """
-    from navi_core.cli.bench.report import sizes
+    from navi_core.bench.report import sizes
     from navi_core.config import EnvConfig, EnvironmentConfig, parse_config
     from navi_core.record.home import load_scenes
     from navi_core.service.environment.server import EnvironmentServer
@@ -94,6 +94,7 @@ def environment(
 
 
 # More than 60 lines: flags and their help.
+@app.command()
 def serve(
     model: Annotated[
         str, typer.Argument(help="A .pt checkpoint, a .onnx or .pt2 program, a version or alias of the registry.")
@@ -146,14 +147,11 @@ def serve(
     import torch
 
     from navi_core.config import ActorConfig, ContinuousTrainingConfig, parse_config
-    from navi_core.errors import ConfigError
-    from navi_core.models import Registry
     from navi_core.presets import parse_sections
-    from navi_core.record import navi_home
     from navi_core.service.actor.build import running_actor
 
     torch.set_num_threads(threads)
-    registry = Registry(models if models is not None else navi_home() / "models")
+    registry = open_registry(models)
     if follow is None and model in registry.aliases():
         follow = model
     settings: dict[str, Any] = {"mode": mode, "publish": pub, "step_endpoint": step_endpoint, "runtime": runtime}
@@ -185,8 +183,6 @@ def serve(
 
 def _position(text: str) -> tuple[float, ...]:
     """Return the three numbers of X,Y,Z."""
-    from navi_core.errors import ConfigError
-
     try:
         x, y, z = (float(part) for part in text.split(","))
     except ValueError:

@@ -35,11 +35,10 @@ def add_settings(name: str, load: Callable[[], type[Config]]) -> None:
     _CLASSES[name] = load
 
 
-def register(app: typer.Typer) -> None:
-    """Add `settings` to the `navi` command."""
-    app.command("settings")(settings)
+app = typer.Typer()
 
 
+@app.command()
 def settings(
     what: Annotated[
         str | None,

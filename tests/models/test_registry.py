@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from navi_core.cli import models as models_cli
+from navi_core.cli.main import build_app
 from navi_core.config import RewardConfig, ShaperConfig
 from navi_core.config.world import GoalConfig
 from navi_core.errors import CheckpointError, RegistryError
@@ -168,8 +167,7 @@ def test_concurrent_registrations_lose_nothing(registry, make_checkpoint):
 
 
 def test_the_command_reads_and_rolls_back(registry, make_checkpoint):
-    app = typer.Typer()
-    models_cli.register(app)
+    app = build_app(groups=("models:models_app",), plugins=False)
     folder = ["--models", str(registry.path)]
 
     def run(*arguments):

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from navi_core.cli import doctor, scenes
+from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError, GmdagError, MeshError, SceneError
 from navi_core.record.home import scene_loaders
 from navi_core.scenes import load_gmdag, parse_seeds, read_manifest
@@ -21,9 +20,7 @@ from tests.scenes.mesh_files import room
 @pytest.fixture
 def navi():
     """Runs a command and returns its result; errors are left to be looked at."""
-    app = typer.Typer()
-    scenes.register(app)
-    doctor.register(app)
+    app = build_app(groups=("scenes", "doctor"), plugins=False)
     return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 

@@ -177,8 +177,8 @@ def names() -> dict[str, Any]:
     sources = "".join(
         file.read_text() for room in ("navi_core", "navi_pipeline") for file in sorted((ROOT / room).rglob("*.py"))
     )
-    raised = (getattr(errors, name) for name in errors.__all__)
-    codes = {each.__name__: each.exit_code for each in raised if isinstance(each, type)}
+    raised = (each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.NaviError))
+    codes = {each.__name__: each.exit_code for each in raised}
     return {
         "console_scripts": sorted(project["scripts"]),
         "entry_points": {group: sorted(entries) for group, entries in project["entry-points"].items()},

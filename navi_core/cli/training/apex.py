@@ -14,6 +14,7 @@ from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_fl
 from navi_core.cli.training.scenes import compiled_scenes
 from navi_core.cli.training.train import log_on_stderr, show_training, training_record
 from navi_core.cli.training.versions import enter_version, initial_weights
+from navi_core.errors import ConfigError
 from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
@@ -33,12 +34,10 @@ _RATES = {
 """Metric and what it is called."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add `learner` and `actor` to the `navi` command."""
-    app.command("learner")(learner)
-    app.command("actor")(actor)
+app = typer.Typer()
 
 
+@app.command("learner")
 @expand_flags
 def learner(
     flags: TrainFlags,
@@ -59,8 +58,6 @@ def learner(
 
     Resumes where the same command stopped. With distributed.learners above 1 it starts itself again under torchrun.
     """
-    from navi_core.errors import ConfigError
-
     resolved = flags.resolve("dqn")
     if in_process and (address is not None or processes is not None):
         raise ConfigError("--in-process takes neither --address nor --processes; leave them out")
@@ -86,6 +83,7 @@ def learner(
         print_facts("throughput of the last second, and what happened", facts)
 
 
+@app.command()
 def actor(
     shard: Annotated[int, typer.Option(min=0, help="Shard of the replay that its rollouts go to.")],
     address: Annotated[str, typer.Option(help="Ray of the run, host:port; auto finds one on this machine.")] = "auto",

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from navi_core.demos import Dataset
 
 
-def register(app: typer.Typer) -> None:
-    """Add `bc` to the `navi` command, `bc-pretrain` to `brain`."""
-    app.command("bc-pretrain" if app.info.name == "brain" else "bc")(bc)
+app = typer.Typer()
 
 
+@app.command()
 def bc(
     demos: Annotated[list[Path], typer.Option("--demos", help="Dataset folder; may be repeated.", metavar="DIR")],
     preset: Preset = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from navi_core.errors import NaviError
+from navi_core.errors import GmdagError, MeshError, NaviError, SceneError
 from navi_core.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
     """
     import logging
 
-    from navi_core.errors import GmdagError, MeshError, SceneError
     from navi_core.record import navi_home
     from navi_core.scenes import compile_corpus, compile_source, discover
 
@@ -93,7 +92,6 @@ def _verdict(scene: Scene, config: TrainConfig) -> tuple[str, str]:
 
 
 def _none_left(unread: list[str], rejected: list[str]) -> NaviError:
-    from navi_core.errors import SceneError
 
     reasons = {"cannot be read": unread, "verdict FAIL": rejected}
     why = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)

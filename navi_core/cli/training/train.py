@@ -15,20 +15,13 @@ from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_fl
 from navi_core.cli.training.scenes import training_scenes
 from navi_core.cli.training.versions import enter_version, fitting_latest, initial_weights, reward_of
 from navi_core.cli.training.watchable import AUTO, OFF, Publish, watchable
+from navi_core.errors import ConfigError
 from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.learn import TrainResult
     from navi_core.scenes import Scene
-
-
-def register(app: typer.Typer) -> None:
-    """Add `train` with its learners to the `navi` command."""
-    group = typer.Typer(cls=_Learners, help="Train a policy; one command per learner.", no_args_is_help=True)
-    for algorithm, title in _LEARNERS.items():
-        group.command(algorithm)(learner_command(algorithm, title))
-    app.add_typer(group, name="train")
 
 
 _LEARNERS = {
@@ -52,7 +45,6 @@ class _Learners(TyperGroup):
             self._add_own()
         if cmd_name not in self.commands:
             from navi_core.config.registry import PLUGINS_VARIABLE
-            from navi_core.errors import ConfigError
 
             raise ConfigError(
                 f"no learner {cmd_name!r} to train by; allowed: {', '.join(self.commands)}; a user-defined one is "
@@ -108,6 +100,11 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
     NAVI_* variables, flags, --set. Started by torchrun, several processes share the rows.
     """
     return expand_flags(command)
+
+
+app = typer.Typer(name="train", cls=_Learners, help="Train a policy; one command per learner.", no_args_is_help=True)
+for _algorithm, _title in _LEARNERS.items():
+    app.command(_algorithm)(learner_command(_algorithm, _title))
 
 
 def with_pairs_hash(config: TrainConfig) -> TrainConfig:

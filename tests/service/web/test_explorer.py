@@ -354,7 +354,7 @@ def test_a_scene_may_be_called_anything_and_its_flights_stay_in_the_folder(apart
 
 def test_the_command_flies_a_compiled_file_and_records(apartments, tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr("navi_core.cli.explore.open_page", lambda show, *address: shown.append(show))
+    monkeypatch.setattr("navi_core.cli.pages.open_page", lambda show, *address: shown.append(show))
     path = apartments[0].save(tmp_path / "flat.gmdag")
     command = ["explore", "--gmdag-file", str(path), "--record", str(tmp_path / "flights"), "--azimuth-bins", "16",
                "--elevation-bins", "8"]  # fmt: skip
@@ -370,7 +370,7 @@ def test_the_command_flies_a_compiled_file_and_records(apartments, tmp_path, mon
 
 def test_the_command_walks_through_a_folder_of_meshes(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr("navi_core.cli.explore.open_page", lambda show, *address: shown.append(show))
+    monkeypatch.setattr("navi_core.cli.pages.open_page", lambda show, *address: shown.append(show))
     corners = box_triangles((0, 0, 0), (6, 3, 5)).reshape(-1, 3)
     lines = [f"v {x} {y} {z}" for x, y, z in corners] + [f"f {i} {i + 1} {i + 2}" for i in range(1, len(corners), 3)]
     (tmp_path / "scans").mkdir()

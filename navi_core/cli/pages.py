@@ -1,4 +1,4 @@
-"""`navi record` and `navi replay`: keep what publishers send, and look at it again."""
+"""Pages in the browser: `navi explore`, `navi demos record`, `navi dashboard`, `navi record` and `navi replay`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,143 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.page import Browser, Host, Port, open_page
-from navi_core.errors import as_argument
+from navi_core.errors import RecordError, as_argument
 from navi_core.terminal import print_facts, print_json, print_records, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.service.recordings import RecordedEpisode, Recording
+    from navi_core.service.web.app import Show
+
+app = typer.Typer()
+Host = Annotated[str, typer.Option(help="Address to serve at; others than 127.0.0.1 let other machines in.")]
+Port = Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)]
+Browser = Annotated[bool, typer.Option("--browser", help="Also open the page in the browser of this machine.")]
+
+
+def open_page(show: Show, host: str, port: int, browser: bool) -> None:
+    """Serve a page until interrupted, and print its address.
+
+    Raises:
+        ServiceError: The port is taken, or there is no such address.
+    """
+    import torch
+
+    from navi_core.service.web import listen, serve_page
+
+    # One drone: waiting for a second thread costs more than it brings.
+    torch.set_num_threads(1)
+
+    def ready(address: str) -> None:
+        typer.echo(f"{address} (Ctrl-C ends it)")
+        if host not in ("127.0.0.1", "localhost", "::1"):
+            typer.echo(f"warning: everybody who reaches {host} sees this page and may use it", err=True)
+        if browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    serve_page(show, listen(host, port), host, ready)
+
+
+Scenes = Annotated[
+    list[str] | None,
+    typer.Argument(help="A .gmdag or mesh file, a folder, or family:seeds as in apartment:0-3.", metavar="SCENE"),
+]
+Files = Annotated[
+    list[Path] | None, typer.Option("--gmdag-file", help="A compiled scene; may be repeated.", metavar="FILE")
+]
+Seed = Annotated[int, typer.Option(help="Seed of the starts.")]
+Azimuth = Annotated[int, typer.Option(help="Azimuth bins of the observations.")]
+Elevation = Annotated[int, typer.Option(help="Elevation bins of the observations.")]
+Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
+
+
+@app.command()
+def explore(
+    scene: Scenes = None,
+    gmdag_file: Files = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Dataset folder that flights are saved to.", metavar="DIR")
+    ] = None,
+    seed: Seed = 0,
+    azimuth_bins: Azimuth = 64,
+    elevation_bins: Elevation = 16,
+    resolution: Resolution = 512,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    browser: Browser = False,
+) -> None:
+    """Fly through scenes in the browser with keyboard, gamepad or touch; see what the drone sees.
+
+    Several scenes are walked through one by one. With --record, flights become demonstrations for `navi bc`.
+    """
+    from navi_core.config import ExplorerConfig, parse_config
+    from navi_core.record.home import scene_loaders
+    from navi_core.service.explorer import ExplorerSession, SceneChoice
+    from navi_core.service.web.explore import ExploreShow
+
+    names = [*(scene or ()), *map(str, gmdag_file or ())] or ["apartment:0"]
+    config = parse_config(
+        ExplorerConfig, {"seed": seed, "azimuth_bins": azimuth_bins, "elevation_bins": elevation_bins}
+    )
+    choices = [SceneChoice(name, load) for name, load in scene_loaders(names, resolution)]
+    session = ExplorerSession(choices, config, record)
+    for path in session.recovered:
+        typer.echo(f"{path}: a flight that an explorer was recording when it was killed")
+    open_page(ExploreShow(session), host, port, browser)
+    if record is not None and session.saved:
+        clone = f"navi bc --demos {as_argument(record)}"
+        typer.echo(f"{len(session.saved)} flights saved in {record}; clone them: {clone}")
+
+
+def record_by_hand(
+    out: Annotated[Path, typer.Option(help="Dataset folder; given again, it goes on.")],
+    scene: Scenes = None,
+    gmdag_file: Files = None,
+    seed: Seed = 0,
+    azimuth_bins: Azimuth = 64,
+    elevation_bins: Elevation = 16,
+    resolution: Resolution = 512,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    browser: Browser = False,
+) -> None:
+    """Record demonstrations flown by hand in the browser; the same as `navi explore SCENE --record DIR`."""
+    explore(scene, gmdag_file, out, seed, azimuth_bins, elevation_bins, resolution, host, port, browser)
+
+
+@app.command()
+def dashboard(
+    sub: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sub",
+            help="A publisher, as tcp://127.0.0.1:5559; may be repeated. By default the trainings that run on this "
+            "machine, and the service's own ports.",
+            metavar="ENDPOINT",
+        ),
+    ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", help="Pages of a server, as http://127.0.0.1:9100; may be repeated.", metavar="URL"),
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8764,
+    browser: Browser = False,
+) -> None:
+    """Watch a training or a service in the browser, live; with no page open, nothing is published.
+
+    It may be started before what it watches, and follows it through restarts.
+    """
+    from navi_core.service.web.live import LiveShow
+
+    open_page(LiveShow(sub or (), status or ()), host, port, browser)
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `record` and `replay` to the `navi` command."""
-    app.command("record")(record)
-    app.command("replay")(replay)
-
-
+@app.command()
 def record(
     out: Annotated[Path, typer.Option(help="The file; given again, it is gone on with.")],
     sub: Annotated[
@@ -71,6 +192,7 @@ def record(
         typer.echo(f"look at it: navi replay {as_argument(out)}")
 
 
+@app.command()
 def replay(
     file: Annotated[Path, typer.Argument(help="A recording.")],
     rrd: Annotated[
@@ -104,7 +226,6 @@ def replay(
 
 
 def _episodes(recording: Recording, rrd: Path | None, wanted: int | None, as_json: bool) -> None:
-    from navi_core.errors import RecordError
     from navi_core.record.rerun import write_rrd
     from navi_core.service.recordings import list_episodes, trace_episode
 
