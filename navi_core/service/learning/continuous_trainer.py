@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from navi_core.policy import NavigationPolicy
 from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.admission import Admission, ServingVersion
 from navi_core.service.learning.experience import Sample, judged_rewards
+from navi_core.service.learning.experience_record import ServiceRecord
 from navi_core.service.learning.policy_update import PolicyUpdate
 from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer
 from navi_core.service.learning.shadow import ShadowResult
@@ -23,16 +24,6 @@ from navi_core.service.learning.training_metrics import TrainingMetrics
 from navi_core.service.timed_lock import TimedLock
 
 _LOG = logging.getLogger("navi.service")
-
-
-class VersionRecord(Protocol):
-    """Record of versions."""
-
-    def version(self, number: int, fate: str, **numbers: float) -> None:
-        """Record the fate of a version: trained, admitted, held or rolled_back."""
-
-    def flush(self) -> None:
-        """Make the record durable."""
 
 
 class ContinuousTrainer:
@@ -71,7 +62,7 @@ class ContinuousTrainer:
         *,
         scale: tuple[float, float] = (0.0, 1.0),
         shadow: Callable[[NavigationPolicy, NavigationPolicy], ShadowResult] | None = None,
-        record: VersionRecord | None = None,
+        record: ServiceRecord | None = None,
         save: Callable[[ServingVersion], None] | None = None,
     ) -> None:
         self.config = c = config or ContinuousTrainingConfig()
@@ -144,12 +135,7 @@ class ContinuousTrainer:
             self._generation += 1
             self._adopted = (policy, scale)
             self.model_version += 1
-            gone = self.admission.replace(self.model_version, frozen)
-        del gone  # freed without a lock
-
-    def observe_reward(self, version: int, reward: float, drone: int, ends: bool) -> None:
-        """Add the live reward of a version's decision, and whether its episode ended with it."""
-        self.admission.observe(version, reward, drone, ends)
+            _freed_without_lock = self.admission.replace(self.model_version, frozen)
 
     def train_once(self) -> bool:
         """Make one update if there are enough experiences; return whether one was made."""
@@ -177,41 +163,39 @@ class ContinuousTrainer:
         # Only `adopt` changes the number meanwhile, and then this update is dropped.
         due = (self.model_version + 1) % self._every == 0
         candidate = _frozen(self._update.policy) if due else None
-        gone = None
         with self.lock.held():
             if generation != self._generation:
                 _LOG.info("an update of weights that were replaced meanwhile is dropped")
                 return False
             self.model_version += 1
             version, serving = self.model_version, self.serving
-            if candidate is not None and self._shadow is None:
-                gone = self.admission.admit(version, candidate)
-        del gone  # freed without a lock
         self.metrics.record(loss=loss, samples=len(used), seconds=seconds, agreed=judged.agreed, judged=judged.judged)
-        numbers = {"loss": loss, "samples": float(len(used))}
-        fate = "trained" if candidate is None else "admitted"
+        numbers, passed = {"loss": loss, "samples": float(len(used))}, True
         if candidate is not None and self._shadow is not None:
             result = self._shadow(candidate, serving.policy)
-            numbers["shadow_difference"] = result.difference
-            if not (result.passed and self._admit(version, candidate, generation)):
-                fate = "held"
+            numbers["shadow_difference"], passed = result.difference, result.passed
+            if not passed:
                 _LOG.info("version %d is held back: %+.4f reward a decision", version, result.difference)
+        if candidate is None:
+            fate = "trained"
+        else:
+            fate = "admitted" if passed and self._admit(version, candidate, generation) else "held"
         self._record_fate(version, fate, **numbers)
         return True
 
     def status(self) -> dict[str, Any]:
         """Return the status as plain data: `training` and `buffer`."""
+        stats = self.buffer.get_stats()
+        buffer = {name: stats[name] for name in ("capacity", "utilization", "pending_count", "completed_count")}
         training = self.metrics.snapshot(is_running=self.is_running, model_version=self.model_version)
-        return TrainingMetrics.status(training, self.buffer.get_stats())
+        return {"training": training, "buffer": {"size": stats["buffer_size"]} | buffer}
 
     def _admit(self, version: int, candidate: NavigationPolicy, generation: int) -> bool:
-        """Let a version serve; return false where other weights were adopted during its shadow evaluation."""
+        """Let a version serve; return false where other weights were adopted meanwhile."""
         with self.lock.held():
-            if generation != self._generation:
-                return False
-            gone = self.admission.admit(version, candidate)
-        del gone  # freed without a lock
-        return True
+            is_current = generation == self._generation
+            _freed_without_lock = self.admission.admit(version, candidate) if is_current else None
+        return is_current
 
     def _check_live_reward(self) -> None:
         """Roll back where the version in service earns less; only with shadow evaluation."""
@@ -240,9 +224,9 @@ class ContinuousTrainer:
                     self._record.flush()
                 if self._save is not None:
                     self._save(self.serving)
-            except Exception as error:
+            except Exception:
                 # The drones fly on, and the next batch may be sound.
-                self.metrics.error(str(error))
+                self.metrics.error()
                 _LOG.exception("an update of continuous training failed; it goes on")
             self.cpu_seconds += time.thread_time() - cpu
             took = time.monotonic() - start

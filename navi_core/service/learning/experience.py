@@ -130,66 +130,60 @@ def training_reward(
 
 
 class Trajectory:
-    """Latents, rewards and values of up to `length` decisions in a row.
+    """Inputs, rewards and values of up to `length` decisions in a row.
 
     Args:
         length: Capacity in decisions.
         width: D.
+        aux_width: A.
         state: Recurrent state before the first, without a batch axis; None where an episode begins.
 
     Attributes:
         count: Decisions so far.
         ended: The episode ended with the last.
         terminated: It ended because the task was done.
+        entries: Decisions that the buffer holds as completed.
     """
 
-    __slots__ = ("_aux", "_aux_width", "_latent", "count", "ended", "reward", "state", "terminated", "value")
-
-    def __init__(self, length: int, width: int, state: State | None) -> None:
+    def __init__(self, length: int, width: int, aux_width: int, state: State | None) -> None:
         self.state = None if state is None else tuple(part.to(torch.float16) for part in state)
-        self._latent = np.empty((min(length, 16), width), np.float32)
-        self._aux: np.ndarray | None = None
-        self._aux_width = 3
+        self._width = width
+        # (T, D + A) latent and auxiliary input of each decision; grows with them.
+        self._inputs = np.empty((min(length, 16), width + aux_width), np.float32)
         self.reward = np.full(length, np.nan, np.float32)
         self.value = np.zeros(length, np.float32)
-        self.count = 0
+        self.count = self.entries = self._counted = 0
         self.ended = self.terminated = False
 
     @property
     def nbytes(self) -> int:
         """Memory of the arrays [bytes]."""
-        aux = 0 if self._aux is None else self._aux.nbytes
-        state = 0 if self.state is None else sum(part.nbytes for part in self.state)
-        return self._latent.nbytes + aux + state + self.reward.nbytes + self.value.nbytes
+        state = sum(part.nbytes for part in self.state or ())
+        return state + self._inputs.nbytes + self.reward.nbytes + self.value.nbytes
 
     @property
     def full(self) -> bool:
         """Whether the capacity is reached."""
         return self.count == len(self.reward)
 
+    def grown(self) -> int:
+        """Return by how many bytes the trajectory grew since the last call; without entries it counts nothing."""
+        before, self._counted = self._counted, self.nbytes if self.entries else 0
+        return self._counted - before
+
     def append(self, latent: Tensor, aux: Tensor, value: float) -> int:
         """Add a decision and return its number."""
-        number = self.count
-        if number == len(self._latent):
-            grown = np.empty((min(2 * number, len(self.reward)), self._latent.shape[1]), np.float32)
-            grown[:number] = self._latent
-            self._latent = grown
-        self._latent[number] = latent.numpy()
-        self._aux_width = len(aux)
-        if self._aux is not None or bool(aux.any()):
-            if self._aux is None:
-                self._aux = np.zeros((len(self.reward), len(aux)), np.float32)
-            self._aux[number] = aux.numpy()
-        self.value[number] = value
+        if self.count == len(self._inputs):
+            self._inputs = np.concatenate((self._inputs, np.empty_like(self._inputs)))
+        self._inputs[self.count] = np.concatenate((latent.numpy(), aux.numpy()))
+        self.value[self.count] = value
         self.count += 1
-        return number
+        return self.count - 1
 
     def inputs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return copies of the latents (T, D) and auxiliary inputs (T, A) of decisions start to stop − 1."""
-        latent = torch.from_numpy(self._latent[start:stop].copy())
-        if self._aux is None:
-            return latent, torch.zeros(len(latent), self._aux_width)
-        return latent, torch.from_numpy(self._aux[start:stop].copy())
+        both = torch.from_numpy(self._inputs[start : min(stop, self.count)].copy())
+        return both[:, : self._width], both[:, self._width :]
 
     def start_state(self, zero: State) -> State:
         """Return the state before the first decision; `zero` (without a batch axis) where an episode begins."""

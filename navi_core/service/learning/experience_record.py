@@ -26,6 +26,12 @@ from navi_core.record import MetricLog, outbox_path, row_context
 from navi_core.record.journal import FrameFormat, Journal, JournalWriter
 from navi_core.service.learning.experience import Experience
 
+_LOG = logging.getLogger("navi.service")
+
+_FLUSH_SECONDS, _MAX_FLUSH_SECONDS = 5.0, 300.0
+_ROWS_PER_FLUSH = 20_000
+_MAX_WAITING = 200_000
+"""Rows that wait for a full disk; about 600 MB."""
 Row = dict[str, object]
 
 _FORMAT = FrameFormat(b"NAVIEXP1")
@@ -165,14 +171,6 @@ def _unpacked(data: bytes) -> Row:
     return row
 
 
-_LOG = logging.getLogger("navi.service")
-
-_FLUSH_SECONDS, _MAX_FLUSH_SECONDS = 5.0, 300.0
-_ROWS_PER_FLUSH = 20_000
-_MAX_WAITING = 200_000
-"""Rows that wait for a full disk; about 600 MB."""
-
-
 class ServiceRecord:
     """Writes rows of `service_experiences` and `service_versions`.
 
@@ -211,16 +209,28 @@ class ServiceRecord:
         if self._share < 1.0 and self._draw.random() >= self._share:
             return
         x, y, z = experience.position.tolist()
-        values: dict[str, Any] = {"number": self._number, "session_id": experience.session_id}
-        values |= {"model_version": experience.model_version, "x": x, "y": y, "z": z, "yaw": experience.yaw}
-        values |= {"action": experience.action.tolist(), "log_prob": experience.log_prob, "value": experience.value}
-        values |= {"gate_send": experience.gate_send, "expected_reward": experience.expected_reward}
-        values |= {"components": dict(experience.components), "actual_reward": experience.actual_reward}
-        values |= {"effective_reward": experience.effective_reward, "step": self._number}
+        row = {
+            "number": self._number,
+            "session_id": experience.session_id,
+            "model_version": experience.model_version,
+            "x": x,
+            "y": y,
+            "z": z,
+            "yaw": experience.yaw,
+            "action": experience.action.tolist(),
+            "log_prob": experience.log_prob,
+            "value": experience.value,
+            "gate_send": experience.gate_send,
+            "expected_reward": experience.expected_reward,
+            "components": dict(experience.components),
+            "actual_reward": experience.actual_reward,
+            "effective_reward": experience.effective_reward,
+            "step": self._number,
+        }
         # In this order: a row that a new journal misses is among the completed ones already.
         self.lost += len(self._completed) == _MAX_WAITING
-        self._completed.append(values)
-        self._journal.append(values)
+        self._completed.append(row)
+        self._journal.append(row)
 
     def version(self, number: int, fate: str, **numbers: float) -> None:
         """Record the fate of a version: trained, admitted, held or rolled_back."""

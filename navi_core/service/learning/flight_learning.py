@@ -210,7 +210,7 @@ class FlightLearning:
             self.record.experience(experience)
         if math.isfinite(result.reward):
             # The return of a version includes decisions that the gate held back.
-            self.trainer.observe_reward(experience.model_version, result.reward, result.env_id, ends)
+            self.trainer.admission.observe(experience.model_version, result.reward, result.env_id, ends)
 
     def forget(self, env_id: int) -> None:
         """Drop the pending experience and the episode of a drone whose session ended."""

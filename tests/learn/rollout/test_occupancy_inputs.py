@@ -176,12 +176,12 @@ def test_a_shadow_flight_gives_both_policies_occupancy_inputs(flown, apartments)
 
 
 def test_a_trajectory_keeps_occupancy_features():
-    trajectory = Trajectory(4, 8, None)
+    trajectory = Trajectory(4, 8, AUX + OCCUPANCY_INPUTS, None)
     reported = torch.rand(2, AUX + OCCUPANCY_INPUTS)
     for aux in reported:
         trajectory.append(torch.rand(8), aux, 0.0)
     torch.testing.assert_close(trajectory.inputs(0, 2)[1], reported)
-    silent = Trajectory(4, 8, None)
+    silent = Trajectory(4, 8, AUX + OCCUPANCY_INPUTS, None)
     silent.append(torch.rand(8), torch.zeros_like(reported[0]), 0.0)
     assert silent.inputs(0, 1)[1].shape == (1, AUX + OCCUPANCY_INPUTS)
 

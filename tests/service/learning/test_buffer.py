@@ -149,13 +149,9 @@ def watched(kept: ExperienceReplayBuffer) -> list[bool]:
         with kept.lock.held(0.0) as free:
             freed.append(free)
 
-    alive = [part for parts in kept._observations if parts for part in parts]
-    for trajectory in {
-        id(trajectory): trajectory for trajectory in [*kept._open.values(), *filter(None, kept._trajectory_of)]
-    }.values():
-        alive.append(trajectory.reward)
-    for _, _, parts, _ in kept._pending.values():
-        alive += parts or []
+    alive = [part for entry in [*kept._completed, *kept._pending.values()] for part in entry.observation]
+    trajectories = [*kept._open.values(), *(entry.trajectory for entry in kept._completed)]
+    alive += {id(trajectory): trajectory.reward for trajectory in trajectories}.values()
     for array in alive:
         weakref.finalize(array, went)
     return freed

@@ -93,11 +93,11 @@ def test_falling_live_reward_rolls_back() -> None:
     )
     first = live.serving
     for i in range(40):
-        live.observe_reward(0, 1.0 + 0.1 * (i % 3), 0, True)
+        live.admission.observe(0, 1.0 + 0.1 * (i % 3), 0, True)
     live.train_once()
     assert live.serving.version == 1
     for i in range(40):
-        live.observe_reward(1, 0.2 + 0.1 * (i % 3), 0, True)
+        live.admission.observe(1, 0.2 + 0.1 * (i % 3), 0, True)
     live._check_live_reward()
     assert live.serving is first and not live.admission._returns.latest
     weights = zip(first.policy.parameters(), live._update.policy.parameters())
@@ -129,11 +129,11 @@ def test_rollback_records_both_versions_and_the_live_reward() -> None:
         record=kept,
     )
     for i in range(40):
-        live.observe_reward(0, 1.0 + 0.1 * (i % 3), 0, True)
+        live.admission.observe(0, 1.0 + 0.1 * (i % 3), 0, True)
     for _ in range(3):
         live.train_once()
     for i in range(40):
-        live.observe_reward(2, 0.2 + 0.1 * (i % 3), 0, True)
+        live.admission.observe(2, 0.2 + 0.1 * (i % 3), 0, True)
     live.train_once()
     fates = [(number, fate) for number, fate, _ in kept]
     assert fates[:4] == [(1, "trained"), (2, "admitted"), (3, "trained"), (2, "rolled_back")]
@@ -146,7 +146,7 @@ def test_an_episode_that_never_ends_keeps_as_little_after_a_thousand_versions(sh
     live = trainer(config(shadow_evaluation=shadow), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0)))
     admission, policy = live.admission, build_policy(TINY)
     for version in range(1000):
-        live.observe_reward(version, 0.1, 0, False)
+        live.admission.observe(version, 0.1, 0, False)
         admission.admit(version + 1, policy)
     assert len(admission._current) == len(admission._unfinished) == 1 and len(admission._returns) == 0
     assert admission.lock.holders == 2000
@@ -157,12 +157,12 @@ def test_live_reward_is_known_without_shadow_evaluation() -> None:
     live = trainer(config(shadow_evaluation="off"))
     live.admission.begin_partial(7)
     for end in (False, True):
-        live.observe_reward(0, 90.0, 7, end)  # the rest of an episode is none
+        live.admission.observe(0, 90.0, 7, end)  # the rest of an episode is none
     assert np.isnan(live.admission.live_mean())
     for drone in range(5):
-        live.observe_reward(drone, 0.2, drone, False)
+        live.admission.observe(drone, 0.2, drone, False)
         live.admission.admit(drone + 1, live.serving.policy)
-        live.observe_reward(drone + 1, 0.4, drone, True)
+        live.admission.observe(drone + 1, 0.4, drone, True)
         assert live.admission.live_mean() == pytest.approx(0.3)
 
 
@@ -171,10 +171,10 @@ def test_a_promotion_is_not_undone_by_a_rollback() -> None:
         config(shadow_evaluation=1, rollback_window=40), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0))
     )
     for i in range(40):
-        live.observe_reward(0, 1.0 + 0.1 * (i % 3), 0, True)
+        live.admission.observe(0, 1.0 + 0.1 * (i % 3), 0, True)
     live.adopt(build_policy(TINY.model_copy(update={"core": "mamba2"})))
     for i in range(40):
-        live.observe_reward(1, 0.2 + 0.1 * (i % 3), 0, True)
+        live.admission.observe(1, 0.2 + 0.1 * (i % 3), 0, True)
     live.train_once()
     assert live.serving.version == 1 and live.serving.policy.config.core == "mamba2"
     assert live.admission.live_mean() == pytest.approx(0.3, abs=0.05)
@@ -189,7 +189,7 @@ def test_rollback_to_a_champion_learns_in_its_critics_units(caplog) -> None:
     live.buffer = flown(champion, live.config)
     for version, reward in ((1, 1.0), (2, 0.2)):
         for i in range(40):
-            live.observe_reward(version, reward + 0.1 * (i % 3), 0, True)
+            live.admission.observe(version, reward + 0.1 * (i % 3), 0, True)
         live.train_once()
     assert "version 1 serves again" in caplog.text and live.serving.version == 3
     assert live._update.scale == (3.0, 2.0)

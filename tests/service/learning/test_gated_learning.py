@@ -66,7 +66,7 @@ def test_proposed_actions_are_learned_after_flown_ones(learning_of) -> None:  # 
 def test_lost_answer_completes_no_other_decision(learning_of) -> None:  # noqa: F811
     learning = learning_of()
     drone, seen = Drone(learning), []
-    learning.trainer.observe_reward = lambda version, reward, drone, ends: seen.append(reward)
+    learning.trainer.admission.observe = lambda version, reward, drone, ends: seen.append(reward)
     drone.decide(choice_of(*SENT))  # its answer is lost
     drone.decide(choice_of(*HOVERS))
     drone.came(7.0)
