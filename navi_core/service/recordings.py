@@ -172,18 +172,21 @@ def record_session(
         raise ConfigError(f"cannot record for {seconds} s; give more than 0, or nothing to record until stopped")
     limits, began = limits or WireConfig(), time.monotonic()
     selectors = [DroneSelector(endpoint, limits) for endpoint in endpoints] if drone is not None else []
-    pending = list(selectors)
+    for selector in selectors:
+        selector.select(drone or 0)
     subscriber = Subscriber(endpoints, (OBSERVATIONS, *TELEMETRY), limits)
     done = Recorded()
     try:
         with RecordingWriter(path) as writer:
             done.cut = writer.cut
             while (seconds is None or done.seconds < seconds) and not (stop is not None and stop()):
-                pending = [one for one in pending if drone is not None and not one.select(drone)]
                 for selector in selectors:
                     selector.keep()
-                subscriber.socket.poll(100)
-                _record_waiting(subscriber, writer, limits, done)
+                subscriber.socket.raw.poll(100)
+                for (topic, payload), _ in subscriber.arrived():
+                    writer.record(topic, payload, time.time())
+                    done.messages[topic.decode()] += 1
+                done.refused = subscriber.refused
                 done.seconds = time.monotonic() - began
                 if progress is not None:
                     progress(done)
@@ -192,24 +195,6 @@ def record_session(
         for selector in selectors:
             selector.close()
     return done
-
-
-def _record_waiting(subscriber: Subscriber, writer: RecordingWriter, limits: WireConfig, done: Recorded) -> None:
-    """Record the messages that have arrived, a queue's length at most."""
-    import zmq
-
-    for _ in range(limits.queue_length):
-        try:
-            frames = subscriber.socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return
-        try:
-            decode(frames, limits)
-        except WireError:
-            done.refused += 1
-            continue
-        writer.record(frames[0], frames[1], time.time())
-        done.messages[frames[0].decode()] += 1
 
 
 MOST_FRAMES = 100_000

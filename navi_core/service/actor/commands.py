@@ -19,7 +19,7 @@ from navi_core.service.policies.served_model import ServedModel
 from navi_core.service.policies.sessions import Session, draw_keys
 from navi_core.service.server import ServiceMetrics
 from navi_core.service.wire import BatchStepRequest, Fault, Message, decode, encode
-from navi_core.service.wire.sockets import connect, open_socket, readable
+from navi_core.service.wire.sockets import Socket
 
 _LOG = logging.getLogger("navi.service")
 
@@ -150,23 +150,15 @@ class StepClient:
     """
 
     def __init__(self, endpoint: str, limits: WireConfig, metrics: ServiceMetrics) -> None:
-        import zmq
-
         self._limits, self._metrics = limits, metrics
         self._single_until = self._warned = 0.0
-        self.socket = open_socket(zmq.DEALER, limits)
         # Requests to an environment that is gone must not wait for the next one at its address.
-        self.socket.setsockopt(zmq.IMMEDIATE, 1)
-        connect(self.socket, endpoint, "environment to step")
+        self.socket = Socket("DEALER", limits, "environment to step", IMMEDIATE=1)
+        self.socket.connect(endpoint)
 
     def answers(self) -> Iterator[Message]:
         """Yield the answers that have arrived, a queue's length at most."""
-        import zmq
-
-        for _ in range(self._limits.queue_length):
-            if not readable(self.socket):
-                return
-            frames = self.socket.recv_multipart(zmq.NOBLOCK)
+        for frames in self.socket.arrived(self._limits.queue_length):
             try:
                 message = decode(frames[1:] if frames[:1] == [b""] else frames, self._limits)
             except WireError as error:
@@ -177,13 +169,9 @@ class StepClient:
 
     def send(self, group: list[Session]) -> None:
         """Send the pending requests of some drones as one batch."""
-        import zmq
-
         actions = [session.request for session in group if session.request is not None]
         request = BatchStepRequest(tuple(actions), actions[0].step_id, time.time())
-        try:
-            self.socket.send_multipart([b"", *encode(request)], zmq.NOBLOCK, copy=False)
-        except zmq.Again:
+        if not self.socket.send([b"", *encode(request)]):
             # No environment, or it does not read: the request is sent again soon.
             self._metrics.count("unsent_total", about="requests that could not be sent")
             self._back_off(group)
@@ -233,7 +221,7 @@ class StepClient:
 
     def close(self) -> None:
         """Close the socket."""
-        self.socket.close(linger=0)
+        self.socket.close()
 
     def _back_off(self, sessions: Iterable[Session]) -> None:
         """Have requests sent again after a short pause."""

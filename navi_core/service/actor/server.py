@@ -35,6 +35,7 @@ from navi_core.service.wire import (
     Subscriber,
     TelemetryEvent,
 )
+from navi_core.service.wire.sockets import poller_of
 
 _LOG = logging.getLogger("navi.service")
 _TOPICS = ("distance_matrix_v2", "step_result_v2", "telemetry_event_v2")
@@ -69,19 +70,15 @@ class ActorServer(Server):
         gate: RolloutGate | None = None,
         learning: FlightLearning | None = None,
     ) -> None:
-        import zmq
-
         self.config = c = config or ActorConfig()
         self.model, self._successor, self._learning = model, successor, learning
         self.publisher = Publisher(c.publish, c.wire, purpose="actions and telemetry of the actor")
         super().__init__("actor", c.http, c.wire)
         self.warn_if_reachable(self.publisher.endpoint)
         self._subscriber = Subscriber(c.subscribe, _TOPICS, c.wire)
-        self._poller = zmq.Poller()
-        self._poller.register(self._subscriber.socket, zmq.POLLIN)
         self._requests = StepClient(c.step_endpoint, c.wire, self.metrics) if c.mode == "step" else None
-        if self._requests is not None:
-            self._poller.register(self._requests.socket, zmq.POLLIN)
+        peers = [] if self._requests is None else [self._requests.socket]
+        self._poller = poller_of(self._subscriber.socket, *peers)
         self.sessions = SessionTable(
             model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance
         )

@@ -29,7 +29,7 @@ from navi_core.service.wire import (
     Subscriber,
     encode,
 )
-from navi_core.service.wire.sockets import bind, open_socket, readable
+from navi_core.service.wire.sockets import Socket, poller_of
 from navi_core.world import Field, NavigationEnv, Poses
 
 _OBSERVATIONS, _TELEMETRY = "distance_matrix_v2", "telemetry_event_v2"
@@ -54,14 +54,11 @@ class EnvironmentServer(Server):
     """
 
     def __init__(self, field: Field, env: EnvConfig | None = None, config: EnvironmentConfig | None = None) -> None:
-        import zmq
-
         self.config = c = config or EnvironmentConfig()
         limits = c.wire
         self.env = NavigationEnv(
             field, c.sessions, (env or EnvConfig()).model_copy(update={"stagger": False}), seed=c.seed
         )
-        self._poller = zmq.Poller()
         self.publisher = Publisher(c.publish, limits, purpose="observations of the environment")
         self._viewers = ObservationPublisher(self.publisher, limits)
         self._viewers.selected = c.first_env_id
@@ -69,18 +66,16 @@ class EnvironmentServer(Server):
         self.answer_endpoint = ""
         self._router = self._actions = None
         if c.mode == "step":
-            self._router = open_socket(zmq.ROUTER, limits)
             # ZeroMQ drops answers beyond this queue silently, and makes room only in halves of it.
-            self._router.setsockopt(zmq.SNDHWM, 2 * c.backlog)
+            self._router = Socket("ROUTER", limits, "step requests of the environment", SNDHWM=2 * c.backlog)
             try:
-                self.answer_endpoint = bind(self._router, c.answer, "step requests of the environment")
+                self.answer_endpoint = self._router.bind(c.answer)
             except NaviError:
                 self.publisher.close()
                 raise
-            self._poller.register(self._router, zmq.POLLIN)
         else:
             self._actions = Subscriber(c.actions, ("action_v2",), limits)
-        self._poller.register(self.publisher.socket, zmq.POLLIN)
+        self._poller = poller_of(self.publisher.socket, *([] if self._router is None else [self._router]))
         super().__init__("environment", c.http, limits)
         self.warn_if_reachable(self.publisher.endpoint, self.answer_endpoint or self.publisher.endpoint)
         # Episodes of a restarted server must differ from those before, whatever the clock shows.
@@ -130,13 +125,8 @@ class EnvironmentServer(Server):
 
     def _receive(self) -> None:
         """Queue requests, at most a backlog of them: a flood does not keep the drones from flying."""
-        import zmq
-
         assert self._router is not None
-        for _ in range(self.config.backlog):
-            if not readable(self._router):
-                return
-            frames = self._router.recv_multipart(zmq.NOBLOCK)
+        for frames in self._router.arrived(self.config.backlog):
             # REQ sockets put an empty frame before the message; DEALER sockets may.
             split = 2 if frames[1:2] == [b""] else 1
             try:
@@ -298,13 +288,8 @@ class EnvironmentServer(Server):
         return replace(matrix, overhead=picture)
 
     def _reply(self, envelope: list[bytes], message: Message) -> None:
-        import zmq
-
         assert self._router is not None
-        try:
-            self._router.send_multipart([*envelope, *encode(message)], zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:
-            # The peer is gone or does not read.
+        if not self._router.send([*envelope, *encode(message)]):
             self.metrics.count("unanswered_total", about="answers that could not be sent")
 
 

@@ -32,7 +32,7 @@ from navi_core.errors import WireError
 from navi_core.machine.file_lock import create_locked, is_locked, try_lock
 from navi_core.record import navi_home
 from navi_core.service.wire import DistanceMatrix, Message, Publisher, Subscriber
-from navi_core.service.wire.sockets import connect, open_socket, readable
+from navi_core.service.wire.sockets import Socket
 
 _WORD = struct.Struct("<6sq")
 _MARK = b"\x02drone"
@@ -60,50 +60,39 @@ class DroneSelector:
     def __init__(self, endpoint: str, limits: WireConfig | None = None) -> None:
         import zmq
 
-        self._socket = open_socket(zmq.XSUB, limits or WireConfig())
-        connect(self._socket, endpoint, "publisher to ask for a drone")
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._socket = Socket("XSUB", limits or WireConfig(), "publisher to ask for a drone")
+        self._socket.connect(endpoint)
+        self._monitor = self._socket.raw.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._drone: int | None = None
+        self._due = False
 
-    def select(self, drone: int) -> bool:
-        """Select a drone; return whether the word was sent.
+    def select(self, drone: int) -> None:
+        """Have the next `keep` select a drone; callable from any thread.
 
         Raises:
             WireError: The number is negative.
         """
         if not 0 <= drone < 2**31:
             raise WireError(f"no drone {drone}; they are numbered from 0")
-        self._drone = drone
-        return self._send(drone)
+        self._drone, self._due = drone, True
 
     def keep(self) -> None:
-        """Send the selection again after a reconnection: a restarted publisher has not received it.
+        """Send a new selection, and the last one after every connection: a restarted publisher has not received it.
 
         ZeroMQ repeats subscriptions by itself, but not words.
         """
-        import zmq
-
-        reconnected = False
-        while readable(self._monitor):
-            self._monitor.recv_multipart(zmq.NOBLOCK)
-            reconnected = True
-        if reconnected and self._drone is not None:
-            self._send(self._drone)
+        while self._monitor.poll(0):
+            self._monitor.recv_multipart()
+            self._due = True
+        if self._due and self._drone is not None:
+            self._due = False
+            self._socket.send([_WORD.pack(_MARK, self._drone)])
 
     def close(self) -> None:
         """Close the socket."""
-        self._socket.disable_monitor()
+        self._socket.raw.disable_monitor()
         self._monitor.close(linger=0)
-        self._socket.close(linger=0)
-
-    def _send(self, drone: int) -> bool:
-        import zmq
-
-        try:
-            self._socket.send(_WORD.pack(_MARK, drone), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
+        self._socket.close()
 
 
 OBSERVATIONS = "distance_matrix_v2"
@@ -135,7 +124,6 @@ class Feed:
         self._subscriber = Subscriber(endpoints, TELEMETRY, limits)
         self._selectors = [DroneSelector(endpoint, limits) for endpoint in endpoints]
         self._wanted, self._watching = watching, False
-        self._select: int | None = None
         self._drone: int | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._read, name="navi-feed", daemon=True)
@@ -152,7 +140,9 @@ class Feed:
 
     def select(self, drone: int) -> None:
         """Select a drone at all publishers, and pass on its observations alone."""
-        self._select = self._drone = drone
+        self._drone = drone
+        for selector in self._selectors:
+            selector.select(drone)
 
     def close(self) -> None:
         """Stop reading; the handler is not called after this returns."""
@@ -180,15 +170,11 @@ class Feed:
     def _apply_requests(self) -> None:
         """Apply the requests of other threads: sockets belong to this one."""
         if self._wanted != self._watching:
-            self._watching = self._wanted
-            change = self._subscriber.socket.subscribe if self._watching else self._subscriber.socket.unsubscribe
+            self._watching, socket = self._wanted, self._subscriber.socket.raw
+            change = socket.subscribe if self._watching else socket.unsubscribe
             change(OBSERVATIONS.encode())
         for selector in self._selectors:
             selector.keep()
-        if self._select is not None:
-            # All of them, also where one is missing.
-            sent = [selector.select(self._select) for selector in self._selectors]
-            self._select = None if any(sent) else self._select
 
     def _newest(self, batch: list[Message]) -> list[Message]:
         """Return the batch with the newest observation alone, of the selected drone, else of the lowest number."""

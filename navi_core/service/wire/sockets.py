@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     import zmq
 
 _LINGER_MS = 500
+_OPTIONS = {
+    "LINGER": _LINGER_MS,
+    # Detects a peer that vanished without closing, and frees its queue. ZeroMQ's heartbeats would abort the process
+    # when they drop a reader during a write (libzmq 4.3.5, assertion !_io_error).
+    "TCP_KEEPALIVE": 1,
+    "TCP_KEEPALIVE_IDLE": 30,
+    "TCP_KEEPALIVE_INTVL": 10,
+    "RECONNECT_IVL": 50,
+    "RECONNECT_IVL_MAX": 1000,
+}
+"""Options of every socket; times in ms, of TCP in s."""
 _LAST_PORT = 65535
 _MAX_WORDS = 16
 _MAX_FRAMES = 1024
@@ -37,85 +48,106 @@ def is_loopback(endpoint: str) -> bool:
     return parts.scheme in ("ipc", "inproc") or (parts.hostname or "") in ("127.0.0.1", "localhost", "::1")
 
 
-def open_socket(kind: int, limits: WireConfig) -> zmq.Socket[bytes]:
-    """Return a socket of the process's context with the limits set.
+class Socket:
+    """Socket of the process's ZeroMQ context with the limits set; sending and receiving never wait.
 
     Args:
-        kind: `zmq.PUB`, `zmq.ROUTER`, …
+        kind: ZeroMQ's name of its kind: "XPUB", "ROUTER", …
         limits: Queue length and message size.
+        purpose: For error messages.
+        options: Further options by ZeroMQ's names.
+
+    Attributes:
+        raw: ZeroMQ's socket.
     """
+
+    def __init__(self, kind: str, limits: WireConfig, purpose: str, **options: int) -> None:
+        import zmq
+
+        self._purpose = purpose
+        self.raw: zmq.Socket[bytes] = zmq.Context.instance().socket(getattr(zmq, kind))
+        queue = {"SNDHWM": limits.queue_length, "RCVHWM": limits.queue_length, "MAXMSGSIZE": limits.max_message_bytes}
+        for name, value in (_OPTIONS | queue | options).items():
+            self.raw.setsockopt(getattr(zmq, name), value)
+
+    def bind(self, endpoint: str) -> str:
+        """Bind and return the endpoint, with the chosen port for port 0.
+
+        Raises:
+            ServiceError: The port is taken, or the address is not of this machine.
+            ConfigError: It is no endpoint.
+        """
+        import zmq
+
+        self._check(endpoint)
+        try:
+            self.raw.bind(endpoint.replace(":0", ":*") if endpoint.endswith(":0") else endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            if error.errno == zmq.EADDRINUSE:
+                raise ServiceError(
+                    f"{endpoint} ({self._purpose}) is taken by another process; stop it, or choose another port, "
+                    "for instance port 0 for any free one"
+                ) from None
+            raise ServiceError(f"{endpoint} ({self._purpose}) cannot be bound: {error}") from None
+        last = self.raw.getsockopt(zmq.LAST_ENDPOINT)
+        return (last.decode() if isinstance(last, bytes) else str(last)).rstrip("\0")
+
+    def connect(self, endpoint: str) -> None:
+        """Connect; the peer need not be there yet.
+
+        Raises:
+            ConfigError: It is no endpoint.
+        """
+        self._check(endpoint)
+        self.raw.connect(endpoint)
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Send a message; return false where the peer is gone or does not read."""
+        import zmq
+
+        try:
+            self.raw.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def arrived(self, most: int) -> Iterator[list[bytes]]:
+        """Yield the frames of the messages that have arrived, `most` at most: a flood does not block the reader."""
+        import zmq
+
+        for _ in range(most):
+            # Asking is cheaper than the exception of an empty socket, and plain numbers than pyzmq's enumerations.
+            if not int(self.raw.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN):
+                return
+            try:
+                frames = self.raw.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield frames
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; pending messages have `linger_ms` to leave."""
+        self.raw.close(linger=linger_ms)
+
+    def _check(self, endpoint: str) -> None:
+        """Refuse an invalid endpoint, and close the socket."""
+        found = _ENDPOINT.fullmatch(endpoint)
+        if found is None or int(found["port"] or 0) > _LAST_PORT:
+            self.close()
+            raise ConfigError(
+                f"{endpoint[:80]!r} ({self._purpose}) is no endpoint; write for instance tcp://127.0.0.1:5557"
+            )
+
+
+def poller_of(*sockets: Socket) -> zmq.Poller:
+    """Return a poller that waits for messages to any of the sockets."""
     import zmq
 
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
-    socket.setsockopt(zmq.LINGER, _LINGER_MS)
-    socket.setsockopt(zmq.SNDHWM, limits.queue_length)
-    socket.setsockopt(zmq.RCVHWM, limits.queue_length)
-    socket.setsockopt(zmq.MAXMSGSIZE, limits.max_message_bytes)
-    # Detects a peer that vanished without closing, and frees its queue. ZeroMQ's heartbeats would abort the process
-    # when they drop a reader during a write (libzmq 4.3.5, assertion !_io_error).
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 10)
-    socket.setsockopt(zmq.RECONNECT_IVL, 50)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-    return socket
-
-
-def readable(socket: zmq.Socket[bytes]) -> bool:
-    """Return whether a message waits; cheaper than the exception of receiving from an empty socket."""
-    import zmq
-
-    # Plain numbers: combining pyzmq's enumerations takes longer than asking the socket.
-    return int(socket.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN) != 0
-
-
-def bind(socket: zmq.Socket[bytes], endpoint: str, purpose: str) -> str:
-    """Bind a socket and return its endpoint, with the chosen port for port 0.
-
-    Raises:
-        ServiceError: The port is taken, or the address is not of this machine.
-        ConfigError: It is no endpoint.
-    """
-    import zmq
-
-    _check(socket, endpoint, purpose)
-    try:
-        socket.bind(endpoint.replace(":0", ":*") if endpoint.endswith(":0") else endpoint)
-    except zmq.ZMQError as error:
-        socket.close(linger=0)
-        if error.errno == zmq.EADDRINUSE:
-            raise ServiceError(
-                f"{endpoint} ({purpose}) is taken by another process; stop it, or choose another port, "
-                "for instance port 0 for any free one"
-            ) from None
-        raise ServiceError(f"{endpoint} ({purpose}) cannot be bound: {error}") from None
-    return resolved_endpoint(socket)
-
-
-def resolved_endpoint(socket: zmq.Socket[bytes]) -> str:
-    """Return the endpoint of a bound socket."""
-    import zmq
-
-    last = socket.getsockopt(zmq.LAST_ENDPOINT)
-    return (last.decode() if isinstance(last, bytes) else str(last)).rstrip("\0")
-
-
-def connect(socket: zmq.Socket[bytes], endpoint: str, purpose: str) -> None:
-    """Connect; the peer need not be there yet.
-
-    Raises:
-        ConfigError: It is no endpoint.
-    """
-    _check(socket, endpoint, purpose)
-    socket.connect(endpoint)
-
-
-def _check(socket: zmq.Socket[bytes], endpoint: str, purpose: str) -> None:
-    """Refuse an invalid endpoint, and close the socket."""
-    found = _ENDPOINT.fullmatch(endpoint)
-    if found is None or int(found["port"] or 0) > _LAST_PORT:
-        socket.close(linger=0)
-        raise ConfigError(f"{endpoint[:80]!r} ({purpose}) is no endpoint; write for instance tcp://127.0.0.1:5557")
+    poller = zmq.Poller()
+    for socket in sockets:
+        poller.register(socket.raw, zmq.POLLIN)
+    return poller
 
 
 class Publisher:
@@ -132,14 +164,9 @@ class Publisher:
     """
 
     def __init__(self, endpoint: str, limits: WireConfig | None = None, *, purpose: str = "publisher") -> None:
-        import zmq
-
-        self._limits = limits or WireConfig()
-        self._socket = open_socket(zmq.XPUB, self._limits)
-        # Reports every subscription, so that a new reader can be sent the present state.
-        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)
-        self.endpoint = bind(self._socket, endpoint, purpose)
-        self.socket = self._socket
+        # Every subscription is reported, so that a new reader can be sent the present state.
+        self.socket = Socket("XPUB", limits or WireConfig(), purpose, XPUB_VERBOSE=1)
+        self.endpoint = self.socket.bind(endpoint)
         self.sent = 0
         self._watching: set[bytes] = set()
         self._newcomers: set[bytes] = set()
@@ -170,42 +197,27 @@ class Publisher:
 
     def publish(self, message: Message) -> bool:
         """Send a message if its topic has a subscriber; return whether it was sent."""
-        import zmq
-
-        if not self.watched(topic_of(message)):
-            return False
-        try:
-            self._socket.send_multipart(encode(message), zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
-        self.sent += 1
-        return True
+        sent = self.watched(topic_of(message)) and self.socket.send(encode(message))
+        self.sent += sent
+        return sent
 
     def close(self) -> None:
         """Close the socket; pending messages have half a second to leave."""
-        self._socket.close()
+        self.socket.close(_LINGER_MS)
 
     def _listen(self) -> None:
         """Read subscriptions and words."""
-        import zmq
-
         now = time.monotonic()
         if now < self._listened + _LISTEN_SECONDS:
             return
         self._listened = now
-        for _ in range(_MAX_FRAMES):
-            if not readable(self._socket):
-                return
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for frame, *_ in self.socket.arrived(_MAX_FRAMES):
             if not frame or len(frame) > 256:
                 continue
             if frame[0] > 1:
-                self._words.append(bytes(frame))
+                self._words.append(frame)
                 continue
-            prefix = bytes(frame[1:])
+            prefix = frame[1:]
             # A prefix of no topic receives nothing; kept, it would be compared with every message.
             if not any(topic.startswith(prefix) for topic in self._topics):
                 continue
@@ -230,14 +242,12 @@ class Subscriber:
     """
 
     def __init__(self, endpoints: Sequence[str], topics: Sequence[str], limits: WireConfig | None = None) -> None:
-        import zmq
-
         self._limits = limits or WireConfig()
-        self.socket = open_socket(zmq.SUB, self._limits)
+        self.socket = Socket("SUB", self._limits, "publisher to subscribe to")
         for topic in topics:
-            self.socket.subscribe(topic.encode())
+            self.socket.raw.subscribe(topic.encode())
         for endpoint in endpoints:
-            connect(self.socket, endpoint, "publisher to subscribe to")
+            self.socket.connect(endpoint)
         self.refused = 0
 
     def receive(self, timeout: float = 0.0) -> Message | None:
@@ -246,32 +256,26 @@ class Subscriber:
         Args:
             timeout: Longest wait [s].
         """
-        import zmq
-
         until = time.monotonic() + timeout
         while True:
-            if timeout <= 0 and not readable(self.socket):
-                return None
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                left = until - time.monotonic()
-                if left <= 0 or not self.socket.poll(max(1, int(left * 1000))):
-                    return None
-                continue
-            try:
-                return decode(frames, self._limits)
-            except WireError:
-                self.refused += 1
+            message, left = next(self.waiting(), None), until - time.monotonic()
+            if message is not None or left <= 0 or not self.socket.raw.poll(max(1, int(left * 1000))):
+                return message
 
     def waiting(self) -> Iterator[Message]:
-        """Yield the messages that have arrived, a queue's length at most: a flood does not block the reader."""
-        for _ in range(self._limits.queue_length):
-            message = self.receive()
-            if message is None:
-                return
-            yield message
+        """Yield the messages that have arrived, a queue's length at most."""
+        return (message for _, message in self.arrived())
+
+    def arrived(self) -> Iterator[tuple[list[bytes], Message]]:
+        """Yield frames and content of the messages that have arrived, a queue's length at most."""
+        for frames in self.socket.arrived(self._limits.queue_length):
+            try:
+                message = decode(frames, self._limits)
+            except WireError:
+                self.refused += 1
+                continue
+            yield frames, message
 
     def close(self) -> None:
         """Close the socket."""
-        self.socket.close(linger=0)
+        self.socket.close()
