@@ -14,9 +14,9 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,87 +34,82 @@ _VERSION_1_HEAD = struct.Struct("<II")
 _MAX_FACTS = 2**24
 
 
-@dataclass
-class FlightLog:
-    """Decisions of one recorded flight; depth stays exact, ids take two bytes and the valid mask one."""
-
-    depth: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    """(Az, El) normalised depth before each decision."""
-    semantic: list[npt.NDArray[np.uint16]] = field(default_factory=list)
-    """(Az, El) semantic ids."""
-    valid: list[npt.NDArray[np.bool_]] = field(default_factory=list)
-    """(Az, El) valid mask."""
-    actions: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    """(4,) in [−1, 1]."""
-
-    def __len__(self) -> int:
-        """Return the number of decisions."""
-        return len(self.actions)
-
-    def add(self, observation: npt.NDArray[np.float32], action: npt.NDArray[np.float32]) -> None:
-        """Add one decision: the observation before it, (3, Az, El), and the action, (4,)."""
-        self.depth.append(observation[0].copy())
-        self.semantic.append(observation[1].astype(np.uint16))
-        self.valid.append(observation[2] > 0.5)
-        self.actions.append(action.copy())
-
-    def cut(self, length: int) -> None:
-        """Remove every decision from number `length` on."""
-        for column in (self.depth, self.semantic, self.valid, self.actions):
-            del column[length:]
-
-    def observations(self) -> npt.NDArray[np.float32]:
-        """Return all observations, (N, 3, Az, El) float32."""
-        channels = (np.stack(self.depth), np.stack(self.semantic), np.stack(self.valid))
-        return np.stack([channel.astype(np.float32) for channel in channels], axis=1)
-
-    def packed(self, number: int) -> bytes:
-        """Return the bytes of one decision, as in the journal."""
-        columns = (self.depth, "<f4"), (self.semantic, "<u2"), (self.valid, "u1"), (self.actions, "<f4")
-        return b"".join(column[number].astype(dtype).tobytes() for column, dtype in columns)
-
-
 class FlightJournal:
-    """Writer of the journal of one flight.
+    """A flight that is being recorded: its decisions in memory, and in the journal after every change.
+
+    A full disk is warned of once; the decisions that it refused are written later.
 
     Args:
         folder: Dataset of the flight.
-        facts: Fields of its `Demonstration` besides observations and actions, as plain data.
-        bins: Azimuth and elevation bins of the observations.
+        facts: Fields of its `Demonstration` besides observations and actions, as plain data, and the `bins` of its
+            sensor.
 
     Raises:
         DemoError: The folder cannot be written.
+
+    Attributes:
+        decisions: Each as the bytes of its frame: depth stays exact, ids take two bytes and the valid mask one.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, object], bins: tuple[int, int]) -> None:
+    def __init__(self, folder: Path, facts: Mapping[str, object]) -> None:
         path = folder / f".{time.time_ns()}-{os.getpid()}.flight"
         try:
-            head = json.dumps({"bins": bins, **facts}).encode()
-            self._writer = JournalWriter.create(path, _FORMAT, b"facts", head, time.time())
+            self._writer = JournalWriter.create(path, _FORMAT, b"facts", json.dumps(facts).encode(), time.time())
         except OSError as error:
             raise DemoError(f"cannot be written: {error.strerror or error}", path=folder) from error
+        self.decisions: list[bytes] = []
         self._offsets: list[int] = []
         self._warned = False
 
-    def update(self, log: FlightLog) -> None:
-        """Bring the file to the decisions of a log; called after every change.
+    def __len__(self) -> int:
+        """Return the number of decisions."""
+        return len(self.decisions)
 
-        A full disk is warned of once; the decisions that it refused are written later.
-        """
+    def add(self, observation: npt.NDArray[np.float32], action: npt.NDArray[np.float32]) -> None:
+        """Add one decision: the observation before it, (3, Az, El), and the action, (4,)."""
+        depth, semantic, valid = observation
+        columns = (depth, "<f4"), (semantic, "<u2"), (valid > 0.5, "u1"), (action, "<f4")
+        self.decisions.append(b"".join(column.astype(dtype).tobytes() for column, dtype in columns))
+        self._write()
+
+    def cut(self, length: int) -> None:
+        """Remove every decision from number `length` on."""
+        del self.decisions[length:]
+        self._write()
+
+    def remove(self) -> None:
+        """Remove the journal: the flight is saved or discarded."""
+        self._writer.remove()
+
+    def _write(self) -> None:
+        """Bring the file to the decisions in memory."""
         try:
-            if len(self._offsets) > len(log):
-                self._writer.truncate(self._offsets[len(log)])
-                del self._offsets[len(log) :]
-            while (number := len(self._offsets)) < len(log):
-                self._offsets.append(self._writer.append(b"decision", log.packed(number), time.time()))
+            if len(self._offsets) > len(self):
+                self._writer.truncate(self._offsets[len(self)])
+                del self._offsets[len(self) :]
+            for decision in self.decisions[len(self._offsets) :]:
+                self._offsets.append(self._writer.append(b"decision", decision, time.time()))
         except (OSError, RecordError) as error:
             if not self._warned:
                 self._warned = True
                 _LOG.warning("%s; a kill would lose this flight", error)
 
-    def remove(self) -> None:
-        """Remove the journal: the flight is saved or discarded."""
-        self._writer.remove()
+
+def flight_of(facts: Mapping[str, Any], decisions: Sequence[bytes], source: Path) -> Demonstration:
+    """Return the demonstration of the decisions of a journal.
+
+    Args:
+        facts: As given to `FlightJournal`.
+        decisions: At least one.
+        source: The file, or the folder of a flight that is recorded.
+    """
+    az, el = _bins(facts["bins"])
+    channels = [("depth", "<f4", (az, el)), ("semantic", "<u2", (az, el)), ("valid", "u1", (az, el))]
+    rows = np.frombuffer(b"".join(decisions), np.dtype([*channels, ("action", "<f4", 4)]))
+    observations = np.stack([rows[name].astype(np.float32) for name, *_ in channels], axis=1)
+    starts = np.arange(len(rows)) == 0
+    fields = {name: value for name, value in facts.items() if name != "bins"} | {"limits": tuple(facts["limits"])}
+    return Demonstration(observations, rows["action"].astype(np.float32), starts, source=source, **fields)
 
 
 def recover_flights(folder: Path) -> Iterator[Demonstration]:
@@ -142,23 +137,11 @@ def _read(path: Path) -> Demonstration | None:
     with path.open("rb") as file:
         is_version_1 = file.read(len(_VERSION_1)) == _VERSION_1
     head, decisions, lost = _read_version_1(path.read_bytes()) if is_version_1 else _read_frames(path)
-    facts = json.loads(head)
-    az, el = _bins(facts.pop("bins"))
     if lost:
         if len(decisions) < 2:
             raise ValueError(f"decision {len(decisions)} is damaged")
         _LOG.warning("%s is damaged: the last %d decisions are lost", path, lost)
-    if len(decisions) < 2:
-        return None
-    cells = az * el
-    columns = [("depth", "<f4", cells), ("semantic", "<u2", cells), ("valid", "u1", cells), ("action", "<f4", 4)]
-    rows = np.frombuffer(b"".join(decisions), np.dtype(columns))
-    starts = np.zeros(len(rows), bool)
-    starts[0] = True
-    channels = [rows[name].astype(np.float32).reshape(-1, az, el) for name in ("depth", "semantic", "valid")]
-    facts["limits"] = tuple(facts["limits"])
-    actions = rows["action"].astype(np.float32)
-    return Demonstration(np.stack(channels, axis=1), actions, starts, source=path, **facts)
+    return flight_of(json.loads(head), decisions, path) if len(decisions) >= 2 else None
 
 
 def _bins(bins: list[int]) -> tuple[int, int]:

@@ -6,6 +6,7 @@ that is being recorded is also in a journal; the next explorer saves the flight 
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from navi_core.demos import Demonstration, index_folder, save_beside
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
 from navi_core.scenes.naming import file_stem
-from navi_core.service.explorer.flight_journal import FlightJournal, FlightLog, recover_flights
+from navi_core.service.explorer.flight_journal import FlightJournal, flight_of, recover_flights
 from navi_core.world import Field, NavigationEnv, SphericalSensor, StepBatch
 from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
@@ -39,16 +40,6 @@ class SceneChoice:
     """Name that is shown before it is loaded."""
     load: Callable[[], Scene]
     """Returns the scene."""
-
-
-@dataclass
-class SceneProgress:
-    """Recorded flights of one scene."""
-
-    flights: int = 0
-    """Saved flights."""
-    decisions: int = 0
-    """Their decisions."""
 
 
 class ExplorerSession:
@@ -81,6 +72,9 @@ class ExplorerSession:
         recovered: Those among them from journals of killed explorers.
     """
 
+    trajectory_version = 0
+    recording: FlightJournal | None = None
+
     def __init__(
         self, choices: Sequence[SceneChoice], config: ExplorerConfig | None = None, folder: Path | None = None
     ) -> None:
@@ -89,8 +83,8 @@ class ExplorerSession:
         self.choices, self.config, self.folder = tuple(choices), config or ExplorerConfig(), folder
         self.saved: list[Path] = []
         self.recovered: list[Path] = []
-        self._journal: FlightJournal | None = None
-        self._progress: dict[str, SceneProgress] = {}
+        self._flights: Counter[str] = Counter()
+        self._decisions: Counter[str] = Counter()
         if folder is not None:
             self._recover(folder, self._index_folder(folder))
         self.open(0)
@@ -132,8 +126,7 @@ class ExplorerSession:
         self._flown: list[npt.NDArray[np.float32]] = []
         self._states: list[tuple[int, dict[str, torch.Tensor]]] = []
         self.trajectory: list[tuple[float, float, float]] = []
-        self.trajectory_version: int = getattr(self, "trajectory_version", 0) + 1
-        self.recording: FlightLog | None = None
+        self.trajectory_version += 1
         self._recorded_from = 0
         self.paused = False
         self._update(None)
@@ -152,7 +145,6 @@ class ExplorerSession:
         wanted = np.clip(wanted, -1.0, 1.0)
         if self.recording is not None:
             self.recording.add(self.observation, wanted)
-            self._update_journal()
         self._step(wanted)
         if self.recording is not None and len(self.recording) >= self.config.max_decisions:
             self.finish()
@@ -167,9 +159,8 @@ class ExplorerSession:
         if self.folder is None:
             raise DemoError("flights are not recorded; start with `navi explore --record DIR`", path=Path("."))
         if self.recording is None:
-            bins = (self.config.azimuth_bins, self.config.elevation_bins)
-            self._journal = FlightJournal(self.folder, self._facts(), bins)
-            self.recording, self._recorded_from, self.paused = FlightLog(), len(self._flown), False
+            self.recording = FlightJournal(self.folder, self._facts())
+            self._recorded_from, self.paused = len(self._flown), False
 
     def finish(self) -> Path | None:
         """Save the flight being recorded; a flight of fewer than two decisions is dropped.
@@ -180,11 +171,10 @@ class ExplorerSession:
         Raises:
             DemoError: It cannot be written.
         """
-        log: FlightLog | None = getattr(self, "recording", None)
-        if log is None or self.folder is None or len(log) < 2:
+        if self.recording is None or self.folder is None or len(self.recording) < 2:
             self.discard()
             return None
-        path = self._save(self.folder, self._demonstration(log))
+        path = self._save(self.folder, flight_of(self._facts(), self.recording.decisions, self.folder))
         # Only now: a flight that could not be written may be saved again.
         self.discard()
         self._index_folder(self.folder)
@@ -192,10 +182,9 @@ class ExplorerSession:
 
     def discard(self) -> None:
         """Drop the flight being recorded."""
-        self.recording = None
-        if self._journal is not None:
-            self._journal.remove()
-            self._journal = None
+        if self.recording is not None:
+            self.recording.remove()
+            self.recording = None
 
     def undo(self, decisions: int | None = None) -> int:
         """Undo the last decisions, at most to the beginning of the recording, or else of the flight.
@@ -221,13 +210,8 @@ class ExplorerSession:
             self._step(action)
         if self.recording is not None:
             self.recording.cut(target - self._recorded_from)
-            self._update_journal()
         self.trajectory_version += 1
         return taken
-
-    def close(self) -> None:
-        """Save a flight being recorded."""
-        self.finish()
 
     def pose(self) -> tuple[float, float, float, float]:
         """Return x, y, z [m] and yaw [rad]."""
@@ -255,12 +239,9 @@ class ExplorerSession:
 
     def progress(self) -> list[dict[str, Any]]:
         """Return name, saved flights and their decisions of every scene."""
-        rows = []
-        for number, choice in enumerate(self.choices):
-            name = self.scene.name if number == self.number else choice.name
-            done = self._progress.get(name, SceneProgress())
-            rows.append({"scene": name, "flights": done.flights, "decisions": done.decisions})
-        return rows
+        names = [choice.name for choice in self.choices]
+        names[self.number] = self.scene.name
+        return [{"scene": name, "flights": self._flights[name], "decisions": self._decisions[name]} for name in names]
 
     def _step(self, action: npt.NDArray[np.float32]) -> None:
         if len(self._flown) % _STATE_EVERY == 0:
@@ -283,10 +264,6 @@ class ExplorerSession:
         self.speed = float(batch.info["speed"][0])
         self.episode_return = float(batch.info["episode_return"][0])
 
-    def _update_journal(self) -> None:
-        if self._journal is not None and self.recording is not None:
-            self._journal.update(self.recording)
-
     def _recover(self, folder: Path, known: set[str]) -> None:
         """Save the flights of killed explorers, unless they were saved before the kill."""
         for demo in recover_flights(folder):
@@ -298,6 +275,7 @@ class ExplorerSession:
     def _facts(self) -> dict[str, Any]:
         c = self.config
         return {
+            "bins": (c.azimuth_bins, c.elevation_bins),
             "scene": self.scene.name,
             "decision_hz": c.dynamics.decision_hz,
             "limits": (*c.dynamics.max_speed, c.dynamics.max_yaw_rate),
@@ -308,11 +286,6 @@ class ExplorerSession:
             "source_hash": self.scene.source_hash,
             "vocabulary": dict(self.env.field.vocabulary),
         }
-
-    def _demonstration(self, log: FlightLog) -> Demonstration:
-        starts = np.zeros(len(log), bool)
-        starts[0] = True
-        return Demonstration(log.observations(), np.stack(log.actions), starts, **self._facts())
 
     def _save(self, folder: Path, demo: Demonstration) -> Path:
         taken = {path.name for path in folder.glob("*.npz")}
@@ -341,9 +314,9 @@ class ExplorerSession:
                 f"{sensor[0]}x{sensor[1]}; choose another folder, or --azimuth-bins and --elevation-bins",
                 path=folder,
             )
-        self._progress = {}
+        self._flights.clear()
+        self._decisions.clear()
         for row in index["files"]:
-            done = self._progress.setdefault(row["scene"], SceneProgress())
-            done.flights += row["episodes"]
-            done.decisions += row["decisions"]
+            self._flights[row["scene"]] += row["episodes"]
+            self._decisions[row["scene"]] += row["decisions"]
         return {row["content_hash"] for row in index["files"]}

@@ -99,18 +99,15 @@ class SessionTable:
         self.capacity = capacity
         self._free = list(range(capacity - 1, -1, -1))
         self._by_env: dict[int, Session] = {}
-        zero = runner.initial_state(1)
-        self._zero = tuple(part.shape[1:] for part in zero)
-        # The state of a policy without memory has no parts whose length could be read.
+        # The state of a policy without memory has no parts whose shape or length could be read.
         self._rows = 0
-        # States stay where the policy is computed.
-        self._state: list[Tensor] = [part[:0] for part in zero]
+        self._zero: tuple[torch.Size, ...] = ()
+        self._state: list[Tensor] = []
         self.aux = torch.zeros(capacity, 3)
-        self._shaping = (shaper, shaper_state or {}, runner.config.width)
         self._mapped = torch.zeros(capacity, dtype=torch.bool)
         self._occupancy: OccupancyMemory | None = None
         self._sensor: tuple[int, int, float] | None = None
-        self._map(runner, max_distance)
+        self.renew(runner, shaper, shaper_state, max_distance=max_distance)
 
     def __len__(self) -> int:
         return len(self._by_env)
@@ -207,10 +204,18 @@ class SessionTable:
     ) -> bool:
         """Adapt the table to another policy; return whether the states are kept.
 
-        Latents of two policies cannot be compared: loop memories and auxiliary inputs begin anew.
+        Latents of two policies cannot be compared: loop memories and auxiliary inputs begin anew. Occupancy maps of the
+        same sensor are kept. States stay where the policy is computed.
         """
-        self._shaping = (shaper, shaper_state or {}, runner.config.width)
-        self._map(runner, max_distance)
+        config = runner.config
+        self._shaping, self._goals = (shaper, shaper_state or {}, config.width), config.goal
+        sensor = (config.azimuth_bins, config.elevation_bins, max_distance) if config.place_memory else None
+        if sensor != self._sensor:
+            self._sensor, self._occupancy = sensor, None
+            self._mapped.zero_()
+            if sensor is not None:
+                # Poses come over the wire: nothing is dead-reckoned, so the dynamics do not matter.
+                self._occupancy = OccupancyMemory(self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance)
         self.aux.zero_()
         for session in self:
             session.shaper = self._shaper()
@@ -222,19 +227,6 @@ class SessionTable:
         for session in self:
             session.begins = True
         return False
-
-    def _map(self, runner: Runner, max_distance: float) -> None:
-        """Keep occupancy maps of all slots for a policy that reads them; maps of the same sensor are kept."""
-        config = runner.config
-        self._goals = config.goal
-        sensor = (config.azimuth_bins, config.elevation_bins, max_distance) if config.place_memory else None
-        if sensor == self._sensor:
-            return
-        self._sensor, self._occupancy = sensor, None
-        self._mapped.zero_()
-        if sensor is not None:
-            # Poses come over the wire: nothing is dead-reckoned, so the dynamics do not matter.
-            self._occupancy = OccupancyMemory(self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance)
 
     def _shaper(self) -> RewardShaper | None:
         """Return the shaper of one drone, None without one."""

@@ -77,7 +77,7 @@ class ExploreShow:
                 await asyncio.sleep(max(0.0, deadline - time.monotonic()))
         finally:
             with self._session_lock:
-                self.session.close()
+                self.session.finish()
 
     async def order(self, order: dict[str, Any]) -> None:
         """Execute an order of the page.

@@ -94,7 +94,7 @@ def recording(choices, folder, decisions):
 
 def kill(session):
     """Do what a kill does to a session: its files are closed as they are, and their locks go."""
-    os.close(session._journal._writer._descriptor)
+    os.close(session.recording._writer._descriptor)
 
 
 def test_a_killed_explorer_leaves_its_flight_to_the_next_one(choices, tmp_path):
@@ -191,7 +191,7 @@ def test_half_written_files_of_killed_explorers_are_removed(choices, tmp_path, m
         with pytest.raises(KeyboardInterrupt):
             session.finish()
         with pytest.raises(DemoError):
-            flight_journal.FlightJournal(tmp_path, {}, (4, 2))
+            flight_journal.FlightJournal(tmp_path, {})
     left = [file for file in tmp_path.glob(".*") if file.suffix != ".flight"]
     assert len(left) == 2
     for file in left:
@@ -250,7 +250,7 @@ def test_scenes_are_walked_through_one_by_one_with_their_progress(session, choic
         session.record()
         for _ in range(3 + number):
             session.fly(TURN)
-    session.close()
+    session.finish()
     rows = session.progress()
     assert [(row["flights"], row["decisions"]) for row in rows] == [(1, 3), (1, 4)]
     again = ExplorerSession(choices, SMALL, session.folder)
@@ -325,7 +325,7 @@ def test_a_recorded_flight_trains_a_clone(session, tmp_path, monkeypatch):
         session.record()
         for step in range(24):
             session.fly(TURN if step % 8 == 0 else AHEAD)
-    session.close()
+    session.finish()
     command = ["bc", "--demos", str(session.folder), "--preset", "quick", "--epochs", "2", "--json"]
     for setting in ("bc.bptt=8", "bc.sequences=2", "threads=1", "device=cpu"):
         command += ["--set", setting]
