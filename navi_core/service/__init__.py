@@ -2,10 +2,9 @@
 
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.gate import GateVerdict, RolloutGate
-from navi_core.service.learning.continuous_trainer import ContinuousTrainer
+from navi_core.service.learning.continuous_trainer import ContinuousTrainer, TrainingMetrics
 from navi_core.service.learning.experience import Experience
 from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer
-from navi_core.service.learning.training_metrics import TrainingMetrics
 
 __all__ = [
     "ContinuousTrainer",

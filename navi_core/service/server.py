@@ -10,9 +10,12 @@ import sys
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,15 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
+@dataclass
+class _Histogram:
+    """Durations [ms]: counts of the buckets, sum, and the latest."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_MS) + 1))
+    total: float = 0.0
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+
 class ServiceMetrics:
     """Numbers of one server; thread-safe.
 
@@ -45,79 +57,67 @@ class ServiceMetrics:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._lock = threading.Lock()
-        self._help: dict[str, str] = {}
-        self._counters: dict[str, float] = {}
-        self._gauges: dict[str, float] = {}
-        self._buckets: dict[str, list[int]] = {}
-        self._sums: dict[str, float] = {}
-        self._recent: dict[str, deque[float]] = {}
+        # Kind and help by name.
+        self._about: dict[str, tuple[str, str]] = {}
+        self._values: dict[str, float] = {}
+        self._histograms: defaultdict[str, _Histogram] = defaultdict(_Histogram)
 
     def count(self, name: str, amount: float = 1, *, about: str = "") -> None:
         """Add to a counter."""
         with self._lock:
-            self._help.setdefault(name, about)
-            self._counters[name] = self._counters.get(name, 0) + amount
+            self._about.setdefault(name, ("counter", about))
+            self._values[name] = self._values.get(name, 0) + amount
 
     def gauge(self, name: str, value: float, *, about: str = "") -> None:
         """Set a gauge."""
         with self._lock:
-            self._help.setdefault(name, about)
-            self._gauges[name] = value
+            self._about.setdefault(name, ("gauge", about))
+            self._values[name] = value
 
     def latency(self, name: str, seconds: float, *, about: str = "") -> None:
         """Add one duration [s] to a histogram of milliseconds."""
         milliseconds = seconds * 1e3
         with self._lock:
-            if name not in self._buckets:
-                self._help[name], self._sums[name] = about, 0.0
-                self._buckets[name], self._recent[name] = [0] * (len(_BUCKETS_MS) + 1), deque(maxlen=_RECENT)
-            self._buckets[name][bisect_left(_BUCKETS_MS, milliseconds)] += 1
-            self._sums[name] += milliseconds
-            self._recent[name].append(milliseconds)
+            self._about.setdefault(name, ("histogram", about))
+            histogram = self._histograms[name]
+            histogram.buckets[bisect_left(_BUCKETS_MS, milliseconds)] += 1
+            histogram.total += milliseconds
+            histogram.recent.append(milliseconds)
 
     def recent(self, name: str) -> list[float]:
         """Return the last thousand durations of a histogram [ms]."""
         with self._lock:
-            return list(self._recent.get(name, ()))
+            return list(self._histograms[name].recent) if name in self._about else []
 
     def counter(self, name: str) -> float:
         """Return a counter's value."""
-        with self._lock:
-            return self._counters.get(name, 0)
+        return self._values.get(name, 0)
 
     def as_dict(self) -> dict[str, float]:
         """Return counters, gauges, and p50 and p99 of the recent durations [ms]."""
         with self._lock:
-            found: dict[str, float] = {**self._counters, **self._gauges}
-            for name, values in self._recent.items():
-                found |= {f"{name}_p50": quantile(list(values), 0.5), f"{name}_p99": quantile(list(values), 0.99)}
+            found = dict(self._values)
+            for name, histogram in self._histograms.items():
+                for percent in (50, 99):
+                    found[f"{name}_p{percent}"] = quantile(list(histogram.recent), percent / 100)
         return found
 
     def text(self) -> str:
         """Return all numbers in the Prometheus text format."""
         lines: list[str] = []
         with self._lock:
-            for kind, values in (("counter", self._counters), ("gauge", self._gauges)):
-                for name, value in sorted(values.items()):
-                    lines += [*self._head(name, kind), f"{self._prefix}_{name} {_format_number(value)}"]
-            for name, buckets in sorted(self._buckets.items()):
-                lines += [*self._head(name, "histogram"), *self._histogram(name, buckets)]
+            for kind, name, about in sorted((kind, name, about) for name, (kind, about) in self._about.items()):
+                full = f"{self._prefix}_{name}"
+                lines += [f"# HELP {full} {about or name.replace('_', ' ')}", f"# TYPE {full} {kind}"]
+                if kind != "histogram":
+                    lines.append(f"{full} {_format_number(self._values[name])}")
+                    continue
+                histogram = self._histograms[name]
+                totals = list(accumulate(histogram.buckets))
+                edges = zip((*_BUCKETS_MS, "+Inf"), totals)
+                lines += [f'{full}_bucket{{le="{edge}"}} {total}' for edge, total in edges]
+                lines += [f"{full}_sum {_format_number(histogram.total)}", f"{full}_count {totals[-1]}"]
         return "\n".join(lines) + "\n"
-
-    def _head(self, name: str, kind: str) -> list[str]:
-        about = self._help.get(name) or name.replace("_", " ")
-        return [f"# HELP {self._prefix}_{name} {about}", f"# TYPE {self._prefix}_{name} {kind}"]
-
-    def _histogram(self, name: str, buckets: list[int]) -> list[str]:
-        total, lines = 0, []
-        for edge, count in zip((*_BUCKETS_MS, "+Inf"), buckets):
-            total += count
-            lines.append(f'{self._prefix}_{name}_bucket{{le="{edge}"}} {total}')
-        return [
-            *lines,
-            f"{self._prefix}_{name}_sum {_format_number(self._sums[name])}",
-            f"{self._prefix}_{name}_count {total}",
-        ]
 
 
 def _format_number(value: float) -> str:
@@ -220,27 +220,32 @@ class Server(abc.ABC):
     Args:
         name: `environment` or `actor`.
         http: host:port of the pages, None for none.
+        publisher: Of observations, actions and telemetry; closed with the server.
         limits: Of the wire.
 
     Attributes:
         metrics: Counters, gauges, latencies.
         draining: Whether new requests are refused.
+        url: Address of the pages, None without them.
     """
 
-    def __init__(self, name: str, http: str | None, limits: WireConfig) -> None:
-        self.name, self._limits = name, limits
+    def __init__(self, name: str, http: str | None, publisher: Publisher, limits: WireConfig) -> None:
+        self.name, self.publisher, self._limits = name, publisher, limits
         self.metrics = ServiceMetrics(f"navi_{name}")
         self.draining = False
         self._stop = threading.Event()
         self._started = time.monotonic()
         self._alive = time.monotonic()
         self._beat = 0.0
-        self._pages = None if http is None else HealthPages(http, self.metrics, self.status)
-
-    @property
-    def url(self) -> str | None:
-        """Address of the pages, None without them."""
-        return None if self._pages is None else self._pages.url
+        # Closed with the server, the last one first.
+        self._parts = ExitStack()
+        self._parts.callback(publisher.close)
+        self.url: str | None = None
+        if http is not None:
+            pages = HealthPages(http, self.metrics, self.status)
+            self._parts.callback(pages.close)
+            self.url = pages.url
+        self.warn_if_reachable(publisher.endpoint)
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Serve until `stop` is called or `stopped()` is true; then answer the waiting requests and close.
@@ -281,21 +286,19 @@ class Server(abc.ABC):
         """Answer the waiting requests; no new ones are read."""
 
     def close(self) -> None:
-        """Close the pages; subclasses close their sockets too."""
-        if self._pages is not None:
-            self._pages.close()
+        """Close sockets and pages."""
+        self._parts.close()
 
-    def heartbeat(self, publisher: Publisher, sessions: int, steps: int) -> None:
+    def heartbeat(self, sessions: int, steps: int) -> None:
         """Publish `<name>.heartbeat` (drones, decisions, uptime [s]) once per `heartbeat_seconds`."""
         now = time.monotonic()
         if now - self._beat >= self._limits.heartbeat_seconds:
             self._beat = now
             numbers = (sessions, steps, time.monotonic() - self._started)
-            self.publish_event(publisher, f"{self.name}.heartbeat", numbers)
+            self.publish_event(f"{self.name}.heartbeat", numbers)
 
     def publish_event(
         self,
-        publisher: Publisher,
         kind: str,
         numbers: npt.ArrayLike,
         *,
@@ -304,9 +307,9 @@ class Server(abc.ABC):
         step_id: int = 0,
     ) -> None:
         """Publish a telemetry event if it has a subscriber."""
-        if publisher.watched("telemetry_event_v2"):
+        if self.publisher.watched("telemetry_event_v2"):
             payload = np.asarray(numbers, np.float32).reshape(-1)
-            publisher.publish(TelemetryEvent(kind, episode_id, env_id, step_id, payload, time.time()))
+            self.publisher.publish(TelemetryEvent(kind, episode_id, env_id, step_id, payload, time.time()))
 
     def warn_if_reachable(self, *endpoints: str) -> None:
         """Warn of endpoints that other machines can reach: there is no authentication."""

@@ -167,15 +167,15 @@ def test_one_action_that_names_a_drone_thousands_of_times_flies_its_last_one(sta
     sender, many, flown = Publisher(ANY, BRISK), 4096, []
     server = stage.environment(mode="stream", sessions=2, actions=(sender.endpoint,))
     step = server._step
-    server._step = lambda rows, actions: (flown.append(actions), step(rows, actions))
+    server._step = lambda rows, commands, step_ids: (flown.append(commands), step(rows, commands, step_ids))
     linear, angular = np.zeros((many, 3), np.float32), np.zeros((many, 3), np.float32)
     linear[-1, 0] = 0.5
     action = Action(np.zeros(many, np.int32), linear, angular, "x", 3, 0.0)
     until(lambda: sender.watched("action_v2"))
     sender.publish(action)
-    until(lambda: any(actions[0].linear_velocity[0, 0] == 0.5 for actions in flown))
-    one = next(actions[0] for actions in flown if actions[0].policy_id == "x")
-    assert len(one.env_ids) == 1 and all(actions[1].policy_id == "hover" for actions in flown)
+    until(lambda: any(commands[0, 0] == 0.5 for commands in flown))
+    assert all(commands[0].tolist() in ([0.5, 0.0, 0.0, 0.0], [0.0] * 4) for commands in flown)
+    assert not any(commands[1].any() for commands in flown)
     sender.close()
 
 

@@ -20,8 +20,8 @@ from navi_core.models import export_checkpoint
 from navi_core.policy import build_policy
 from navi_core.service.actor.server import ActorServer
 from navi_core.service.gate import RolloutGate
+from navi_core.service.learning.admission import ShadowFlight
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.learning.shadow import ShadowFlight
 from navi_core.service.observations import GOAL_EVENT, GoalTable, distance_matrix
 from navi_core.service.policies.served_model import load_model
 from navi_core.service.viewing import Digest, Feed
@@ -56,8 +56,8 @@ def test_an_actor_flies_to_goals_as_the_policy_flies_beside_the_environment(stag
     server = stage.environment(GOALS, sessions=3, seed=2)
     rewards, done, step = {0: [], 1: [], 2: []}, {0: [], 1: [], 2: []}, server._step
 
-    def recorded(rows, actions):
-        step(rows, actions)
+    def recorded(rows, *commands):
+        step(rows, *commands)
         for row in rows:
             rewards[row].append(server._results[row].reward)
             done[row].append(server._results[row].done)

@@ -103,8 +103,8 @@ def test_an_actor_flies_what_the_policy_flies_beside_the_environment(stage) -> N
     rewards: dict[int, list[float]] = {0: [], 1: [], 2: []}
     step = server._step
 
-    def recorded(rows, actions):
-        step(rows, actions)
+    def recorded(rows, *commands):
+        step(rows, *commands)
         for row in rows:
             rewards[row].append(server._results[row].reward)
 

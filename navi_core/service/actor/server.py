@@ -72,13 +72,16 @@ class ActorServer(Server):
     ) -> None:
         self.config = c = config or ActorConfig()
         self.model, self._successor, self._learning = model, successor, learning
-        self.publisher = Publisher(c.publish, c.wire, purpose="actions and telemetry of the actor")
-        super().__init__("actor", c.http, c.wire)
-        self.warn_if_reachable(self.publisher.endpoint)
+        publisher = Publisher(c.publish, c.wire, purpose="actions and telemetry of the actor")
+        super().__init__("actor", c.http, publisher, c.wire)
         self._subscriber = Subscriber(c.subscribe, _TOPICS, c.wire)
+        self._parts.callback(self._subscriber.close)
         self._requests = StepClient(c.step_endpoint, c.wire, self.metrics) if c.mode == "step" else None
-        peers = [] if self._requests is None else [self._requests.socket]
-        self._poller = poller_of(self._subscriber.socket, *peers)
+        peers = [self._subscriber.socket]
+        if self._requests is not None:
+            self._parts.callback(self._requests.close)
+            peers.append(self._requests.socket)
+        self._poller = poller_of(*peers)
         self.sessions = SessionTable(
             model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance
         )
@@ -90,6 +93,7 @@ class ActorServer(Server):
         self._reported = 0.0
         self._turned = time.monotonic()
         if learning is not None:
+            self._parts.callback(learning.close)
             learning.start()
 
     def turn(self, wait_ms: int) -> None:
@@ -106,7 +110,7 @@ class ActorServer(Server):
         if group:
             self._decide(group)
         self._end_silent_sessions()
-        self.heartbeat(self.publisher, len(self.sessions), self.decisions)
+        self.heartbeat(len(self.sessions), self.decisions)
         if time.monotonic() - self._reported >= self._limits.heartbeat_seconds:
             self._reported = time.monotonic()
             self._report()
@@ -118,17 +122,7 @@ class ActorServer(Server):
             if self.config.mode == "stream" or not self._poller.poll(100):
                 break
             self._receive()
-        self.publish_event(self.publisher, "actor.drained", (self.decisions,))
-
-    def close(self) -> None:
-        """Close sockets and pages."""
-        super().close()
-        if self._learning is not None:
-            self._learning.close()
-        self._subscriber.close()
-        self.publisher.close()
-        if self._requests is not None:
-            self._requests.close()
+        self.publish_event("actor.drained", (self.decisions,))
 
     def status(self) -> dict[str, object]:
         """Return the status page: also the model, the sessions, and training and buffer."""
@@ -170,7 +164,7 @@ class ActorServer(Server):
             # The answer went to this actor alone; viewers receive it here.
             numbers = (result.reward, result.episode_return, result.done or result.truncated)
             where = {"episode_id": result.episode_id, "step_id": result.step_id}
-            self.publish_event(self.publisher, "actor.inference.step", numbers, env_id=result.env_id, **where)
+            self.publish_event("actor.inference.step", numbers, env_id=result.env_id, **where)
         session.request = None
         if self._learning is not None:
             self._learning.complete(result)
@@ -298,7 +292,7 @@ class ActorServer(Server):
             parts = torch.stack([verdict.send, verdict.collides, verdict.expected_reward, *verdict.components.values()])
             for session, numbers in zip(group, parts.T.numpy()):
                 where = {"episode_id": session.matrix.episode_id, "step_id": _next_step_id(session.matrix.step_id)}
-                self.publish_event(self.publisher, "actor.inference.gate", numbers, env_id=session.env_id, **where)
+                self.publish_event("actor.inference.gate", numbers, env_id=session.env_id, **where)
 
     def _swap_model(self) -> None:
         """Let a successor serve from the next decision on; sessions stay."""
@@ -342,7 +336,7 @@ class ActorServer(Server):
         numbers = self.metrics.as_dict()
         quantiles = (numbers.get("inference_ms_p50", 0), numbers.get("inference_ms_p99", 0))
         values = (*quantiles, len(self.sessions), self.decisions)
-        self.publish_event(self.publisher, "actor.inference.perf", values, step_id=self.decisions)
+        self.publish_event("actor.inference.perf", values, step_id=self.decisions)
         if self._learning is not None:
             self._learning.update_gauges(self.metrics)
         waits = {session.env_id: session.waits_since for session in self.sessions if session.waits_since is not None}

@@ -59,25 +59,29 @@ class EnvironmentServer(Server):
         self.env = NavigationEnv(
             field, c.sessions, (env or EnvConfig()).model_copy(update={"stagger": False}), seed=c.seed
         )
-        self.publisher = Publisher(c.publish, limits, purpose="observations of the environment")
-        self._viewers = ObservationPublisher(self.publisher, limits)
+        publisher = Publisher(c.publish, limits, purpose="observations of the environment")
+        super().__init__("environment", c.http, publisher, limits)
+        self._viewers = ObservationPublisher(publisher, limits)
         self._viewers.selected = c.first_env_id
         self._view = SceneView(self.env)
         self.answer_endpoint = ""
         self._router = self._actions = None
+        peers = [publisher.socket]
         if c.mode == "step":
             # ZeroMQ drops answers beyond this queue silently, and makes room only in halves of it.
             self._router = Socket("ROUTER", limits, "step requests of the environment", SNDHWM=2 * c.backlog)
+            self._parts.callback(self._router.close)
             try:
                 self.answer_endpoint = self._router.bind(c.answer)
             except NaviError:
-                self.publisher.close()
+                self.close()
                 raise
+            self.warn_if_reachable(self.answer_endpoint)
+            peers.append(self._router)
         else:
             self._actions = Subscriber(c.actions, ("action_v2",), limits)
-        self._poller = poller_of(self.publisher.socket, *([] if self._router is None else [self._router]))
-        super().__init__("environment", c.http, limits)
-        self.warn_if_reachable(self.publisher.endpoint, self.answer_endpoint or self.publisher.endpoint)
+            self._parts.callback(self._actions.close)
+        self._poller = poller_of(*peers)
         # Episodes of a restarted server must differ from those before, whatever the clock shows.
         self._first_episode = secrets.randbits(32) << 20
         self._obs = list(self.env.reset())
@@ -106,7 +110,7 @@ class EnvironmentServer(Server):
                 if observations:
                     self.publisher.publish(self._observation(row))
         self._publish_idle()
-        self.heartbeat(self.publisher, self.config.sessions, self.steps)
+        self.heartbeat(self.config.sessions, self.steps)
 
     def drain(self) -> None:
         """Fly and answer the requests that wait."""
@@ -114,14 +118,7 @@ class EnvironmentServer(Server):
             self._receive()
             while self._requests:
                 self._fly_batch()
-        self.publish_event(self.publisher, "environment.drained", (self.steps,))
-
-    def close(self) -> None:
-        """Close sockets and pages."""
-        super().close()
-        for socket in (self._router, self._actions, self.publisher):
-            if socket is not None:
-                socket.close()
+        self.publish_event("environment.drained", (self.steps,))
 
     def _receive(self) -> None:
         """Queue requests, at most a backlog of them: a flood does not keep the drones from flying."""
@@ -149,7 +146,8 @@ class EnvironmentServer(Server):
                 else:
                     rows[row] = action
         if rows:
-            self._step(list(rows), list(rows.values()))
+            actions = list(rows.values())
+            self._step(list(rows), np.concatenate([_commands_of(a) for a in actions]), [a.step_id for a in actions])
         for request in batch:
             for row in request.actions:
                 if row not in request.results:
@@ -158,14 +156,11 @@ class EnvironmentServer(Server):
                     request.results[row] = result
             self._answer(request)
 
-    def _step(self, rows: list[int], actions: list[Action]) -> None:
-        """Fly one decision of some drones."""
+    def _step(self, rows: list[int], commands: np.ndarray, step_ids: list[int]) -> None:
+        """Fly one decision of some drones, by their commands (N, 4)."""
         start = time.perf_counter()
-        command = np.empty((len(actions), 4), np.float32)
-        for row_command, action in zip(command, actions):
-            row_command[:3], row_command[3] = action.linear_velocity[0], action.angular_velocity[0, 2]
         episodes = [self._episode(row) for row in rows]
-        batch = self.env.step_rows(torch.tensor(rows), torch.from_numpy(command))
+        batch = self.env.step_rows(torch.tensor(rows), torch.from_numpy(commands))
         now = time.time()
         terminated, truncated = batch.terminated.tolist(), batch.truncated.tolist()
         reward, returns = batch.reward.tolist(), batch.info["episode_return"].tolist()
@@ -173,10 +168,10 @@ class EnvironmentServer(Server):
         for i, row in enumerate(rows):
             self._before[row] = None if ended[i] else self._obs[row]
             self._obs[row] = batch.obs[i]
-            self._step_ids[row] = actions[i].step_id
+            self._step_ids[row] = step_ids[i]
             self._flown_at[row] = time.monotonic()
             self._results[row] = StepResult(
-                step_id=actions[i].step_id,
+                step_id=step_ids[i],
                 env_id=row + self.config.first_env_id,
                 episode_id=episodes[i],
                 done=terminated[i],
@@ -223,17 +218,17 @@ class EnvironmentServer(Server):
         # After a pause the rate continues; missed decisions are not caught up.
         self._due = max(self._due + period, time.monotonic())
         first, count = self.config.first_env_id, self.config.sessions
-        # Only the last action of a drone is built: one message may name it thousands of times.
-        latest: dict[int, tuple[Action, int]] = {}
+        commands, is_fresh = np.zeros((count, 4), np.float32), np.zeros(count, bool)
         for message in self._actions.waiting():
             if isinstance(message, Action):
-                for i, row in enumerate((message.env_ids.astype(np.int64) - first).tolist()):
-                    if 0 <= row < count:
-                        latest[row] = message, i
-        fresh = {row: _one_of(message, i, self._step_ids[row] + 1) for row, (message, i) in latest.items()}
-        self.metrics.count("hovered_total", count - len(fresh), about="decisions without an action")
+                named = message.env_ids.astype(np.int64) - first
+                mine = (named >= 0) & (named < count)
+                # Of several actions of one drone the last one counts.
+                commands[named[mine]] = _commands_of(message)[mine]
+                is_fresh[named[mine]] = True
+        self.metrics.count("hovered_total", count - int(is_fresh.sum()), about="decisions without an action")
         rows, now = list(range(count)), time.monotonic()
-        self._step(rows, [fresh.get(row) or _hover(row + first, self._step_ids[row] + 1) for row in rows])
+        self._step(rows, commands, [step_id + 1 for step_id in self._step_ids])
         self.publisher.publish(BatchStepResult(tuple(a for a in self._results if a is not None), ()))
         if self.publisher.watched(_OBSERVATIONS):
             for row in rows:
@@ -284,7 +279,7 @@ class EnvironmentServer(Server):
             return matrix
         values, picture = look
         where = {"episode_id": matrix.episode_id, "env_id": env_id, "step_id": matrix.step_id}
-        self.publish_event(self.publisher, SCENE_EVENT, payload("scene", values), **where)
+        self.publish_event(SCENE_EVENT, payload("scene", values), **where)
         return replace(matrix, overhead=picture)
 
     def _reply(self, envelope: list[bytes], message: Message) -> None:
@@ -293,18 +288,6 @@ class EnvironmentServer(Server):
             self.metrics.count("unanswered_total", about="answers that could not be sent")
 
 
-def _one_of(action: Action, i: int, step_id: int) -> Action:
-    """Return the action of one of its drones."""
-    one = slice(i, i + 1)
-    return replace(
-        action,
-        env_ids=action.env_ids[one],
-        linear_velocity=action.linear_velocity[one],
-        angular_velocity=action.angular_velocity[one],
-        step_id=step_id,
-    )
-
-
-def _hover(env_id: int, step_id: int) -> Action:
-    still = np.zeros((1, 3), np.float32)
-    return Action(np.array([env_id], np.int32), still, still, "hover", step_id, time.time())
+def _commands_of(action: Action) -> np.ndarray:
+    """Return the (B, 4) commands of an action: forward, vertical, lateral, yaw."""
+    return np.concatenate((action.linear_velocity, action.angular_velocity[:, 2:]), axis=1)

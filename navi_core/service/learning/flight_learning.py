@@ -17,13 +17,12 @@ from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
 from navi_core.policy.navigation_policy import AUX_INPUTS
 from navi_core.service.gate import ActionChoice, RolloutGate
-from navi_core.service.learning.admission import ServingVersion
+from navi_core.service.learning.admission import ServingVersion, ShadowFlight
 from navi_core.service.learning.continuous_trainer import ContinuousTrainer, check_learnable, require_gate
 from navi_core.service.learning.experience import Experience
 from navi_core.service.learning.experience_record import ServiceRecord
 from navi_core.service.learning.learned_version import LearnedWeights, recover_learned
 from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer
-from navi_core.service.learning.shadow import ShadowFlight
 from navi_core.service.policies.served_model import Decision, EagerRunner, Runner, ServedModel
 from navi_core.service.policies.sessions import Session
 from navi_core.service.server import ServiceMetrics

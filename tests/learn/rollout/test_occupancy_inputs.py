@@ -15,8 +15,8 @@ from navi_core.models import load_policy
 from navi_core.pilots import Pose
 from navi_core.policy import build_policy
 from navi_core.record import RunDirectory
+from navi_core.service.learning.admission import ShadowFlight
 from navi_core.service.learning.experience import Trajectory
-from navi_core.service.learning.shadow import ShadowFlight
 from navi_core.service.policies.served_model import EagerRunner
 from navi_core.service.policies.sessions import SessionTable
 from navi_core.service.wire import DistanceMatrix, RobotPose

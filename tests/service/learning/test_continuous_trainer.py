@@ -15,9 +15,8 @@ import torch
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.service import ContinuousTrainer, ExperienceReplayBuffer
-from navi_core.service.learning.admission import Admission
+from navi_core.service.learning.admission import Admission, ShadowFlight, ShadowResult
 from navi_core.service.learning.experience import judged_rewards
-from navi_core.service.learning.shadow import ShadowFlight, ShadowResult
 from navi_core.world import Field
 from tests.service.conftest import SMALL, TINY, until
 from tests.service.learning.test_training import config, flown
