@@ -38,7 +38,6 @@ class Commands:
         self, model: ServedModel, config: ActorConfig, gate: RolloutGate | None, metrics: ServiceMetrics
     ) -> None:
         self._config, self._gate, self._metrics = config, gate, metrics
-        self._non_finite: set[int] = set()
         self.serve(model)
 
     def serve(self, model: ServedModel) -> None:
@@ -48,10 +47,6 @@ class Commands:
         # Sampled flights come free by themselves.
         if wanted and not self._config.sample:
             self._recovery = Recovery(self._config.max_sessions, model.decision_hz, self._config.seed)
-
-    def forget(self, env_id: int) -> None:
-        """Drop the state of a drone whose session ended."""
-        self._non_finite.discard(env_id)
 
     def of(
         self, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor
@@ -75,21 +70,13 @@ class Commands:
     def _finite(self, group: Sequence[Session], action: Tensor) -> Tensor:
         """Let drones with a non-finite action hover and begin anew."""
         finite = action.isfinite().all(dim=1)
-        if bool(finite.all()):
-            if self._non_finite:
-                self._non_finite -= {session.env_id for session in group}
-            return action
-        self._metrics.count(
-            "unsound_total", int((~finite).sum()), about="actions that were no numbers; the drone hovered"
-        )
         for session, is_finite in zip(group, finite.tolist()):
-            if is_finite:
-                self._non_finite.discard(session.env_id)
-                continue
-            session.begins = True
-            if session.env_id not in self._non_finite:
-                self._non_finite.add(session.env_id)
-                _LOG.warning("drone %d: %s answers with NaN or Inf; it hovers", session.env_id, self._name)
+            if not is_finite:
+                session.begins = True
+                self._metrics.count("unsound_total", about="actions that were no numbers; the drone hovered")
+                if session.is_finite:
+                    _LOG.warning("drone %d: %s answers with NaN or Inf; it hovers", session.env_id, self._name)
+            session.is_finite = is_finite
         return torch.where(finite[:, None], action, 0.0)
 
     def _recovered(self, group: Sequence[Session], reset: Tensor, action: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from navi_core.config import ActorConfig
 from navi_core.errors import ConfigError
@@ -248,7 +247,12 @@ class ActorServer(Server):
         obs = torch.cat([observation_of(session.matrix) for session in group])
         state, aux, reset = self.sessions.gather(group, obs)
         runner = self.model.runner if self._learning is None else self._learning.runner()
-        decision = runner.decide(obs, aux, state, reset, self._noise(group))
+        noise = None
+        if self.config.sample:
+            # Functions of seed, drone and decision.
+            keys, step = draw_keys(group)
+            noise = draw_normal(self.config.seed, keys, torch.zeros_like(keys), step, axes=4)
+        decision = runner.decide(obs, aux, state, reset, noise)
         seconds = time.perf_counter() - start
         command, choice = self._commands.of(group, obs, reset, decision.action)
         self._send_actions(group, command.numpy().astype(np.float32, copy=False))
@@ -261,13 +265,6 @@ class ActorServer(Server):
         self.decisions += len(group)
         self.metrics.latency("inference_ms", seconds, about="one batch of decisions")
         self.metrics.count("decisions_total", len(group), about="decisions made")
-
-    def _noise(self, group: list[Session]) -> Tensor | None:
-        """Return (N, 4) draws: functions of seed, drone and decision."""
-        if not self.config.sample:
-            return None
-        keys, step = draw_keys(group)
-        return draw_normal(self.config.seed, keys, torch.zeros_like(keys), step, axes=4)
 
     def _send_actions(self, group: list[Session], commands: np.ndarray) -> None:
         """Request the actions (N, 4) from the environment in step mode, and publish them."""
@@ -326,7 +323,6 @@ class ActorServer(Server):
                 session.heard_at += slept
         for session in self.sessions.forget(self.config.idle_seconds, now):
             self._ready.pop(session.env_id, None)
-            self._commands.forget(session.env_id)
             if self._learning is not None:
                 self._learning.forget(session.env_id)
         self.metrics.gauge("sessions", len(self.sessions), about="drones served")

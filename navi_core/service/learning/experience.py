@@ -89,16 +89,10 @@ class Experience:
         Args:
             width: D that the latent must have, None for any.
         """
-        for name, shape in (("position", (3,)), ("velocity", (4,)), ("action", (4,))):
+        for name, length in (("position", 3), ("velocity", 4), ("action", 4), ("aux", None), ("latent", width)):
             value = getattr(self, name)
-            if tuple(value.shape) != shape or not bool(torch.isfinite(value).all()):
-                return f"{name} is not {shape[0]} finite numbers"
-        if self.aux.ndim != 1 or not bool(torch.isfinite(self.aux).all()):
-            return f"aux {tuple(self.aux.shape)} is no row of finite numbers"
-        if self.latent.ndim != 1 or (width is not None and len(self.latent) != width):
-            return f"the latent has shape {tuple(self.latent.shape)}, expected ({width},)"
-        if not bool(torch.isfinite(self.latent).all()):
-            return "the latent is not finite"
+            if value.ndim != 1 or len(value) != (length or len(value)) or not bool(torch.isfinite(value).all()):
+                return f"{name} of shape {tuple(value.shape)} is not {length or 'a row of'} finite numbers"
         reward = 0.0 if self.actual_reward is None else self.actual_reward
         numbers = (self.log_prob, self.value, self.expected_reward, self.yaw, reward)
         return None if all(math.isfinite(number) for number in numbers) else "a number is not finite"

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,15 +61,14 @@ class Runner(abc.ABC):
     Args:
         config: Network configuration.
         name: Name of the policy on the wire.
+
+    Attributes:
+        metadata: Of the largest exported program; empty for a policy.
     """
 
     def __init__(self, config: PolicyConfig, name: str) -> None:
         self.config, self.name = config, name
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Metadata of an exported program; empty for a policy."""
-        return {}
+        self.metadata: Mapping[str, Any] = {}
 
     @abc.abstractmethod
     def initial_state(self, rows: int) -> State:
@@ -131,13 +131,10 @@ class ProgramRunner(Runner):
             raise ConfigError("a policy of no programs")
         self._programs = dict(sorted(programs.items()))
         self._max_rows = max(self._programs)
-        super().__init__(self._programs[self._max_rows].config, name)
+        largest = self._programs[self._max_rows]
+        super().__init__(largest.config, name)
+        self.metadata = largest.metadata
         self._zero = {rows: program.initial_state() for rows, program in self._programs.items()}
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Metadata of the largest program."""
-        return self._programs[self._max_rows].metadata
 
     def initial_state(self, rows: int) -> State:
         """Return the zero state of `rows` drones."""
@@ -341,19 +338,14 @@ class AliasFollower:
         self, alias: str, served: str, load: Callable[[str], ServedModel], registry: Registry, seconds: float
     ) -> None:
         self._alias, self._known, self._load, self._registry, self._seconds = alias, served, load, registry, seconds
-        self._ready: ServedModel | None = None
-        self._lock = threading.Lock()
+        self._ready: deque[ServedModel] = deque(maxlen=1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="navi-follow", daemon=True)
         self._thread.start()
 
     def take(self) -> ServedModel | None:
         """Return the version that is ready to take over, once."""
-        if self._ready is None:
-            return None
-        with self._lock:
-            ready, self._ready = self._ready, None
-        return ready
+        return self._ready.pop() if self._ready else None
 
     def close(self) -> None:
         """Stop watching."""
@@ -376,5 +368,5 @@ class AliasFollower:
                 continue
             reported = ""
             if model is not None:
-                with self._lock:
-                    self._known, self._ready = version, model
+                self._known = version
+                self._ready.append(model)

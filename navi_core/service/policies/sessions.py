@@ -24,6 +24,7 @@ class Session:
         slot: Row of the table.
         matrix: Observation to be answered, or answered last.
         begins: Whether `matrix` is the first of its episode for this model.
+        is_finite: Whether the policy's last action was.
         request: Action that was sent and not yet answered.
         requested_at: When it was sent [s, monotonic].
         published: Newest observation published since, or that of the refused request; None without one.
@@ -39,6 +40,7 @@ class Session:
     slot: int
     matrix: DistanceMatrix
     begins: bool = True
+    is_finite: bool = True
     request: Action | None = None
     requested_at: float = 0.0
     published: DistanceMatrix | None = None

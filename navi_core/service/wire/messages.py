@@ -7,7 +7,8 @@ built, so one that exists can be sent. SI units; `timestamp` is seconds since 19
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self, get_type_hints
+from functools import cache
+from typing import Annotated, Self, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -161,8 +162,6 @@ String = Annotated[str, text]
 class Message:
     """Base of the messages; subclasses are frozen dataclasses whose annotations have the checks of the fields."""
 
-    _checks: ClassVar[dict[type, dict[str, Check]]] = {}
-
     def __post_init__(self) -> None:
         sizes: Sizes = {}
         # A frozen dataclass is written through its dictionary; the loop runs for every message on the wire.
@@ -171,12 +170,10 @@ class Message:
             values[name] = check(values[name], name, sizes)
 
     @classmethod
+    @cache
     def checks(cls) -> dict[str, Check]:
         """Return the check of each field, in the order of the wire."""
-        if cls not in cls._checks:
-            hints = get_type_hints(cls, include_extras=True)
-            cls._checks[cls] = {name: hint.__metadata__[0] for name, hint in hints.items() if name != "_checks"}
-        return cls._checks[cls]
+        return {name: hint.__metadata__[0] for name, hint in get_type_hints(cls, include_extras=True).items()}
 
     def to_map(self) -> dict[str, object]:
         """Return the fields as plain values and arrays, nested messages as maps."""
