@@ -23,8 +23,7 @@ from navi_core.service.recordings import Recording, RecordingWriter
 from navi_core.service.viewing import Digest
 from navi_core.service.viewing.digest import LAYOUTS, payload
 from navi_core.service.web import explore
-from navi_core.service.web.live import LiveShow
-from navi_core.service.web.replay import ReplayShow
+from navi_core.service.web.live import LiveShow, ReplayShow
 from navi_core.service.wire import (
     MOST_STEP_ID,
     Action,

@@ -3,30 +3,26 @@
 A port in use has a clear error, and Ctrl-C stops in order.
 """
 
-from __future__ import annotations
-
 import asyncio
-import contextlib
 import hashlib
 import ipaddress
 import json
 import logging
 import signal
 import socket
-import socket as socket_library
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from navi_core.errors import NaviError, ServiceError
-from navi_core.service.web.hub import Hub, Viewer, pack_message
+import uvicorn
+from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.staticfiles import StaticFiles
 
-if TYPE_CHECKING:
-    import uvicorn
-    from fastapi import FastAPI, WebSocket
+from navi_core.errors import ConfigError, NaviError, ServiceError
+from navi_core.service.web.hub import Hub, Viewer, pack_message
 
 STATIC = Path(__file__).parent / "static"
 MAX_ORDER_BYTES = 4096
@@ -69,16 +65,14 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
         show: Content of the page.
         host: Name or address of the server.
     """
-    from fastapi import FastAPI, Request, Response
-    from fastapi.staticfiles import StaticFiles
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         task = asyncio.create_task(show.run())
         task.add_done_callback(_log_failure)
         yield
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, NaviError):
+        with suppress(asyncio.CancelledError, NaviError):
             await task
 
     app = FastAPI(title="Navi", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
@@ -97,72 +91,62 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
     async def health() -> dict[str, Any]:
         return {"status": "ok", "viewers": show.hub.viewers}
 
-    app.add_api_websocket_route("/ws", _websocket(show, host))
+    page = pack_message("page", {"version": _page_version()})
+
+    @app.websocket("/ws")
+    async def viewer(connection: WebSocket) -> None:
+        if _same_site(connection) and _is_local_name(connection.headers.get("host", ""), host):
+            await _serve_viewer(show, connection, page)
+        else:
+            await connection.close(code=1008)
+
     app.mount("/", StaticFiles(directory=STATIC, html=True))
     return app
 
 
-def _websocket(show: Show, host: str) -> Callable[[WebSocket], Awaitable[None]]:
-    from fastapi import WebSocket, WebSocketDisconnect
-
-    page = pack_message("page", {"version": _page_version()})
-
-    async def endpoint(socket: WebSocket) -> None:
-        if not _same_site(socket) or not _is_local_name(socket.headers.get("host", ""), host):
-            await socket.close(code=1008)
-            return
-        await socket.accept()
-        viewer = show.hub.join()
-        # First of all: a page of an earlier server may not understand the rest, and reloads itself.
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-            await socket.send_bytes(page)
-        sending = asyncio.create_task(_send(socket, viewer, show.hub))
-        try:
-            while True:
-                received = await socket.receive()
-                if received["type"] == "websocket.disconnect":
-                    break
-                await _execute(show, socket, received.get("text") or "")
-        except (WebSocketDisconnect, RuntimeError):
-            pass
-        finally:
-            show.hub.leave(viewer)
-            sending.cancel()
-
-    # The annotations are text here, and FastAPI resolves them in this module.
-    endpoint.__annotations__["socket"] = WebSocket
-    return endpoint
+async def _serve_viewer(show: Show, connection: WebSocket, page: bytes) -> None:
+    """Send a page its messages, and execute its orders, until it leaves."""
+    await connection.accept()
+    viewer = show.hub.join()
+    # First of all: a page of an earlier server may not understand the rest, and reloads itself.
+    with suppress(WebSocketDisconnect, RuntimeError):
+        await connection.send_bytes(page)
+    sending = asyncio.create_task(_send(connection, viewer, show.hub))
+    try:
+        while (received := await connection.receive())["type"] != "websocket.disconnect":
+            await _execute(show, connection, received.get("text") or "")
+    except (WebSocketDisconnect, RuntimeError):
+        pass
+    finally:
+        show.hub.leave(viewer)
+        sending.cancel()
 
 
-async def _send(socket: WebSocket, viewer: Viewer, hub: Hub) -> None:
-    from fastapi import WebSocketDisconnect
-
-    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+async def _send(connection: WebSocket, viewer: Viewer, hub: Hub) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError):
         while True:
             try:
                 message = await asyncio.wait_for(viewer.take(), _BEAT_SECONDS)
             except TimeoutError:
                 message = pack_message("beat", {})
             try:
-                await asyncio.wait_for(socket.send_bytes(message), _PATIENCE_SECONDS)
+                await asyncio.wait_for(connection.send_bytes(message), _PATIENCE_SECONDS)
             except TimeoutError:
                 hub.leave(viewer)
                 return
 
 
-async def _execute(show: Show, socket: WebSocket, text: str) -> None:
+async def _execute(show: Show, connection: WebSocket, text: str) -> None:
     """Execute an order; an invalid one is answered with its fault."""
-    try:
+    order: object = None
+    with suppress(ValueError, RecursionError):
         order = json.loads(text) if len(text) <= MAX_ORDER_BYTES else None
-    except (ValueError, RecursionError):
-        order = None
-    if not isinstance(order, dict) or not isinstance(order.get("do"), str):
-        await socket.send_json({"kind": "refused", "reason": "an order is a JSON object with the text `do`"})
-        return
     try:
+        if not isinstance(order, dict) or not isinstance(order.get("do"), str):
+            raise ConfigError("an order is a JSON object with the text `do`")
         await show.order(order)
     except NaviError as error:
-        await socket.send_json({"kind": "refused", "reason": str(error)})
+        await connection.send_json({"kind": "refused", "reason": str(error)})
 
 
 def _page_version() -> str:
@@ -173,10 +157,10 @@ def _page_version() -> str:
     return digest.hexdigest()[:16]
 
 
-def _same_site(socket: WebSocket) -> bool:
+def _same_site(connection: WebSocket) -> bool:
     """Return whether the page is of this server: other sites in the same browser must not fly the drone."""
-    origin = socket.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == socket.headers.get("host")
+    origin = connection.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
 
 
 def _is_local_name(requested: str, host: str) -> bool:
@@ -186,10 +170,10 @@ def _is_local_name(requested: str, host: str) -> bool:
         name = (urlsplit(f"//{requested}").hostname or "").removesuffix(".")
     except ValueError:
         return False
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         ipaddress.ip_address(name)
         return True
-    machine = socket_library.gethostname().lower()
+    machine = socket.gethostname().lower()
     names = {"localhost", host.lower().removesuffix("."), machine, f"{machine}.local", machine.partition(".")[0]}
     return name in names or name.endswith(".localhost")
 
@@ -209,19 +193,15 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ServiceError: The port is taken, or there is no such address.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    is_v6 = ":" in host
+    family = socket.AF_INET6 if is_v6 else socket.AF_INET
     try:
-        listener.bind((host, port))
-        listener.listen(64)
-    except (OSError, OverflowError) as error:
-        listener.close()
+        return socket.create_server((host, port), family=family, backlog=64, dualstack_ipv6=is_v6)
+    except (OSError, OverflowError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ServiceError(
             f"cannot serve at {host}:{port}: {reason}; choose another --port (0: any free one)"
         ) from None
-    return listener
 
 
 def serve_page(
@@ -266,8 +246,6 @@ def served_page(show: Show, host: str = "127.0.0.1", port: int = 0) -> Iterator[
 
 
 def _server(show: Show, host: str) -> uvicorn.Server:
-    import uvicorn
-
     config = uvicorn.Config(
         build_app(show, host),
         log_level="warning",
