@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from navi_core.config import REWARD_TERMS, WireConfig
 from navi_core.errors import ConfigError, RecordError, WireError
@@ -23,7 +24,7 @@ from navi_core.record.journal import Frame, FrameFormat, Journal, JournalWriter
 from navi_core.record.rerun import EpisodeTrace
 from navi_core.service.viewing.digest import Digest
 from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY, DroneSelector
-from navi_core.service.wire import TOPICS, DistanceMatrix, Message, Subscriber, decode
+from navi_core.service.wire import DistanceMatrix, Message, Subscriber, decode
 from navi_core.world import spherical_directions
 from navi_core.world.sensor.panorama import denormalise_depth
 
@@ -100,7 +101,7 @@ class RecordingWriter(JournalWriter):
         self._synced = time.monotonic()
 
     def record(self, topic: bytes, payload: bytes, when: float) -> None:
-        """Append one message; it is on the disk a second later at most.
+        """Append one checked message; it is on the disk a second later at most.
 
         Args:
             topic: Its topic.
@@ -108,10 +109,8 @@ class RecordingWriter(JournalWriter):
             when: When it was received [s since 1970].
 
         Raises:
-            RecordError: The topic is none of the wire's, or the disk is full.
+            RecordError: The disk is full.
         """
-        if topic.decode("ascii", "replace") not in TOPICS:
-            raise RecordError(f"a message of topic {topic[:40]!r} is not recorded; allowed: {', '.join(TOPICS)}")
         self.append(topic, payload, when, pack=True)
         if time.monotonic() - self._synced > _SYNC_SECONDS:
             self.sync()
@@ -210,36 +209,34 @@ class RecordedEpisode:
     """Its number."""
     episode: int
     """Number of the episode."""
-    frames: int = 0
-    """Observations."""
-    began: float = math.nan
-    """Time of the first, from the beginning of the recording [s]."""
-    ended: float = math.nan
+    began: float
+    """Time of the first observation, from the beginning of the recording [s]."""
+    ended: float
     """Of the last [s]."""
-    entries: array[int] = field(default_factory=lambda: array("Q"), repr=False)
+    entries: array[int] = field(repr=False)
     """Numbers of its observations among the recording's messages."""
+
+    @property
+    def frames(self) -> int:
+        """Observations."""
+        return len(self.entries)
 
 
 def list_episodes(recording: Recording) -> list[RecordedEpisode]:
     """Return the episodes of a recording, in the order in which they begin."""
-    found: dict[tuple[int, int], RecordedEpisode] = {}
+    found: defaultdict[tuple[int, int], array[int]] = defaultdict(lambda: array("Q"))
     shown: dict[tuple[int, int], int] = {}
-    times = recording.frames.elapsed()
     for number, frame in enumerate(recording.frames):
         message = recording.readable_message(frame)
         if not isinstance(message, DistanceMatrix) or len(message.env_ids) != 1:
             continue
         key = (int(message.env_ids[0]), message.episode_id)
         # A heartbeat repeats an observation.
-        if shown.get(key) == message.step_id:
-            continue
-        shown[key] = message.step_id
-        episode = found.setdefault(key, RecordedEpisode(*key))
-        elapsed = float(times[number])
-        episode.began = elapsed if not episode.frames else episode.began
-        episode.ended, episode.frames = elapsed, episode.frames + 1
-        episode.entries.append(number)
-    return list(found.values())
+        if shown.get(key) != message.step_id:
+            shown[key] = message.step_id
+            found[key].append(number)
+    times = recording.frames.elapsed().tolist()
+    return [RecordedEpisode(*key, times[entries[0]], times[entries[-1]], entries) for key, entries in found.items()]
 
 
 def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrace:
@@ -270,8 +267,6 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
     bins = frames[0].matrix_shape
     if any(frame.matrix_shape != bins for frame in frames):
         raise RecordError(f"{recording.path}: the sensor of drone {episode.drone} changed within an episode")
-    import torch
-
     depth = denormalise_depth(torch.from_numpy(np.stack([f.depth[0] for f in frames])), digest.max_distance).numpy()
     names = [name for name in ("reward", "speed", "seen_share", *REWARD_TERMS) if any(name in s for s in scalars)]
     return EpisodeTrace(

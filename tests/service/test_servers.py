@@ -17,7 +17,6 @@ import torch
 from navi_core.config import EnvironmentConfig
 from navi_core.service.server import HealthPages, ServiceMetrics, host_and_port
 from navi_core.service.viewing import Digest, Feed
-from navi_core.service.viewing.digest import SERVICE_LAYOUTS
 from navi_core.service.wire import (
     Action,
     BatchStepRequest,
@@ -243,7 +242,7 @@ def test_viewers_of_step_mode_receive_rewards_and_returns(stage) -> None:
     def take(batch) -> None:
         for message in batch:
             heard.append(message)
-            digest.update(message, SERVICE_LAYOUTS)
+            digest.update(message)
 
     feed = Feed([actor.publisher.endpoint], take)
     try:

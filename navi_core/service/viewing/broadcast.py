@@ -11,14 +11,14 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from navi_core.config import WireConfig
 from navi_core.service.observations import ObservationPublisher, SceneView, distance_matrix, goal_event
 from navi_core.service.viewing.digest import PHASES, SCENE_EVENT, payload
 from navi_core.service.viewing.feed import Announcement, PublisherNote, selected_drone
-from navi_core.service.wire import DistanceMatrix, Publisher, TelemetryEvent
+from navi_core.service.wire import Publisher, TelemetryEvent
 from navi_core.world import Environment, EnvironmentWrapper, NavigationEnv, StepBatch
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _QUIET_SECONDS = 0.3
 """Time without a decision after which an update is running [s]."""
 
 
-class TrainingBroadcast:
+class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
     """Publishes a training run to viewers; use it as a context manager.
 
     Args:
@@ -104,12 +104,7 @@ class TrainingBroadcast:
         self.publisher.close()
         self._note.withdraw()
 
-    def __enter__(self) -> TrainingBroadcast:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _listen(self) -> None:
@@ -223,13 +218,10 @@ class WatchedEnv(EnvironmentWrapper):
             before=before[2].cpu() if before is not None and follows else None,
             overhead=picture,
         )
-        self._offer(matrix)
-
-    def _offer(self, matrix: DistanceMatrix) -> None:
-        with self._broadcast.lock:
-            if self._broadcast.viewers.offer(lambda _: matrix):
+        with broadcast.lock:
+            if broadcast.viewers.offer(lambda _: matrix):
                 self.shown += 1
-                self._shown_at = (matrix.step_id, int(matrix.env_ids[0]))
+                self._shown_at = (self.decisions, row)
 
 
 def _stages(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -140,10 +140,8 @@ class Digest:
     """Metrics of the updates, over the decisions of the run."""
     trajectory: list[tuple[float, float, float]] = field(default_factory=list)
     sessions: dict[int, Session] = field(default_factory=dict)
-    others: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Numbers of events of other publishers, by type."""
-    others_heard: dict[str, float] = field(default_factory=dict)
-    """Time of the last event of each type, monotonic [s]."""
+    others: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
+    """Time (monotonic [s]) and numbers of the last event of other publishers, by type."""
     changed: set[str] = field(default_factory=set)
     """Kinds of page messages that are out of date."""
     fresh_at: float = -math.inf
@@ -151,18 +149,13 @@ class Digest:
     alive_at: float = -math.inf
     """Time of the last message, monotonic [s]."""
 
-    def update(self, message: Message, layouts: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """Update the state with one message.
-
-        Args:
-            message: Any of the wire's.
-            layouts: Names of the numbers of other events, by type.
-        """
+    def update(self, message: Message) -> None:
+        """Update the state with one message, any of the wire's."""
         self.alive_at = time.monotonic()
         if isinstance(message, DistanceMatrix):
             self._observation(message)
         elif isinstance(message, TelemetryEvent):
-            self._event(message, layouts or {})
+            self._event(message)
         elif isinstance(message, StepResult):
             self._result(message)
         elif isinstance(message, BatchStepResult):
@@ -173,14 +166,14 @@ class Digest:
                 if (session := self._session(env_id)) is not None:
                     session.steps = message.step_id
 
-    def _event(self, event: TelemetryEvent, layouts: Mapping[str, tuple[str, ...]]) -> None:
+    def _event(self, event: TelemetryEvent) -> None:
         kind = training_event(event.event_type)
         if kind is not None:
             self._training(kind, event)
         elif event.event_type == GOAL_EVENT:
             self.goals.update(event)
         else:
-            self._service(event, layouts.get(event.event_type, ()))
+            self._service(event)
 
     @property
     def max_distance(self) -> float:
@@ -247,7 +240,7 @@ class Digest:
     def recent_others(self) -> dict[str, dict[str, float]]:
         """Return the numbers of recent events of other publishers."""
         now = time.monotonic()
-        return {name: values for name, values in self.others.items() if now - self.others_heard[name] < _FORGET_SECONDS}
+        return {name: values for name, (heard, values) in self.others.items() if now - heard < _FORGET_SECONDS}
 
     def _observation(self, matrix: DistanceMatrix) -> None:
         if len(matrix.env_ids) != 1:
@@ -287,20 +280,17 @@ class Digest:
             self.perf = values
             self.changed.add("training")
         elif kind == "update":
-            self._point(values, event.step_id)
+            # Payloads are single precision, exact up to 16 million decisions; the event's step id is exact.
+            if math.isfinite(values.pop("step", math.nan)):
+                self.curve.take(float(event.step_id), values)
             self.changed.add("training")
 
-    def _point(self, values: dict[str, float], step: int) -> None:
-        # Payloads are single precision, exact up to 16 million decisions; the event's step id is exact.
-        if math.isfinite(values.pop("step", math.nan)):
-            self.curve.take(float(step), values)
-
-    def _service(self, event: TelemetryEvent, names: tuple[str, ...]) -> None:
+    def _service(self, event: TelemetryEvent) -> None:
+        names = SERVICE_LAYOUTS.get(event.event_type, ())
         numbers = event.payload.tolist()[:MAX_NUMBERS]
         values = {(names[n] if n < len(names) else f"[{n}]"): value for n, value in enumerate(numbers)}
         if event.event_type in self.others or len(self.others) < MAX_KINDS:
-            self.others[event.event_type] = values
-            self.others_heard[event.event_type] = time.monotonic()
+            self.others[event.event_type] = time.monotonic(), values
         session = self._session(event.env_id) if event.event_type.startswith("actor.inference.") else None
         if session is not None:
             session.steps = max(session.steps, event.step_id)

@@ -25,7 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from navi_core.config import WireConfig
 from navi_core.errors import WireError
@@ -288,16 +289,10 @@ def _read(path: Path, *, living: bool = True) -> Announcement | None:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
                 return None
-            data: Any = json.loads(file.read())
-            note = Announcement(**data)
-            if living and not _locked(file.fileno(), note.pid):
-                return None
-    except (OSError, ValueError, TypeError, RecursionError):
+            note = TypeAdapter(Announcement).validate_json(file.read(), strict=True)
+            return note if not living or _locked(file.fileno(), note.pid) else None
+    except (OSError, ValueError):
         return None
-    kinds = ((note.name, str), (note.endpoint, str), (note.pid, int), (note.rows, int), (note.scenes, list))
-    good = all(isinstance(value, kind) for value, kind in kinds) and isinstance(note.vocabulary, dict)
-    named = good and all(isinstance(k, str) and isinstance(v, int) for k, v in note.vocabulary.items())
-    return note if named and all(isinstance(scene, str) for scene in note.scenes) else None
 
 
 def _locked(file: int, pid: int) -> bool:

@@ -70,7 +70,7 @@ class ExploreShow:
                     await self._watched.wait()
                     deadline = time.monotonic()
                 async with self._turn:
-                    await asyncio.to_thread(self._decide)
+                    await asyncio.to_thread(self._fly)
                     self._show(with_map=decision % _MAP_EVERY == 0)
                 decision += 1
                 deadline = max(deadline + period, time.monotonic() - period)
@@ -106,15 +106,12 @@ class ExploreShow:
         with self._session_lock:
             self._orders[name](order)
 
-    def _decide(self) -> None:
-        with self._session_lock:
-            self._fly()
-
     def _fly(self) -> None:
         silent = time.monotonic() - self._commanded_at > self.session.config.idle_seconds
         before = self.session.recording
         try:
-            self.session.fly(_HOVER if silent else self._axes)
+            with self._session_lock:
+                self.session.fly(_HOVER if silent else self._axes)
         except DemoError as error:
             # The longest flight is saved automatically. On a full disk it is kept, and time stops until there is room.
             self.session.paused = True

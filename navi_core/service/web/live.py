@@ -20,7 +20,6 @@ from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
 from navi_core.errors import ConfigError
 from navi_core.service.recordings import Recording
 from navi_core.service.viewing import Announcement, Digest, Feed, announced
-from navi_core.service.viewing.digest import SERVICE_LAYOUTS
 from navi_core.service.web.hub import Hub, send_changes
 from navi_core.service.wire import DistanceMatrix, Message
 
@@ -143,9 +142,8 @@ class LiveShow:
             # A restarted run has another process and port.
             name = (self._wanted or "").rpartition("@")[0]
             again = [key for key in sources if name and key.rpartition("@")[0] == name]
-            self._wanted = (again or list(sources))[0] if again or self._wanted is None else self._wanted
-            if self._wanted not in sources and self._found:
-                self._wanted = next(iter(sources))
+            if again or self._wanted is None or self._found:
+                self._wanted = (again or list(sources))[0]
         elif self._wanted == SERVICE and not self._endpoints and self._found and self.digest.matrix is None:
             self._wanted = next(iter(self._found))
         if self._wanted != self._chosen and self._wanted in sources:
@@ -218,7 +216,7 @@ class LiveShow:
         inbox, self._inbox = self._inbox, []
         for batch in inbox:
             for message in batch:
-                self.digest.update(message, SERVICE_LAYOUTS)
+                self.digest.update(message)
         if self._row is None and self.digest.row is not None:
             self._show_drone(self.digest.row)
 
@@ -364,7 +362,7 @@ class ReplayShow:
                 continue
             if isinstance(message, DistanceMatrix) and self.digest.row is None and len(message.env_ids):
                 self.digest.row = int(message.env_ids[0])
-            self.digest.update(message, SERVICE_LAYOUTS)
+            self.digest.update(message)
 
     def _faults(self) -> str:
         left_out = f", {self.recording.damaged:,} damaged ones left out" if self.recording.damaged else ""

@@ -17,7 +17,7 @@ from navi_core.config import EnvConfig
 from navi_core.learn import train
 from navi_core.record import RunDirectory, navi_home
 from navi_core.service.viewing import Digest, Feed, TrainingBroadcast, announced
-from navi_core.service.viewing.digest import LAYOUTS, SERVICE_LAYOUTS, named, payload
+from navi_core.service.viewing.digest import LAYOUTS, named, payload
 from navi_core.service.viewing.feed import Announcement, PublisherNote
 from navi_core.service.web.hub import send_changes
 from navi_core.service.wire import DistanceMatrix, StepResult, TelemetryEvent
@@ -312,10 +312,10 @@ def test_gate_verdicts_and_results_are_listed_by_session():
     digest = Digest()
     for drone, send in ((4, 1.0), (7, 0.0)):
         numbers = np.array([send, 0.0, 0.25, 1.0, 0.5, 0.0, 0.0], np.float32)
-        digest.update(TelemetryEvent("actor.inference.gate", 1, drone, 9, numbers, 0.0), SERVICE_LAYOUTS)
+        digest.update(TelemetryEvent("actor.inference.gate", 1, drone, 9, numbers, 0.0))
     digest.update(StepResult(10, 4, 1, False, False, 0.5, 3.0, 0.0))
     one, two = digest.recent_sessions()
     assert (one["session"], one["gate"], one["steps"]) == (4, "SEND", 10)
     assert (one["reward"], one["episode_return"]) == (0.5, 3.0)
     assert (two["gate"], two["steps"], two["expected"]) == ("WAIT", 9, 0.25)
-    assert digest.others["actor.inference.gate"]["clearance"] == 1.0
+    assert digest.recent_others()["actor.inference.gate"]["clearance"] == 1.0
