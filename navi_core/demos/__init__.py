@@ -6,7 +6,6 @@ from navi_core.demos.dataset import (
     index_folder,
     load_dataset,
     read_index,
-    write_index,
 )
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside, save_demonstration
 from navi_core.demos.expert import RecordedScene, Student, record_expert
@@ -34,6 +33,5 @@ __all__ = [
     "record_expert",
     "save_beside",
     "save_demonstration",
-    "write_index",
     "write_pairs",
 ]

@@ -32,6 +32,7 @@ _MAX_MEMBERS = 64
 _MAX_HEADER = 65_536
 # zipfile's RuntimeError is an encrypted member, and by its subclass a version or a compression it does not know.
 _UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _PACKED = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _END = struct.Struct("<4s4H2LH")
 """End record of a zip archive without a comment."""
@@ -148,12 +149,9 @@ def _announced(path: Path) -> int | None:
 
 def _header(stream: IO[bytes]) -> tuple[ArrayHeader, int]:
     version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=_MAX_HEADER)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(stream, max_header_size=_MAX_HEADER)
-    else:
+    if version not in _HEADER_READERS:
         raise ValueError(f"unknown .npy version {version}")
+    shape, _, dtype = _HEADER_READERS[version](stream, max_header_size=_MAX_HEADER)
     if any(extent < 0 for extent in shape):
         raise ValueError(f"shape {shape}")
     return ArrayHeader(tuple(int(extent) for extent in shape), dtype), stream.tell()

@@ -119,12 +119,12 @@ def index_row(name: str, demo: Demonstration) -> dict[str, Any]:
     }
 
 
-def write_index(folder: Path, demos: Iterable[tuple[str, Demonstration]]) -> dict[str, Any]:
+def write_index(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Write the index of a folder.
 
     Args:
         folder: Where the files are.
-        demos: Name and content of each file, in order.
+        found: Row of each file by `index_row`, in order.
 
     Returns:
         The index.
@@ -132,19 +132,10 @@ def write_index(folder: Path, demos: Iterable[tuple[str, Demonstration]]) -> dic
     Raises:
         DemoError: No file, or files that do not fit each other.
     """
-    return write_rows(folder, (index_row(name, demo) for name, demo in demos))
-
-
-def write_rows(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Write an index of rows by `index_row`; returns and raises as `write_index`."""
     rows: list[dict[str, Any]] = []
     for row in found:
         rows.append(row)
-        fault = _differing(rows[0], row)
-        if fault is not None:
-            raise DemoError(
-                f"{fault}; datasets hold one kind of recording", path=folder / row["file"], field=fault.split()[0]
-            )
+        _require_alike(rows[0], row, folder / row["file"])
     if not rows:
         raise DemoError("no recording to index; record some with `navi demos expert`", path=folder)
     index = {
@@ -232,7 +223,7 @@ def index_folder(folder: Path, names: Iterable[str]) -> dict[str, Any]:
         now = stamp(folder / name)
         return known.get((name, now)) or index_row(name, load_demonstration(folder / name)) | {"stamp": now}
 
-    return write_rows(folder, map(row, names))
+    return write_index(folder, map(row, names))
 
 
 def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None = None) -> Dataset:
@@ -269,9 +260,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
     at = 0
     for number, (path, row) in enumerate(files):
         demo = load_demonstration(path)
-        fault = _differing(shared, shared_fields(demo))
-        if fault is not None:
-            raise DemoError(f"{fault}, other than {files[0][0].name}", path=path, field=fault.split()[0])
+        _require_alike(shared, shared_fields(demo), path)
         if demo.content_hash() != row["content_hash"] or len(demo.actions) != row["decisions"]:
             # A replaced file can have the size and time of the former one, so the stamp alone proves nothing.
             raise DemoError(
@@ -356,11 +345,15 @@ def shared_fields(demo: Demonstration) -> dict[str, Any]:
     return dict(zip(SHARED_FIELDS, values, strict=True))
 
 
-def _differing(one: dict[str, Any], two: dict[str, Any]) -> str | None:
+def _require_alike(first: dict[str, Any], row: dict[str, Any], path: Path) -> None:
+    """Refuse a file whose sensor or drone differs from those of the first file."""
     for key in SHARED_FIELDS:
-        if one[key] != two[key]:
-            return f"{key} is {two[key]}, expected {one[key]}"
-    return None
+        if first[key] != row[key]:
+            raise DemoError(
+                f"{key} is {row[key]}, {first[key]} in the first file; datasets hold one kind of recording",
+                path=path,
+                field=key,
+            )
 
 
 def _hash(rows: list[dict[str, Any]]) -> str:

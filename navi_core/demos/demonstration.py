@@ -27,10 +27,10 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -174,6 +174,45 @@ class Demonstration:
         raise DemoError(reason, path=self.source, field=name)
 
 
+@dataclass(frozen=True)
+class Facts:
+    """Scalar fields of a recording as its file holds them; each is checked when it is read."""
+
+    values: Mapping[str, npt.NDArray[Any]]
+    """Arrays by name."""
+    refuse: Callable[[str, str], NoReturn]
+    """Raises the error of a field: its name, what is wrong."""
+
+    def numbers(self, name: str, count: int = 1) -> list[float]:
+        """Return numbers of any shape."""
+        value = self.values[name]
+        if value.size != count or value.dtype.kind not in "fiu":
+            self.refuse(name, f"{value.dtype} {value.shape}; expected {count} numbers")
+        return [float(number) for number in value.reshape(-1)]
+
+    def text(self, name: str) -> str:
+        """Return a text, empty where the file has none."""
+        value = self.values.get(name, np.array(""))
+        if value.size != 1 or value.dtype.kind != "U":
+            self.refuse(name, f"{value.dtype} {value.shape}; expected one text")
+        return str(value.reshape(-1)[0])
+
+    def fields(self) -> dict[str, Any]:
+        """Return the scalar fields of a `Demonstration`."""
+        try:
+            vocabulary = json.loads(self.text("vocabulary") or "{}")
+        except (ValueError, RecursionError) as error:
+            self.refuse("vocabulary", f"no JSON ({error})")
+        if not isinstance(vocabulary, dict):
+            self.refuse("vocabulary", "no JSON object of ids by name")
+        return {name: self.text(name) for name in ("scene", "recording_date", "pilot", "scene_hash", "source_hash")} | {
+            "vocabulary": vocabulary,
+            "decision_hz": self.numbers("decision_hz")[0],
+            "limits": tuple(self.numbers("limits", 4)),
+            "max_distance": self.numbers("max_distance")[0] if "max_distance" in self.values else 100.0,
+        }
+
+
 def save_demonstration(path: Path, demo: Demonstration) -> None:
     """Write a demonstration as a compressed `.npz`, whole or not at all."""
     try:
@@ -274,27 +313,24 @@ def load_demonstration(path: Path) -> Demonstration:
     require_memory(headers["observations"].nbytes, path, "record it in parts")
     limits |= {"observations": MAX_BYTES, "actions": 64 * rows, "flown": 64 * rows, "episode_starts": 8 * rows}
     data = read_arrays(path, limits)
-    version = _number(path, data, "format_version")
+
+    def refuse(name: str, reason: str) -> NoReturn:
+        raise DemoError(reason, path=path, field=name)
+
+    facts = Facts(data, refuse)
+    version = facts.numbers("format_version")[0]
     if version != FORMAT_VERSION:
         raise DemoError(f"{version:g}; only {FORMAT_VERSION} is read", path=path, field="format_version")
     demo = Demonstration(
         observations=data["observations"].astype(np.float32, copy=False),
         actions=data["actions"].astype(np.float32, copy=False),
         episode_starts=data["episode_starts"].astype(np.bool_, copy=False),
-        scene=_text(path, data, "scene"),
-        decision_hz=_number(path, data, "decision_hz"),
-        limits=tuple(float(v) for v in data["limits"].reshape(-1)),  # type: ignore[arg-type]
-        recording_date=_text(path, data, "recording_date"),
-        max_distance=_number(path, data, "max_distance") if "max_distance" in data else 100.0,
-        pilot=_text(path, data, "pilot") if "pilot" in data else "",
-        scene_hash=_text(path, data, "scene_hash") if "scene_hash" in data else "",
-        source_hash=_text(path, data, "source_hash") if "source_hash" in data else "",
-        vocabulary=_vocabulary(path, data),
         flown=data["flown"].astype(np.float32, copy=False) if "flown" in data else None,
         source=path,
+        **facts.fields(),
     )
     for name, found in (("azimuth_bins", demo.azimuth_bins), ("elevation_bins", demo.elevation_bins)):
-        if _number(path, data, name) != found:
+        if facts.numbers(name)[0] != found:
             raise DemoError(f"{data[name]}, but the observations have {found}", path=path, field=name)
     return demo
 
@@ -317,29 +353,3 @@ def _check_headers(path: Path, headers: dict[str, ArrayHeader]) -> None:
         header = headers[name]
         if header.shape != shape or header.dtype.kind not in kinds:
             raise DemoError(f"{header.dtype} {header.shape}; expected shape {shape}", path=path, field=name)
-
-
-def _number(path: Path, data: dict[str, npt.NDArray[Any]], name: str) -> float:
-    value = data[name]
-    if value.size != 1 or value.dtype.kind not in "fiu":
-        raise DemoError(f"{value.dtype} {value.shape}; expected one number", path=path, field=name)
-    return float(value.reshape(-1)[0])
-
-
-def _text(path: Path, data: dict[str, npt.NDArray[Any]], name: str) -> str:
-    value = data[name]
-    if value.size != 1 or value.dtype.kind != "U":
-        raise DemoError(f"{value.dtype} {value.shape}; expected one text", path=path, field=name)
-    return str(value.reshape(-1)[0])
-
-
-def _vocabulary(path: Path, data: dict[str, npt.NDArray[Any]]) -> dict[str, int]:
-    if "vocabulary" not in data:
-        return {}
-    try:
-        found = json.loads(_text(path, data, "vocabulary"))
-    except (ValueError, RecursionError) as error:
-        raise DemoError(f"no JSON ({error})", path=path, field="vocabulary") from None
-    if not isinstance(found, dict):
-        raise DemoError("no JSON object of ids by name", path=path, field="vocabulary")
-    return found

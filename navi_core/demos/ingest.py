@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from navi_core.demos.dataset import SHARED_FIELDS, index_row, shared_fields, stamp, stamped_rows, write_rows
+from navi_core.demos.dataset import SHARED_FIELDS, index_row, shared_fields, stamp, stamped_rows, write_index
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside
 from navi_core.demos.identity import SceneIdentity, require_one_scene
 from navi_core.demos.minari import import_minari, minari_file
@@ -86,7 +86,7 @@ def ingest(
         if number >= len(held) or not row.accepted:
             rows.append(row)
     if builder.rows:
-        write_rows(folder, sorted(builder.rows.values(), key=lambda row: str(row["file"])))
+        write_index(folder, sorted(builder.rows.values(), key=lambda row: str(row["file"])))
     elif not may_be_empty:
         first = next(row for row in rows if not row.accepted)
         raise DemoError(f"not one good recording; {first.file}: {first.reason}", path=source)

@@ -13,15 +13,15 @@ import itertools
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from navi_core.demos.archive import require_memory
-from navi_core.demos.demonstration import MAX_BYTES, TEXT_BYTES, Demonstration
+from navi_core.demos.demonstration import MAX_BYTES, TEXT_BYTES, Demonstration, Facts
 from navi_core.errors import ConfigError, DemoError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _DEFLATE = 1032
 """How often deflate can pack the bytes of one file."""
 _MAX_CHUNK = 64 * 2**20
 """Largest chunk [B] of a smaller array: a chunk is always unpacked whole."""
-_NEEDED = ("navi_scene", "navi_decision_hz", "navi_limits", "navi_recording_date")
+_NEEDED = ("scene", "decision_hz", "limits", "recording_date")
 
 
 def minari_file(path: Path) -> Path | None:
@@ -79,7 +79,7 @@ def export_minari(folder: Path, demos: Iterable[Demonstration], *, dataset_id: s
     observation_space = gymnasium.spaces.Box(np.zeros(shape, np.float32), high.copy(), dtype=np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
     unfinished = folder.with_name(f".{folder.name}.part")
-    _discard(unfinished)
+    shutil.rmtree(unfinished, ignore_errors=True)
     (unfinished / "data").mkdir(parents=True)
     storage = MinariStorage.new(
         unfinished / "data", observation_space=observation_space, action_space=action_space, data_format="hdf5"
@@ -234,8 +234,8 @@ def _episode(file: Path, name: str, data: h5py.Group) -> Demonstration:
     if flown is not None and flown.shape != (actions.shape[0] + 1, 4):
         raise DemoError(f"{flown.shape}; expected {(actions.shape[0] + 1, 4)}", path=file, field=f"{name}/infos/flown")
     require_memory(obs.nbytes, file, "record shorter episodes")
-    attributes = _Attributes(file, name, data[name].attrs)
-    missing = [key for key in _NEEDED if key not in attributes]
+    facts = _facts(file, name, data[name].attrs)
+    missing = [f"navi_{key}" for key in _NEEDED if key not in facts.values]
     if missing:
         raise DemoError(
             f"lacks the attributes {', '.join(missing)}; an external dataset needs them on each episode",
@@ -245,65 +245,35 @@ def _episode(file: Path, name: str, data: h5py.Group) -> Demonstration:
     steps = actions.shape[0]
     starts = np.zeros(steps, bool)
     starts[:1] = True
-    vocabulary = json.loads(attributes.text("navi_vocabulary", "{}"))
-    if not isinstance(vocabulary, dict):
-        raise DemoError("navi_vocabulary is no JSON object", path=file, field=name)
     return Demonstration(
         observations=obs[:steps].astype(np.float32, copy=False),
         actions=actions[:].astype(np.float32, copy=False),
         episode_starts=starts,
-        scene=attributes.text("navi_scene"),
-        decision_hz=attributes.number("navi_decision_hz"),
-        limits=tuple(attributes.numbers("navi_limits")),  # type: ignore[arg-type]
-        recording_date=attributes.text("navi_recording_date"),
-        max_distance=attributes.number("navi_max_distance", 100.0),
-        pilot=attributes.text("navi_pilot", ""),
-        scene_hash=attributes.text("navi_scene_hash", ""),
-        source_hash=attributes.text("navi_source_hash", ""),
-        vocabulary=vocabulary,
         flown=None if flown is None else flown[1:].astype(np.float32, copy=False),
         source=file,
+        **facts.fields(),
     )
 
 
-class _Attributes:
-    """Typed access to an episode's attributes; shape and type are checked before reading."""
+def _facts(file: Path, name: str, attributes: h5py.AttributeManager) -> Facts:
+    """Return an episode's attributes `navi_*`; shape and type are checked before one is read."""
 
-    def __init__(self, file: Path, name: str, attributes: h5py.AttributeManager) -> None:
-        self._file, self._name, self._attributes = file, name, attributes
+    def refuse(key: str, reason: str) -> NoReturn:
+        raise DemoError(f"navi_{key} is {reason}", path=file, field=name)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._attributes
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """Return a text, as UTF-8 where it is bytes."""
-        if default is not None and key not in self:
-            return default
-        value = self._value(key, "SO", ((),))
-        text = value.decode() if isinstance(value, bytes) else value
-        if not isinstance(text, str) or len(text) > TEXT_BYTES:
-            self._refuse(key, f"{str(value)[:40]!r}", f"a text of at most {TEXT_BYTES:,} characters")
-        return str(text)
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """Return a number."""
-        if default is not None and key not in self:
-            return default
-        return float(np.ravel(self._value(key, "fiu", ((), (1,))))[0])
-
-    def numbers(self, key: str) -> list[float]:
-        """Return four numbers."""
-        return [float(value) for value in self._value(key, "fiu", ((4,),))]
-
-    def _value(self, key: str, kinds: str, shapes: tuple[tuple[int, ...], ...]) -> npt.NDArray[Any] | str | bytes:
-        held = self._attributes.get_id(key)
-        if held.shape not in shapes or held.dtype.kind not in kinds:
-            self._refuse(key, f"{held.dtype} {held.shape}", f"shape {' or '.join(map(str, shapes))}")
-        value: npt.NDArray[Any] | str | bytes = self._attributes[key]
-        return value
-
-    def _refuse(self, key: str, found: str, expected: str) -> NoReturn:
-        raise DemoError(f"{key} is {found}; expected {expected}", path=self._file, field=self._name)
+    values = {}
+    for key in attributes:
+        short = key.removeprefix("navi_")
+        held = attributes.get_id(key)
+        if short == key:
+            continue
+        if held.shape not in ((), (1,), (4,)) or held.dtype.kind not in "SOfiu":
+            refuse(short, f"{held.dtype} {held.shape}; expected a text, a number or four")
+        value = attributes[key]
+        if isinstance(value, str | bytes) and len(value) > TEXT_BYTES:
+            refuse(short, f"{value[:40]!r} …; expected a text of at most {TEXT_BYTES:,} characters")
+        values[short] = np.array(value.decode() if isinstance(value, bytes) else value)
+    return Facts(values, refuse)
 
 
 def _infos(demo: Demonstration, begin: int, stop: int) -> dict[str, Any] | None:
@@ -325,13 +295,6 @@ def _attributes(demo: Demonstration) -> dict[str, Any]:
         "navi_source_hash": demo.source_hash,
         "navi_vocabulary": json.dumps(demo.vocabulary, sort_keys=True),
     }
-
-
-def _discard(folder: Path) -> None:
-    import shutil
-
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def _missing(error: ImportError) -> ConfigError:

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from navi_core.demos import ingest, load_dataset, read_index, save_demonstration, write_index
+from navi_core.demos import index_folder, ingest, load_dataset, read_index, save_demonstration
 from navi_core.errors import DemoError
 from tests.demos.conftest import make_demo
 
@@ -16,7 +16,7 @@ from tests.demos.conftest import make_demo
 def make_dataset(folder, demos):
     for number, demo in enumerate(demos):
         save_demonstration(folder / f"{number}.npz", demo)
-    write_index(folder, ((f"{n}.npz", demo) for n, demo in enumerate(demos)))
+    index_folder(folder, [f"{n}.npz" for n in range(len(demos))])
     return folder
 
 

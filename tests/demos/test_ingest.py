@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.demos import ingest, load_dataset, load_demonstration, read_index, save_beside, save_demonstration
-from navi_core.demos.dataset import stamp, write_rows
+from navi_core.demos.dataset import stamp, write_index
 from navi_core.errors import DemoError
 from tests.demos.conftest import make_demo
 
@@ -254,7 +254,7 @@ def test_replaced_file_with_equal_stamp_names_the_remedy(tmp_path):
     (row,), time = read_index(tmp_path)["files"], path.stat().st_mtime_ns
     save_demonstration(path, make_demo(seed=1))
     os.utime(path, ns=(time, time))
-    write_rows(tmp_path, [row | {"stamp": stamp(path)}])  # as one packed to the same size
+    write_index(tmp_path, [row | {"stamp": stamp(path)}])  # as one packed to the same size
     ingest(tmp_path, tmp_path)
     with pytest.raises(DemoError, match=f"remove {tmp_path / 'index.json'}, then run `navi demos ingest {tmp_path}`"):
         load_dataset([tmp_path])

@@ -11,7 +11,7 @@ import torch
 
 from navi_core.config import DynamicsConfig, EnvConfig, SensorConfig
 from navi_core.config.policy import AHEAD, MOVED, OCCUPANCY_INPUTS
-from navi_core.demos import load_dataset, save_demonstration, write_index
+from navi_core.demos import index_folder, load_dataset, save_demonstration
 from navi_core.errors import ConfigError
 from navi_core.learn.demonstrations import demo_places
 from navi_core.mapping.occupancy_map import FREE, SEEN, draw
@@ -300,7 +300,7 @@ def test_recorded_flights_are_flown_again_by_what_was_flown(tmp_path):
     did = rng.uniform(-1, 1, (30, 4)).astype(np.float32)
     demo = make_demo(30, starts=(0, 12, 17), flown=did)
     save_demonstration(tmp_path / "a.npz", demo)
-    write_index(tmp_path, [("a.npz", demo)])
+    index_folder(tmp_path, ["a.npz"])
     data, dynamics = load_dataset([tmp_path]), DynamicsConfig()
     told = demo_places(data, dynamics)
     assert told.shape == (30, OCCUPANCY_INPUTS)

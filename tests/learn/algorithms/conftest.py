@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from navi_core.demos import load_dataset, save_demonstration, write_index
+from navi_core.demos import index_folder, load_dataset, save_demonstration
 from tests.demos.conftest import make_demo
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     demos = [teach(make_demo(40, seed=n, scene=f"room{n}", starts=(0, 11, 31)), n) for n in range(5)]
     for number, demo in enumerate(demos):
         save_demonstration(path / f"{number}.npz", demo)
-    write_index(path, ((f"{n}.npz", demo) for n, demo in enumerate(demos)))
+    index_folder(path, [f"{n}.npz" for n in range(len(demos))])
     return path
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from navi_core.config import TrainConfig, parse_config
-from navi_core.demos import load_dataset, save_demonstration, write_index
+from navi_core.demos import index_folder, load_dataset, save_demonstration
 from navi_core.errors import DemoError
 from navi_core.learn import CloningLearner, clone, cloning_loss
 from navi_core.learn.demonstrations import DemoFeed
@@ -101,13 +101,13 @@ def test_an_epoch_holds_every_decision_once_and_no_sequence_crosses_an_episode(d
 def test_episodes_are_held_out_where_scenes_are_few(folder, data, tmp_path):
     demo = make_demo(60, starts=(0, 10, 20, 30, 40, 50))
     save_demonstration(tmp_path / "a.npz", demo)
-    write_index(tmp_path, [("a.npz", demo)])
+    index_folder(tmp_path, ["a.npz"])
     feed = DemoFeed(load_dataset([tmp_path]), seed=3, validation=0.3, lanes=2, bptt=5)
     assert len(feed.held_out) == 2 and len(feed.training) == 4
     assert len(list(feed.epoch(0, CPU))) == 4, "episodes of two whole sequences end with the second"
     demo = make_demo(10)
     save_demonstration(tmp_path / "a.npz", demo)
-    write_index(tmp_path, [("a.npz", demo)])
+    index_folder(tmp_path, ["a.npz"])
     with pytest.raises(DemoError, match="hold out"):
         DemoFeed(load_dataset([tmp_path]), seed=0, validation=0.1, lanes=2, bptt=4)
 

@@ -6,7 +6,7 @@ import torch
 
 from navi_core.config import DynamicsConfig, EvalConfig, PolicyConfig, TrainConfig, parse_config
 from navi_core.config.policy import OCCUPANCY_INPUTS
-from navi_core.demos import load_dataset, save_demonstration, write_index
+from navi_core.demos import index_folder, load_dataset, save_demonstration
 from navi_core.errors import ConfigError
 from navi_core.evaluate.flight.frozen_starts import PolicyFlyer
 from navi_core.learn import clone
@@ -207,7 +207,7 @@ def test_a_disturbed_recording_keeps_what_was_flown_and_a_clone_reads_it(tmp_pat
     assert demos[1].content_hash() != plain.content_hash()
     for number, demo in enumerate(demos):
         save_demonstration(tmp_path / f"{number}.npz", demo)
-    write_index(tmp_path, ((f"{n}.npz", demo) for n, demo in enumerate(demos)))
+    index_folder(tmp_path, [f"{n}.npz" for n in range(len(demos))])
     data = load_dataset([tmp_path])
     np.testing.assert_array_equal(data.flown[24:48], flown)
     np.testing.assert_array_equal(data.flown[:24], demos[0].actions)

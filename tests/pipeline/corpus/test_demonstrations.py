@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from navi_core.demos import Demonstration, load_dataset, save_demonstration, write_index
+from navi_core.demos import Demonstration, index_folder, load_dataset, save_demonstration
 from navi_core.errors import DemoError, RecordError
 from navi_core.record import navi_home
 from navi_pipeline.defs.demonstrations import recordings_are_good
@@ -50,7 +50,7 @@ def expert():
     folder = navi_home() / "demos" / "expert"
     folder.mkdir(parents=True)
     save_demonstration(folder / "a.npz", recording(2))
-    write_index(folder, [("a.npz", recording(2))])
+    index_folder(folder, ["a.npz"])
     write_document(_path("expert", "quick"), {"folder": str(folder), "rows": []})
 
 
