@@ -1,6 +1,6 @@
 """Evaluation without learning: frozen starts, true coverage, paired statistics, gated promotion."""
 
-from navi_core.evaluate.comparison import Comparison, SeedComparison, compare, compare_seeds, direction, seed_matrix
+from navi_core.evaluate.comparison import Comparison, SeedComparison, compare, compare_seeds, seed_matrix
 from navi_core.evaluate.flight.course import Course, Start, build_course
 from navi_core.evaluate.flight.subjects import Autopilot, named_subject, take_off
 from navi_core.evaluate.metrics.coverage import Coverage, FloorTruth, measure_coverage
@@ -17,7 +17,7 @@ from navi_core.evaluate.promotion import (
 )
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.recording import record_comparison, record_decision, record_evaluation
-from navi_core.evaluate.result import EvalResult, flight_code
+from navi_core.evaluate.result import EvalResult, direction, flight_code
 from navi_core.evaluate.statistics import (
     Interval,
     TwoWayInterval,

@@ -1,6 +1,5 @@
 """Paired comparisons on the same frozen starts: of two subjects, and of two training methods over their seeds."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -10,7 +9,7 @@ import numpy.typing as npt
 
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.result import EvalResult
+from navi_core.evaluate.result import EvalResult, direction
 from navi_core.evaluate.statistics import (
     FEW_SCENES,
     MIN_SEEDS,
@@ -28,14 +27,6 @@ FEWEST_STARTS = 6
 _PROFILE_POINTS = 21
 """Thresholds of a performance profile."""
 
-_LOWER_IS_BETTER = frozenset(
-    {"collisions", "collisions_per_minute", "collisions_per_100m", "goal_distance", "recovery_steps"}
-    | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90)}
-)
-_COVERAGE = re.compile(r"(c_vis|c_visit|c_surf)(_(auc|final|m2|at_\d+|steps_to_\d+))?|seen_per_metre")
-_HIGHER_IS_BETTER = frozenset({"collision_free", "clearance_p5", "success", "spl", "soft_spl"})
-
-
 _POSE = ("start_x", "start_y", "start_z", "start_yaw")
 _GOAL = ("goal_x", "goal_y", "goal_z")
 _RULES = ("task", "dynamics", "clearance_margin", "visit_cell")
@@ -47,20 +38,6 @@ _NAMED: dict[str, Callable[[EvalConfig], str]] = {
     "recovery": lambda config: {None: "recovery as trained", True: "recovery", False: "no recovery"}[config.recovery],
 }
 """Settings that may differ in a pair, with their values in words."""
-
-
-def direction(metric: str, task: str = "explore") -> int:
-    """Return 1 for a metric to maximise, −1 for one to minimise, 0 for one without a better direction.
-
-    Args:
-        metric: Name of an episode metric.
-        task: The task flown; in point-goal flight coverage has no direction.
-    """
-    if _COVERAGE.fullmatch(metric) and task != "explore":
-        return 0
-    if metric in _LOWER_IS_BETTER:
-        return -1
-    return 1 if metric in _HIGHER_IS_BETTER or _COVERAGE.fullmatch(metric) else 0
 
 
 def require_pairs(a: EvalResult, b: EvalResult) -> None:
@@ -105,15 +82,6 @@ def protocol_differences(a: EvalResult, b: EvalResult) -> list[str]:
             mine, theirs = words(a.config), words(b.config)
             differences.append(f"{mine} against {theirs}" if mine != theirs else f"another {name}")
     return differences
-
-
-def mixed_code(results: Sequence[EvalResult]) -> str:
-    """Return a sentence where results were flown by different code versions; else an empty text.
-
-    Old results hold no version: they differ from newer ones, and nothing is known of two old ones.
-    """
-    codes = {result.summary.get("flight_code") for result in results}
-    return "Flown by different versions of Navi's code." if len(codes) > 1 else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,14 +170,12 @@ def compare(
         EvaluationError: Scenes, starts or protocols differ, or the metric is missing.
     """
     require_pairs(a, b)
-    values_a, values_b = a.by_scene(metric), b.by_scene(metric)
     differences = paired_differences(a, b, metric)
     interval = interval_over_scenes(differences, seed=seed, resamples=resamples)
-    mean_a, mean_b = mean_of_scenes(values_a), mean_of_scenes(values_b)
+    mean_a, mean_b = (mean_of_scenes(side.by_scene(metric)) for side in (a, b))
     equal = not any(value for row in differences.values() for value in row)
-    enough = interval.episodes >= FEWEST_STARTS
     better, worse, why_not = verdict_of((a,), (b,), metric, interval.low, interval.high)
-    if not enough:
+    if interval.episodes < FEWEST_STARTS:
         better, worse, why_not = False, False, f"which needs {FEWEST_STARTS} starts"
     elif interval.low == interval.high and interval.scenes < FEW_SCENES and _counted(differences):
         better, worse, why_not = False, False, "because all of so few scenes differ by the same number of flights"
@@ -307,12 +273,20 @@ def remarks(a: Sequence[EvalResult], b: Sequence[EvalResult]) -> list[str]:
     """Return the remarks on a verdict: differences between the two sides' protocols and code."""
     differences = protocol_differences(a[0], b[0])
     found = [f"Protocols differ: {', '.join(differences)}."] if differences else []
-    mixed = mixed_code([*a, *b])
-    return [*found, mixed] if mixed else found
+    # Old results hold no version: they differ from newer ones, and nothing is known of two old ones.
+    mixed = len({result.summary.get("flight_code") for result in (*a, *b)}) > 1
+    return [*found, "Flown by different versions of Navi's code."] if mixed else found
 
 
-def seed_matrix(results: Sequence[EvalResult], metric: str) -> npt.NDArray[np.float64]:
+def seed_matrix(
+    results: Sequence[EvalResult], metric: str, scenes: Sequence[str] | None = None
+) -> npt.NDArray[np.float64]:
     """Return a metric's means over starts, float64 (S, C): one row per result, one column per scene.
+
+    Args:
+        results: One per seed.
+        metric: Episode metric.
+        scenes: Order of the columns; by default that of the first result.
 
     Raises:
         EvaluationError: Starts differ, or the metric is missing.
@@ -326,7 +300,7 @@ def seed_matrix(results: Sequence[EvalResult], metric: str) -> npt.NDArray[np.fl
                 f"{results[0].subject} and {other.subject} are seeds of one side, but their protocols differ: "
                 f"{', '.join(differences)}; evaluate both with the same configuration"
             )
-    order = results[0].scenes
+    order = scenes or results[0].scenes
     tables = [result.by_scene(metric) for result in results]
     return np.array([[float(np.mean(table[scene])) for scene in order] for table in tables])
 
@@ -359,10 +333,8 @@ def compare_seeds(
         )
     for side in (a, b):
         _require_different(side)
-    matrix_a, matrix_b = seed_matrix(a, metric), seed_matrix(b, metric)
     require_pairs(a[0], b[0])
-    # Columns of the second side in the order of the first side's scenes.
-    matrix_b = matrix_b[:, [b[0].scenes.index(scene) for scene in a[0].scenes]]
+    matrix_a, matrix_b = seed_matrix(a, metric), seed_matrix(b, metric, a[0].scenes)
     interval = two_way_interval(matrix_a - matrix_b)
     name_a, name_b = names or (a[0].subject, b[0].subject)
     better, worse, why_not = verdict_of(a, b, metric, interval.low, interval.high)

@@ -135,12 +135,9 @@ def top_down_map(
         _draw_cut(axes, field, scene_index, float(np.median(heights)) if len(heights) else float(middle))
         if floor is not None:
             _draw_floor(axes, floor, storey, None if seen is None else seen[storey])
-            axes.set_xlim(float(low[0]), float(high[0]))
-            axes.set_ylim(float(high[2]), float(low[2]))
+            axes.set(xlim=(float(low[0]), float(high[0])), ylim=(float(high[2]), float(low[2])))
         legend = _draw_paths(axes, here, levels, storey, paths)
-        axes.set_aspect("equal")
-        axes.set_xlabel("x [m]")
-        axes.set_ylabel("z [m]")
+        axes.set(aspect="equal", xlabel="x [m]", ylabel="z [m]")
         which = f", storey {storey + 1} of {len(levels)}" if len(levels) > 1 else ""
         title = f"{field.scenes[scene_index].name}{which}: circle = start, square = end"
         draw_name(axes.set_title(title, fontsize=9))

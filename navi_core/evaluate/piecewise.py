@@ -126,8 +126,8 @@ def _stored(file: Path, config: EvalConfig, scenes: Sequence[Scene], subject: Su
     if not file.is_file():
         return None
     piece = EvalResult.load(file)
-    same = piece.config == config and piece.summary.get("weights_hash") == subject.fingerprint()
-    same = same and piece.summary.get("flight_code") == flight_code()
-    same = same and piece.summary.get(OWN_NETWORKS) == subject.identity.get(OWN_NETWORKS)
+    networks = subject.identity.get(OWN_NETWORKS)
+    wanted = {"weights_hash": subject.fingerprint(), "flight_code": flight_code(), OWN_NETWORKS: networks}
+    same = piece.config == config and wanted == {name: piece.summary.get(name) for name in wanted}
     flown = {(row["scene"], row["scene_hash"]) for row in piece.episodes}
     return piece if same and flown == {(scene.name, scene.content_hash()) for scene in scenes} else None

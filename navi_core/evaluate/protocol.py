@@ -25,7 +25,7 @@ from navi_core.config import EvalConfig, SensorConfig, config_hash
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight.course import Course, Start, build_course
 from navi_core.evaluate.flight.frozen_starts import Flight, fly
-from navi_core.evaluate.flight.subjects import Subject, resolve_subject
+from navi_core.evaluate.flight.subjects import Subject, require_vocabulary, resolve_subject
 from navi_core.evaluate.metrics.coverage import Coverage, curve_metrics, mean_curve, measure_coverage
 from navi_core.evaluate.metrics.surface import measure_surface
 from navi_core.evaluate.result import EvalResult, summarise
@@ -130,14 +130,24 @@ def evaluate(
         resolved = resolve_subject(subject, config or EvalConfig(), name=name)
         course = build_course(scenes, config or EvalConfig(), vocabulary=vocabulary or resolved.vocabulary)
     if resolved.vocabulary is not None:
-        _require_vocabulary(resolved.flyer.name, resolved.vocabulary, course)
+        surfaces = {surface for scene in course.field.scenes for surface in scene.semantic_names.values()}
+        require_vocabulary(resolved, course.field.vocabulary, surfaces, "build the course with it")
     config = course.config
 
     began = time.perf_counter()
     before = resolved.fingerprint()
     with _one_thread():
         flights = fly(course.field, resolved.flyer, course.starts, config, progress)
-        covered = [_cover(course, start, flight) for start, flight in zip(course.starts, flights, strict=True)]
+        covered = [
+            measure_coverage(
+                course.field,
+                course.truths[start.scene_index],
+                start.scene_index,
+                flight.positions,
+                view_radius=config.view_radius,
+            )
+            for start, flight in zip(course.starts, flights, strict=True)
+        ]
     if resolved.fingerprint() != before:
         raise EvaluationError(f"the weights of {resolved.flyer.name} changed during its evaluation")
     episodes = [
@@ -216,27 +226,6 @@ def _surface_metrics(course: Course, start: Start, flight: Flight, max_distance:
     truth = course.surfaces[start.scene_index]
     seen = measure_surface(course.field, truth, start.scene_index, flight.positions, max_distance=max_distance)
     return curve_metrics("c_surf", 100.0 * seen / truth.voxels.sum(), seen * truth.cell**2)
-
-
-def _cover(course: Course, start: Start, flight: Flight) -> Coverage:
-    return measure_coverage(
-        course.field,
-        course.truths[start.scene_index],
-        start.scene_index,
-        flight.positions,
-        view_radius=course.config.view_radius,
-    )
-
-
-def _require_vocabulary(name: str, trained: Mapping[str, int], course: Course) -> None:
-    """Refuse a course whose semantic ids differ from those of the policy's training."""
-    for surface in sorted({surface for scene in course.field.scenes for surface in scene.semantic_names.values()}):
-        here, there = course.field.vocabulary.get(surface, 1), trained.get(surface, 1)
-        if here != there:
-            raise EvaluationError(
-                f"semantic id of {surface!r} is {here} on this course and {there} in the training of {name}; "
-                "build the course with the policy's vocabulary"
-            )
 
 
 @contextmanager

@@ -24,14 +24,9 @@ def record_evaluation(result: EvalResult, *, outbox: Path | None = None) -> int:
     Raises:
         RecordError: The rows could not be written.
     """
-    log = MetricLog(outbox or outbox_path(), f"evaluate-{result.evaluation_id}", _context(result))
-    written = 0
-    for table, rows in result.to_rows().items():
-        for row in rows:
-            log.row(table, row)
-            written += 1
-    log.flush()
-    return written
+    rows = result.to_rows()
+    _write(f"evaluate-{result.evaluation_id}", rows, result, outbox)
+    return sum(map(len, rows.values()))
 
 
 def record_comparison(
@@ -62,10 +57,9 @@ def record_comparison(
     comparison_id = short_hash([sides, seeds])
     if seeds:
         scenes = a[0].scenes
-        matrices = {}
-        for side, results in (("a", a), ("b", b)):
-            columns = [results[0].scenes.index(scene) for scene in scenes]
-            matrices[side] = seed_matrix(results, verdict.metric)[:, columns].tolist()
+        matrices = {
+            side: seed_matrix(results, verdict.metric, scenes).tolist() for side, results in (("a", a), ("b", b))
+        }
         row |= {"profiles": profiles, "matrices": {"scenes": scenes, **matrices}}
     row |= {
         "comparison_id": comparison_id,
@@ -73,9 +67,7 @@ def record_comparison(
         "evaluations": sides,
         "task": a[0].config.task,
     }
-    log = MetricLog(outbox or outbox_path(), f"compare-{comparison_id}", _context(a[0]))
-    log.row("comparisons", row)
-    log.flush()
+    _write(f"compare-{comparison_id}", {"comparisons": [row]}, a[0], outbox)
     return comparison_id
 
 
@@ -90,10 +82,14 @@ def record_decision(decision: Decision, challenger: EvalResult, *, outbox: Path 
     Raises:
         RecordError: The row could not be written.
     """
-    log = MetricLog(outbox or outbox_path(), f"promote-{decision.version}", _context(challenger))
-    log.row("promotions", decision.to_row())
+    _write(f"promote-{decision.version}", {"promotions": [decision.to_row()]}, challenger, outbox)
+
+
+def _write(run_id: str, rows: dict[str, list[dict[str, Any]]], result: EvalResult, outbox: Path | None) -> None:
+    """Write rows by table with the context of an evaluation."""
+    context = row_context() | {"seed": result.config.seed, "config_hash": config_hash(result.config)}
+    log = MetricLog(outbox or outbox_path(), run_id, context)
+    for table, added in rows.items():
+        for row in added:
+            log.row(table, row)
     log.flush()
-
-
-def _context(result: EvalResult) -> dict[str, Any]:
-    return row_context() | {"seed": result.config.seed, "config_hash": config_hash(result.config)}

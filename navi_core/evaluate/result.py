@@ -1,6 +1,5 @@
 """Evaluation result: one row per episode, a summary, and the flown paths."""
 
-import contextlib
 import hashlib
 import json
 import math
@@ -22,6 +21,7 @@ from navi_core.evaluate.statistics import (
     interval_over_scenes,
     mean_of_scenes,
 )
+from navi_core.record import write_durably
 
 _ROOMS = ("kernels", "mapping", "world", "scenes", "policy", "pilots", "evaluate/flight", "evaluate/metrics")
 _FILES = ("evaluate/protocol.py",)
@@ -75,6 +75,27 @@ _SUMMARY = ("scenes", "starts", "max_steps", "c_vis_auc")
 """Numbers every summary holds."""
 _BOUNDS = ("c_vis_auc_low", "c_vis_auc_high")
 """Interval bounds, None for a single flight."""
+
+_LOWER_IS_BETTER = frozenset(
+    {"collisions", "collisions_per_minute", "collisions_per_100m", "goal_distance", "recovery_steps"}
+    | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90)}
+)
+_COVERAGE = re.compile(r"(c_vis|c_visit|c_surf)(_(auc|final|m2|at_\d+|steps_to_\d+))?|seen_per_metre")
+_HIGHER_IS_BETTER = frozenset({"collision_free", "clearance_p5", "success", "spl", "soft_spl"})
+
+
+def direction(metric: str, task: str = "explore") -> int:
+    """Return 1 for a metric to maximise, −1 for one to minimise, 0 for one without a better direction.
+
+    Args:
+        metric: Name of an episode metric.
+        task: The task flown; in point-goal flight coverage has no direction.
+    """
+    if _COVERAGE.fullmatch(metric) and task != "explore":
+        return 0
+    if metric in _LOWER_IS_BETTER:
+        return -1
+    return 1 if metric in _HIGHER_IS_BETTER or _COVERAGE.fullmatch(metric) else 0
 
 
 @dataclass(frozen=True)
@@ -144,23 +165,20 @@ class EvalResult:
             "floor_area": "reachable_m2",
             "wall_seconds": "wall_time_seconds",
         }
-        rows = []
-        for source in (self.summary, *self.episodes):
-            row: dict[str, Any] = {}
-            for key, value in source.items():
-                name = renamed.get(key, key)
-                if name in _FRACTIONS:
-                    row[name] = None if value is None else value / 100.0
-                elif _PERCENTAGE.fullmatch(key):
-                    row[f"{name}_percent"] = value
-                else:
-                    row[name] = value
-            rows.append(row)
+
+        def column(key: str, value: object) -> tuple[str, object]:
+            name = renamed.get(key, key)
+            if name in _FRACTIONS:
+                return name, value / 100.0 if isinstance(value, int | float) else None
+            return f"{name}_percent" if _PERCENTAGE.fullmatch(key) else name, value
+
+        head, *episodes = (
+            dict(column(key, value) for key, value in source.items()) for source in (self.summary, *self.episodes)
+        )
         protocol = {"config": self.config.model_dump(mode="json"), "eval_config_hash": config_hash(self.config)}
-        head = rows[0] | protocol
         return {
-            "evaluations": [head],
-            "episodes": [{"evaluation_id": self.evaluation_id, **row} for row in rows[1:]],
+            "evaluations": [head | protocol],
+            "episodes": [{"evaluation_id": self.evaluation_id, **row} for row in episodes],
         }
 
     def save(self, path: Path | str) -> Path:
@@ -180,17 +198,10 @@ class EvalResult:
         if os.path.exists(path) and not os.path.isfile(path):
             # The rename below would replace a device by a file.
             raise EvaluationError(f"cannot write {path}: it exists and is no regular file")
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("w", encoding="utf-8") as stream:
-                json.dump(document, stream, indent=1)
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(path)
+            write_durably(path, json.dumps(document, indent=1).encode())
         except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
             raise EvaluationError(f"cannot write {path}: {error.strerror or error}") from error
         return path
 

@@ -94,11 +94,11 @@ def test_autopilot_flies_pilots_reproducibly(name, box_room, door_room):
 def test_autopilot_names_the_setting_that_does_not_fit(box_room, tmp_path):
     registered(tmp_path, vocabulary={"surface": 7})
     env = NavigationEnv(Field([box_room]), 1, ENV)
-    with pytest.raises(EvaluationError, match="semantic id of 'surface' is 1 in the environment, 7"):
+    with pytest.raises(EvaluationError, match="semantic id of 'surface' is 1 in these scenes and 7"):
         Autopilot("v001", env)
     many = NavigationEnv(Field([box_room]), 1, ENV)
     many.field.vocabulary.update(table=7, surface=7)
-    with pytest.raises(EvaluationError, match="semantic id of 'table' is 7 in the environment, 1"):
+    with pytest.raises(EvaluationError, match="semantic id of 'table' is 7 in these scenes and 1"):
         Autopilot("v001", many)
     wide = NavigationEnv(Field([box_room]), 1, ENV.model_copy(update={"azimuth_bins": 64}))
     with pytest.raises(EvaluationError, match="v001 reads azimuth_bins 32, the environment has 64"):

@@ -11,9 +11,9 @@ from navi_core.config import DynamicsConfig, EvalConfig
 from navi_core.config.evaluate import NOISY_SENSOR
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import compare, decide, flight_code, seed_matrix
-from navi_core.evaluate.comparison import direction, paired_differences
+from navi_core.evaluate.comparison import paired_differences
 from navi_core.evaluate.promotion import confirming
-from navi_core.evaluate.result import summarise
+from navi_core.evaluate.result import direction, summarise
 from tests.evaluate.conftest import made_result as result
 
 LOW = [[10.0, 20.0], [30.0, 40.0], [50.0, 60.0]]

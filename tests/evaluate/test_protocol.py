@@ -236,7 +236,7 @@ def test_semantic_ids_are_those_of_training(box_room, tmp_path):
     assert evaluate(path, [box_room], SHORT).episodes
     renamed = {name: number + 5 for name, number in summary["semantic_vocabulary"].items()}
     course = build_course([box_room], SHORT, vocabulary=renamed)
-    with pytest.raises(EvaluationError, match="semantic id of 'surface' is 6 on this course and 1"):
+    with pytest.raises(EvaluationError, match="semantic id of 'surface' is 6 in these scenes and 1"):
         evaluate(path, course)
 
 

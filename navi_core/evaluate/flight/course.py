@@ -173,16 +173,12 @@ def _lowest_layer(floor: FloorMap) -> int:
     return int(np.flatnonzero(floor.free.any(axis=(0, 2)))[0])
 
 
-def _floor_layer(floor: FloorMap) -> int:
-    """Return the layer at which most columns begin, so that pits and lift shafts are ignored."""
-    return int(np.bincount(floor.free.argmax(axis=1)[floor.free.any(axis=1)]).argmax())
-
-
 def _start_layer(floor: FloorMap) -> int:
     """Return the voxel layer of the starts: eye height, or the freest layer where eye height is cluttered."""
     share = floor.free.sum(axis=(0, 2))
-    begins, lowest = _floor_layer(floor), _lowest_layer(floor)
-    middle = (floor.height[1] - floor.height[0]) / 2.0 - (begins - lowest) * floor.cell / 2.0
+    # The layer at which most columns begin: pits and lift shafts are ignored.
+    begins = int(np.bincount(floor.free.argmax(axis=1)[floor.free.any(axis=1)]).argmax())
+    middle = (floor.height[1] - floor.height[0]) / 2.0 - (begins - _lowest_layer(floor)) * floor.cell / 2.0
     layer = begins + round(min(_EYE_HEIGHT, middle) / floor.cell)
     return layer if share[layer] >= 0.25 * share.max() else int(share.argmax())
 

@@ -8,7 +8,6 @@ alone.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -100,19 +99,19 @@ def fly(
     flights: list[Flight] = []
     blocks = [starts[first : first + config.block] for first in range(0, len(starts), config.block)]
     for number, block in enumerate(blocks):
-        report = None
-        if progress is not None:
-            report = partial(_report, progress, number * config.max_steps, len(blocks) * config.max_steps)
-        flights += _fly_block(field, flyer, block, config, report)
+        before, total = number * config.max_steps, len(blocks) * config.max_steps
+        flights += _fly_block(field, flyer, block, config, progress, before, total)
     return flights
 
 
-def _report(progress: Callable[[int, int], None], before: int, total: int, decisions: int) -> None:
-    progress(before + decisions, total)
-
-
 def _fly_block(
-    field: Field, flyer: Flyer, block: Sequence[Start], config: EvalConfig, report: Callable[[int], None] | None
+    field: Field,
+    flyer: Flyer,
+    block: Sequence[Start],
+    config: EvalConfig,
+    progress: Callable[[int, int], None] | None,
+    before: int,
+    total: int,
 ) -> list[Flight]:
     rows = [*block, *[block[0]] * (config.block - len(block))]
     scene = torch.tensor([start.scene_index for start in rows])
@@ -155,8 +154,8 @@ def _fly_block(
         positions[t + 1], yaws[t + 1] = position, yaw
         collided[t] = motion.collided
         clearance[t] = field.distance(position, scene)
-        if report is not None:
-            report(t + 1)
+        if progress is not None:
+            progress(before + t + 1, total)
         if goal is not None:
             there = reached(position, linear_speed(velocity), goal, config.goal) & (ended == config.max_steps)
             ended = torch.where(there, t + 1, ended)

@@ -5,7 +5,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -289,12 +289,24 @@ def _require_fit(found: Subject, env: NavigationEnv) -> None:
         wanted, here = getattr(flyer, name), getattr(c, name)
         if wanted != here:
             raise EvaluationError(f"{flyer.name} reads {name} {wanted:g}, the environment has {here:g}; see take_off")
-    if not found.vocabulary:
-        return
-    for surface, here in sorted(env.field.vocabulary.items()):
-        there = found.vocabulary.get(surface, 1)
+    if found.vocabulary:
+        require_vocabulary(found, env.field.vocabulary, env.field.vocabulary, "give Field it, as take_off does")
+
+
+def require_vocabulary(subject: Subject, vocabulary: Mapping[str, int], surfaces: Iterable[str], remedy: str) -> None:
+    """Refuse scenes whose semantic ids differ from those of a policy's training.
+
+    Args:
+        subject: The policy.
+        vocabulary: Semantic id by name in the scenes.
+        surfaces: Names that occur.
+        remedy: What to do with the policy's vocabulary.
+    """
+    trained = subject.vocabulary or {}
+    for surface in sorted(surfaces):
+        here, there = vocabulary.get(surface, 1), trained.get(surface, 1)
         if here != there:
             raise EvaluationError(
-                f"semantic id of {surface!r} is {here} in the environment, {there} in the training of {flyer.name}; "
-                "give Field the policy's vocabulary, as take_off does"
+                f"semantic id of {surface!r} is {here} in these scenes and {there} in the training of "
+                f"{subject.flyer.name}; take the policy's vocabulary: {remedy}"
             )
