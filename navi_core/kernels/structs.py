@@ -64,6 +64,24 @@ class Hierarchies(ctypes.Structure):
 class Rays(ctypes.Structure):
     """R rays from each of B origins, and their hits."""
 
+    @classmethod
+    def of(
+        cls,
+        origins: torch.Tensor,
+        directions: torch.Tensor,
+        scene: torch.Tensor,
+        max_distance: float,
+        depth: torch.Tensor,
+        label: torch.Tensor,
+        valid: torch.Tensor,
+    ) -> Rays:
+        """Return the struct of contiguous tensors, which must outlive its use."""
+        shared = int(len(directions) == 1)
+        return cls(
+            origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), *depth.shape, shared, max_distance,
+            depth.data_ptr(), label.data_ptr(), valid.data_ptr(),
+        )  # fmt: skip
+
 
 @_from_header
 class Cast(ctypes.Structure):

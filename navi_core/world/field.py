@@ -127,6 +127,7 @@ class Field:
         self.packed = pack_field(self.scenes, self.vocabulary)
         """The arrays that the kernels read."""
         self._tracer = build_tracer(self.packed, tracer, threads, self.device)
+        self._on_host = not isinstance(self._tracer, CudaTracer)
         self.number = op.register_field(self)
         """Number by which the operators `navi::…` find this field."""
         # The first call starts the kernels' thread pool, which resets the number of torch's threads where both
@@ -209,7 +210,7 @@ class Field:
             if not isinstance(yaw, torch.Tensor) or yaw.shape != (len(origins),) or not yaw.is_floating_point():
                 raise SceneError(f"yaw is {described(yaw)}, expected a tensor of floats ({len(origins)},)")
             turns = torch.stack(cos_sin(yaw), dim=1)
-            if torch.compiler.is_compiling() or not isinstance(self._tracer, NativeTracer):
+            if torch.compiler.is_compiling() or self.native is None:
                 directions, turns = _turned(directions, turns), None
         if torch.compiler.is_compiling():
             if out is None:
@@ -221,18 +222,14 @@ class Field:
         scene = self.rows(scene_index, len(origin))
         ray = self._directions(directions, len(origin))
         hits = self._outputs((len(origin), ray.shape[1]), out)
-        if isinstance(self._tracer, CudaTracer):
-            self._tracer.cast(origin, ray, scene, reach, elevations, hits.depth, hits.semantic, hits.valid)
-            return hits
-        if not math.isfinite(float(origin.sum()) + float(ray.sum()) + (0.0 if turns is None else float(turns.sum()))):
+        if self._on_host and not math.isfinite(
+            float(origin.sum()) + float(ray.sum()) + (0.0 if turns is None else float(turns.sum()))
+        ):
             raise SceneError("origins or directions hold NaN or infinite numbers; no ray can be walked from there")
-        rows = scene.numpy()
-        into = hits.depth.numpy(), hits.semantic.numpy(), hits.valid.numpy()
-        if isinstance(self._tracer, NativeTracer):
-            turn = None if turns is None else turns.numpy()
-            self._tracer.cast(origin.numpy(), ray.numpy(), rows, reach, *into, turn)
+        if turns is None or self.native is None:
+            self._tracer.cast(origin, ray, scene, reach, elevations, hits.depth, hits.semantic, hits.valid)
         else:
-            self._tracer.cast(origin.numpy(), ray.numpy(), rows, reach, *into)
+            self.native.cast(origin, ray, scene, reach, elevations, hits.depth, hits.semantic, hits.valid, turns)
         return hits
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
@@ -250,10 +247,7 @@ class Field:
         point = self._finite(self._points(points, "points"))
         scene = self.rows(scene_index, len(point))
         out = torch.empty(len(point), dtype=torch.float32, device=self.device)
-        if isinstance(self._tracer, CudaTracer):
-            self._tracer.distance(point, scene, out)
-        else:
-            self._tracer.distance(point.numpy(), scene.numpy(), out.numpy())
+        self._tracer.distance(point, scene, out)
         return out
 
     def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
@@ -262,18 +256,8 @@ class Field:
             return op.within(points, scene_index, self.number, float(radius))
         reach = metres(radius, "radius")
         point = self._finite(self._points(points, "points"))
-        return self.within_rows(point, self.rows(scene_index, len(point)), reach)
-
-    def within_rows(self, points: torch.Tensor, rows: torch.Tensor, radius: float) -> torch.Tensor:
-        """Answer `within` unchecked: finite contiguous float32 points, and `rows` of an earlier call of that name.
-
-        For those who ask many times about the same rows, as the substeps of a flight do.
-        """
-        out = torch.empty(len(points), dtype=torch.bool, device=self.device)
-        if isinstance(self._tracer, CudaTracer):
-            self._tracer.within(points, rows, radius, out)
-        else:
-            self._tracer.within(points.numpy(), rows.numpy(), radius, out.numpy())
+        out = torch.empty(len(point), dtype=torch.bool, device=self.device)
+        self._tracer.within(point, self.rows(scene_index, len(point)), reach, out)
         return out
 
     def _points(self, points: torch.Tensor, name: str) -> torch.Tensor:
@@ -283,7 +267,7 @@ class Field:
 
     def _finite(self, points: torch.Tensor) -> torch.Tensor:
         """Return the points; a device is not waited for, elsewhere they are numbers or refused."""
-        if not isinstance(self._tracer, CudaTracer) and not np.isfinite(points.numpy()).all():
+        if self._on_host and not np.isfinite(points.numpy()).all():
             raise SceneError("points hold NaN or infinite numbers; nothing has a distance from there")
         return points
 
@@ -305,7 +289,7 @@ class Field:
         scene = self._here(scene_index, "scene_index").reshape(-1)
         if len(scene) != rows:
             raise SceneError(f"scene_index has {len(scene)} entries for {rows} rows")
-        if rows and not isinstance(self._tracer, CudaTracer):
+        if rows and self._on_host:
             low, high = int(scene.numpy().min()), int(scene.numpy().max())
             if low < 0 or high >= self.num_scenes:
                 raise SceneError(f"scene index {low}..{high} outside 0..{self.num_scenes - 1}")

@@ -95,7 +95,6 @@ class RewardTerms:
         rows: Number of rows B.
         config: Weights.
         max_linear_speed: Speed that counts as 1 in the collision term [m/s].
-        kernels: Count visits by the C++ kernels where the field has them; the bits are the same.
 
     Attributes:
         visits: (B, cells) int64, what each exploration cell remembers: a bit for each of 16 heading sectors,
@@ -103,10 +102,7 @@ class RewardTerms:
             wrote it. What another episode wrote counts as nothing, so that no table is ever cleared.
     """
 
-    def __init__(
-        self, field: Field, rows: int, config: RewardConfig, max_linear_speed: float, *, kernels: bool = False
-    ) -> None:
-        self._tracer = field.native if kernels else None
+    def __init__(self, field: Field, rows: int, config: RewardConfig, max_linear_speed: float) -> None:
         weights = config.resolved()
         device = field.device
         self._weights = torch.tensor([weights[name] for name in REWARD_TERMS], dtype=torch.float32, device=device)
@@ -216,9 +212,6 @@ class RewardTerms:
         self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor, stamp: torch.Tensor
     ) -> torch.Tensor:
         """Return the (B,) exploration term before it is weighed by clearance, and count the visit; see `compute`."""
-        if self._tracer is not None:
-            where = (part.detach().contiguous() for part in (position, yaw, scene_index, stamp))
-            return self._tracer.explore(self.for_kernels(), *where)
         shape = self._shape[scene_index]
         raw = ((position - self._low[scene_index]) / self._edge[scene_index, None]).floor().to(torch.int64)
         cell = torch.minimum(raw.clamp(min=0), shape - 1)

@@ -37,13 +37,14 @@ def main(library: str, rounds: int, scenes: list[str]) -> None:
         scene = rng.integers(0, len(scenes), rows).astype(np.int32)
         reach = float(rng.choice([0.0, 1.0, 100.0, np.inf]))
         depth, label = np.zeros((rows, rays), np.float32), np.zeros((rows, rays), np.int32)
-        into, packed = (depth, label, depth > 0), field.packed
+        into = tuple(map(torch.from_numpy, (depth, label, depth > 0)))
+        start, rows_of = torch.from_numpy(origins), torch.from_numpy(scene)
         # The field refuses numbers that are not finite; the kernels must end all the same.
         for lanes in tracer.LANES:
-            kernels = tracer.NativeTracer(packed, 2, lanes)
-            kernels.cast(origins, directions, scene, reach, *into)
-        kernels.distance(origins, scene, depth[:, 0].copy())
-        kernels.within(origins, scene, 0.5, np.zeros(rows, np.bool_))
+            kernels = tracer.NativeTracer(field.packed, 2, lanes)
+            kernels.cast(start, torch.from_numpy(directions), rows_of, reach, 0, *into)
+        kernels.distance(start, rows_of, torch.zeros(rows))
+        kernels.within(start, rows_of, 0.5, torch.zeros(rows, dtype=torch.bool))
         scene += rng.integers(-1, 2, rows).astype(np.int32)  # on a device, rows may name scenes that are not there
         there = (torch.from_numpy(origins), torch.from_numpy(directions if number % 2 else directions[0]))
         twin.cast_rays(*there, torch.from_numpy(scene), reach, elevations=int(rng.integers(0, 9)))

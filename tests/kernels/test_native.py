@@ -133,9 +133,10 @@ def test_impossible_rays_end_and_miss(box_scene: Scene, lanes: int) -> None:
     starts = torch.tensor([[0.0, 1.0, 0.0], [nan, 1.0, 0.0], [inf, 0.0, 0.0], [1e30, -1e30, 1e30], [2.0, 2.5, 2.0]])
     # The field refuses such rays; the kernel must end all the same.
     shape = (len(starts), len(bad))
-    depth, label, valid = np.zeros(shape, np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
-    field._tracer.cast(starts.numpy(), bad.numpy()[None], np.zeros(len(starts), np.int32), 50.0, depth, label, valid)
-    assert np.isfinite(depth).all() and depth.min() >= 0 and depth.max() <= 50.0
+    depth, label, valid = (torch.zeros(shape, dtype=kind) for kind in (torch.float32, torch.int32, torch.bool))
+    scene = torch.zeros(len(starts), dtype=torch.int32)
+    field._tracer.cast(starts, bad[None], scene, 50.0, 0, depth, label, valid)
+    assert depth.isfinite().all() and depth.min() >= 0 and depth.max() <= 50.0
     assert not valid[:, 1::6].any()  # a direction of no length leads nowhere
     short = field.cast_rays(starts[:1], spherical_directions(16, 4), torch.zeros(1, dtype=torch.int32), 0.0)
     assert not short.valid.any()

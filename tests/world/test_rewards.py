@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from navi_core.config import REWARD_TERMS, CompileConfig, RewardConfig
+from navi_core.config import REWARD_TERMS, CompileConfig, EnvConfig, RewardConfig
 from navi_core.scenes import compile_mesh
-from navi_core.world import Field
+from navi_core.world import Field, NavigationEnv
 from navi_core.world.field import RayHits
 from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS, STAMPS, RewardTerms, structure_fractions
 from tests.conftest import box_triangles, mesh_of
@@ -145,14 +145,14 @@ def test_band_and_cell_of_a_hall(size, band, edge) -> None:
     assert float(rewards._edge[0]) == pytest.approx(edge)
 
 
-def test_the_kernels_count_visits_as_the_tensors_do(box_scene) -> None:
-    field = Field([box_scene])
-    plain, fast = (RewardTerms(field, 16, RewardConfig(), 5.0, kernels=kernels) for kernels in (False, True))
+def test_visits_kernels_count_as_tensors_across_the_last_stamp(box_scene) -> None:
+    config = EnvConfig(azimuth_bins=16, elevation_bins=4, max_steps=4)
+    envs = [NavigationEnv(Field([box_scene]), 16, config, tensor_only=tensors) for tensors in (False, True)]
+    for env in envs:
+        env.reset(episode=STAMPS - 3)
     generator = torch.Generator().manual_seed(0)
-    scene = torch.zeros(16, dtype=torch.int64)
-    for step in range(40):
-        position = (torch.rand(16, 3, generator=generator) - 0.5) * 8
-        yaw = torch.rand(16, generator=generator) * 6.28
-        stamp = STAMPS - 1 + torch.randint(1, 2 + step // 20, (16,), generator=generator)  # the last, and the first
-        assert torch.equal(plain.explore(position, yaw, scene, stamp), fast.explore(position, yaw, scene, stamp))
-        assert torch.equal(plain.visits, fast.visits)
+    for _ in range(24):
+        action = torch.rand(16, 4, generator=generator) * 2 - 1
+        terms = [env.step(action).info["reward_terms"]["exploration"] for env in envs]
+        assert torch.equal(*terms)
+        assert torch.equal(envs[0].rewards.visits, envs[1].rewards.visits)

@@ -38,7 +38,7 @@ from navi_core.kernels.rays.tile import TIE
 from navi_core.kernels.rays.tracer import LANES, NativeTracer, NumbaTracer, Tracer
 from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
-from navi_core.world import Field, spherical_directions
+from navi_core.world import Field, RayHits, spherical_directions
 
 TRACERS = ("native", "native:8", "native:4", "numba", "open3d")
 """Tracers by default: C++ as wide as the CPU allows, with AVX2, and as on any CPU; the numba twin; Open3D
@@ -192,15 +192,13 @@ def _tracer(field: Field, name: str, threads: int) -> Tracer:
 
 
 def _cast(tracer: Tracer, origins: torch.Tensor, directions: torch.Tensor) -> Cast:
-    ray = np.ascontiguousarray(directions.numpy())[None]
-    shape = (len(origins), ray.shape[1])
-    depth, label, valid = np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(shape, np.bool_)
-    scene = np.zeros(len(origins), np.int32)
-    start = np.ascontiguousarray(origins.numpy())
+    hits = RayHits.empty(len(origins), len(directions))
+    scene = torch.zeros(len(origins), dtype=torch.int32)
+    start, ray = origins.contiguous(), directions.contiguous()[None]
 
     def cast() -> tuple[np.ndarray, np.ndarray]:
-        tracer.cast(start, ray, scene, _RANGE, depth, label, valid)
-        return depth, label
+        tracer.cast(start, ray, scene, _RANGE, 0, hits.depth, hits.semantic, hits.valid)
+        return hits.depth.numpy(), hits.semantic.numpy()
 
     return cast
 

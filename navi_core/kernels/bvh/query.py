@@ -1,4 +1,6 @@
-"""Exact distance to a triangle set through its wide hierarchy: numba, the twin of csrc/rays/closest.h."""
+"""Exact distance to triangle sets through their wide hierarchies: numba, the twin of csrc/rays/closest.h."""
+
+from typing import Any
 
 import numba
 import numpy as np
@@ -10,6 +12,7 @@ from navi_core.kernels.bvh.triangles import closest_distance_squared
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -74,14 +77,32 @@ def bvh_closest(  # noqa: C901 (numba kernel: one compiled loop)
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
-def _closest_many(
-    planes: Float32, child: Int32, corners: Float32, ids: Int32, points: Float64, limit: float,
-    distance: Float64, index: Int32,
-) -> None:  # fmt: skip
-    for i in numba.prange(points.shape[0]):
-        d, f = bvh_closest(planes, child, corners, ids, 0, 0, points[i, 0], points[i, 1], points[i, 2], limit)
-        distance[i] = np.sqrt(d)
-        index[i] = f
+def closest_triangles(
+    planes: Float32, child: Int32, corners: Float32, ids: Int32, bases: Int64,
+    points: npt.NDArray[Any], scene: Int32, limit: float,
+) -> tuple[Float64, Int32]:  # fmt: skip
+    """Return the squared distance of each point to the surface of its scene, and its nearest triangle.
+
+    Args:
+        planes: (N, 6, 8), with `child`, `corners` and `ids` the wide hierarchies of all scenes.
+        child: (N, 8).
+        corners: (L, 9, 8).
+        ids: (L, 8).
+        bases: (S, 3) first node, group and triangle of each scene.
+        points: (Q, 3) [m].
+        scene: (Q,) scene of each point.
+        limit: Squared distance beyond which nothing counts [m²]; a small one is cheaper.
+
+    Returns:
+        (Q,) [m²], `limit` where nothing is nearer, and (Q,) triangle within the scene, −1 there.
+    """
+    squared, index = np.empty(len(points)), np.empty(len(points), np.int32)
+    for i in numba.prange(len(points)):
+        base, point = bases[scene[i]], points[i].astype(np.float64)
+        squared[i], index[i] = bvh_closest(
+            planes, child, corners, ids, base[0], base[1], point[0], point[1], point[2], limit
+        )
+    return squared, index
 
 
 class TriangleBVH:
@@ -107,8 +128,8 @@ class TriangleBVH:
             (N,) distance [m] (`max_distance` where nothing is nearer) and (N,) triangle index (−1 there).
         """
         query = np.ascontiguousarray(points, np.float64).reshape(-1, 3)
-        distance = np.zeros(len(query))
-        index = np.zeros(len(query), np.int32)
-        limit = float(max_distance) ** 2
-        _closest_many(self.planes, self.child, self.corners, self.ids, query, limit, distance, index)
-        return distance, index
+        bases, scene = np.zeros((1, 3), np.int64), np.zeros(len(query), np.int32)
+        squared, index = closest_triangles(
+            self.planes, self.child, self.corners, self.ids, bases, query, scene, float(max_distance) ** 2
+        )
+        return np.sqrt(squared), index

@@ -163,7 +163,6 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_fly_ahead": [*[pointer] * 4, integer],
         "navi_remember": [*[pointer] * 3, integer],
         "navi_lookahead_terms": [*[pointer] * 6, integer, integer],
-        "navi_explore": [*[pointer] * 6, ctypes.c_int64],
         **{f"navi_jobs_{job}": [pointer] * 2 for job in ("cast", "distance", "within")},
     }
     for name, arguments in signatures.items():

@@ -15,7 +15,7 @@ import torch
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels.native.cuda import CudaKernels, KernelResources
 from navi_core.kernels.native.library import load_library
-from navi_core.kernels.rays.packed import HIERARCHY_TYPES, PackedField, cell_words
+from navi_core.kernels.rays.packed import PackedField, cell_words
 from navi_core.kernels.structs import Cast, Hierarchies, Points, Rays, Surface
 
 THREADS = 128
@@ -86,13 +86,9 @@ class CudaTracer:
         self._tensors: list[torch.Tensor] = []
         grid, cubes, records, items, planes, semantic, bases = packed.surface
         words = cell_words(grid, cubes, records, bases, packed.cells)
-        self._surface = Surface(
-            *self._upload(
-                (words, records, items, planes, semantic, bases, packed.frame, packed.cells),
-                (np.uint64, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32),
-            )
-        )
-        self._hierarchies = Hierarchies(*self._upload(packed.hierarchy, HIERARCHY_TYPES))
+        arrays = (words, records, items, planes, semantic, bases, packed.frame, packed.cells)
+        self._surface = Surface(*map(self._upload, arrays))
+        self._hierarchies = Hierarchies(*map(self._upload, packed.hierarchy))
         self._scenes = len(packed.frame)
         self.tiles: Sequence[tuple[int, int]] = TILES
         """Shapes of tiles to choose from."""
@@ -143,11 +139,7 @@ class CudaTracer:
         blocks = rows * -(-rays // threads)
         if blocks > _MOST_BLOCKS or rays > _MOST_BLOCKS - THREADS:
             raise SceneError(f"{rows} rows of {rays} rays are too many for one cast; split the rows")
-        shared = int(len(directions) == 1)
-        ask = Rays(
-            origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), rows, rays, shared, max_distance,
-            depth.data_ptr(), label.data_ptr(), valid.data_ptr(),
-        )  # fmt: skip
+        ask = Rays.of(origins, directions, scene, max_distance, depth, label, valid)
         cast = Cast(ask, self._scenes, *tile_of(rays, elevations, self.tiles))
         self._launch("cast", blocks, threads, self._surface, cast)
 
@@ -173,17 +165,13 @@ class CudaTracer:
         stream = torch.cuda.current_stream(self.device).cuda_stream if self._on_cuda else 0
         self._kernels.launch(name, blocks, threads, parameters, stream)
 
-    def _upload(self, arrays: Sequence[npt.NDArray[Any]], types: Sequence[type[np.generic]]) -> list[int]:
-        """Copy arrays to the device, keep them alive, and return their addresses."""
-        addresses = []
-        for array, dtype in zip(arrays, types, strict=True):
-            host = np.ascontiguousarray(array, dtype)
-            # A copy, which torch aligns for 16-byte loads; its bytes are what matters, not its type.
-            tensor = torch.empty(host.nbytes, dtype=torch.uint8, device=self.device)
-            tensor.copy_(torch.from_numpy(host.reshape(-1).view(np.uint8)))
-            self._tensors.append(tensor)
-            addresses.append(tensor.data_ptr())
-        return addresses
+    def _upload(self, array: npt.NDArray[Any]) -> int:
+        """Copy an array to the device, keep it alive, and return its address."""
+        # A copy, which torch aligns for 16-byte loads; its bytes are what matters, not its type.
+        tensor = torch.empty(array.nbytes, dtype=torch.uint8, device=self.device)
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        self._tensors.append(tensor)
+        return tensor.data_ptr()
 
 
 def tile_of(rays: int, elevations: int, tiles: Sequence[tuple[int, int]] = TILES) -> tuple[int, int, int]:

@@ -14,11 +14,6 @@ _CACHE_LINE = 64
 
 Int32 = npt.NDArray[np.int32]
 UInt8 = npt.NDArray[np.uint8]
-
-
-HIERARCHY_TYPES = (np.float32, np.int32, np.float32, np.int32, np.int32, np.int64, np.float32)
-"""Element types of `PackedField.hierarchy`."""
-
 Arrays = tuple[npt.NDArray[Any], ...]
 
 

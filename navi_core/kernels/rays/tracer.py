@@ -14,23 +14,24 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.bvh.clearance import scene_distance, scene_within
+from navi_core.kernels.bvh.query import closest_triangles
 from navi_core.kernels.native.library import NativeUnavailableError, load_library
 from navi_core.kernels.rays.cuda import CudaTracer
-from navi_core.kernels.rays.packed import HIERARCHY_TYPES, PackedField
+from navi_core.kernels.rays.packed import PackedField
 from navi_core.kernels.rays.tile import cast_tiles, tile_layout
 from navi_core.kernels.structs import (
     Drone,
     Drones,
     Flights,
+    Hierarchies,
     Lookahead,
     LookaheadFlight,
     Observed,
     Panoramas,
     Rays,
-    Rewards,
     Scenes,
     Sensor,
     Step,
@@ -42,40 +43,37 @@ TRACERS = ("auto", "native", "numba", "cuda")
 LANES = (0, 4, 8, 16)
 """Rays that the native tracer takes at once: 0 for what suits the CPU, 4 anywhere, 8 AVX2, 16 AVX-512."""
 
-Float32 = npt.NDArray[np.float32]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
-
 # Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
 _CAST: Callable[..., npt.NDArray[np.int64]] = cast_tiles
-_DISTANCE: Callable[..., None] = scene_distance
-_WITHIN: Callable[..., None] = scene_within
+_CLOSEST: Callable[..., tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]] = closest_triangles
 
 logger = logging.getLogger(__name__)
 _noticed = False
 
 
 class Tracer(Protocol):
-    """What a field asks of its kernels. All arrays are C-contiguous; outputs are written in place."""
+    """What a field asks of its kernels. All tensors are contiguous and on its device; outputs are written in place."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """One of `TRACERS`, but for "auto"."""
 
     def cast(
-        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-        depth: Float32, label: Int32, valid: Bool,
+        self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, elevations: int,
+        depth: Tensor, label: Tensor, valid: Tensor,
     ) -> None:  # fmt: skip
-        """Cast rays; a row of scene −1 is left alone."""
+        """Cast R rays from each of B origins; arguments as of `CudaTracer.cast`. A row of scene −1 is left alone."""
 
-    def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
+    def distance(self, points: Tensor, scene: Tensor, out: Tensor) -> None:
         """Write the distance of each point to the surface [m]."""
 
-    def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
+    def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
         """Write whether the surface is nearer than `radius` [m]."""
 
 
 def build_tracer(
     packed: PackedField, name: str | None = None, threads: int = 0, device: torch.device | None = None
-) -> Tracer | CudaTracer:
+) -> Tracer:
     """Return the kernels for a field.
 
     Args:
@@ -119,29 +117,29 @@ class NumbaTracer:
     name = "numba"
 
     def __init__(self, packed: PackedField) -> None:
-        self._hierarchy = packed.hierarchy
-        planes, child, corners, ids, *rest = packed.hierarchy
-        self._flat = (planes.reshape(-1), child.reshape(-1), corners.reshape(-1), ids.reshape(-1), *rest)
+        planes, child, corners, ids, _, bases, _ = packed.hierarchy
+        self._boxes = planes, child, corners, ids, bases
+        self._flat = (*(array.reshape(-1) for array in (planes, child, corners, ids)), *packed.hierarchy[4:])
         self.work = np.zeros(2, np.int64)
         """(2,) nodes opened and leaves tested by the tiles of the last call of `cast`."""
 
     def cast(
-        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-        depth: Float32, label: Int32, valid: Bool,
+        self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, _elevations: int,
+        depth: Tensor, label: Tensor, valid: Tensor, /
     ) -> None:  # fmt: skip
         """See `Tracer`."""
-        layout = tile_layout(directions[0])
-        self.work = _CAST(*self._flat, *layout, origins, directions, scene, max_distance, depth, label, valid)
+        layout, out = tile_layout(directions[0].numpy()), (part.numpy() for part in (depth, label, valid))
+        rays = (part.numpy() for part in (origins, directions, scene))
+        self.work = _CAST(*self._flat, *layout, *rays, max_distance, *out)
 
-    def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
+    def distance(self, points: Tensor, scene: Tensor, out: Tensor) -> None:
         """See `Tracer`."""
-        planes, child, corners, ids, _, bases, _ = self._hierarchy
-        _DISTANCE(planes, child, corners, ids, bases, points, scene, out)
+        out.numpy()[:] = np.sqrt(_CLOSEST(*self._boxes, points.numpy(), scene.numpy(), np.inf)[0])
 
-    def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
+    def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
         """See `Tracer`."""
-        planes, child, corners, ids, _, bases, _ = self._hierarchy
-        _WITHIN(planes, child, corners, ids, bases, points, scene, radius, out)
+        limit = radius * radius
+        out.numpy()[:] = _CLOSEST(*self._boxes, points.numpy(), scene.numpy(), limit)[0] < limit
 
 
 class NativeTracer:
@@ -159,12 +157,9 @@ class NativeTracer:
     name = "native"
 
     def __init__(self, packed: PackedField, threads: int = 0, lanes: int = 0) -> None:
-        self._library = load_library()
-        self._threads = threads
-        self._lanes = lanes
-        self._arrays: list[npt.NDArray[Any]] = []
-        self._hierarchy = self._pointers(packed.hierarchy, HIERARCHY_TYPES)
-        self._packed = packed
+        self._library, self._packed = load_library(), packed
+        self._threads, self._lanes = threads, lanes
+        self._hierarchies = Hierarchies(*(array.ctypes.data for array in packed.hierarchy))
 
     @property
     def lanes(self) -> int:
@@ -173,74 +168,49 @@ class NativeTracer:
         return min(self._lanes or widest, widest)
 
     def cast(
-        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-        depth: Float32, label: Int32, valid: Bool, turns: Float32 | None = None,
+        self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, _elevations: int,
+        depth: Tensor, label: Tensor, valid: Tensor, turns: Tensor | None = None,
     ) -> None:  # fmt: skip
         """See `Tracer`; `turns` (B, 2): cosine and sine of a yaw by which each row's directions are turned."""
-        rays = _rays(origins, directions, scene, max_distance, depth, label, valid)
-        turn = None if turns is None else turns.ctypes.data
-        threads = self._thread_count()
-        self._library.navi_cast(self._hierarchy, ctypes.byref(rays), turn, threads, self._lanes)
+        rays = Rays.of(origins, directions, scene, max_distance, depth, label, valid)
+        turn = None if turns is None else turns.data_ptr()
+        self._call("cast", self._hierarchies, rays, turn, lanes=True)
 
-    def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
+    def distance(self, points: Tensor, scene: Tensor, out: Tensor) -> None:
         """See `Tracer`."""
-        self._library.navi_distance(
-            self._hierarchy, points.ctypes.data, scene.ctypes.data, len(points), out.ctypes.data, self._thread_count()
-        )
+        self._call("distance", self._hierarchies, points.data_ptr(), scene.data_ptr(), len(points), out.data_ptr())
 
-    def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
+    def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
         """See `Tracer`."""
-        self._library.navi_within(
-            self._hierarchy, points.ctypes.data, scene.ctypes.data, len(points), radius, out.ctypes.data,
-            self._thread_count(),
-        )  # fmt: skip
-
-    def read_panoramas(self, sensor: Sensor, panoramas: Panoramas) -> None:
-        """Read panoramas from their hits, to the bits of a step."""
-        parts = (ctypes.byref(part) for part in (sensor, panoramas))
-        self._library.navi_read_panoramas(*parts, self._thread_count(), self._lanes)
-
-    def fly(self, drone: Drone, flights: Flights) -> None:
-        """Fly one decision in every row of `flights`."""
-        self._library.navi_fly(self._hierarchy, ctypes.byref(drone), ctypes.byref(flights), self._thread_count())
-
-    def fly_ahead(self, drone: Drone, flights: Flights, held: LookaheadFlight) -> None:
-        """Fly the held action of every row of `flights` to its end."""
-        parts = (ctypes.byref(part) for part in (drone, flights, held))
-        self._library.navi_fly_ahead(self._hierarchy, *parts, self._thread_count())
-
-    def explore(
-        self, rewards: Rewards, position: torch.Tensor, yaw: torch.Tensor, scene: torch.Tensor, stamp: torch.Tensor
-    ) -> torch.Tensor:
-        """Count the visits of B rows of a table, and return their (B,) exploration terms without clearance."""
-        terms = torch.empty(len(yaw))
-        reals = (data_pointer(part, torch.float32) for part in (position, yaw))
-        wholes = (data_pointer(part, torch.int64) for part in (scene, stamp))
-        self._library.navi_explore(ctypes.byref(rewards), *reals, *wholes, terms.data_ptr(), len(yaw))
-        return terms
+        where = points.data_ptr(), scene.data_ptr(), len(points)
+        self._call("within", self._hierarchies, *where, radius, out.data_ptr())
 
     def scenes(self) -> Scenes:
         """Return this tracer's scenes as the C++ kernels know them; valid as long as the tracer."""
-        return Scenes(hierarchies=ctypes.addressof(self._hierarchy), count=len(self._packed.frame))
+        return Scenes(hierarchies=ctypes.addressof(self._hierarchies), count=len(self._packed.frame))
+
+    def read_panoramas(self, sensor: Sensor, panoramas: Panoramas) -> None:
+        """Read panoramas from their hits, to the bits of a step."""
+        self._call("read_panoramas", sensor, panoramas, lanes=True)
+
+    def fly(self, drone: Drone, flights: Flights) -> None:
+        """Fly one decision in every row of `flights`."""
+        self._call("fly", self._hierarchies, drone, flights)
+
+    def fly_ahead(self, drone: Drone, flights: Flights, held: LookaheadFlight) -> None:
+        """Fly the held action of every row of `flights` to its end."""
+        self._call("fly_ahead", self._hierarchies, drone, flights, held)
 
     def remember(self, lookahead: Lookahead, drones: Drones, observed: Observed) -> None:
         """Count where drones are as visited, and what they see as seen."""
-        parts = (ctypes.byref(part) for part in (lookahead, drones, observed))
-        self._library.navi_remember(*parts, self._thread_count())
+        self._call("remember", lookahead, drones, observed)
 
     def lookahead_terms(
-        self,
-        lookahead: Lookahead,
-        drone: Drone,
-        flights: Flights,
-        held: LookaheadFlight,
-        drones: Drones,
-        terms: torch.Tensor,
+        self, lookahead: Lookahead, drone: Drone, flights: Flights, held: LookaheadFlight, drones: Drones, terms: Tensor
     ) -> None:
         """Fly the held action of every row of `flights` to its end, and write the (B, 10) reward terms of that."""
-        parts = (ctypes.byref(part) for part in (lookahead, drone, flights, held, drones))
         out = data_pointer(terms, torch.float32)
-        self._library.navi_lookahead_terms(*parts, out, self._thread_count(), self._lanes)
+        self._call("lookahead_terms", lookahead, drone, flights, held, drones, out, lanes=True)
 
     def step(self, step: Step) -> int:
         """Fly one decision of an environment.
@@ -248,26 +218,10 @@ class NativeTracer:
         Returns:
             How many episodes ended, or -1 - the first row whose action is no number; then nothing has moved.
         """
-        return int(self._library.navi_step(ctypes.byref(step), self._thread_count(), self._lanes))
+        return int(self._call("step", step, lanes=True))
 
-    def _thread_count(self) -> int:
-        return self._threads or numba.get_num_threads()
-
-    def _pointers(self, arrays: tuple[npt.NDArray[Any], ...], types: tuple[type, ...]) -> ctypes.Array[ctypes.c_void_p]:
-        """Return a C struct of pointers to the arrays, and keep the arrays alive."""
-        kept: list[npt.NDArray[Any]] = [
-            np.ascontiguousarray(array, dtype) for array, dtype in zip(arrays, types, strict=True)
-        ]
-        self._arrays += kept
-        return (ctypes.c_void_p * len(kept))(*(array.ctypes.data for array in kept))
-
-
-def _rays(
-    origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-    depth: Float32, label: Int32, valid: Bool,
-) -> Rays:  # fmt: skip
-    rows, rays = depth.shape
-    return Rays(
-        origins.ctypes.data, directions.ctypes.data, scene.ctypes.data, rows, rays, int(len(directions) == 1),
-        max_distance, depth.ctypes.data, label.ctypes.data, valid.ctypes.data,
-    )  # fmt: skip
+    def _call(self, name: str, *arguments: ctypes.Structure | float | None, lanes: bool = False) -> Any:  # noqa: ANN401 (as the function returns)
+        """Call a function of the library with structs by reference, the threads, and the lanes where it takes them."""
+        given = (ctypes.byref(part) if isinstance(part, ctypes.Structure) else part for part in arguments)
+        threads = self._threads or numba.get_num_threads()
+        return getattr(self._library, f"navi_{name}")(*given, threads, *([self._lanes] if lanes else []))

@@ -136,15 +136,4 @@ void navi_lookahead_terms(const navi::Lookahead* lookahead, const navi::Drone* b
     });
 }
 
-// Count the visits of rows of the table, and write the exploration terms without their clearance.
-void navi_explore(const navi::Rewards* rewards, const float* position, const float* yaw, const int64_t* scene,
-                  const int64_t* stamp, float* out, int64_t rows) {
-    for (int64_t row = 0; row < rows; ++row) {
-        navi::Outcome outcome{};
-        outcome.position = position + 3 * row;
-        outcome.yaw = yaw[row];
-        out[row] = navi::explore(*rewards, row, scene[row], outcome, stamp[row] & navi::kStamps);
-    }
-}
-
 }  // extern "C"
