@@ -19,17 +19,13 @@ _LEAST_TURN = 0.2
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _add_plane(quadric: Float64, nx: float, ny: float, nz: float, d: float) -> None:
-    quadric[0] += nx * nx
-    quadric[1] += nx * ny
-    quadric[2] += nx * nz
-    quadric[3] += nx * d
-    quadric[4] += ny * ny
-    quadric[5] += ny * nz
-    quadric[6] += ny * d
-    quadric[7] += nz * nz
-    quadric[8] += nz * d
-    quadric[9] += d * d
+def _add_plane(quadric: Float64, normal: Float64, d: float) -> None:
+    plane = np.array([normal[0], normal[1], normal[2], d])
+    k = 0
+    for i in range(4):
+        for j in range(i, 4):
+            quadric[k] += plane[i] * plane[j]
+            k += 1
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -51,7 +47,7 @@ def add_quadrics(vertices: Float64, faces: Int32, border: Bool, quadrics: Float6
         n /= length
         d = -(n * vertices[a]).sum()
         for k in range(3):
-            _add_plane(quadrics[faces[f, k]], n[0], n[1], n[2], d)
+            _add_plane(quadrics[faces[f, k]], n, d)
         for k in range(3):
             if not border[f, k]:
                 continue
@@ -61,8 +57,8 @@ def add_quadrics(vertices: Float64, faces: Int32, border: Bool, quadrics: Float6
             if length > 0.0:
                 e /= length
                 d_e = -(e * vertices[p]).sum()
-                _add_plane(quadrics[p], e[0], e[1], e[2], d_e)
-                _add_plane(quadrics[q], e[0], e[1], e[2], d_e)
+                _add_plane(quadrics[p], e, d_e)
+                _add_plane(quadrics[q], e, d_e)
 
 
 @numba.njit(cache=True, inline="always", error_model="numpy")

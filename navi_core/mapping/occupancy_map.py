@@ -1,28 +1,42 @@
-"""Occupancy map of one flight, drawn from level rays.
+"""Occupancy maps of flights, drawn from observations: a policy's (`draw`) and a pilot's (`chart`).
 
-A map is a square of bytes around the place where the flight began. A level ray makes the cells it crosses FREE, and
-those within the view radius SEEN; the one in which it meets a surface is a WALL. A dropped ray marks nothing.
-Most walls are thinner than a cell, and then rays cross it from both sides: without the mark a way would lead through
-them. `kernels.place_compass` reads it.
+A map is a square of bytes around the position where the flight began. A level ray makes the cells it crosses FREE, and
+those within the view radius SEEN. A dropped ray marks nothing.
+
+In a policy's map the cell in which a ray meets a surface is a WALL. Most walls are thinner than a cell, and then rays
+cross it from both sides: without the mark a way would lead through them. `mapping.frontier_features` reads it.
+
+In a pilot's map a surface near the height of flight makes a HIT; the straight line between two neighbouring hits is a
+WALL that is guessed. Where rays that fly down meet nothing there is no floor, VOID: the endless outside of a scan.
+`near` holds the squared distance to the nearest hit, in cells, as far as it matters for flying.
 """
 
 import math
+from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.mapping.grid_rays import GAP, join, walk
-from navi_core.mapping.missing_rays import fill_dropped, nothing_there
-
-FREE, SEEN, WALL = 1, 2, 4
+FREE, SEEN, WALL, HIT, VOID = 1, 2, 4, 8, 16
+GAP = 0.6
+"""Distance between neighbouring hits that is taken for wall [m]; a door is wider."""
+FAR = 255
+"""`near` of a cell without a hit within `NEAR_RADIUS`."""
+NEAR_RADIUS = 7
+"""Cells around a hit whose distance to it is kept."""
+LONGEST = 12.0
+"""Ranges are believed up to here [m]; farther ones are drawn too coarsely by neighbouring bins."""
 
 _INTO = 0.05
 """How far behind its surface a wall is marked [m]; both faces of a thin wall then lie in the same cell more often."""
 _SURE = 8.0
-"""Surfaces farther than this are no walls of the map [m]: level rays are not quite level, and meet floor or ceiling."""
-_FAN = 2
+"""Surfaces farther than this are no walls of a policy's map [m]: level rays are not quite level, and meet floor or
+ceiling."""
+_FAN, _PILOT_FAN = 2, 4
 """Rays drawn per azimuth bin; between two bins the shorter of both ranges is believed."""
+_DEEP = 2.0
+"""What is this far beneath the height of flight, and still meets nothing, has passed where a floor would be [m]."""
 
 Floats = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -31,8 +45,153 @@ Rows = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True, nogil=True)
+def nothing_there(valid: npt.NDArray[Any], a: int, e: int) -> bool:
+    """Whether there is nothing where a ray met nothing: at least half of its neighbours met nothing either.
+
+    Args:
+        valid: (Az, El) above 0 for rays that met something.
+        a: The ray's azimuth bin.
+        e: Its elevation bin.
+    """
+    azimuths, elevations = valid.shape
+    missing, neighbours = 0, 0
+    for i in range(a - 1, a + 2):
+        for k in range(max(e - 1, 0), min(e + 2, elevations)):
+            if i != a or k != e:
+                neighbours += 1
+                missing += valid[i % azimuths, k] <= 0
+    return 2 * missing >= neighbours
+
+
+@numba.njit(cache=True, nogil=True)
+def measured_rays(valid: npt.NDArray[Any], first: int, last: int) -> npt.NDArray[np.bool_]:
+    """Return (B, Az, last − first + 1) whether rays did not drop out, of observations' (B, Az, El) valid masks."""
+    rows, azimuths, _ = valid.shape
+    measured = np.empty((rows, azimuths, last - first + 1), np.bool_)
+    for b in range(rows):
+        for a in range(azimuths):
+            for e in range(first, last + 1):
+                measured[b, a, e - first] = valid[b, a, e] > 0 or nothing_there(valid[b], a, e)
+    return measured
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_dropped(reach: npt.NDArray[np.float64]) -> None:
+    """Give azimuths of which no ray is left, those below 0 in (Az,), the shorter of the ranges beside, at least 0."""
+    for a in range(len(reach)):
+        if reach[a] < 0.0:
+            reach[a] = max(min(reach[a - 1], reach[(a + 1) % len(reach)]), 0.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def walk(
+    marks: Bytes,
+    px: float,
+    pz: float,
+    dx: float,
+    dz: float,
+    end: float,
+    seen_end: float,
+    cleared: int,
+) -> None:
+    """Mark the cells that a ray crosses (Amanatides & Woo 1987); lengths in cells.
+
+    Args:
+        marks: (G, G) marks, x first; updated.
+        px: Where the ray begins, along x.
+        pz: Where it begins, along z.
+        dx: Its direction, a unit vector.
+        dz: Its direction, a unit vector.
+        end: Length of the ray.
+        seen_end: Length within which a crossed cell is also SEEN.
+        cleared: Marks that a crossed cell loses; 0 for none.
+    """
+    size = marks.shape[0]
+    i, k = math.floor(px), math.floor(pz)
+    si, sk = (1 if dx >= 0.0 else -1), (1 if dz >= 0.0 else -1)
+    ti = ((i + (1 if si > 0 else 0)) - px) / dx if dx != 0.0 else 1e30
+    tk = ((k + (1 if sk > 0 else 0)) - pz) / dz if dz != 0.0 else 1e30
+    step_i = abs(1.0 / dx) if dx != 0.0 else 1e30
+    step_k = abs(1.0 / dz) if dz != 0.0 else 1e30
+    entered = 0.0
+    while entered <= end:
+        if not (0 <= i < size and 0 <= k < size):
+            return
+        mark = (marks[i, k] | FREE) & ~cleared
+        if entered <= seen_end:
+            mark |= SEEN
+        marks[i, k] = mark
+        if ti < tk:
+            entered = ti
+            i += si
+            ti += step_i
+        else:
+            entered = tk
+            k += sk
+            tk += step_k
+
+
+@numba.njit(cache=True, nogil=True)
+def join(
+    marks: Bytes,
+    x0: float,
+    z0: float,
+    x1: float,
+    z1: float,
+    mark: int,
+    unless: int,
+) -> None:
+    """Mark the cells of a straight line by points at most half a cell apart, both ends among them; lengths in cells.
+
+    Args:
+        marks: (G, G) marks, x first; updated.
+        x0: Where the line begins, along x.
+        z0: Where it begins, along z.
+        x1: Where it ends, along x.
+        z1: Where it ends, along z.
+        mark: Mark of a cell on the line.
+        unless: Marks that keep a cell from being marked; 0 for none.
+    """
+    size = marks.shape[0]
+    steps = int(2.0 * math.hypot(x1 - x0, z1 - z0)) + 1
+    for n in range(steps + 1):
+        i, k = math.floor(x0 + (x1 - x0) * n / steps), math.floor(z0 + (z1 - z0) * n / steps)
+        if 0 <= i < size and 0 <= k < size and not marks[i, k] & unless:
+            marks[i, k] |= mark
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw_rays(
+    marks: Bytes,
+    box: Rows,
+    px: float,
+    pz: float,
+    yaw: float,
+    reach: Floats,
+    fan: int,
+    view_radius: float,
+    cell: float,
+    cleared: int,
+    margin: int,
+) -> None:
+    """Mark the cells that the level rays (Az,) [m] of one scan cross, `fan` a bin, and widen the box around them."""
+    bins, last = len(reach), marks.shape[0] - 1
+    for a in range(bins):
+        left, right = reach[a], reach[(a + 1) % bins]
+        for part in range(fan):
+            angle = 2.0 * math.pi * (a + part / fan) / bins - yaw
+            end = min(left if part == 0 else min(left, right), LONGEST) / cell
+            dx, dz = math.sin(angle), -math.cos(angle)
+            i, k = math.floor(px + dx * end), math.floor(pz + dz * end)
+            box[0], box[1] = max(min(box[0], i - margin), 0), min(max(box[1], i + margin), last)
+            box[2], box[3] = max(min(box[2], k - margin), 0), min(max(box[3], k + margin), last)
+            walk(marks, px, pz, dx, dz, end, min(end, view_radius / cell), cleared)
+
+
+@numba.njit(cache=True, nogil=True)
 def read_levels(
     obs: Float32,
+    rows: Rows,
     scale: float,
     levels: tuple[int, int],
     ahead: tuple[int, int, int],
@@ -46,19 +205,20 @@ def read_levels(
 
     Args:
         obs: (B, 3, Az, El) normalised depth, semantic id, valid.
+        rows: (B,) the rows of the outputs.
         scale: log(1 + range of the sensor).
         levels: First and last elevation bin next to the horizon, both included.
         ahead: What the speed limiter looks at, see `world.dynamics.limiter_bins`.
         flat: Cosine of the level bins' elevation.
-        reach: (B, Az) horizontal range of the longer level ray [m], of those that did not drop out; where all did, the
+        reach: (R, Az) horizontal range of the longer level ray [m], of those that did not drop out; where all did, the
             shorter of the ranges beside; written.
-        met: (B, Az) whether all level rays met a surface; written.
-        front: (B,) nearest surface ahead [m], infinite without one; written.
-        clearance: (B,) nearest surface at all [m], infinite without one; written.
+        met: (R, Az) whether all level rays met a surface; written.
+        front: (R,) nearest surface ahead [m], infinite without one; written.
+        clearance: (R,) nearest surface at all [m], infinite without one; written.
     """
     sector, low, high = ahead
     azimuths, elevations = obs.shape[2], obs.shape[3]
-    for b in range(obs.shape[0]):
+    for b, row in enumerate(rows):
         nearest, front_distance = 2.0, 2.0
         for a in range(azimuths):
             forward = a < sector or a >= azimuths - sector
@@ -75,11 +235,11 @@ def read_levels(
                 # A ray that meets nothing is free as far as the sensor reaches; a dropped one marks nothing.
                 if valid or nothing_there(obs[b, 2], a, e):
                     longest = max(longest, obs[b, 0, a, e] if valid else 1.0)
-            reach[b, a] = math.expm1(longest * scale) * flat if longest >= 0.0 else -1.0
-            met[b, a] = hit
-        fill_dropped(reach[b])
-        front[b] = math.expm1(front_distance * scale) if front_distance < 2.0 else math.inf
-        clearance[b] = math.expm1(nearest * scale) if nearest < 2.0 else math.inf
+            reach[row, a] = math.expm1(longest * scale) * flat if longest >= 0.0 else -1.0
+            met[row, a] = hit
+        fill_dropped(reach[row])
+        front[row] = math.expm1(front_distance * scale) if front_distance < 2.0 else math.inf
+        clearance[row] = math.expm1(nearest * scale) if nearest < 2.0 else math.inf
 
 
 @numba.njit(cache=True, nogil=True)
@@ -91,7 +251,6 @@ def draw(
     met: npt.NDArray[np.bool_],
     box: Rows,
     cell: float,
-    longest: float,
     view_radius: float,
 ) -> None:
     """Draw a level scan into the maps of some rows.
@@ -104,23 +263,12 @@ def draw(
         met: (R, Az) whether they end at a surface.
         box: (R, 4) first and last index of what is drawn, along x and along z; widened.
         cell: Edge of a cell [m].
-        longest: Ranges are believed up to here [m].
         view_radius: Range within which floor counts as seen [m].
     """
-    bins, size = reach.shape[1], marks.shape[1]
-    half = size / 2.0
+    bins, half = reach.shape[1], marks.shape[1] / 2.0
     for b in rows:
         px, pz, yaw = pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3]
-        for a in range(bins):
-            left, right = reach[b, a], reach[b, (a + 1) % bins]
-            for part in range(_FAN):
-                angle = 2.0 * math.pi * (a + part / _FAN) / bins - yaw
-                end = min(left if part == 0 else min(left, right), longest) / cell
-                dx, dz = math.sin(angle), -math.cos(angle)
-                i, k = math.floor(px + dx * end), math.floor(pz + dz * end)
-                box[b, 0], box[b, 1] = max(min(box[b, 0], i - 1), 0), min(max(box[b, 1], i + 1), size - 1)
-                box[b, 2], box[b, 3] = max(min(box[b, 2], k - 1), 0), min(max(box[b, 3], k + 1), size - 1)
-                walk(marks[b], px, pz, dx, dz, end, min(end, view_radius / cell), FREE, SEEN, 0)
+        _draw_rays(marks[b], box[b], px, pz, yaw, reach[b], _FAN, view_radius, cell, 0, 1)
         x1, z1, wall = 0.0, 0.0, False
         for a in range(-1, bins):
             x0, z0, before = x1, z1, wall
@@ -132,3 +280,103 @@ def draw(
             if not before or math.hypot(x1 - x0, z1 - z0) * cell > GAP:
                 x0, z0 = x1, z1
             join(marks[b], x0, z0, x1, z1, WALL, 0)
+
+
+@numba.njit(cache=True)
+def _hit(marks: Bytes, near: Bytes, i: int, k: int) -> None:
+    """Mark a hit and lower the distances around it."""
+    size = marks.shape[0]
+    if not (0 <= i < size and 0 <= k < size) or marks[i, k] & HIT:
+        return
+    marks[i, k] |= HIT
+    for di in range(-NEAR_RADIUS, NEAR_RADIUS + 1):
+        for dk in range(-NEAR_RADIUS, NEAR_RADIUS + 1):
+            ni, nk = i + di, k + dk
+            squared = di * di + dk * dk
+            if squared <= NEAR_RADIUS * NEAR_RADIUS and 0 <= ni < size and 0 <= nk < size and squared < near[ni, nk]:
+                near[ni, nk] = squared
+
+
+@numba.njit(cache=True)
+def _no_floor(marks: Bytes, px: float, pz: float, x: float, y: float, z: float, start: float, end: float) -> None:
+    """Mark the cells under a ray that met nothing up to (x, y, z), from `start` below its origin to `end` away."""
+    away = math.hypot(x, z)
+    if y >= 0.0 or away == 0.0:
+        return
+    size, at = marks.shape[0], start * away / -y
+    while at < min(end, away):
+        i, k = math.floor(px + at * x / away), math.floor(pz + at * z / away)
+        if 0 <= i < size and 0 <= k < size:
+            marks[i, k] |= VOID
+        at += 1.0
+
+
+@numba.njit(cache=True)
+def chart(  # noqa: C901 (numba kernel: one compiled loop)
+    marks: Bytes,
+    near: Bytes,
+    pose: Floats,
+    plane: Floats,
+    reach: Floats,
+    met: npt.NDArray[np.bool_],
+    points: npt.NDArray[np.float32],
+    valid: npt.NDArray[np.bool_],
+    rows: npt.NDArray[np.bool_],
+    box: npt.NDArray[np.int64],
+    cell: float,
+    band: float,
+    view_radius: float,
+) -> None:
+    """Draw one observation of each row into its map.
+
+    Args:
+        marks: (B, G, G) uint8 marks, x first; updated.
+        near: (B, G, G) uint8 squared distances to hits [cells²]; updated.
+        pose: (B, 4) x, y, z [m] in the map's frame, whose middle is the middle of the grid, and yaw [rad].
+        plane: (B,) height of flight that the map is made for [m].
+        reach: (B, Az) horizontal range of the level rays [m].
+        met: (B, Az) whether the level ray met a surface.
+        points: (B, R, 3) what all rays met, in the drone's frame before yaw [m].
+        valid: (B, R) whether they met anything.
+        rows: (B,) rows to be drawn.
+        box: (B, 4) first and last index of what is drawn, along x and along z; widened.
+        cell: Edge of a cell [m].
+        band: Surfaces closer than this to the height of flight are in the way [m].
+        view_radius: Range within which floor counts as seen [m].
+    """
+    rays, bins, half = points.shape[1], reach.shape[1], marks.shape[1] / 2.0
+    for b in range(marks.shape[0]):
+        if not rows[b]:
+            continue
+        yaw = pose[b, 3]
+        sin, cos = math.sin(yaw), math.cos(yaw)
+        px, pz = pose[b, 0] / cell + half, pose[b, 2] / cell + half
+        _draw_rays(marks[b], box[b], px, pz, yaw, reach[b], _PILOT_FAN, view_radius, cell, WALL, 2)
+        seen, levels = valid[b].reshape(bins, -1), rays // bins
+        for r in range(rays):
+            x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
+            if not valid[b, r] and nothing_there(seen, r // levels, r % levels):
+                end_x, end_z = (x * cos + z * sin) / cell, (z * cos - x * sin) / cell
+                _no_floor(marks[b], px, pz, end_x, y / cell, end_z, _DEEP / cell, view_radius / cell + 3.0)
+        for r in range(rays):
+            if not valid[b, r]:
+                continue
+            x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
+            i = math.floor((x * cos + z * sin) / cell + px)
+            k = math.floor((z * cos - x * sin) / cell + pz)
+            if y < -band and 0 <= i < marks.shape[1] and 0 <= k < marks.shape[2]:
+                # Where several neighbours dropped out at once there is a floor all the same.
+                marks[b, i, k] &= ~VOID
+            if abs(pose[b, 1] + y - plane[b]) > band or x * x + z * z > LONGEST * LONGEST:
+                continue
+            _hit(marks[b], near[b], i, k)
+        for a in range(bins):
+            after = (a + 1) % bins
+            if not (met[b, a] and met[b, after]) or max(reach[b, a], reach[b, after]) > LONGEST:
+                continue
+            one, two = 2.0 * math.pi * a / bins - yaw, 2.0 * math.pi * after / bins - yaw
+            away, away_after = reach[b, a] / cell, reach[b, after] / cell
+            x0, z0 = px + away * math.sin(one), pz - away * math.cos(one)
+            x1, z1 = px + away_after * math.sin(two), pz - away_after * math.cos(two)
+            if math.hypot(x1 - x0, z1 - z0) * cell <= GAP:
+                join(marks[b], x0, z0, x1, z1, WALL, FREE)

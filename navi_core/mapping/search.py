@@ -16,6 +16,9 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
+_AROUND = np.array([step for step in np.ndindex(3, 3, 3) if step != (1, 1, 1)]) - 1
+"""Steps (26, 3) from a voxel to those around it."""
+
 
 @numba.njit(cache=True)
 def expand(  # noqa: C901 (numba kernel: one compiled loop)
@@ -229,31 +232,25 @@ def geodesic_distance(  # noqa: C901 (numba kernel: one compiled loop)
         if index != first and not _in_sight(free, px, py, pz, i + 0.5, j + 0.5, k + 0.5):
             # It was believed to be seen from there; it bends at its best settled neighbour instead.
             best = np.inf
-            for di in range(-1, 2):
-                for dj in range(-1, 2):
-                    for dk in range(-1, 2):
-                        x, y, z = i + di, j + dj, k + dk
-                        if not (0 <= x < nx and 0 <= y < ny and 0 <= z < nz) or not settled[x, y, z]:
-                            continue
-                        if di == 0 and dj == 0 and dk == 0:
-                            continue
-                        length = np.float64(out[x, y, z]) + math.sqrt(di * di + dj * dj + dk * dk)
-                        if length < best:
-                            best = length
-                            bend[i, j, k] = (x * ny + y) * nz + z
+            for n in range(len(_AROUND)):
+                x, y, z = i + _AROUND[n, 0], j + _AROUND[n, 1], k + _AROUND[n, 2]
+                if not (0 <= x < nx and 0 <= y < ny and 0 <= z < nz) or not settled[x, y, z]:
+                    continue
+                length = np.float64(out[x, y, z]) + math.sqrt(np.abs(_AROUND[n]).sum())
+                if length < best:
+                    best = length
+                    bend[i, j, k] = (x * ny + y) * nz + z
             out[i, j, k] = best
             at = bend[i, j, k]
             p, q, r = at // (ny * nz), at // nz % ny, at % nz
             px, py, pz, base = p + 0.5, q + 0.5, r + 0.5, np.float64(out[p, q, r])
-        for di in range(-1, 2):
-            for dj in range(-1, 2):
-                for dk in range(-1, 2):
-                    x, y, z = i + di, j + dj, k + dk
-                    if not (0 <= x < nx and 0 <= y < ny and 0 <= z < nz) or not free[x, y, z] or settled[x, y, z]:
-                        continue
-                    gx, gy, gz = x + 0.5 - px, y + 0.5 - py, z + 0.5 - pz
-                    shorter = np.float32(base + math.sqrt(gx * gx + gy * gy + gz * gz))
-                    if shorter < out[x, y, z]:
-                        out[x, y, z] = shorter
-                        bend[x, y, z] = at
-                        heapq.heappush(queue, (shorter, np.int32((x * ny + y) * nz + z)))
+        for n in range(len(_AROUND)):
+            x, y, z = i + _AROUND[n, 0], j + _AROUND[n, 1], k + _AROUND[n, 2]
+            if not (0 <= x < nx and 0 <= y < ny and 0 <= z < nz) or not free[x, y, z] or settled[x, y, z]:
+                continue
+            gx, gy, gz = x + 0.5 - px, y + 0.5 - py, z + 0.5 - pz
+            shorter = np.float32(base + math.sqrt(gx * gx + gy * gy + gz * gz))
+            if shorter < out[x, y, z]:
+                out[x, y, z] = shorter
+                bend[x, y, z] = at
+                heapq.heappush(queue, (shorter, np.int32((x * ny + y) * nz + z)))

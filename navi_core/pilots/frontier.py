@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.mapping.pilot_map import FAR, FREE, HIT, SEEN, VOID, WALL, chart
+from navi_core.mapping.occupancy_map import FAR, FREE, HIT, SEEN, VOID, WALL, chart
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
 from navi_core.pilots.scan import Scan

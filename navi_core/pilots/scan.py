@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.mapping.missing_rays import fill_dropped, measured_rays
+from navi_core.mapping.occupancy_map import fill_dropped, measured_rays
 from navi_core.world.sensor.panorama import denormalise_depth, spherical_directions
 
 

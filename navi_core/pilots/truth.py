@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from navi_core.mapping.pilot_map import FAR
+from navi_core.mapping.occupancy_map import FAR
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.rooms import storey_of

@@ -213,11 +213,10 @@ class Field:
             if torch.compiler.is_compiling() or self.native is None:
                 directions, turns = _turned(directions, turns), None
         if torch.compiler.is_compiling():
-            if out is None:
-                return RayHits(*op.cast_rays(origins, directions, scene_index, self.number, reach, elevations))
-            to = out.depth, out.semantic, out.valid
+            hits = out or RayHits.empty(len(origins), directions.shape[-2], origins.device)
+            to = hits.depth, hits.semantic, hits.valid
             op.cast_rays_out(origins, directions, scene_index, self.number, reach, elevations, *to)
-            return out
+            return hits
         origin = self._points(origins, "origins")
         scene = self.rows(scene_index, len(origin))
         ray = self._directions(directions, len(origin))

@@ -24,6 +24,7 @@ from navi_core.world.floor.reachable import FloorMap
 
 _MOST_BYTES = 4 << 30
 """Memory that the ways to all goals may take."""
+_CORNERS = torch.tensor(list(np.ndindex(2, 2, 2)))
 
 
 def relative_goal(position: torch.Tensor, yaw: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
@@ -85,18 +86,34 @@ def way_lengths(
         ways: From `way_to`.
         points: Where from [m].
     """
-    place = (np.asarray(points, np.float64) - floor.corner) / floor.cell - 0.5
-    first = np.floor(place).astype(np.int64)
-    total, weights = np.zeros(len(first)), np.zeros(len(first))
-    for corner in np.ndindex(2, 2, 2):
-        index = first + corner
-        inside = ((index >= 0) & (index < ways.shape)).all(axis=1)
-        at = np.clip(index, 0, np.array(ways.shape) - 1)
-        way = ways[at[:, 0], at[:, 1], at[:, 2]].astype(np.float64)
-        weight = np.where(inside & np.isfinite(way), (1.0 - np.abs(index - place)).prod(axis=1), 0.0)
-        total += np.where(weight > 0, way, 0.0) * weight
-        weights += weight
-    return np.where(weights > 0, total / np.where(weights > 0, weights, 1.0), np.inf)
+    place = torch.from_numpy((np.asarray(points, np.float64) - floor.corner) / floor.cell - 0.5)
+    flat, weight = _corners_around(place, torch.tensor([ways.shape]), _CORNERS)
+    length, known = _interpolated(torch.from_numpy(ways.reshape(-1))[flat], weight)
+    found: npt.NDArray[np.float64] = torch.where(known, length, math.inf).numpy()
+    return found
+
+
+def _corners_around(
+    place: torch.Tensor, shape: torch.Tensor, corners: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the flat indices (B, 8) of the voxels around positions (B, 3) [voxel] in grids (B, 3), and their weights.
+
+    A voxel outside the grid has the weight 0 and the index of one at the edge.
+    """
+    index = place.floor().to(torch.int64)[:, None] + corners
+    inside = ((index >= 0) & (index < shape[:, None])).all(dim=2)
+    at = torch.minimum(index.clamp(min=0), shape[:, None] - 1)
+    near = 1.0 - (index.to(torch.float64) - place[:, None]).abs()
+    flat = (at[..., 0] * shape[:, None, 1] + at[..., 1]) * shape[:, None, 2] + at[..., 2]
+    return flat, torch.where(inside, near[..., 0] * near[..., 1] * near[..., 2], 0.0)
+
+
+def _interpolated(ways: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean (B,) of ways (B, 8) that are finite, by weight, and where there is one; sums of a fixed order."""
+    weight = torch.where(torch.isfinite(ways), weight, 0.0)
+    parts = (torch.where(weight > 0, ways, 0.0) * weight).unbind(dim=1)
+    total, weights = sum(parts[1:], parts[0]), sum(weight.unbind(dim=1)[1:], weight[:, 0])
+    return total / torch.where(weights > 0, weights, 1.0), weights > 0
 
 
 def _fitting(lengths: npt.NDArray[np.floating], least: float) -> npt.NDArray[np.int64]:
@@ -173,8 +190,7 @@ class Goals:
         self._order, self._allowed = order.to(device), allowed.to(device)
         self._low = torch.from_numpy(np.stack([floor.corner for floor in floors])).to(device)
         self._shape = torch.tensor([floor.free.shape for floor in floors], device=device)
-        self._cell = floors[0].cell
-        self._corners = torch.tensor(list(np.ndindex(2, 2, 2)), device=device)
+        self._cell, self._corners = floors[0].cell, _CORNERS.to(device)
         self.index = torch.zeros(len(rows), dtype=torch.int64, device=device)
         self.way = torch.zeros(len(rows), device=device)
 
@@ -327,16 +343,6 @@ class Goals:
     def _length(self, position: torch.Tensor, scene: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
         """Return (B,) the way's length as `way_lengths`; `otherwise` where no voxel around is reachable."""
         place = (position.to(torch.float64) - self._low[scene]) / self._cell - 0.5
-        shape = self._shape[scene]
-        index = place.floor().to(torch.int64)[:, None] + self._corners
-        inside = ((index >= 0) & (index < shape[:, None])).all(dim=2)
-        at = torch.minimum(index.clamp(min=0), shape[:, None] - 1)
-        flat = (at[..., 0] * shape[:, None, 1] + at[..., 1]) * shape[:, None, 2] + at[..., 2]
-        near = 1.0 - (index.to(torch.float64) - place[:, None]).abs()
-        ways = self._ways[self._entry(scene)[:, None], flat]
-        weight = torch.where(inside & torch.isfinite(ways), near[..., 0] * near[..., 1] * near[..., 2], 0.0)
-        parts = (torch.where(weight > 0, ways, 0.0) * weight).unbind(dim=1)
-        # Sums of a fixed order: a row is the same in every batch.
-        total, weights = sum(parts[1:], parts[0]), sum(weight.unbind(dim=1)[1:], weight[:, 0])
-        length = (total / torch.where(weights > 0, weights, 1.0)).to(torch.float32)
-        return torch.where(weights > 0, length, otherwise)
+        flat, weight = _corners_around(place, self._shape[scene], self._corners)
+        length, known = _interpolated(self._ways[self._entry(scene)[:, None], flat], weight)
+        return torch.where(known, length.to(torch.float32), otherwise)

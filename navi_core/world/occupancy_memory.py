@@ -27,8 +27,6 @@ CELL = 0.4
 """Edge of a cell [m]."""
 SIZE = 160
 """Cells of a map along each axis: 64 m."""
-LONGEST = 12.0
-"""Ranges are believed up to here [m]; farther ones are drawn too coarsely by neighbouring bins."""
 VIEW_RADIUS = 3.2
 """Floor nearer than this has been seen [m], as the protocol counts it."""
 SIGHT = 6.4
@@ -112,10 +110,8 @@ class OccupancyMemory:
             (n, OCCUPANCY_INPUTS) features, see `mapping.frontier_features`.
         """
         chosen = self._all if rows is None else rows.cpu().numpy()
-        self.marks[chosen] = 0
-        self.pose[chosen] = 0.0
-        self._origin[chosen] = 0.0
-        self._velocity[chosen] = 0.0
+        for array in (self.marks, self.pose, self._origin, self._velocity):
+            array[chosen] = 0
         self._out[chosen, -MOVED:] = 0.0
         self._box[chosen] = SIZE // 2
         if pose is not None:
@@ -232,12 +228,10 @@ class OccupancyMemory:
         if tuple(obs.shape) != (len(chosen), *self._shape):
             raise ConfigError(f"observations {tuple(obs.shape)} must be {(len(chosen), *self._shape)} for these maps")
         seen = np.ascontiguousarray(obs.detach().cpu().numpy(), np.float32)
-        n, bins = len(chosen), self._shape[1]
-        reach, met = np.empty((n, bins)), np.empty((n, bins), np.bool_)
-        front, clearance = np.empty(n), np.empty(n)
-        read_levels(seen, self._scale, self._levels, self._ahead, self._flat, reach, met, front, clearance)
-        self._reach[chosen], self._met[chosen] = reach, met
-        self._front[chosen], self._clearance[chosen] = front, clearance
+        read_levels(
+            seen, chosen, self._scale, self._levels, self._ahead, self._flat, self._reach, self._met, self._front,
+            self._clearance,
+        )  # fmt: skip
 
     def _move(self, chosen: npt.NDArray[np.int64], start: Floats) -> None:
         """Write the rows' motion ahead, right [m] and to the left [rad], as shares of a decision's most."""
@@ -269,7 +263,7 @@ class OccupancyMemory:
             self.pose[row, 1] = 0.0
         for row in chosen[np.abs(pose[:, [0, 2]]).max(axis=1) > _SCROLL]:
             self._scroll(row)
-        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, CELL, LONGEST, VIEW_RADIUS)
+        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, CELL, VIEW_RADIUS)
         frontier_features(
             self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._goal, self._out
         )  # fmt: skip

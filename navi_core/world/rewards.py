@@ -6,7 +6,7 @@ specification. Custom terms are registered by name, weighted like Navi's and com
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -28,23 +28,6 @@ STAMP_BIT = HEADING_SECTORS + _VISIT_BITS
 STAMPS = 2 ** (63 - STAMP_BIT) - 1
 
 
-@dataclass
-class Perception:
-    """What the reward reads from one panorama.
-
-    Attributes:
-        starvation: (B,) share of rays that miss.
-        near: (B,) share of rays that hit within 2 m.
-        band: (B,) share of rays that hit between 1.5 m and the scene's band.
-        forward: (B,) the same share over the first and last Az//6 azimuth bins.
-    """
-
-    starvation: torch.Tensor
-    near: torch.Tensor
-    band: torch.Tensor
-    forward: torch.Tensor
-
-
 def ahead_sector(azimuth_bins: int) -> int:
     """Return how many azimuth bins on each side of the heading's seam count as ahead."""
     return max(azimuth_bins // 6, 1)
@@ -60,26 +43,23 @@ def structure_of(hits: RayHits, band: torch.Tensor) -> torch.Tensor:
     return hits.valid & (hits.depth >= BAND_START) & (hits.depth <= band[:, None])
 
 
-def structure_fractions(hits: RayHits, azimuth_bins: int, band: torch.Tensor) -> Perception:
+def structure_fractions(hits: RayHits, azimuth_bins: int, band: torch.Tensor) -> torch.Tensor:
     """Reduce a panorama to the fractions that the rewards and the spawn score use.
 
     Args:
         hits: (B, Az·El).
         azimuth_bins: Az.
         band: (B,) far end of the structure band [m].
+
+    Returns:
+        (B, 4): starvation, the share of rays that miss; near, of those that hit within 2 m; band, of those that hit
+        between 1.5 m and the scene's band; forward, the same over the first and last Az//6 azimuth bins.
     """
-    rays = hits.depth.shape[1]
-    elevations = rays // azimuth_bins
-    valid, depth = hits.valid, hits.depth
     structure = structure_of(hits, band)
-    sector = ahead_sector(azimuth_bins) * elevations
-    ahead = torch.cat([structure[:, :sector], structure[:, rays - sector :]], dim=1)
-    return Perception(
-        starvation=1.0 - _share(valid),
-        near=_share(valid & (depth <= NEAR_DISTANCE)),
-        band=_share(structure),
-        forward=_share(ahead),
-    )
+    sector = ahead_sector(azimuth_bins) * (hits.depth.shape[1] // azimuth_bins)
+    ahead = torch.cat([structure[:, :sector], structure[:, structure.shape[1] - sector :]], dim=1)
+    near = hits.valid & (hits.depth <= NEAR_DISTANCE)
+    return torch.stack([1.0 - _share(hits.valid), _share(near), _share(structure), _share(ahead)], dim=1)
 
 
 def _share(mask: torch.Tensor) -> torch.Tensor:

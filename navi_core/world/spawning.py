@@ -94,7 +94,7 @@ def spawn_pool(
     sensor = SphericalSensor(field, azimuths, elevations, max_distance=100.0)
     hits = sensor.cast(position, torch.zeros_like(position[:, 0]), scene)
     band = torch.full_like(position[:, 0], band_end(field.volume(scene_index)))
-    seen = structure_fractions(hits, azimuths, band)
+    starvation, near, inside, _ = structure_fractions(hits, azimuths, band).unbind(dim=1)
     by_azimuth = structure_of(hits, band).to(torch.float32).view(-1, azimuths, elevations).sum(dim=2)
     sector = ahead_sector(azimuths)
     # Structure in the bins that would lie ahead after a turn to each azimuth: as many on each side of the seam.
@@ -103,9 +103,9 @@ def spawn_pool(
     best = window.argmax(dim=1)
     yaw = torch.remainder(-best * (2.0 * math.pi / azimuths), 2.0 * math.pi).to(torch.float32)
     forward = window.gather(1, best[:, None])[:, 0] / (2 * sector * elevations)
-    score = 3.0 * seen.band + 2.0 * forward - seen.starvation - 1.5 * seen.near
-    viable = seen.starvation < config.max_starvation
-    least = float(seen.starvation.min())
+    score = 3.0 * inside + 2.0 * forward - starvation - 1.5 * near
+    viable = starvation < config.max_starvation
+    least = float(starvation.min())
     count = int(viable.sum())
     if count == 0 or least >= config.max_starvation:
         word: Literal["PASS", "MARGINAL", "FAIL"] = "FAIL"

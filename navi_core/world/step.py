@@ -204,21 +204,18 @@ class NativeStep:
         self._outputs = [(name, shapes.get(name, (len(rows),)), dtype) for name, dtype in _WRITTEN.items()]
         # The struct holds addresses alone.
         self._kept = (directions, dynamics, rewards, view, pools, rows, body, counters)
-        step = self._step = Step(scenes=tracer.scenes(), rows=len(rows))
-        step.drone, step.sensor = dynamics.for_kernels(), reader.for_kernels(directions)
-        step.floors, step.rewards = view.for_kernels(), rewards.for_kernels()
-        step.row_keys = data_pointer(rows, torch.int64)
-        step.episodes_per_scene, step.max_steps = config.episodes_per_scene, config.max_steps
-        step.void_starvation, step.void_grace = config.void_starvation, config.void_grace
-        step.pool_count = data_pointer(pools.count, torch.int64)
-        step.pool_size = pools.body.shape[1]
-        step.pool_body = data_pointer(pools.body, torch.float32)
-        step.pool_floor = data_pointer(pools.floor, torch.uint8)
-        step.body = data_pointer(body, torch.float32)
-        for name, counter in counters.items():
-            setattr(step, name, data_pointer(counter, torch.int64))
-        step.seen = data_pointer(view.seen, torch.bool)
-        step.attempted = data_pointer(self._attempted, torch.float32)
+        self._step = Step(
+            scenes=tracer.scenes(), rows=len(rows), drone=dynamics.for_kernels(),
+            sensor=reader.for_kernels(directions), floors=view.for_kernels(), rewards=rewards.for_kernels(),
+            row_keys=data_pointer(rows, torch.int64),
+            episodes_per_scene=config.episodes_per_scene, max_steps=config.max_steps,
+            void_starvation=config.void_starvation, void_grace=config.void_grace,
+            pool_count=data_pointer(pools.count, torch.int64), pool_size=pools.body.shape[1],
+            pool_body=data_pointer(pools.body, torch.float32), pool_floor=data_pointer(pools.floor, torch.uint8),
+            body=data_pointer(body, torch.float32), seen=data_pointer(view.seen, torch.bool),
+            attempted=data_pointer(self._attempted, torch.float32),
+            **{name: data_pointer(counter, torch.int64) for name, counter in counters.items()},
+        )  # fmt: skip
 
     def fly(self, action: torch.Tensor, seed: int) -> StepBatch:
         """Fly one decision in every row.

@@ -22,12 +22,10 @@ def spare(rows: int = 2) -> RayHits:
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_opcheck_is_clean(box_scene, tracer: str) -> None:
     number = (field := Field([box_scene], tracer=tracer)).number
-    torch.library.opcheck(op.cast_rays, (ORIGINS, DIRECTIONS, ROWS, number, 20.0))
-    torch.library.opcheck(op.cast_rays, (ORIGINS, DIRECTIONS.expand(2, -1, -1), ROWS, number, 20.0, 4))
     hits = spare()
-    torch.library.opcheck(
-        op.cast_rays_out, (ORIGINS, DIRECTIONS, ROWS, number, 20.0, 4, hits.depth, hits.semantic, hits.valid)
-    )
+    for directions in (DIRECTIONS, DIRECTIONS.expand(2, -1, -1)):
+        out = (hits.depth, hits.semantic, hits.valid)
+        torch.library.opcheck(op.cast_rays_out, (ORIGINS, directions, ROWS, number, 20.0, 4, *out))
     torch.library.opcheck(op.distance, (ORIGINS, ROWS, field.number))
     torch.library.opcheck(op.within, (ORIGINS, ROWS, field.number, 0.5))
 

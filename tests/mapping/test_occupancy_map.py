@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from navi_core.mapping.frontier_features import UNREACHED
-from navi_core.mapping.occupancy_map import FREE, SEEN, WALL, draw, read_levels
+from navi_core.mapping.occupancy_map import FREE, LONGEST, SEEN, WALL, draw, read_levels
 from tests.mapping.slow_search import BOTH, CELL, measured
 
 
@@ -20,7 +20,7 @@ def test_levels_and_nearest_surfaces_are_those_of_a_slow_twin(elevations, levels
     obs[:, 2] = rng.random(obs[:, 2].shape) < np.array([0.0, 0.02, 0.3, 0.7, 0.8, 1.0])[:, None, None]
     reach, met = np.empty((rows, azimuths)), np.empty((rows, azimuths), np.bool_)
     front, clearance = np.empty(rows), np.empty(rows)
-    read_levels(obs, scale, levels, (sector, low, high), flat, reach, met, front, clearance)
+    read_levels(obs, np.arange(rows), scale, levels, (sector, low, high), flat, reach, met, front, clearance)
 
     depth, valid = obs[:, 0].astype(np.float64), obs[:, 2] > 0
     metres = np.where(valid, np.expm1(depth * scale), np.inf)
@@ -60,7 +60,7 @@ def test_a_scan_of_a_square_room_is_free_inside_and_seen_nearby():
     reach = np.tile(wall / np.maximum(np.abs(np.sin(angle)), np.abs(np.cos(angle))), (2, 1))
     marks, box = np.zeros((2, size, size), np.uint8), np.full((2, 4), size // 2, np.int64)
     pose, met = np.array([[0.0, 0.0, 0.0, yaw]] * 2), np.ones((2, bins), np.bool_)
-    draw(marks, np.array([1]), pose, reach, met, box, CELL, 12.0, 3.2)
+    draw(marks, np.array([1]), pose, reach, met, box, CELL, 3.2)
     assert not marks[0].any()
     assert (box[0] == size // 2).all()
     middle, nearest = cells(size)
@@ -81,12 +81,14 @@ def test_a_scan_of_a_square_room_is_free_inside_and_seen_nearby():
     assert np.ptp(box[1]) < size - 1
     # What has been seen stays seen, and no range is believed beyond the longest.
     before, pose[1, 0] = marks[1].copy(), 0.3
-    draw(marks, np.array([1]), pose, reach * 0.1, ~met, box, CELL, 12.0, 3.2)
+    draw(marks, np.array([1]), pose, reach * 0.1, ~met, box, CELL, 3.2)
     assert ((marks[1] & before) == before).all()
-    draw(marks, np.array([0]), pose, reach, ~met, box, CELL, 4.0, 3.2)
     assert not (marks & WALL).any()
-    assert not marks[0][far > 4.0].any()
-    assert marks[0][np.hypot(*middle) < 4.0].all()
+    large, box = np.zeros((1, 2 * size, 2 * size), np.uint8), np.full((1, 4), size, np.int64)
+    draw(large, np.array([0]), pose, reach * 3.0, ~met, box, CELL, 3.2)
+    middle, nearest = cells(2 * size)
+    assert not large[0][np.hypot(*nearest) > LONGEST].any()
+    assert large[0][np.hypot(*middle) < LONGEST - CELL].all()
 
 
 def test_walls_are_drawn_where_rays_end_nearby_and_between_hits_that_no_door_parts():
@@ -97,14 +99,14 @@ def test_walls_are_drawn_where_rays_end_nearby_and_between_hits_that_no_door_par
             reach[0, bin_] = wall / math.cos(2 * math.pi * bin_ / bins)
             met[0, bin_] = True
         marks, box = np.zeros((1, size, size), np.uint8), np.full((1, 4), middle, np.int64)
-        draw(marks, np.array([0]), np.zeros((1, 4)), reach, met, box, CELL, 12.0, 3.2)
+        draw(marks, np.array([0]), np.zeros((1, 4)), reach, met, box, CELL, 3.2)
         found = np.argwhere(marks[0] & WALL)
         # Ahead is towards lower z. Hits 1.2 m apart are joined by nothing that is wider than a door.
         assert (found[:, 1] == math.floor(middle - (wall + 0.05) / CELL)).all()
         assert len(found) == marked
     near = np.full((1, bins), 1.0)
     marks, box = np.zeros((1, size, size), np.uint8), np.full((1, 4), middle, np.int64)
-    draw(marks, np.array([0]), np.zeros((1, 4)), near, near > 0, box, CELL, 12.0, 3.2)
+    draw(marks, np.array([0]), np.zeros((1, 4)), near, near > 0, box, CELL, 3.2)
     # A circle of 1.05 m, closed: no free cell inside it has a free neighbour outside.
     walls = (marks[0] & WALL) > 0
     away = np.hypot(*cells(size)[0])

@@ -11,8 +11,7 @@ import torch
 from navi_core.config import CompileConfig, DynamicsConfig, EvalConfig
 from navi_core.errors import ConfigError
 from navi_core.evaluate import build_course, evaluate
-from navi_core.mapping.occupancy_map import read_levels
-from navi_core.mapping.pilot_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart
+from navi_core.mapping.occupancy_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart, read_levels
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.pilot import draw_normal
@@ -226,7 +225,7 @@ def test_a_ray_that_dropped_out_is_not_free_and_both_readings_of_an_observation_
     flat = math.cos(math.pi / 2 - levels[0] * math.pi / (elevations - 1))
     reach, met = np.empty((5, 16)), np.empty((5, 16), np.bool_)
     front, clearance = np.empty(5), np.empty(5)
-    read_levels(obs, math.log1p(50.0), levels, (2, 2, 6), flat, reach, met, front, clearance)
+    read_levels(obs, np.arange(5), math.log1p(50.0), levels, (2, 2, 6), flat, reach, met, front, clearance)
     np.testing.assert_allclose(scan.reach, reach, rtol=1e-5)
     np.testing.assert_array_equal(scan.met, met)
     np.testing.assert_allclose(scan.clearance, clearance, rtol=1e-5)

@@ -17,7 +17,7 @@ from navi_core.learn.demonstrations import demo_places
 from navi_core.mapping.occupancy_map import FREE, SEEN, draw
 from navi_core.world import Field, NavigationEnv, SphericalSensor
 from navi_core.world.goals import relative_goal
-from navi_core.world.occupancy_memory import CELL, LONGEST, SIZE, VIEW_RADIUS, OccupancyMemory
+from navi_core.world.occupancy_memory import CELL, SIZE, VIEW_RADIUS, OccupancyMemory
 from navi_core.world.sensor.faults import SensorFaults
 from navi_core.world.sensor.panorama import normalise_depth, spherical_directions
 from tests.demos.conftest import make_demo
@@ -219,7 +219,7 @@ def test_a_long_flight_scrolls_and_keeps_the_marks_of_the_window():
             told = memory.follow(obs, true, first)
         # The same scans in a map that need not scroll.
         middle[0, :3], middle[0, 3] = true.numpy()[0, :3] - begin[0, :3], true.numpy()[0, 3]
-        draw(large, np.array([0]), middle, memory._reach, memory._met, box, CELL, LONGEST, VIEW_RADIUS)
+        draw(large, np.array([0]), middle, memory._reach, memory._met, box, CELL, VIEW_RADIUS)
         assert np.abs(memory.pose[0, [0, 2]]).max() <= 16.0
     assert told[0, -1 - MOVED] == 1.0
     by = np.rint((middle[0, [0, 2]] - memory.pose[0, [0, 2]]) / CELL).astype(int)

@@ -113,9 +113,8 @@ def test_fractions_by_counting() -> None:
     valid = torch.ones(1, 24, dtype=torch.bool)
     depth[0, :2] = 2.0  # the first azimuth: near, in the band, ahead; two on each side are
     valid[0, 20:] = False  # the last two azimuths miss
-    p = structure_fractions(RayHits(depth, torch.ones(1, 24, dtype=torch.int32), valid), 12, torch.tensor([3.0]))
-    told = [float(x) for x in (p.starvation, p.near, p.band, p.forward)]
-    assert told == pytest.approx([4 / 24, 2 / 24, 2 / 24, 2 / 8])
+    found = structure_fractions(RayHits(depth, torch.ones(1, 24, dtype=torch.int32), valid), 12, torch.tensor([3.0]))
+    assert found[0].tolist() == pytest.approx([4 / 24, 2 / 24, 2 / 24, 2 / 8])
 
 
 def test_totals_weigh_and_add(box_scene) -> None:

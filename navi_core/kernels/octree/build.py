@@ -99,24 +99,13 @@ def _cells_of(t: Float64, cells: int, edge: float, start: int, cell: Int32, v: F
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
-def _count_cells(triangles: Float64, cells: int, edge: float, count: Int64) -> None:
-    block = 256
-    none = np.zeros(1, np.int32)
-    for job in numba.prange((triangles.shape[0] + block - 1) // block):
-        v = np.zeros((3, 3))
-        stack = np.zeros((96, 4), np.int32)
-        for f in range(job * block, min((job + 1) * block, triangles.shape[0])):
-            count[f + 1] = _cells_of(triangles[f], cells, edge, -1, none, v, stack)
-
-
-@numba.njit(cache=True, parallel=True, error_model="numpy")
-def _fill_cells(triangles: Float64, cells: int, edge: float, start: Int64, cell: Int32) -> None:
+def _list_cells(triangles: Float64, cells: int, edge: float, start: Int64, count: Int64, cell: Int32) -> None:
+    """Write how many cells each triangle meets, and which, from `start` where that is not negative."""
     block = 256
     for job in numba.prange((triangles.shape[0] + block - 1) // block):
-        v = np.zeros((3, 3))
-        stack = np.zeros((96, 4), np.int32)
+        v, stack = np.zeros((3, 3)), np.zeros((96, 4), np.int32)
         for f in range(job * block, min((job + 1) * block, triangles.shape[0])):
-            _cells_of(triangles[f], cells, edge, start[f], cell, v, stack)
+            count[f + 1] = _cells_of(triangles[f], cells, edge, start[f], cell, v, stack)
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -144,11 +133,11 @@ def coarse_lists(triangles: Float64, cells: int, edge: float) -> tuple[Int64, In
         (N,) Morton keys of the cells that a triangle meets, ascending; (N + 1,) bounds of their lists;
         (M,) triangles, ascending within a list.
     """
-    start = np.zeros(len(triangles) + 1, np.int64)
-    _count_cells(triangles, cells, edge, start)
-    np.cumsum(start, out=start)
+    count = np.zeros(len(triangles) + 1, np.int64)
+    _list_cells(triangles, cells, edge, np.full(len(triangles), -1), count, np.zeros(1, np.int32))
+    start = np.cumsum(count)
     cell = np.zeros(start[-1], np.int32)
-    _fill_cells(triangles, cells, edge, start, cell)
+    _list_cells(triangles, cells, edge, start, count, cell)
     bucket = np.zeros(cells**3 + 2, np.int64)
     items = np.zeros(start[-1], np.int32)
     _by_cell(start, cell, bucket, items)

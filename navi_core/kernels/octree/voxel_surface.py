@@ -43,28 +43,32 @@ def _with_sign(value: float, sign: float) -> float:
     return -value if sign < 0.0 else value
 
 
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def _height(normal: Float64, k: float, corner: int) -> float:
+    """Return the signed distance of a corner of the unit voxel to a plane."""
+    height: float = normal[0] * (corner & 1) + normal[1] * ((corner >> 1) & 1) + normal[2] * (corner >> 2) - k
+    return height
+
+
 @numba.njit(cache=True, error_model="numpy")
 def fit_plane(corners: Float64) -> tuple[float, float, float, float, float]:  # noqa: C901 (numba kernel: one compiled loop)
     """Return (nx, ny, nz, k, residual) of the plane n·u = k in the unit voxel; the residual is infinite without one."""
-    steep_x = steep_y = steep_z = 0.0
-    rise_x = rise_y = rise_z = 0.0
-    for e in range(4):
-        a, b, c = _edge_start(e, 1), _edge_start(e, 2), _edge_start(e, 4)
-        sx, sy, sz = corners[a + 1] - corners[a], corners[b + 2] - corners[b], corners[c + 4] - corners[c]
-        steep_x, steep_y, steep_z = max(steep_x, abs(sx)), max(steep_y, abs(sy)), max(steep_z, abs(sz))
-        rise_x += 0.25 * sx * (corners[a + 1] + corners[a])
-        rise_y += 0.25 * sy * (corners[b + 2] + corners[b])
-        rise_z += 0.25 * sz * (corners[c + 4] + corners[c])
+    n, rise, fit = np.zeros(3), np.zeros(3), np.zeros(3)
+    for a in range(3):
+        for e in range(4):
+            low = _edge_start(e, 1 << a)
+            high = low + (1 << a)
+            slope = corners[high] - corners[low]
+            n[a] = max(n[a], abs(slope))
+            rise[a] += 0.25 * slope * (corners[high] + corners[low])
     # An edge on one side of the plane rises by the normal's component; one that crosses it by less. Only along one
     # axis can all four edges cross: there the two distances add up to the component instead.
-    lack = 1.0 - (steep_x * steep_x + steep_y * steep_y + steep_z * steep_z)
+    lack = 1.0 - (n[0] * n[0] + n[1] * n[1] + n[2] * n[2])
     if lack > FLAT_NORMAL:
         best = second = np.inf
-        axis = 0
-        whole = 0.0
+        axis, whole = 0, 0.0
         for a in range(3):
-            steep = steep_x if a == 0 else (steep_y if a == 1 else steep_z)
-            component = math.sqrt(steep * steep + lack)
+            component = math.sqrt(n[a] * n[a] + lack)
             off = 0.0
             for e in range(4):
                 c = _edge_start(e, 1 << a)
@@ -75,49 +79,33 @@ def fit_plane(corners: Float64) -> tuple[float, float, float, float, float]:  # 
                 second = min(second, off)
         if second < best + AMBIGUOUS:
             return 0.0, 0.0, 0.0, 0.0, np.inf
-        if axis == 0:
-            steep_x = whole
-        elif axis == 1:
-            steep_y = whole
-        else:
-            steep_z = whole
-    # Mixed differences of squares are 2·n_a·n_b: they give the signs against the largest component.
-    cross_xy = cross_xz = cross_yz = 0.0
-    for c in range(8):
-        square = corners[c] * corners[c]
-        sx, sy, sz = 2.0 * (c & 1) - 1.0, 2.0 * ((c >> 1) & 1) - 1.0, 2.0 * (c >> 2) - 1.0
-        cross_xy += sx * sy * square
-        cross_xz += sx * sz * square
-        cross_yz += sy * sz * square
-    if steep_x >= steep_y and steep_x >= steep_z:
-        nx, ny, nz = steep_x, _with_sign(steep_y, cross_xy), _with_sign(steep_z, cross_xz)
-        main, rise = nx, rise_x
-    elif steep_y >= steep_z:
-        nx, ny, nz = _with_sign(steep_x, cross_xy), steep_y, _with_sign(steep_z, cross_yz)
-        main, rise = ny, rise_y
-    else:
-        nx, ny, nz = _with_sign(steep_x, cross_xz), _with_sign(steep_y, cross_yz), steep_z
-        main, rise = nz, rise_z
-    if main <= 0.0:
+        n[axis] = whole
+    main = np.argmax(n)
+    if n[main] <= 0.0:
         return 0.0, 0.0, 0.0, 0.0, np.inf
-    k = 0.5 * (nx + ny + nz - rise / main)
+    # Mixed differences of squares are 2·n_a·n_b: they give the signs against the largest component.
+    for a in range(3):
+        cross = 0.0
+        for c in range(8):
+            square = corners[c] * corners[c]
+            cross += square if (c >> a & 1) == (c >> main & 1) else -square
+        n[a] = _with_sign(n[a], cross)
+    k = 0.5 * (n[0] + n[1] + n[2] - rise[main] / n[main])
     # With the sides known, the plane is a linear fit to signed distances; that in turn knows the sides better.
     for _ in range(2):
-        fx = fy = fz = mean = 0.0
+        fit[:] = 0.0
+        mean = 0.0
         for c in range(8):
-            x, y, z = c & 1, (c >> 1) & 1, c >> 2
-            signed = _with_sign(corners[c], nx * x + ny * y + nz * z - k)
-            fx += 0.25 * signed if x else -0.25 * signed
-            fy += 0.25 * signed if y else -0.25 * signed
-            fz += 0.25 * signed if z else -0.25 * signed
+            signed = _with_sign(corners[c], _height(n, k, c))
+            for a in range(3):
+                fit[a] += 0.25 * signed if c >> a & 1 else -0.25 * signed
             mean += 0.125 * signed
-        nx, ny, nz = fx, fy, fz
-        k = 0.5 * (nx + ny + nz) - mean
-    residual = abs(math.sqrt(nx * nx + ny * ny + nz * nz) - 1.0)
+        n[:] = fit
+        k = 0.5 * (n[0] + n[1] + n[2]) - mean
+    residual = abs(math.sqrt(n[0] * n[0] + n[1] * n[1] + n[2] * n[2]) - 1.0)
     for c in range(8):
-        signed = nx * (c & 1) + ny * ((c >> 1) & 1) + nz * (c >> 2) - k
-        residual = max(residual, abs(abs(signed) - corners[c]))
-    return nx, ny, nz, k, residual if residual <= PLANE_TOLERANCE else np.inf
+        residual = max(residual, abs(abs(_height(n, k, c)) - corners[c]))
+    return n[0], n[1], n[2], k, residual if residual <= PLANE_TOLERANCE else np.inf
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
@@ -130,12 +118,9 @@ def fit_planes(corners: Float32, planes: Float64) -> None:
     """
     for i in numba.prange(len(corners)):
         nx, ny, nz, k, residual = fit_plane(corners[i].astype(np.float64))
-        size = math.sqrt(nx * nx + ny * ny + nz * nz)
-        fits = residual < np.inf
-        planes[i, 0] = nx / size if fits else np.nan
-        planes[i, 1] = ny / size if fits else np.nan
-        planes[i, 2] = nz / size if fits else np.nan
-        planes[i, 3] = k / size if fits else np.nan
+        size = math.sqrt(nx * nx + ny * ny + nz * nz) if residual < np.inf else np.nan
+        for column, value in enumerate((nx, ny, nz, k)):
+            planes[i, column] = value / size
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -149,26 +134,19 @@ def _cut(plane: Float64, edge: float, overlap: float, polygon: Float64, spare: F
         polygon: (12, 3) out, corners in order around the polygon [voxel].
         spare: (12, 3) work space.
     """
-    nx, ny, nz, k = plane
-    middle = 0.5 * edge
-    height = k - (nx + ny + nz) * middle
+    n, middle = plane[:3], 0.5 * edge
+    height = plane[3] - (n[0] + n[1] + n[2]) * middle
     # The normal crossed with the axis of its least component is never short.
-    ax, ay, az = abs(nx), abs(ny), abs(nz)
-    if ax <= ay and ax <= az:
-        ux, uy, uz = 0.0, -nz, ny
-    elif ay <= az:
-        ux, uy, uz = nz, 0.0, -nx
-    else:
-        ux, uy, uz = -ny, nx, 0.0
-    size = 2.0 * (edge + overlap) / math.sqrt(ux * ux + uy * uy + uz * uz)
-    ux, uy, uz = ux * size, uy * size, uz * size
-    vx, vy, vz = ny * uz - nz * uy, nz * ux - nx * uz, nx * uy - ny * ux
+    least = np.argmin(np.abs(n))
+    i, j = (least + 1) % 3, (least + 2) % 3
+    u = np.zeros(3)
+    u[i], u[j] = -n[j], n[i]
+    u *= 2.0 * (edge + overlap) / math.sqrt(u[0] * u[0] + u[1] * u[1] + u[2] * u[2])
+    v = np.cross(n, u)
     for c in range(4):
         s = -1.0 if c == 0 or c == 3 else 1.0
         t = -1.0 if c < 2 else 1.0
-        polygon[c, 0] = middle + height * nx + s * ux + t * vx
-        polygon[c, 1] = middle + height * ny + s * uy + t * vy
-        polygon[c, 2] = middle + height * nz + s * uz + t * vz
+        polygon[c] = middle + height * n + s * u + t * v
     count = 4
     for side in range(6):
         axis, sign = side >> 1, 1.0 if side & 1 else -1.0
@@ -181,9 +159,7 @@ def _cut(plane: Float64, edge: float, overlap: float, polygon: Float64, spare: F
                 spare[kept] = polygon[c]
                 kept += 1
             if (here >= 0.0) != (there >= 0.0):
-                share = here / (here - there)
-                for a in range(3):
-                    spare[kept, a] = polygon[c, a] + share * (polygon[d, a] - polygon[c, a])
+                spare[kept] = polygon[c] + here / (here - there) * (polygon[d] - polygon[c])
                 kept += 1
         count = kept
         polygon[:count] = spare[:count]
@@ -200,10 +176,9 @@ def plane_areas(planes: Float64, edge: float, area: Float64) -> None:
         count = _cut(planes[i], edge, 0.0, polygon, spare)
         total = 0.0
         for c in range(1, count - 1):
-            x, y = polygon[c] - polygon[0], polygon[c + 1] - polygon[0]
-            total += planes[i, 0] * (x[1] * y[2] - x[2] * y[1])
-            total += planes[i, 1] * (x[2] * y[0] - x[0] * y[2])
-            total += planes[i, 2] * (x[0] * y[1] - x[1] * y[0])
+            normal = np.cross(polygon[c] - polygon[0], polygon[c + 1] - polygon[0])
+            for a in range(3):
+                total += planes[i, a] * normal[a]
         area[i] = 0.5 * abs(total)
 
 

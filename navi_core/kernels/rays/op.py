@@ -18,27 +18,11 @@ from navi_core.errors import SceneError
 _DEVICES = ("cpu", "cuda")
 
 
-class Hits(Protocol):
-    """Hits of rays; `world.RayHits` is one."""
-
-    @property
-    def depth(self) -> torch.Tensor:
-        """(B, R) [m]."""
-
-    @property
-    def semantic(self) -> torch.Tensor:
-        """(B, R) semantic ids."""
-
-    @property
-    def valid(self) -> torch.Tensor:
-        """(B, R) whether a surface was met."""
-
-
 class RayField(Protocol):
     """A field that the operators call; `world.Field` is one."""
 
     @property
-    def cast_rays(self) -> Callable[..., Hits]:
+    def cast_rays(self) -> Callable[..., object]:
         """Cast R rays from each origin."""
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
@@ -66,45 +50,6 @@ def _field(number: int) -> RayField:
     return owner
 
 
-@torch.library.custom_op("navi::cast_rays", mutates_args=(), device_types=_DEVICES)
-def cast_rays(
-    origins: torch.Tensor,
-    directions: torch.Tensor,
-    scene_index: torch.Tensor,
-    field: int,
-    max_distance: float,
-    elevations: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Cast R rays from each of B origins.
-
-    Args:
-        origins: (B, 3) float32 [m].
-        directions: (R, 3) or (B, R, 3) float32 unit vectors.
-        scene_index: (B,) scene of each row.
-        field: Number from `register_field`.
-        max_distance: Range [m].
-        elevations: Elevations of a panorama, or 0; see `Field.cast_rays`.
-
-    Returns:
-        depth (B, R) float32 [m], semantic (B, R) int32, valid (B, R) bool.
-
-    Raises:
-        SceneError: The field is gone, or a shape does not fit.
-    """
-    hits = _field(field).cast_rays(origins, directions, scene_index, max_distance, elevations=elevations)
-    return hits.depth, hits.semantic, hits.valid
-
-
-@cast_rays.register_fake
-def _(origins: torch.Tensor, directions: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    shape = (origins.shape[0], directions.shape[-2])
-    return (
-        origins.new_empty(shape, dtype=torch.float32),
-        origins.new_empty(shape, dtype=torch.int32),
-        origins.new_empty(shape, dtype=torch.bool),
-    )
-
-
 @torch.library.custom_op("navi::cast_rays_out", mutates_args=("depth", "semantic", "valid"), device_types=_DEVICES)
 def cast_rays_out(
     origins: torch.Tensor,
@@ -117,7 +62,22 @@ def cast_rays_out(
     semantic: torch.Tensor,
     valid: torch.Tensor,
 ) -> None:
-    """Cast rays as `cast_rays` and overwrite `depth` (B, R) float32, `semantic` int32 and `valid` bool."""
+    """Cast R rays from each of B origins.
+
+    Args:
+        origins: (B, 3) float32 [m].
+        directions: (R, 3) or (B, R, 3) float32 unit vectors.
+        scene_index: (B,) scene of each row.
+        field: Number from `register_field`.
+        max_distance: Range [m].
+        elevations: Elevations of a panorama, or 0; see `Field.cast_rays`.
+        depth: (B, R) float32 out [m].
+        semantic: (B, R) int32 out.
+        valid: (B, R) bool out.
+
+    Raises:
+        SceneError: The field is gone, or a shape does not fit.
+    """
     hits = SimpleNamespace(depth=depth, semantic=semantic, valid=valid)
     _field(field).cast_rays(origins, directions, scene_index, max_distance, out=hits, elevations=elevations)
 

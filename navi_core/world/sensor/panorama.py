@@ -165,7 +165,7 @@ class Panorama:
 
     Attributes:
         obs: (B, 3, Az, El) float32 normalised depth, semantic id, valid mask.
-        fractions: (B, 4) starvation, near, band, forward as `rewards.Perception`.
+        fractions: (B, 4) starvation, near, band, forward as `structure_fractions`.
         front: (B,) nearest hit that the speed limiter sees [m], infinite where there is none.
         reach: (B, Az) horizontal length of the near-horizon rays, at most the view radius [m].
     """
@@ -267,14 +267,13 @@ class PanoramaReader:
 
     def _read_tensors(self, hits: RayHits, band: torch.Tensor) -> Panorama:
         c = self._config
-        seen = structure_fractions(hits, c.azimuth_bins, band)
         depth = hits.depth.view(-1, c.azimuth_bins, c.elevation_bins)
         first, last = self._horizon
         # Of two rays at one azimuth the longer counts: either of them sees the floor below its path.
         longest = depth[:, :, first:last].amax(dim=2)
         return Panorama(
             observation(hits, c.azimuth_bins, c.max_distance),
-            torch.stack([seen.starvation, seen.near, seen.band, seen.forward], dim=1),
+            structure_fractions(hits, c.azimuth_bins, band),
             front_distance(hits.depth, hits.valid, c.azimuth_bins, self._limiter),
             (longest * self._horizon_cos).clamp(max=c.reward.view_radius),
         )
