@@ -89,12 +89,20 @@ def expand(  # noqa: C901 (numba kernel: one compiled loop)
 
 
 @numba.njit(cache=True)
-def trace_back(parent: npt.NDArray[np.int32], goal: int, path: npt.NDArray[np.int32]) -> int:
-    """Write the way to `goal` into `path` (P,) as flat indices, start first; return its length.
+def trace_back(
+    parent: npt.NDArray[np.int32],
+    goal: int,
+    path: npt.NDArray[np.int32],
+    stride: int,
+    first_i: int = 0,
+    first_k: int = 0,
+) -> int:
+    """Write the way to `goal` into `path` (P,), start first; return its length.
 
-    Of a way longer than P the first P cells are kept.
+    Of a way longer than P the first P cells are kept. The path holds flat indices of a grid that is `stride` cells wide
+    and in which the searched one begins at (`first_i`, `first_k`).
     """
-    flat = parent.reshape(-1)
+    nz, flat = parent.shape[1], parent.reshape(-1)
     length, at = 0, goal
     while at >= 0:
         length += 1
@@ -102,7 +110,7 @@ def trace_back(parent: npt.NDArray[np.int32], goal: int, path: npt.NDArray[np.in
     at, place = goal, length - 1
     while at >= 0:
         if place < path.shape[0]:
-            path[place] = at
+            path[place] = (at // nz + first_i) * stride + at % nz + first_k
         at = flat[at]
         place -= 1
     return int(min(length, path.shape[0]))

@@ -161,14 +161,6 @@ def _plan(
         parent = np.empty(drawn.shape, np.int32)
         passable = (drawn & FREE) != 0
         goal = expand(passable, gap, _frontiers(drawn, gap, unseen, hard), i, k, hard, soft, True, cost, parent)
-        length[b] = 0
+        length[b] = trace_back(parent, goal, path[b], size, i0, k0) if goal >= 0 else 0
         if goal < 0:
-            for p in range(i0, i1):
-                for q in range(k0, k1):
-                    marks[b, p, q] &= ~SEEN
-            continue
-        steps = trace_back(parent, goal, path[b])
-        nz = k1 - k0
-        for n in range(steps):
-            path[b, n] = (path[b, n] // nz + i0) * size + path[b, n] % nz + k0
-        length[b] = steps
+            drawn[:] = drawn & ~SEEN

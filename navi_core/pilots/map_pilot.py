@@ -239,10 +239,7 @@ class MapPilot(Pilot):
 
     def executed(self, actions: Tensor) -> None:
         """Record the executed actions, (B, 4)."""
-        self._note(actions.detach().cpu().numpy())
-
-    def _note(self, actions: npt.NDArray[np.float32]) -> None:
-        command = np.clip(actions.astype(np.float64), -1.0, 1.0) * self._limits
+        command = np.clip(actions.detach().cpu().numpy().astype(np.float64), -1.0, 1.0) * self._limits
         command[:, :3] *= self._limiter[:, None]
         self._command = command
 
@@ -265,7 +262,7 @@ class MapPilot(Pilot):
             target, self._plane - pose[:, 1], flying, self._velocity, scan.points, scan.valid, self._limiter,
             self._limits, self.speed, d.radius + self.margin, d.steps_per_decision, d.substep, d.smoothing, actions,
         )  # fmt: skip
-        self._note(actions)
+        self.executed(torch.from_numpy(actions))
         return torch.from_numpy(actions).to(obs.device)
 
     def _find_height(self, scan: Scan, pose: Floats, step: npt.NDArray[np.int64]) -> None:

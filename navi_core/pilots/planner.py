@@ -12,15 +12,20 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import ConfigError
+from navi_core.mapping.occupancy_map import FAR
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
 from navi_core.pilots.scan import Scan
-from navi_core.pilots.truth import LEVEL, Slice, cell_ahead, slice_scene
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.rooms import storey_of
 from navi_core.world.odometry import integrate
 
+LEVEL = 0.1
+"""Heights are rounded to this [m]."""
+_VIEW_FAN = 128
+_SPACING = 5
+"""Cells between two viewpoints along an axis."""
 _FAN = 256
 _LEAST_CELLS = 50
 """Unseen cells for which another storey is flown to."""
@@ -28,6 +33,104 @@ _MOVED = 1e-3
 """A place farther than this from the free flight's end counts as a collision [m]."""
 
 Floats = npt.NDArray[np.float64]
+
+
+@numba.njit(inline="always")
+def cell_ahead(x: float, z: float, dx: float, dz: float, halves: int, nx: int, nz: int) -> int:
+    """Return the flat index of the cell `halves` half cells along (dx, dz) from (x, z) [cells]; -1 outside the grid."""
+    i, k = math.floor(x + dx * halves * 0.5), math.floor(z + dz * halves * 0.5)
+    return i * nz + k if 0 <= i < nx and 0 <= k < nz else -1
+
+
+@numba.njit(cache=True)
+def _views(
+    place: npt.NDArray[np.float64],
+    fan: npt.NDArray[np.float64],
+    reach: npt.NDArray[np.float64],
+    reachable: npt.NDArray[np.bool_],
+    start: npt.NDArray[np.int64],
+    cells: npt.NDArray[np.int32],
+    write: bool,
+) -> None:
+    """List the floor cells that each viewpoint sees; first the counts, then the cells.
+
+    Args:
+        place: (V, 2) viewpoints [cells].
+        fan: (R, 2) directions.
+        reach: (V, R) lengths [cells].
+        reachable: (X, Z) floor that counts.
+        start: (V + 1,) written without `write`: place of each list.
+        cells: (n,) flat indices, written with `write`.
+        write: Which of the two passes.
+    """
+    nx, nz = reachable.shape
+    stamp = np.full(nx * nz, -1, np.int32)
+    total = 0
+    for v in range(place.shape[0]):
+        for r in range(fan.shape[0]):
+            steps = int(reach[v, r] * 2.0)
+            for n in range(steps + 1):
+                at = cell_ahead(place[v, 0], place[v, 1], fan[r, 0], fan[r, 1], n, nx, nz)
+                if at >= 0 and reachable[at // nz, at % nz] and stamp[at] != v:
+                    stamp[at] = v
+                    if write:
+                        cells[total] = at
+                    total += 1
+        if not write:
+            start[v + 1] = total
+
+
+class Slice:
+    """A scene at one height.
+
+    Args:
+        field: Geometry.
+        scene_index: Scene.
+        floor: Its reachable floor; its grid is this grid.
+        height: Height of flight [m].
+        clearance: Distance to surfaces at which a cell can be flown through [m].
+        view_radius: Range within which floor counts as seen [m].
+
+    Attributes:
+        passable: (X, Z) bool.
+        near: (X, Z) uint8 squared clearance [cells²].
+        storey: The storey that the height lies on.
+        reachable: (X, Z) bool, floor of that storey, to be seen.
+        viewpoints: (V,) flat indices of places to look from.
+        view_start: (V + 1,) where each viewpoint's list begins in `view_cells`.
+        view_cells: Flat indices of the floor cells that the viewpoints see.
+    """
+
+    def __init__(
+        self, field: Field, scene_index: int, floor: FloorMap, height: float, clearance: float, view_radius: float
+    ) -> None:
+        nx, nz = floor.reachable.shape
+        x = floor.origin[0] + (np.arange(nx) + 0.5) * floor.cell
+        z = floor.origin[1] + (np.arange(nz) + 0.5) * floor.cell
+        grid = np.stack(np.meshgrid(x, [height], z, indexing="ij"), axis=-1).reshape(-1, 3).astype(np.float32)
+        points = torch.from_numpy(grid)
+        gap = field.distance(points, torch.full((len(points),), scene_index, dtype=torch.int32)).numpy()
+        cells = np.clip(gap.reshape(nx, nz) / floor.cell, 0.0, math.sqrt(FAR))
+        self.near = np.minimum(cells**2, FAR).astype(np.uint8)
+        self.storey = int(storey_of(np.array([height]), floor.levels)[0])
+        self.reachable = floor.storeys[self.storey]
+        self.passable = (gap.reshape(nx, nz) >= clearance) & floor.reachable.numpy()
+        lattice = np.zeros((nx, nz), bool)
+        lattice[_SPACING // 2 :: _SPACING, _SPACING // 2 :: _SPACING] = True
+        self.viewpoints = np.flatnonzero((self.passable & lattice).reshape(-1)).astype(np.int32)
+        angle = 2.0 * math.pi * np.arange(_VIEW_FAN) / _VIEW_FAN
+        fan = np.stack([np.sin(angle), -np.cos(angle)], axis=1)
+        rays = torch.zeros(_VIEW_FAN, 3)
+        rays[:, 0], rays[:, 2] = torch.from_numpy(fan[:, 0]), torch.from_numpy(fan[:, 1])
+        origins = points[torch.from_numpy(self.viewpoints.astype(np.int64))]
+        index = torch.full((len(origins),), scene_index, dtype=torch.int64)
+        reach = field.cast_rays(origins, rays, index, view_radius).depth.clamp(max=view_radius).numpy()
+        reach = reach.astype(np.float64) / floor.cell
+        place = np.stack([self.viewpoints // nz + 0.5, self.viewpoints % nz + 0.5], axis=1)
+        self.view_start = np.zeros(len(place) + 1, np.int64)
+        _views(place, fan, reach, self.reachable, self.view_start, np.zeros(0, np.int32), False)
+        self.view_cells = np.zeros(int(self.view_start[-1]), np.int32)
+        _views(place, fan, reach, self.reachable, self.view_start, self.view_cells, True)
 
 
 class PlannerPilot(MapPilot):
@@ -120,9 +223,8 @@ class PlannerPilot(MapPilot):
             keep = self.dynamics.radius + self.margin
             if scene not in self._floors:
                 self._floors[scene] = FloorMap(self._field, scene, CELL, self.dynamics.radius + 0.05)
-            made = slice_scene(self._field, scene, self._floors[scene], level, keep, self.view_radius)
             self._numbers[scene, level] = len(self._slices)
-            self._slices.append(made)
+            self._slices.append(Slice(self._field, scene, self._floors[scene], level * LEVEL, keep, self.view_radius))
             nx = max(s.near.shape[0] for s in self._slices)
             nz = max(s.near.shape[1] for s in self._slices)
             self._near = np.zeros((len(self._slices), nx, nz), np.uint8)
@@ -153,7 +255,7 @@ class PlannerPilot(MapPilot):
             else:
                 goal = self._best_view(one, seen, cost, i * nz + k)
                 goal = self._leave(b, one, pose[b], cost) if goal < 0 else goal
-            self._length[b] = _way(parent, goal, self._path[b], self._near.shape[2]) if goal >= 0 else 0
+            self._length[b] = trace_back(parent, goal, self._path[b], self._near.shape[2]) if goal >= 0 else 0
 
     def _best_view(self, one: Slice, seen: npt.NDArray[np.bool_], cost: npt.NDArray[np.float32], here: int) -> int:
         """Return the flat index of the next best view, −1 where nothing worth a flight is left.
@@ -282,13 +384,3 @@ def _best_view(
         if gain >= 3 and gain / (price + patience) > best:
             best, chosen = gain / (price + patience), viewpoints[v]
     return chosen
-
-
-@numba.njit(cache=True)
-def _way(parent: npt.NDArray[np.int32], goal: int, path: npt.NDArray[np.int32], stride: int) -> int:
-    """Write the way to a cell into `path`, indices of a grid `stride` cells wide; return its length."""
-    nz = parent.shape[1]
-    steps = trace_back(parent, goal, path)
-    for n in range(steps):
-        path[n] = path[n] // nz * stride + path[n] % nz
-    return steps

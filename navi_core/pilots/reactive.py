@@ -137,10 +137,8 @@ class ForwardPlusPilot(Pilot):
         held = torch.div(self._step, self.drift_hold, rounding_mode="floor")
         drift = draw_uniform(self.seed, self._keys, self._episode, held, lanes=_DRIFT)[:, 0]
         free = self._turning == 0
-        actions = torch.zeros(obs.shape[0], 4, device=obs.device)
-        actions[:, 0] = torch.where(free, self.speed, 0.0)
-        actions[:, 3] = torch.where(free, self.drift * (2.0 * drift - 1.0), self.turn_rate * self._turning)
-        return actions
+        turn = torch.where(free, self.drift * (2.0 * drift - 1.0), self.turn_rate * self._turning)
+        return _forward_and_turn(torch.where(free, self.speed, 0.0), turn)
 
     def _look(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the nearest distance ahead and the mean free distance of the left and right halves, (B,) each [m].
@@ -214,12 +212,11 @@ class FarthestRayPilot(Pilot):
         heading = angle[worth.argmax(dim=1)]
         turn = self.dynamics.max_yaw_rate * self.dynamics.decision_seconds
         ahead = free[:, 0]
-        actions = torch.zeros(obs.shape[0], 4, device=obs.device)
         pace = ((ahead - self.dynamics.radius) / self.braking).clamp(0.0, 1.0)
-        actions[:, 0] = self.speed * pace * torch.cos(heading).clamp(min=0.0)
         # Positive yaw turns to the left, positive azimuths lie to the right.
-        actions[:, 3] = (-heading / turn).clamp(-1.0, 1.0)
-        return actions
+        return _forward_and_turn(
+            self.speed * pace * torch.cos(heading).clamp(min=0.0), (-heading / turn).clamp(-1.0, 1.0)
+        )
 
 
 class WallFollowingPilot(Pilot):
@@ -287,8 +284,11 @@ class WallFollowingPilot(Pilot):
         # Positive yaw turns to the left, away from a wall on the right.
         follow = (self.gain * (self.distance - wall)).clamp(-self.arc, self.arc) * side
         blocked = front < self.threshold
-        actions = torch.zeros(obs.shape[0], 4, device=obs.device)
         pace = ((front - self.dynamics.radius) / (2.0 * self.threshold)).clamp(0.0, 1.0)
-        actions[:, 0] = torch.where(blocked, 0.0, self.speed * pace)
-        actions[:, 3] = torch.where(blocked, side, follow)
-        return actions
+        return _forward_and_turn(torch.where(blocked, 0.0, self.speed * pace), torch.where(blocked, side, follow))
+
+
+def _forward_and_turn(forward: Tensor, turn: Tensor) -> Tensor:
+    """Return the actions (B, 4) of forward and yaw commands (B,)."""
+    still = torch.zeros_like(forward)
+    return torch.stack([forward, still, still, turn], dim=1)

@@ -32,13 +32,9 @@ register_pilot = registration(
 )
 
 
-register_pilot("random", RandomPilot)
+for _build in (RandomPilot, ForwardPlusPilot, WallFollowingPilot, FarthestRayPilot, FrontierPilot, PlannerPilot):
+    register_pilot(_build.name, _build)
 register_pilot("random-held", _random_held)
-register_pilot("forward-plus", ForwardPlusPilot)
-register_pilot("wall-following", WallFollowingPilot)
-register_pilot("farthest-ray", FarthestRayPilot)
-register_pilot("frontier", FrontierPilot)
-register_pilot("planner", PlannerPilot)
 
 
 def build_pilot(

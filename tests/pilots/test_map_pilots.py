@@ -168,7 +168,7 @@ def test_search_finds_the_cheapest_way():
     np.testing.assert_allclose(cost, expected, rtol=1e-5)
     path = np.zeros(64, np.int32)
     goal = int(np.where(np.isfinite(expected), expected, -1).argmax())
-    length = trace_back(parent, goal, path)
+    length = trace_back(parent, goal, path, parent.shape[1])
     steps = np.stack([path[:length] // 17, path[:length] % 17], axis=1)
     assert (np.abs(np.diff(steps, axis=0)).max(axis=1) == 1).all()
     assert tuple(steps[0]) == (2, 3)

@@ -74,25 +74,26 @@ NAVI_INLINE void cast_job(int scene, const Row& shared, const Cast& cast, int64_
         cast_surface_one<float>(shared, rays, row, ray);
 }
 
-// Clearance of point `i`: infinite where there is no scene, or the point is none.
-NAVI_INLINE void distance_job(const Hierarchies& all, const Points& ask, int64_t i) {
-    if (i >= ask.count) return;
+// Squared distance of point `i`, `best` where nothing is nearer, there is no scene, or the point is none.
+NAVI_INLINE double squared_distance(const Hierarchies& all, const Points& ask, int64_t i, double best, bool any) {
     const float* p = ask.points + 3 * i;
     const int scene = ask.scene[i];
     const double at[3] = {p[0], p[1], p[2]};
-    constexpr double far = 1e300;  // beyond float: written as an infinity
     const bool known = scene >= 0 && scene < ask.scenes && finite3(p);
-    const double squared = known ? nearest_squared(box_tree(all, scene), at, far, false) : far;
-    ask.distance[i] = squared < far ? static_cast<float>(square_root(squared)) : static_cast<float>(far);
+    return known ? nearest_squared(box_tree(all, scene), at, best, any) : best;
+}
+
+// Clearance of point `i`: infinite where it has none.
+NAVI_INLINE void distance_job(const Hierarchies& all, const Points& ask, int64_t i) {
+    if (i >= ask.count) return;
+    constexpr double far = 1e300;  // beyond float: written as an infinity
+    const double squared = squared_distance(all, ask, i, far, false);
+    ask.distance[i] = static_cast<float>(squared < far ? square_root(squared) : far);
 }
 
 NAVI_INLINE void within_job(const Hierarchies& all, const Points& ask, int64_t i) {
-    if (i >= ask.count) return;
-    const float* p = ask.points + 3 * i;
-    const int scene = ask.scene[i];
-    const double at[3] = {p[0], p[1], p[2]}, limit = ask.radius * ask.radius;
-    const bool known = scene >= 0 && scene < ask.scenes && finite3(p);
-    ask.within[i] = known && nearest_squared(box_tree(all, scene), at, limit, true) < limit;
+    const double limit = ask.radius * ask.radius;
+    if (i < ask.count) ask.within[i] = squared_distance(all, ask, i, limit, true) < limit;
 }
 
 }  // namespace navi

@@ -6,11 +6,6 @@
 
 namespace navi {
 
-void cast_tiles_avx512(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
-                       int64_t end) {
-    cast_tiles<Lanes16, Lanes8>(tree, rays, layout, row, first, end);
-}
-
-const StepPath kStepAvx512{step_begin, look<Lanes16, Lanes8>, step_finish, normalise<Lanes16>};
+const StepPath kStepAvx512{cast_tiles<Lanes16, Lanes8>, step_begin, look<Lanes16, Lanes8>, step_finish, normalise<Lanes16>};
 
 }  // namespace navi

@@ -7,7 +7,7 @@
 #include <omp.h>
 #endif
 
-#include "rays/tiles.h"
+#include "step/steps.h"
 
 namespace navi {
 
@@ -49,6 +49,14 @@ static Layout layout_of(int64_t rays, int64_t elevations, int lanes) {
 static int width_of(int lanes) {
     const int best = widest();
     return lanes <= 0 || lanes > best ? best : lanes;
+}
+
+static const StepPath& path_of(int width) {
+#if defined(NAVI_X86)
+    if (width == kAvx512) return kStepAvx512;
+    if (width == kAvx2) return kStepAvx2;
+#endif
+    return kStepPortable;
 }
 
 // Threads for so many rays, at most as many as are asked for.

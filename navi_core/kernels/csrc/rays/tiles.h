@@ -1,4 +1,4 @@
-// The tile tracers, one translation unit for each kind of CPU.
+// What the tile tracers share, of which each kind of CPU has its own translation unit.
 #pragma once
 
 #include "rays/views.h"
@@ -14,13 +14,5 @@ struct Layout {
     int wide, high;      // azimuths and elevations of a tile; wide * high lanes
     const float* turn;   // cosine and sine of the yaw by which the directions are turned; null: as they are
 };
-
-// Cast tiles [first, end) of row `row`.
-void cast_tiles_avx512(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
-                       int64_t end);
-void cast_tiles_avx2(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
-                     int64_t end);
-void cast_tiles_portable(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
-                         int64_t end);
 
 }  // namespace navi

@@ -17,15 +17,6 @@ static int64_t elevations(const float* directions, int64_t rays) {
     return period;
 }
 
-static void cast_tiles(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
-                       int64_t end, int lanes) {
-#if defined(NAVI_X86)
-    if (lanes == kAvx512) return cast_tiles_avx512(tree, rays, layout, row, first, end);
-    if (lanes == kAvx2) return cast_tiles_avx2(tree, rays, layout, row, first, end);
-#endif
-    cast_tiles_portable(tree, rays, layout, row, first, end);
-}
-
 }  // namespace navi
 
 extern "C" {
@@ -59,18 +50,15 @@ void navi_cast(const navi::Hierarchies* all, const navi::Rays* rays, const float
         // The last block takes what is left, however the row is laid out.
         const int64_t end = job % blocks == blocks - 1 ? layout.count : begin + navi::kBlock;
         if (begin >= layout.count) return;
-        navi::cast_tiles(navi::box_tree(*all, rays->scene[row]), *rays, layout, row, begin,
-                         navi::least(end, layout.count), width);
+        const navi::BoxTree tree = navi::box_tree(*all, rays->scene[row]);
+        navi::path_of(width).cast(tree, *rays, layout, row, begin, navi::least(end, layout.count));
     });
 }
 
 void navi_distance(const navi::Hierarchies* all, const float* points, const int32_t* scene, int64_t count, float* out,
                    int threads) {
     navi::share_out(count, threads, 16, [=](int64_t i) {
-        const double p[3] = {points[3 * i], points[3 * i + 1], points[3 * i + 2]};
-        const double infinity = __builtin_huge_val();
-        out[i] = static_cast<float>(
-            navi::square_root(navi::nearest_squared(navi::box_tree(*all, scene[i]), p, infinity, false)));
+        out[i] = static_cast<float>(navi::distance_to(navi::box_tree(*all, scene[i]), points + 3 * i));
     });
 }
 

@@ -39,6 +39,19 @@ NAVI_INLINE int mark_cell(uint8_t* seen, const uint8_t* reachable, int64_t i, in
     return 1;
 }
 
+// Call `mark(line, when)` for each grid line of one axis that a ray from `at` [cells] crosses, at `rate` along it.
+template <typename Mark>
+NAVI_INLINE void each_crossing(double at, int64_t cell, double rate, double end, const Mark& mark) {
+    if (rate == 0.0) return;
+    const double slope = 1.0 / rate, step = ::fabs(slope), first = (static_cast<double>(cell + (rate > 0.0)) - at) * slope;
+    const int64_t side = rate > 0.0 ? 1 : -1;
+    int64_t crossed = 0;
+    for (double when = first; when <= end; when = first + static_cast<double>(crossed) * step) {
+        ++crossed;
+        mark(cell + side * crossed, when);
+    }
+}
+
 // Mark the reachable cells of the drone's storey that its rays of length `reach` (R) cross; return how many are new. A
 // ray enters a cell where it crosses a grid line; where, follows from the line's number.
 NAVI_INLINE int64_t mark_fan(const Floors& floors, int64_t grid, const float* position, const float* turn,
@@ -56,26 +69,12 @@ NAVI_INLINE int64_t mark_fan(const Floors& floors, int64_t grid, const float* po
         const float* aim = floors.fan + 2 * r;
         const double dx = aim[0] * turn[0] + aim[1] * turn[1], dz = aim[1] * turn[0] - aim[0] * turn[1];
         const double end = reach[r] / floors.cell;
-        if (dx != 0.0) {
-            const double slope = 1.0 / dx, step = ::fabs(slope), first = (static_cast<double>(i + (dx > 0.0)) - px) * slope;
-            const int64_t side = dx > 0.0 ? 1 : -1;
-            int64_t crossed = 0;
-            for (double when = first; when <= end; when = first + static_cast<double>(crossed) * step) {
-                ++crossed;
-                const int64_t beside = static_cast<int64_t>(::floor(pz + dz * when));
-                fresh += mark_cell(seen, reachable, i + side * crossed, beside, nx, nz);
-            }
-        }
-        if (dz != 0.0) {
-            const double slope = 1.0 / dz, step = ::fabs(slope), first = (static_cast<double>(k + (dz > 0.0)) - pz) * slope;
-            const int64_t side = dz > 0.0 ? 1 : -1;
-            int64_t crossed = 0;
-            for (double when = first; when <= end; when = first + static_cast<double>(crossed) * step) {
-                ++crossed;
-                const int64_t beside = static_cast<int64_t>(::floor(px + dx * when));
-                fresh += mark_cell(seen, reachable, beside, k + side * crossed, nx, nz);
-            }
-        }
+        each_crossing(px, i, dx, end, [&](int64_t line, double when) {
+            fresh += mark_cell(seen, reachable, line, static_cast<int64_t>(::floor(pz + dz * when)), nx, nz);
+        });
+        each_crossing(pz, k, dz, end, [&](int64_t line, double when) {
+            fresh += mark_cell(seen, reachable, static_cast<int64_t>(::floor(px + dx * when)), line, nx, nz);
+        });
     }
     return fresh;
 }

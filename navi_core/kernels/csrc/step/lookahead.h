@@ -67,10 +67,9 @@ NAVI_INLINE void fly_ahead(const LookaheadFlight& h, const Drone& drone, const B
     for (int64_t a = 0; a < h.azimuths; ++a) nearest[a] = -1.0f;
     float *position = f.position + 3 * row, *velocity = f.velocity + 4 * row, *soon = h.soon + 4 * row;
     const float begun = f.yaw[row], before_turn = ahead_of(h, depth, valid, nearest, 0);
-    const double at[3] = {position[0], position[1], position[2]};
-    const double clearance = square_root(nearest_squared(tree, at, __builtin_huge_val(), false));
+    const double clearance = distance_to(tree, position), x = position[0], y = position[1], z = position[2];
     // Positions are rounded at every substep.
-    const double rounding = 1e-3 + 1e-4 * (::fabs(at[0]) + ::fabs(at[1]) + ::fabs(at[2]));
+    const double rounding = 1e-3 + 1e-4 * (::fabs(x) + ::fabs(y) + ::fabs(z));
     Drone leg = drone;
     f.collided[row] = 0;
     f.attempted[row] = 0.0f;
@@ -199,17 +198,10 @@ NAVI_INLINE void lookahead_terms(const Lookahead& o, const StepPath& path, const
     float* numbers = room.panorama.data();
     const Channels seen{numbers, numbers + rays, numbers + 2 * rays, numbers + 3 * rays};
     path.look(o.scenes, o.sensor, layout, Stand{scene, position, f.yaw[row]}, seen, 0, layout.count);
-    float fractions[4], turn[2], *reach = numbers + 4 * rays;
-    fractions_of(o.sensor, seen, o.rewards.band[scene], fractions);
-    reach_of(o.sensor, seen, reach);
-    cos_sin(f.yaw[row], turn);
-    const int64_t marked = mark_fan(o.floors, scene, position, turn, reach, room.seen.data());
-    const double at[3] = {position[0], position[1], position[2]};
-    const float clearance = static_cast<float>(square_root(nearest_squared(tree, at, __builtin_huge_val(), false)));
-    const float area = static_cast<float>(o.floors.cell * o.floors.cell);
-    const Outcome outcome{position, fractions, o.fractions + 4 * drone, h.path[row] * static_cast<float>(o.decision),
-                          f.yaw[row], clearance, h.clearance[row], f.attempted[row],
-                          static_cast<float>(marked) * area, f.collided[row] != 0};
+    const Reading now = read_panorama(o.scenes, o.sensor, o.floors, o.rewards.band[scene], scene, position, f.yaw[row], seen,
+                                      numbers + 4 * rays, room.seen.data());
+    const Outcome outcome{position, now.fractions, o.fractions + 4 * drone, h.path[row] * static_cast<float>(o.decision),
+                          f.yaw[row], now.clearance, h.clearance[row], f.attempted[row], now.gain, f.collided[row] != 0};
     Rewards rewards = o.rewards;
     rewards.visits = room.visits.data();
     reward_terms(rewards, 0, scene, outcome, 1, terms, 1);

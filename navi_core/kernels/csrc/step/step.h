@@ -78,26 +78,18 @@ void step_finish(const Step& s, int64_t row, float* depth) {
     const int64_t scene = s.scene[row];
     float* body = s.body + kBody * row;
     const float* position = s.position + 3 * row;
-    float fractions[4], turn[2];
-    fractions_of(s.sensor, seen, s.rewards.band[scene], fractions);
     const float front_distance = front_distance_of(s.sensor, seen);
-    float* reach = depth + rays_of(s.sensor);
-    reach_of(s.sensor, seen, reach);
-    cos_sin(s.yaw[row], turn);
     uint8_t* floor = s.seen + row * s.floors.cells;
-    const int64_t marked = mark_fan(s.floors, scene, position, turn, reach, floor);
-    const double at[3] = {position[0], position[1], position[2]};
-    const float clearance = static_cast<float>(square_root(
-        nearest_squared(box_tree(*s.scenes.hierarchies, static_cast<int>(scene)), at, __builtin_huge_val(), false)));
+    const Reading now = read_panorama(s.scenes, s.sensor, s.floors, s.rewards.band[scene], scene, position, s.yaw[row], seen,
+                                      depth + rays_of(s.sensor), floor);
     const float way[3] = {position[0] - body[kPosition], position[1] - body[kPosition + 1], position[2] - body[kPosition + 2]};
-    const float area = static_cast<float>(s.floors.cell * s.floors.cell);
-    const Outcome outcome{position, fractions, body + kSeen, speed_of(way), s.yaw[row], clearance, body[kClearance],
-                          s.attempted[row], static_cast<float>(marked) * area, s.collided[row] != 0};
+    const Outcome outcome{position, now.fractions, body + kSeen, speed_of(way), s.yaw[row], now.clearance, body[kClearance],
+                          s.attempted[row], now.gain, s.collided[row] != 0};
     const float reward =
         reward_terms(s.rewards, row, scene, outcome, s.episode[row] + 1, s.terms + row, s.rows);
     const float total = body[kReturn] + reward;
     const int64_t age = s.age[row] + 1, length = s.length[row] + 1;
-    const bool is_void = fractions[0] >= static_cast<float>(s.void_starvation) && length > s.void_grace;
+    const bool is_void = now.fractions[0] >= static_cast<float>(s.void_starvation) && length > s.void_grace;
     const bool ends = is_void || age >= s.max_steps;
     s.reward[row] = reward;
     s.void_[row] = is_void;
@@ -119,8 +111,8 @@ void step_finish(const Step& s, int64_t row, float* depth) {
     for (int a = 0; a < 3; ++a) body[kPosition + a] = position[a];
     body[kYaw] = s.yaw[row];
     body[kFrontDistance] = front_distance;
-    body[kClearance] = clearance;
-    for (int i = 0; i < 4; ++i) body[kSeen + i] = fractions[i];
+    body[kClearance] = now.clearance;
+    for (int i = 0; i < 4; ++i) body[kSeen + i] = now.fractions[i];
     body[kReturn] = total;
     s.age[row] = age;
     s.length[row] = length;

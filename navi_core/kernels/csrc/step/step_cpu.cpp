@@ -9,14 +9,6 @@
 
 namespace navi {
 
-static const StepPath& path_of(int lanes) {
-#if defined(NAVI_X86)
-    if (lanes == kAvx512) return kStepAvx512;
-    if (lanes == kAvx2) return kStepAvx2;
-#endif
-    return kStepPortable;
-}
-
 // The first row whose action is no number; `rows` where there is none.
 static int64_t first_fault(const float* action, int64_t rows) {
     for (int64_t row = 0; row < rows; ++row)

@@ -83,6 +83,27 @@ NAVI_INLINE Channels channels(const Step& s, int64_t row, float* depth) {
     return Channels{obs, obs + rays, obs + 2 * rays, depth};
 }
 
+// What a panorama brings: its fractions, newly seen floor [m2], and the distance to the surface [m].
+struct Reading {
+    float fractions[4], gain, clearance;
+};
+
+// Read a panorama from where it was taken, and mark the seen floor. `reach`: room for the sensor's azimuths.
+NAVI_INLINE Reading read_panorama(const Scenes& scenes, const Sensor& sensor, const Floors& floors, float band,
+                                  int64_t scene, const float* position, float yaw, const Channels& seen, float* reach,
+                                  uint8_t* floor) {
+    Reading reading;
+    float turn[2];
+    fractions_of(sensor, seen, band, reading.fractions);
+    reach_of(sensor, seen, reach);
+    cos_sin(yaw, turn);
+    const float area = static_cast<float>(floors.cell * floors.cell);
+    reading.gain = static_cast<float>(mark_fan(floors, scene, position, turn, reach, floor)) * area;
+    const BoxTree tree = box_tree(*scenes.hierarchies, static_cast<int>(scene));
+    reading.clearance = static_cast<float>(distance_to(tree, position));
+    return reading;
+}
+
 // From where a panorama is taken.
 struct Stand {
     int64_t scene;
@@ -90,8 +111,10 @@ struct Stand {
     float yaw;              // [rad]
 };
 
-// The stages of a row, for one kind of CPU. `depth`: room for the depths of the row's rays and its floor rays' reach.
+// The cast and the stages of a step, for one kind of CPU. `depth`: room for the depths of the row's rays and its floor rays' reach.
 struct StepPath {
+    // Cast tiles [first, end) of a row.
+    void (*cast)(const BoxTree&, const Rays&, const Layout&, int64_t row, int64_t first, int64_t end);
     void (*begin)(const Step&, int64_t row);
     void (*look)(const Scenes&, const Sensor&, const Layout&, const Stand&, const Channels&, int64_t first, int64_t end);
     void (*finish)(const Step&, int64_t row, float* depth);
