@@ -10,11 +10,9 @@ from navi_core.scenes.procedural.structure import (
     Plan,
     Rect,
     Room,
-    add_door_frames,
-    add_shell,
-    add_walls,
-    add_windows,
+    build_fabric,
     connect_rooms,
+    draw_footprint,
     split_rect,
     split_row,
 )
@@ -25,22 +23,14 @@ CEILING = 2.6
 
 def build_apartment(rng: np.random.Generator) -> MeshBuilder:
     """Build an apartment: a partition of the footprint into rooms, doors, windows and furniture."""
-    area = rng.uniform(80, 125)
-    ratio = rng.uniform(1.0, 1.9)
-    width, depth = round(float(np.sqrt(area * ratio)), 2), round(float(np.sqrt(area / ratio)), 2)
-    if rng.random() < 0.5:
-        width, depth = depth, width
+    width, depth = draw_footprint(rng, rng.uniform(80, 125), 1.9)
     plan = Plan(width, depth, CEILING, thickness=round(rng.uniform(0.1, 0.18), 3))
     rects = _partition(rng, width, depth)
     kinds = _kinds(rng, rects)
     plan.rooms = [Room(rect, kind, CEILING) for rect, kind in zip(rects, kinds, strict=True)]
     connect_rooms(rng, plan, loops=rng.uniform(0.1, 0.5), wide=rng.uniform(0.05, 0.4))
 
-    builder = MeshBuilder()
-    add_shell(builder, width, depth, CEILING, plan.thickness)
-    add_walls(builder, plan)
-    add_door_frames(builder, plan.doors, plan.thickness)
-    add_windows(rng, builder, plan, chance=0.6)
+    builder = build_fabric(rng, plan, windows=0.6)
     clutter = rng.uniform(0.5, 1.3)
     furnish_plan(rng, builder, plan, (clutter * rng.uniform(0.6, 1.4, len(plan.rooms))).tolist())
     return builder

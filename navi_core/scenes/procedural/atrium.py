@@ -39,10 +39,9 @@ def build_atrium(rng: np.random.Generator) -> MeshBuilder:
     for _ in range(int(rng.integers(4, 11))):
         _add_planter(rng, builder, space, void, height)
     furnish_room(rng, builder, space, str(rng.choice(["hall", "lounge"])), density=rng.uniform(0.4, 1.0))
-    upper = _upper_floor(inner, void, gallery + SLAB)
+    upper = _upper_floor(inner, void)
     for _ in range(int(rng.integers(3, 9))):
-        if upper:
-            _add_upper_item(rng, builder, upper)
+        _add_upper_item(rng, builder, upper, gallery + SLAB)
     return builder
 
 
@@ -63,32 +62,26 @@ def _add_gallery(builder: MeshBuilder, inner: Rect, void: Rect, level: float) ->
         builder.box("gallery", (void.x1, level + 0.003, z0), (outer.x1 - 0.005, level + SLAB - 0.003, z1))
 
 
+def _gallery_edges(inner: Rect, void: Rect) -> list[tuple[int, float, float, float, float]]:
+    """Return (axis, coordinate, outward, start, end) of the gallery's edges: z0, z1, x0, x1; `outward` is a sign."""
+    outer = [coordinate for _, coordinate, *_ in inner.sides()]
+    edges = [
+        (axis, edge, -inward, start, end)
+        for (axis, edge, inward, start, end), wall in zip(void.sides(), outer, strict=True)
+        if (edge - wall) * inward > 0
+    ]
+    return sorted(edges, key=lambda edge: -edge[0])
+
+
 def _add_railings(builder: MeshBuilder, inner: Rect, void: Rect, level: float) -> None:
     """Add a parapet, a rail and posts along the gallery's edge."""
-    edges = [
-        (1, void.z0, -1, void.x0, void.x1, void.z0 > inner.z0),
-        (1, void.z1, 1, void.x0, void.x1, void.z1 < inner.z1),
-        (0, void.x0, -1, void.z0, void.z1, void.x0 > inner.x0),
-        (0, void.x1, 1, void.z0, void.z1, void.x1 < inner.x1),
-    ]
-    for axis, edge, outward, start, end, present in edges:
-        if not present:
-            continue
-        near, far = sorted((edge + outward * 0.02, edge + outward * 0.07))
-
-        def rail(
-            a: float, b: float, low: float, high: float, near: float = near, far: float = far, axis: int = axis
-        ) -> None:
-            if axis == 0:
-                builder.box("railing", (near, low, a), (far, high, b))
-            else:
-                builder.box("railing", (a, low, near), (b, high, far))
-
-        rail(start, end, level + 0.98, level + 1.04)
-        rail(start + 0.01, end - 0.01, level + 0.12, level + 0.55)
+    for axis, edge, outward, start, end in _gallery_edges(inner, void):
+        across = sorted((edge + outward * 0.02, edge + outward * 0.07))
+        builder.beam("railing", axis, across, (start, end), (level + 0.98, level + 1.04))
+        builder.beam("railing", axis, across, (start + 0.01, end - 0.01), (level + 0.12, level + 0.55))
         count = max(2, int((end - start) / 1.6) + 1)
-        for position in np.linspace(start + 0.03, end - 0.08, count):
-            rail(float(position), float(position) + 0.05, level - 0.02, level + 1.0)
+        for post in np.linspace(start + 0.03, end - 0.08, count).tolist():
+            builder.beam("railing", axis, across, (post, post + 0.05), (level - 0.02, level + 1.0))
 
 
 def _add_pillars(
@@ -105,21 +98,16 @@ def _add_pillars(
     sides = int(rng.choice([4, 8, 12]))
     spacing = rng.uniform(2.8, 4.5)
     spots: list[tuple[float, float, float]] = []
-    inset = radius + 0.12
-    if void.z0 > inner.z0:
-        spots += [(x, void.z0 - inset, gallery + 0.02) for x in _spread(void.x0, void.x1, spacing)]
-    if void.z1 < inner.z1:
-        spots += [(x, void.z1 + inset, gallery + 0.02) for x in _spread(void.x0, void.x1, spacing)]
-    if void.x0 > inner.x0:
-        spots += [(void.x0 - inset, z, gallery + 0.02) for z in _spread(void.z0, void.z1, spacing)]
-    if void.x1 < inner.x1:
-        spots += [(void.x1 + inset, z, gallery + 0.02) for z in _spread(void.z0, void.z1, spacing)]
+    for axis, edge, outward, start, end in _gallery_edges(inner, void):
+        line = edge + outward * (radius + 0.12)
+        places = [(line, place) if axis == 0 else (place, line) for place in _spread(start, end, spacing)]
+        spots += [(x, z, gallery + 0.02) for x, z in places]
     if rng.random() < 0.5:
         z = void.z0 + rng.uniform(0.3, 0.7) * void.depth
         spots += [(x, z, height + 0.02) for x in _spread(void.x0 + 1, void.x1 - 1, spacing)]
     for x, z, top in spots:
         builder.prism("pillar", (x, z), (radius, radius), (-0.02, top), sides, turn=np.pi / 4)
-        space.block(Rect(x - radius, z - radius, x + radius, z + radius))
+        space.taken.append(Rect(x - radius, z - radius, x + radius, z + radius))
 
 
 def _spread(start: float, end: float, spacing: float) -> list[float]:
@@ -133,16 +121,16 @@ def _add_screens(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpa
         length, high, thick = rng.uniform(1.5, 3.5), rng.uniform(1.8, 2.5), 0.12
         area = void.shrunk(min(void.width, void.depth) * 0.12)
         axis = int(rng.integers(2))
-        x, z = rng.uniform(area.x0, area.x1), rng.uniform(area.z0, area.z1)
-        a, b = (z, z + length) if axis == 0 else (x, x + length)
-        if b > (area.z1 if axis == 0 else area.x1):
+        place = rng.uniform(area.x0, area.x1), rng.uniform(area.z0, area.z1)
+        line, start = place[axis], place[1 - axis]
+        if start + length > area.span(1 - axis)[1]:
             continue
-        rect = Rect(x - 0.1, a, x + 0.1, b) if axis == 0 else Rect(a, z - 0.1, b, z + 0.1)
+        rect = Rect.on_line(axis, (line - 0.1, line + 0.1), (start, start + length))
         if any(rect.overlaps(other, 1.2) for other in space.taken):
             continue
         # `add_wall_line` reaches into a ceiling; a screen ends in the open.
-        add_wall_line(builder, axis, x if axis == 0 else z, a, b, high, thick)
-        space.block(rect)
+        add_wall_line(builder, axis, line, start, start + length, high, thick)
+        space.taken.append(rect)
 
 
 def _add_planter(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, void: Rect, height: float) -> None:
@@ -162,24 +150,24 @@ def _add_planter(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpa
         middle = tall * 0.75
         builder.prism("plant", (x, z), (crown * 0.45, crown), (tall * 0.55, middle), 6)
         builder.prism("plant", (x, z), (crown, crown * 0.3), (middle - 0.003, tall), 6)
-        space.block(rect)
+        space.taken.append(rect)
         return
 
 
-def _upper_floor(inner: Rect, void: Rect, level: float) -> list[tuple[Rect, float]]:
-    """Return the walkable strips of the gallery with their height."""
-    strips = [
-        (Rect(inner.x0, inner.z0, inner.x1, void.z0), void.z0 > inner.z0),
-        (Rect(inner.x0, void.z1, inner.x1, inner.z1), void.z1 < inner.z1),
-        (Rect(inner.x0, void.z0, void.x0, void.z1), void.x0 > inner.x0),
-        (Rect(void.x1, void.z0, inner.x1, void.z1), void.x1 < inner.x1),
-    ]
-    return [(rect, level) for rect, present in strips if present]
+def _upper_floor(inner: Rect, void: Rect) -> list[Rect]:
+    """Return the walkable strips of the gallery."""
+    strips = (
+        Rect(inner.x0, inner.z0, inner.x1, void.z0),
+        Rect(inner.x0, void.z1, inner.x1, inner.z1),
+        Rect(inner.x0, void.z0, void.x0, void.z1),
+        Rect(void.x1, void.z0, inner.x1, void.z1),
+    )
+    return [rect for rect in strips if rect.area > 0]
 
 
-def _add_upper_item(rng: np.random.Generator, builder: MeshBuilder, strips: list[tuple[Rect, float]]) -> None:
+def _add_upper_item(rng: np.random.Generator, builder: MeshBuilder, strips: list[Rect], level: float) -> None:
     """Add a slim plant or lamp to the gallery, near the outer wall so that one can pass it."""
-    rect, level = strips[int(rng.integers(len(strips)))]
+    rect = strips[int(rng.integers(len(strips)))]
     name = str(rng.choice(["plant", "lamp"]))
     item = CATALOGUE[name](rng)
     x = float(rng.uniform(rect.x0 + 0.45, rect.x1 - 0.45))

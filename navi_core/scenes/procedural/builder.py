@@ -1,7 +1,7 @@
 """A mesh builder for generated scenes: boxes, prisms and their semantics, no void a drone could sit in."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,26 +26,12 @@ class MeshBuilder:
     """Collects named solids and turns them into one `Mesh`."""
 
     def __init__(self) -> None:
-        self._vertices: list[npt.NDArray[np.float64]] = []
-        self._faces: list[npt.NDArray[np.int64]] = []
-        self._names: list[tuple[str, int]] = []
-        self._count = 0
+        self.parts: list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.int64]]] = []
+        """What was added, as `add` takes it: name, vertices (V, 3) [m] and faces (F, 3)."""
 
     def add(self, name: str, vertices: npt.ArrayLike, faces: npt.ArrayLike) -> None:
         """Add triangles: vertices (V, 3) [m], faces (F, 3) local indices, all of semantic `name`."""
-        points = np.asarray(vertices, dtype=np.float64)
-        corners = np.asarray(faces, dtype=np.int64)
-        self._vertices.append(points)
-        self._faces.append(corners + self._count)
-        self._names.append((name, len(corners)))
-        self._count += len(points)
-
-    def parts(self) -> Iterator[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
-        """Yield what was added, as `add` takes it: name, vertices (V, 3) [m] and faces (F, 3)."""
-        first = 0
-        for (name, _), vertices, faces in zip(self._names, self._vertices, self._faces, strict=True):
-            yield name, vertices, faces - first
-            first += len(vertices)
+        self.parts.append((name, np.asarray(vertices, dtype=np.float64), np.asarray(faces, dtype=np.int64)))
 
     def box(
         self,
@@ -86,6 +72,21 @@ class MeshBuilder:
             quad[[1, 2], others[0]] = (high - inset)[others[0]]
             quad[[2, 3], others[1]] = (high - inset)[others[1]]
             self.add(name, self._turn(quad, low, high, yaw, pivot), [[0, 1, 2], [0, 2, 3]])
+
+    def beam(
+        self, name: str, axis: int, across: Sequence[float], along: Sequence[float], heights: Sequence[float]
+    ) -> None:
+        """Add a box that lies along a line x = c (axis 0) or z = c (axis 1).
+
+        Args:
+            name: Semantic name.
+            axis: Of the line.
+            across: Least and greatest coordinate on that axis [m].
+            along: The same along the line [m].
+            heights: Bottom and top [m].
+        """
+        (x0, x1), (z0, z1) = (across, along) if axis == 0 else (along, across)
+        self.box(name, (x0, heights[0], z0), (x1, heights[1], z1))
 
     def prism(
         self,
@@ -141,10 +142,13 @@ class MeshBuilder:
 
     def build(self, name: str) -> Mesh:
         """Return the mesh of everything added, with ids by sorted semantic name."""
-        vocabulary = build_vocabulary(semantic for semantic, _ in self._names)
+        names, vertices, faces = zip(*self.parts, strict=True)
+        vocabulary = build_vocabulary(names)
         ids = {semantic: i for i, semantic in vocabulary.items()}
-        semantic = np.concatenate([np.full(count, ids[key], dtype=np.int32) for key, count in self._names])
-        return mesh_from_arrays(name, np.concatenate(self._vertices), np.concatenate(self._faces), semantic, vocabulary)
+        semantic = np.repeat(np.array([ids[key] for key in names], np.int32), [len(part) for part in faces])
+        shift = np.cumsum([0, *(len(part) for part in vertices)])
+        corners = np.concatenate([part + first for part, first in zip(faces, shift, strict=False)])
+        return mesh_from_arrays(name, np.concatenate(vertices), corners, semantic, vocabulary)
 
     @staticmethod
     def _turn(

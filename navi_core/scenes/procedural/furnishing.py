@@ -1,7 +1,7 @@
 """Furniture of each kind of room, placed so that a drone still reaches every door and nearly all of the floor."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ from navi_core.scenes.procedural.structure import Door, Plan, Rect
 
 CELL = 0.1
 """Edge of a cell of the free-space grid [m]."""
+_TRIES = 8
+"""Poses that are drawn for an item; it is left out where none fits."""
 INFLATION = 0.28
 """Obstacles are grown by this: drone radius 0.15, margin 0.05, half a cell's diagonal [m]."""
 
@@ -19,12 +21,12 @@ INFLATION = 0.28
 class FloorSpace:
     """The free floor of one room; items are refused where they would block a way."""
 
-    def __init__(self, inner: Rect, doors: Sequence[tuple[int, Door]] = (), *, least_open: float = 0.9) -> None:
+    def __init__(self, inner: Rect, doors: Sequence[Door] = (), *, least_open: float = 0.9) -> None:
         """Start with an empty room.
 
         Args:
             inner: The room between its wall faces.
-            doors: (sign, door) of each opening: sign +1 if the room lies on the greater side of the door's line.
+            doors: Its openings.
             least_open: Share of the free floor that must stay in one piece.
         """
         self.inner = inner
@@ -32,61 +34,44 @@ class FloorSpace:
         self.taken: list[Rect] = []
         self.keep_out: list[Rect] = []
         self._ways: list[tuple[float, float]] = []
-        for sign, door in doors:
-            middle = (door.start + door.end) / 2
-            if door.axis == 0:
-                edge = inner.x0 if sign > 0 else inner.x1
-                self.keep_out.append(Rect(*_ordered(edge, door.start - 0.1, edge + sign * 1.0, door.end + 0.1)))
-                self._ways.append((edge + sign * 0.4, middle))
-            else:
-                edge = inner.z0 if sign > 0 else inner.z1
-                self.keep_out.append(Rect(*_ordered(door.start - 0.1, edge, door.end + 0.1, edge + sign * 1.0)))
-                self._ways.append((middle, edge + sign * 0.4))
+        for door in doors:
+            sign = 1 if inner.center[door.axis] > door.coordinate else -1
+            edge = inner.span(door.axis)[0 if sign > 0 else 1]
+            along = (door.start - 0.1, door.end + 0.1)
+            self.keep_out.append(Rect.on_line(door.axis, sorted((edge, edge + sign * 1.0)), along))
+            way = (edge + sign * 0.4, (door.start + door.end) / 2)
+            self._ways.append(way if door.axis == 0 else way[::-1])
         xs = np.arange(inner.x0 + CELL / 2, inner.x1, CELL)
         zs = np.arange(inner.z0 + CELL / 2, inner.z1, CELL)
         self._x, self._z = np.meshgrid(xs, zs, indexing="ij")
 
-    def against_wall(self, rng: np.random.Generator, builder: MeshBuilder, item: Item, tries: int = 8) -> bool:
-        """Place an item with its back to a random wall; returns False where none of the tries fits."""
-        for _ in range(tries):
+    def wall_poses(self, rng: np.random.Generator, item: Item) -> Iterator[tuple[float, float, float]]:
+        """Draw poses (x, z, angle) [m, rad] of an item with its back to a random wall."""
+        r = self.inner
+        for _ in range(_TRIES):
             side = int(rng.integers(4))
             gap = rng.uniform(0.015, 0.04)
             t = rng.random()
-            r = self.inner
             span = (r.depth if side % 2 else r.width) - item.width
             if span < 0.05:
                 continue
             a = 0.02 + t * (span - 0.04) + item.width / 2
             # Quarter turn k faces the item's front to −z, −x, +z, +x: away from the wall it stands at.
-            x, z, turn = (
-                (r.x0 + a, r.z1 - gap, 0),
-                (r.x1 - gap, r.z0 + a, 1),
-                (r.x0 + a, r.z0 + gap, 2),
-                (r.x0 + gap, r.z0 + a, 3),
-            )[side]
-            if self._place(builder, item, x, z, turn * math.pi / 2):
-                return True
-        return False
+            x, z = ((r.x0 + a, r.z1 - gap), (r.x1 - gap, r.z0 + a), (r.x0 + a, r.z0 + gap), (r.x0 + gap, r.z0 + a))[
+                side
+            ]
+            yield x, z, side * math.pi / 2
 
-    def free_standing(
-        self, rng: np.random.Generator, builder: MeshBuilder, item: Item, *, turned: bool = False, tries: int = 8
-    ) -> bool:
-        """Place an item anywhere on the floor, square to the room or turned by any angle."""
-        for _ in range(tries):
+    def floor_poses(self, rng: np.random.Generator, turned: bool) -> Iterator[tuple[float, float, float]]:
+        """Draw poses (x, z, angle) [m, rad] anywhere on the floor, square to the room or turned by any angle."""
+        r = self.inner.shrunk(0.05)
+        for _ in range(_TRIES):
             angle = float(rng.uniform(0, 2 * math.pi)) if turned else int(rng.integers(4)) * math.pi / 2
-            r = self.inner.shrunk(0.05)
-            x, z = rng.uniform(r.x0, r.x1), rng.uniform(r.z0, r.z1)
-            if self._place(builder, item, x, z, angle, gap=0.1):
-                return True
-        return False
+            yield rng.uniform(r.x0, r.x1), rng.uniform(r.z0, r.z1), angle
 
-    def block(self, rect: Rect) -> None:
-        """Mark floor as occupied by something built elsewhere, a pillar for instance."""
-        self.taken.append(rect)
-
-    def _place(self, builder: MeshBuilder, item: Item, x: float, z: float, angle: float, gap: float = 0.03) -> bool:
-        rect = item.footprint(x, z, angle)
-        r = self.inner
+    def place(self, builder: MeshBuilder, item: Item, pose: tuple[float, float, float], gap: float) -> bool:
+        """Add an item at a pose (x, z, angle); returns False where it would block a way or come nearer than `gap`."""
+        rect, r = item.footprint(*pose), self.inner
         if rect.x0 < r.x0 or rect.z0 < r.z0 or rect.x1 > r.x1 or rect.z1 > r.z1:
             return False
         if any(rect.overlaps(other, gap) for other in self.taken) or any(rect.overlaps(k) for k in self.keep_out):
@@ -95,7 +80,7 @@ class FloorSpace:
         if not self._passable():
             self.taken.pop()
             return False
-        item.build(builder, x, z, angle)
+        item.build(builder, *pose)
         return True
 
     def _passable(self) -> bool:
@@ -119,10 +104,6 @@ class FloorSpace:
         i = int(np.clip((x - self.inner.x0) / CELL, 0, self._x.shape[0] - 1))
         j = int(np.clip((z - self.inner.z0) / CELL, 0, self._x.shape[1] - 1))
         return i, j
-
-
-def _ordered(x0: float, z0: float, x1: float, z1: float) -> tuple[float, float, float, float]:
-    return min(x0, x1), min(z0, z1), max(x0, x1), max(z0, z1)
 
 
 def _most_central(free: npt.NDArray[np.bool_]) -> tuple[int, int]:
@@ -171,8 +152,8 @@ ROOM_ITEMS: dict[str, tuple[tuple[str, bool, float], ...]] = {
 
 def furnish_room(
     rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, kind: str, density: float = 1.0
-) -> int:
-    """Fill one room's free floor with the items of its kind; returns how many found a place."""
+) -> None:
+    """Fill one room's free floor with the items of its kind, as far as they find a place."""
     area = space.inner.area
     wanted: list[tuple[str, bool]] = []
     for name, wall, rate in ROOM_ITEMS[kind]:
@@ -181,24 +162,17 @@ def furnish_room(
         count = int(expected) + int(rng.random() < expected % 1.0)
         wanted += [(name, wall)] * min(count, 8)
     wanted = [wanted[k] for k in rng.permutation(len(wanted))]
-    placed = 0
     for name, wall in wanted:
         item = CATALOGUE[name](rng)
-        if wall:
-            placed += space.against_wall(rng, builder, item)
-        else:
-            placed += space.free_standing(rng, builder, item, turned=name == "crate")
-    return placed
+        poses = space.wall_poses(rng, item) if wall else space.floor_poses(rng, turned=name == "crate")
+        for pose in poses:
+            if space.place(builder, item, pose, gap=0.03 if wall else 0.1):
+                break
 
 
 def furnish_plan(rng: np.random.Generator, builder: MeshBuilder, plan: Plan, density: Sequence[float]) -> None:
     """Furnish every room of a plan; `density` holds one factor per room."""
     for index, room in enumerate(plan.rooms):
         inner = room.rect.shrunk(plan.thickness / 2)
-        doors = [(_side(room.rect, door), door) for door in plan.doors if index in door.rooms]
+        doors = [door for door in plan.doors if index in door.rooms]
         furnish_room(rng, builder, FloorSpace(inner, doors), room.kind, density[index])
-
-
-def _side(rect: Rect, door: Door) -> int:
-    middle = rect.center[door.axis]
-    return 1 if middle > door.coordinate else -1

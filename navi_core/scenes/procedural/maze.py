@@ -30,12 +30,10 @@ def build_maze(rng: np.random.Generator) -> MeshBuilder:
 
     builder = MeshBuilder()
     add_shell(builder, float(width), float(depth), CEILING, thickness)
-    for i in range(nx - 1):
-        for a, b in _runs(wall_x[i]):
-            add_wall_line(builder, 0, (i + 1) * dx, a * dz, b * dz, CEILING, thickness)
-    for j in range(nz - 1):
-        for a, b in _runs(wall_z[:, j]):
-            add_wall_line(builder, 1, (j + 1) * dz, a * dx, b * dx, CEILING, thickness)
+    for axis, walls, across, along in ((0, wall_x, dx, dz), (1, wall_z.T, dz, dx)):
+        for number, line in enumerate(walls, start=1):
+            for a, b in _runs(line):
+                add_wall_line(builder, axis, number * across, a * along, b * along, CEILING, thickness)
     _add_clutter(rng, builder, wall_x, wall_z, dx, dz, thickness)
     return builder
 
@@ -83,26 +81,21 @@ def _add_clutter(
     thickness: float,
 ) -> None:
     """Put a crate, plant or lamp into the back corner of some dead ends, where it blocks no way."""
-    nx, nz = wall_z.shape[0], wall_x.shape[1]
     closed_x = np.pad(wall_x, ((1, 1), (0, 0)), constant_values=True)
     closed_z = np.pad(wall_z, ((0, 0), (1, 1)), constant_values=True)
     chance = rng.uniform(0.3, 0.9)
-    for i in range(nx):
-        for j in range(nz):
-            west, east = closed_x[i, j], closed_x[i + 1, j]
-            north, south = closed_z[i, j], closed_z[i, j + 1]
-            if int(west) + int(east) + int(north) + int(south) != 3 or rng.random() > chance:
-                continue
-            item = CATALOGUE[str(rng.choice(["crate", "plant", "lamp", "bench"]))](rng)
-            cell = Rect(i * dx, j * dz, (i + 1) * dx, (j + 1) * dz).shrunk(thickness / 2 + 0.03)
-            # The item stands with its back at the side opposite the cell's only opening.
-            turn, x, z = (
-                (3, cell.x0, cell.center[1])
-                if not east
-                else (1, cell.x1, cell.center[1])
-                if not west
-                else (2, cell.center[0], cell.z0)
-                if not south
-                else (0, cell.center[0], cell.z1)
-            )
-            item.build(builder, x, z, turn * np.pi / 2)
+    closed = np.stack([closed_x[:-1], closed_x[1:], closed_z[:, :-1], closed_z[:, 1:]])
+    for i, j in np.argwhere(closed.sum(axis=0) == 3).tolist():
+        if rng.random() > chance:
+            continue
+        item = CATALOGUE[str(rng.choice(["crate", "plant", "lamp", "bench"]))](rng)
+        cell = Rect(i * dx, j * dz, (i + 1) * dx, (j + 1) * dz).shrunk(thickness / 2 + 0.03)
+        middle_x, middle_z = cell.center
+        # The item stands with its back at the side opposite the cell's only opening: west, east, north or south.
+        turn, x, z = (
+            (1, cell.x1, middle_z),
+            (3, cell.x0, middle_z),
+            (0, middle_x, cell.z1),
+            (2, middle_x, cell.z0),
+        )[int(np.argmin(closed[:, i, j]))]
+        item.build(builder, x, z, turn * np.pi / 2)

@@ -8,12 +8,9 @@ from navi_core.scenes.procedural.structure import (
     Plan,
     Rect,
     Room,
-    add_door_frames,
-    add_dropped_ceilings,
-    add_shell,
-    add_walls,
-    add_windows,
+    build_fabric,
     connect_rooms,
+    draw_footprint,
     split_rect,
 )
 
@@ -21,10 +18,7 @@ from navi_core.scenes.procedural.structure import (
 def build_rooms(rng: np.random.Generator) -> MeshBuilder:
     """Build one floor of an office, school or flat: blocks along corridors, each split into rooms."""
     area = float(np.exp(rng.uniform(np.log(100), np.log(600))))
-    ratio = rng.uniform(1.0, 2.2)
-    width, depth = round(float(np.sqrt(area * ratio)), 2), round(float(np.sqrt(area / ratio)), 2)
-    if rng.random() < 0.5:
-        width, depth = depth, width
+    width, depth = draw_footprint(rng, area, 2.2)
     ceiling = round(rng.uniform(2.5, 3.0), 2)
     corridors, blocks = _corridors(rng, Rect(0.0, 0.0, width, depth))
     target = rng.uniform(11, 20) * (1 + area / 900)
@@ -39,12 +33,7 @@ def build_rooms(rng: np.random.Generator) -> MeshBuilder:
         plan.rooms.append(Room(rect, _kind(rng, rect, index in tall), height if index in tall else ceiling))
     connect_rooms(rng, plan, loops=rng.uniform(0.08, 0.4), wide=rng.uniform(0.05, 0.3))
 
-    builder = MeshBuilder()
-    add_shell(builder, width, depth, height, plan.thickness)
-    add_walls(builder, plan)
-    add_dropped_ceilings(builder, plan)
-    add_door_frames(builder, plan.doors, plan.thickness)
-    add_windows(rng, builder, plan, chance=rng.uniform(0.2, 0.7))
+    builder = build_fabric(rng, plan, windows=rng.uniform(0.2, 0.7))
     # Large floors are furnished more sparsely, so that meshes stay within a few thousand triangles.
     density = rng.uniform(0.4, 1.2) * min(1.0, (220 / area) ** 0.75)
     furnish_plan(rng, builder, plan, (density * rng.uniform(0.4, 1.6, len(plan.rooms))).tolist())
@@ -57,32 +46,22 @@ def _corridors(rng: np.random.Generator, floor: Rect) -> tuple[list[Rect], list[
         return [], [floor]
     hall = round(float(rng.uniform(1.6, 2.4)), 2)
     along_x = (floor.width > floor.depth) != (rng.random() < 0.15)
-    length = floor.depth if along_x else floor.width
+    axis = 1 if along_x else 0
+    along, length = floor.span(1 - axis), floor.span(axis)[1]
     low = round(float(rng.uniform(0.3, 0.7) * (length - hall)), 2)
     if min(low, length - hall - low) < 2.6:
         # Too narrow for rooms on both sides: the corridor runs along the outer wall.
         low = 0.0
-    if along_x:
-        spine = Rect(0.0, low, floor.width, low + hall)
-        blocks = [Rect(0.0, 0.0, floor.width, low), Rect(0.0, low + hall, floor.width, floor.depth)]
-    else:
-        spine = Rect(low, 0.0, low + hall, floor.depth)
-        blocks = [Rect(0.0, 0.0, low, floor.depth), Rect(low + hall, 0.0, floor.width, floor.depth)]
-    corridors = [spine]
+    corridors = [Rect.on_line(axis, (low, low + hall), along)]
+    blocks = [Rect.on_line(axis, across, along) for across in ((0.0, low), (low + hall, length))]
     blocks = [block for block in blocks if min(block.width, block.depth) > 0]
     if floor.area > 240:
         # A side corridor through the larger block keeps far rooms from hanging on chains of doors.
-        index = int(np.argmax([b.area for b in blocks]))
-        block = blocks.pop(index)
+        across = blocks.pop(int(np.argmax([b.area for b in blocks]))).span(axis)
         side = round(float(rng.uniform(1.6, 2.2)), 2)
-        if along_x:
-            x = round(float(rng.uniform(0.3, 0.7) * (block.width - side)), 2)
-            corridors.append(Rect(x, block.z0, x + side, block.z1))
-            blocks += [Rect(block.x0, block.z0, x, block.z1), Rect(x + side, block.z0, block.x1, block.z1)]
-        else:
-            z = round(float(rng.uniform(0.3, 0.7) * (block.depth - side)), 2)
-            corridors.append(Rect(block.x0, z, block.x1, z + side))
-            blocks += [Rect(block.x0, block.z0, block.x1, z), Rect(block.x0, z + side, block.x1, block.z1)]
+        start = round(float(rng.uniform(0.3, 0.7) * (along[1] - side)), 2)
+        corridors.append(Rect.on_line(1 - axis, (start, start + side), across))
+        blocks += [Rect.on_line(1 - axis, part, across) for part in ((0.0, start), (start + side, along[1]))]
     return corridors, blocks
 
 

@@ -26,7 +26,7 @@ def build_scan(rng: np.random.Generator) -> MeshBuilder:
     A hole goes through everything but the floor: windows that are open, mirrors, what stood behind something.
     """
     whole = build_apartment(rng) if rng.random() < 0.6 else build_rooms(rng)
-    parts = [part for part in whole.parts() if part[0] != "ceiling"] if rng.random() < _OPEN else list(whole.parts())
+    parts = [part for part in whole.parts if part[0] != "ceiling"] if rng.random() < _OPEN else whole.parts
     names = sorted({name for name, _, _ in parts})
     triangles = np.concatenate([vertices[faces] for _, vertices, faces in parts])
     named = np.repeat([names.index(name) for name, _, _ in parts], [len(faces) for _, _, faces in parts])

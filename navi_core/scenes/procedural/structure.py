@@ -6,6 +6,7 @@ openings, dropped ceilings, door frames, windows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,24 @@ class Rect:
     z0: float
     x1: float
     z1: float
+
+    @staticmethod
+    def on_line(axis: int, across: Sequence[float], along: Sequence[float]) -> Rect:
+        """Return a rectangle by its (least, greatest) coordinates on `axis` (0: x, 1: z) and on the other one."""
+        (x0, x1), (z0, z1) = (across, along) if axis == 0 else (along, across)
+        return Rect(x0, z0, x1, z1)
+
+    def span(self, axis: int) -> tuple[float, float]:
+        """Return the least and greatest coordinate on an axis (0: x, 1: z) [m]."""
+        return (self.x0, self.x1) if axis == 0 else (self.z0, self.z1)
+
+    def sides(self) -> list[tuple[int, float, float, float, float]]:
+        """Return (axis, coordinate, inward, start, end) of the sides: x0, x1, z0, z1; `inward` is a sign."""
+        return [
+            (axis, coordinate, inward, *self.span(1 - axis))
+            for axis in (0, 1)
+            for coordinate, inward in zip(self.span(axis), (1.0, -1.0), strict=True)
+        ]
 
     @property
     def width(self) -> float:
@@ -113,32 +132,24 @@ def split_rect(rng: np.random.Generator, rect: Rect, target: float, minimum: flo
     along_x = rect.width > rect.depth
     if min(rect.width, rect.depth) >= 2 * minimum and rng.random() < 0.25:
         along_x = not along_x
-    length = rect.width if along_x else rect.depth
-    cut = round(float(np.clip(rng.uniform(0.32, 0.68) * length, minimum, length - minimum)), 2)
-    if along_x:
-        parts = Rect(rect.x0, rect.z0, rect.x0 + cut, rect.z1), Rect(rect.x0 + cut, rect.z0, rect.x1, rect.z1)
-    else:
-        parts = Rect(rect.x0, rect.z0, rect.x1, rect.z0 + cut), Rect(rect.x0, rect.z0 + cut, rect.x1, rect.z1)
+    axis = 0 if along_x else 1
+    low, high = rect.span(axis)
+    length = high - low
+    cut = low + round(float(np.clip(rng.uniform(0.32, 0.68) * length, minimum, length - minimum)), 2)
+    parts = [Rect.on_line(axis, part, rect.span(1 - axis)) for part in ((low, cut), (cut, high))]
     return [piece for part in parts for piece in split_rect(rng, part, target, minimum)]
 
 
 def shared_edges(rooms: Sequence[Room], shortest: float) -> list[tuple[int, int, int, float, float, float]]:
     """Return (room, room, axis, coordinate, start, end) of every wall between two rooms of at least `shortest` m."""
     edges = []
-    for i, first in enumerate(rooms):
-        for j in range(i + 1, len(rooms)):
-            a, b = first.rect, rooms[j].rect
-            for axis, coordinate, touching in (
-                (0, a.x1, abs(a.x1 - b.x0) < EDGE),
-                (0, a.x0, abs(a.x0 - b.x1) < EDGE),
-                (1, a.z1, abs(a.z1 - b.z0) < EDGE),
-                (1, a.z0, abs(a.z0 - b.z1) < EDGE),
-            ):
-                if not touching:
-                    continue
-                start = max(a.z0, b.z0) if axis == 0 else max(a.x0, b.x0)
-                end = min(a.z1, b.z1) if axis == 0 else min(a.x1, b.x1)
-                if end - start >= shortest:
+    for (i, a), (j, b) in itertools.combinations(enumerate(room.rect for room in rooms), 2):
+        for axis in (0, 1):
+            (a_low, a_high), (b_low, b_high) = a.span(axis), b.span(axis)
+            starts, ends = zip(a.span(1 - axis), b.span(1 - axis), strict=True)
+            start, end = max(starts), min(ends)
+            for coordinate, other in ((a_high, b_low), (a_low, b_high)):
+                if abs(coordinate - other) < EDGE and end - start >= shortest:
                     edges.append((i, j, axis, coordinate, start, end))
     return edges
 
@@ -242,33 +253,21 @@ def add_wall_line(
     hair = 0.004 * (1 + axis)
     bottom, top = hair - EMBED, height + EMBED - hair
 
-    def piece(a: float, b: float, low: float, high: float) -> None:
-        if b - a < 1e-4:
-            return
-        if axis == 0:
-            builder.box("wall", (coordinate - t, low, a), (coordinate + t, high, b))
-        else:
-            builder.box("wall", (a, low, coordinate - t), (b, high, coordinate + t))
-
     position = start - t + hair
+    pieces = []
     for a, b, opening in sorted(openings):
-        piece(position, a, bottom, top)
-        piece(a, b, opening, top)
+        pieces += [(position, a, bottom), (a, b, opening)]
         position = b
-    piece(position, end + t - hair, bottom, top)
+    for a, b, low in (*pieces, (position, end + t - hair, bottom)):
+        if b - a >= 1e-4:
+            builder.beam("wall", axis, (coordinate - t, coordinate + t), (a, b), (low, top))
 
 
-def add_walls(builder: MeshBuilder, plan: Plan) -> None:
+def _add_walls(builder: MeshBuilder, plan: Plan) -> None:
     """Add the interior walls of a plan: room edges merged into whole lines, doors cut out."""
     spans: dict[tuple[int, float], list[tuple[float, float]]] = {}
     for room in plan.rooms:
-        r = room.rect
-        for axis, coordinate, start, end in (
-            (0, r.x0, r.z0, r.z1),
-            (0, r.x1, r.z0, r.z1),
-            (1, r.z0, r.x0, r.x1),
-            (1, r.z1, r.x0, r.x1),
-        ):
+        for axis, coordinate, _, start, end in room.rect.sides():
             limit = plan.width if axis == 0 else plan.depth
             if EDGE < coordinate < limit - EDGE:
                 spans.setdefault((axis, round(coordinate, 4)), []).append((start, end))
@@ -288,7 +287,7 @@ def add_walls(builder: MeshBuilder, plan: Plan) -> None:
             add_wall_line(builder, axis, coordinate, start, end, plan.height, plan.thickness, openings)
 
 
-def add_dropped_ceilings(builder: MeshBuilder, plan: Plan) -> None:
+def _add_dropped_ceilings(builder: MeshBuilder, plan: Plan) -> None:
     """Fill the space above every room whose ceiling is lower than the shell."""
     grow = plan.thickness / 2 - 0.01
     for room in plan.rooms:
@@ -298,7 +297,7 @@ def add_dropped_ceilings(builder: MeshBuilder, plan: Plan) -> None:
             builder.box("ceiling", (r.x0, room.ceiling, r.z0), (r.x1, plan.height + 0.03, r.z1))
 
 
-def add_door_frames(builder: MeshBuilder, doors: Iterable[Door], thickness: float) -> None:
+def _add_door_frames(builder: MeshBuilder, doors: Iterable[Door], thickness: float) -> None:
     """Add jambs and a head to every framed door; they take 4 cm off each side and 3 cm off the top."""
     reach, jamb, head = thickness / 2 + 0.025, 0.04, 0.03
     for door in doors:
@@ -309,38 +308,46 @@ def add_door_frames(builder: MeshBuilder, doors: Iterable[Door], thickness: floa
             (door.end - jamb, door.end + 0.03, -0.01, door.height + 0.02),
             (door.start - 0.02, door.end + 0.02, door.height - head, door.height + 0.03),
         ):
-            c = door.coordinate
-            lower, upper = ((c - reach, low, a), (c + reach, high, b))
-            if door.axis == 1:
-                lower, upper = ((a, low, c - reach), (b, high, c + reach))
-            builder.box("door_frame", lower, upper)
+            across = (door.coordinate - reach, door.coordinate + reach)
+            builder.beam("door_frame", door.axis, across, (a, b), (low, high))
 
 
-def add_windows(rng: np.random.Generator, builder: MeshBuilder, plan: Plan, chance: float) -> None:
+def _add_windows(rng: np.random.Generator, builder: MeshBuilder, plan: Plan, chance: float) -> None:
     """Add window panes to outer walls of rooms: thin boxes that stand 3 cm out of the wall."""
     for room in plan.rooms:
-        for axis, coordinate, inward, start, end in _outer_sides(plan, room.rect):
+        for axis, coordinate, inward, start, end in room.rect.sides():
+            limit = 0.0 if inward > 0 else (plan.width, plan.depth)[axis]
             length = end - start
-            if length < 2.2 or rng.random() > chance:
+            if abs(coordinate - limit) >= EDGE or length < 2.2 or rng.random() > chance:
                 continue
             width = rng.uniform(0.9, min(2.4, length - 1.0))
             center = rng.uniform(start + 0.4 + width / 2, end - 0.4 - width / 2)
             sill = rng.uniform(0.7, 1.1)
             head = min(sill + rng.uniform(0.9, 1.4), room.ceiling - 0.2)
             face = coordinate + inward * plan.thickness / 2
-            near, far = sorted((face - inward * 0.03, face + inward * 0.03))
-            a, b = center - width / 2, center + width / 2
-            if axis == 0:
-                builder.box("window", (near, sill, a), (far, head, b))
-            else:
-                builder.box("window", (a, sill, near), (b, head, far))
+            across = sorted((face - inward * 0.03, face + inward * 0.03))
+            builder.beam("window", axis, across, (center - width / 2, center + width / 2), (sill, head))
 
 
-def _outer_sides(plan: Plan, r: Rect) -> list[tuple[int, float, float, float, float]]:
-    sides = [
-        (0, r.x0, 1.0, r.z0, r.z1, abs(r.x0) < EDGE),
-        (0, r.x1, -1.0, r.z0, r.z1, abs(r.x1 - plan.width) < EDGE),
-        (1, r.z0, 1.0, r.x0, r.x1, abs(r.z0) < EDGE),
-        (1, r.z1, -1.0, r.x0, r.x1, abs(r.z1 - plan.depth) < EDGE),
-    ]
-    return [(axis, c, inward, a, b) for axis, c, inward, a, b, outer in sides if outer]
+def build_fabric(rng: np.random.Generator, plan: Plan, windows: float) -> MeshBuilder:
+    """Build everything fixed of a plan: shell, walls, dropped ceilings, door frames, windows.
+
+    Args:
+        rng: Source of the draws.
+        plan: With its rooms and doors.
+        windows: Chance of a window in each outer side of a room that is long enough.
+    """
+    builder = MeshBuilder()
+    add_shell(builder, plan.width, plan.depth, plan.height, plan.thickness)
+    _add_walls(builder, plan)
+    _add_dropped_ceilings(builder, plan)
+    _add_door_frames(builder, plan.doors, plan.thickness)
+    _add_windows(rng, builder, plan, windows)
+    return builder
+
+
+def draw_footprint(rng: np.random.Generator, area: float, longest: float) -> tuple[float, float]:
+    """Draw the width and depth [m] of a floor of `area` m² whose longer side is at most `longest` times the other."""
+    ratio = rng.uniform(1.0, longest)
+    long, short = round(float(np.sqrt(area * ratio)), 2), round(float(np.sqrt(area / ratio)), 2)
+    return (short, long) if rng.random() < 0.5 else (long, short)
