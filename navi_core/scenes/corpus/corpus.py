@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -172,10 +172,13 @@ def compile_corpus(
     report = progress or (lambda _label, _share: None)
     rows: dict[int, ManifestRow] = {}
     vocabularies: dict[int, dict[int, str]] = {}
-    ended = _one_by_one if jobs == 1 or len(sources) < 2 else _side_by_side
+
+    def show(stages: dict[str, str], share: float) -> None:
+        report(" · ".join(f"{name}: {stage}" for name, stage in stages.items()), share)
+
     work = [Job(source, out, config) for source in sources]
     # Closed at once, also by a fault: its processes must not outlive the call.
-    with contextlib.closing(ended(work, min(jobs, len(sources)), report)) as results:
+    with contextlib.closing(run_jobs(work, _compile_job, min(jobs, len(sources)), show)) as results:
         for index, result in results:
             if isinstance(result, NaviError):
                 if failed is None:
@@ -207,31 +210,6 @@ def estimate_source(source: SceneSource, config: CompileConfig) -> CompileEstima
         return estimate_compile(0, config)
 
 
-def _one_by_one(
-    jobs: Sequence[Job], count: int, progress: Callable[[str, float], None]
-) -> Generator[tuple[int, CompileReport | NaviError], None, None]:
-    for index, job in enumerate(jobs):
-        name = job.source.name
-
-        def report(stage: str, share: float, index: int = index, name: str = name) -> None:
-            progress(f"{name}: {stage}", (index + min(max(share, 0.0), 1.0)) / len(jobs))
-
-        report("starting", 0.0)
-        try:
-            yield index, _compile_job(job, report)
-        except NaviError as error:
-            yield index, error
-
-
-def _side_by_side(
-    jobs: Sequence[Job], count: int, progress: Callable[[str, float], None]
-) -> Generator[tuple[int, CompileReport | NaviError], None, None]:
-    def report(stages: dict[str, str], share: float) -> None:
-        progress(" · ".join(f"{name}: {stage}" for name, stage in stages.items()), share)
-
-    yield from run_jobs(jobs, _compile_job, count, report)
-
-
 def _compile_job(job: Job, progress: Callable[[str, float], None]) -> CompileReport:
     source: SceneSource = job.source
     with collected_warnings() as notes:
@@ -247,11 +225,10 @@ def _compile_job(job: Job, progress: Callable[[str, float], None]) -> CompileRep
         resolution=scene.resolution,
         verdict=scene.verdict,
     )
-    triangles = 0 if scene.triangles is None else len(scene.triangles)
     return CompileReport(
         row=row,
         vocabulary=scene.semantic_names,
-        triangles=triangles,
+        triangles=0 if scene.triangles is None else len(scene.triangles),
         skipped=compiled.skipped,
         seconds=compiled.seconds,
         notes=tuple(notes),

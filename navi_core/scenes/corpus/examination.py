@@ -25,7 +25,7 @@ from navi_core.scenes.mesh import likely_unit, unit_doubt
 from navi_core.scenes.readers.annotation import find_annotation, find_legend, missing_annotation
 from navi_core.scenes.readers.gazebo.plan import is_world_name, plan_world
 from navi_core.scenes.readers.habitat_scene import INSTANCE_SUFFIX, instance_templates
-from navi_core.scenes.readers.mesh_file import hash_source, read_facts, read_mesh
+from navi_core.scenes.readers.mesh_file import hash_source, read_facts, read_mesh, source_files
 from navi_core.scenes.readers.part import MeshFacts
 
 _WHOLE_FILE, _WHOLE_FOLDER = 8 << 20, 96 << 20
@@ -78,22 +78,28 @@ def examine(
     named = {source.path: source.name for source in named_sources([(f, f.relative_to(root)) for f in meshes], "")}
     rows: list[Report] = []
     scenes: list[Report] = []
+
+    def add_row(file: Path, kind: str, state: str, detail: str) -> None:
+        rows.append({"file": str(file.relative_to(root)), "kind": kind, "state": state, "detail": detail})
+
     budget = _WHOLE_FOLDER
     others = [file for file in files if _kind(file)]
-    for number, file in enumerate(meshes[:_MAX_SCENES]):
+    for number, file in enumerate([*meshes[:_MAX_SCENES], *others]):
         report(str(file.relative_to(root)), number / (len(meshes) + len(others)))
+        if _kind(file):
+            add_row(file, _kind(file), *_look_at_other(file))
+            continue
         size = _bytes(file)
         whole = deep or (size <= min(_WHOLE_FILE, budget) and not file.name.endswith(INSTANCE_SUFFIX))
         budget -= size if whole else 0
         scene, state, detail = _look_at_mesh(file, named[file], size / 1e6, layout, config, compiled, whole)
         scenes.append({"file": str(file.relative_to(root))} | scene)
-        rows.append(_row(root, file, "mesh", state, detail))
-    rows += [_row(root, file, "part", "ok", why) for file, why in sorted(parts.items())]
-    for number, file in enumerate(others):
-        report(str(file.relative_to(root)), (len(meshes) + number) / (len(meshes) + len(others)))
-        rows.append(_row(root, file, _kind(file), *_look_at_other(file)))
-    rows += [_row(root, f, "unusable", "warning", _FOREIGN[f.suffix.lower()]) for f in files
-             if f.suffix.lower() in _FOREIGN]  # fmt: skip
+        add_row(file, "mesh", state, detail)
+    for file, why in parts.items():
+        add_row(file, "part", "ok", why)
+    for file in files:
+        if file.suffix.lower() in _FOREIGN:
+            add_row(file, "unusable", "warning", _FOREIGN[file.suffix.lower()])
     rows.sort(key=lambda row: row["file"])
     totals = {
         "scenes": len(scenes),
@@ -112,10 +118,6 @@ def examine(
         "totals": totals,
         "next": _advice(root, layout, scenes, rows, cut or len(meshes) > _MAX_SCENES),
     }
-
-
-def _row(root: Path, file: Path, kind: str, state: str, detail: str) -> dict[str, str]:
-    return {"file": str(file.relative_to(root)), "kind": kind, "state": state, "detail": detail}
 
 
 def _kind(file: Path) -> str:
@@ -144,7 +146,8 @@ def _look_at_mesh(
     }
     try:
         facts = read_facts(file)
-        size = None if facts.bounds is None else _turned(facts.bounds[1] - facts.bounds[0], layout.up_axis)
+        axes = [0, 2, 1] if layout.up_axis == "z" else [0, 1, 2]
+        size = None if facts.bounds is None else (facts.bounds[1] - facts.bounds[0])[axes]
         names, notes = "", list[str]()
         if whole:
             up_axis: Any = layout.up_axis
@@ -186,25 +189,18 @@ def _bytes(file: Path) -> int:
 
 
 def _annotation(file: Path) -> tuple[str, list[str]]:
-    if file.name.endswith(INSTANCE_SUFFIX):
-        try:
+    try:
+        if file.name.endswith(INSTANCE_SUFFIX):
             _, lost, articulated = instance_templates(file)
-        except NaviError:
-            return "none", []
-        return "objects", [*lost, *([f"{articulated} articulated objects (URDF)"] if articulated else [])]
-    if is_world_name(file):
-        try:
+            return "objects", [*lost, *([f"{articulated} articulated objects (URDF)"] if articulated else [])]
+        if is_world_name(file):
             return "objects", list(plan_world(file).lost)
-        except NaviError:
-            return "none", []
+    except NaviError:
+        return "none", []
     missing = list(missing_annotation(file))
     if find_annotation(file) is not None:
         return "complete", missing
     return "partial" if missing else "legend" if find_legend(file) is not None else "none", missing
-
-
-def _turned(size: np.ndarray, up_axis: str) -> np.ndarray:
-    return size[[0, 2, 1]] if up_axis == "z" else size
 
 
 def _doubt(size: np.ndarray | None, up_axis: str) -> list[str]:
@@ -237,14 +233,8 @@ def _compiled(file: Path, name: str, config: CompileConfig, folder: Path | None,
         return "no"
     if whole:
         return "outdated"
-    others = plan_world(file).files if is_world_name(file) else _annotation_files(file)
-    changed = max(f.stat().st_mtime for f in (file, *others))
+    changed = max(f.stat().st_mtime for f in source_files(file))
     return "current (by date)" if max(f.stat().st_mtime for f in there) > changed else "outdated"
-
-
-def _annotation_files(file: Path) -> tuple[Path, ...]:
-    annotation, legend = find_annotation(file), find_legend(file)
-    return (*(annotation.files if annotation else ()), *((legend,) if legend else ()))
 
 
 def _look_at_other(file: Path) -> tuple[str, str]:

@@ -31,6 +31,8 @@ _ANONYMOUS = {"mesh", "mesh_semantic", "mesh_z_up", "scene", "model"}
 
 _EXPORTED = (".glb", ".gltf", ".obj", ".ply", ".stl")
 """What a COLLADA file beside one of the same name was exported to: it was not read once."""
+_COLLISIONS = ("_collision", ".collision", ".collider", "_collider")
+"""Endings of the stems of collision meshes beside the mesh that is seen."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +99,23 @@ def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
     """
     everything = set(files)
     meshes = sorted(file for file in everything if is_mesh_file(file))
-    parts = {file: reason for file in meshes if (reason := _belongs(file, everything))}
-    datasets = {dataset_root(file) for file in meshes if file.name.endswith(INSTANCE_SUFFIX)}
+    instances = {file for file in meshes if file.name.endswith(INSTANCE_SUFFIX)}
+    datasets = {dataset_root(file) for file in instances}
+    worlds = {file for file in meshes if is_world(file)}
+    models = _model_folders(everything, worlds)
+    parts: dict[Path, str] = {}
     for file in meshes:
         # Path.resolve raises at a link that leads to itself.
         inside = any(Path(os.path.realpath(file)).is_relative_to(root) for root in datasets)
-        if inside and not file.name.endswith(INSTANCE_SUFFIX):
-            parts.setdefault(file, "a stage or object of the scene instances")
-    worlds = {file for file in meshes if is_world(file)}
-    models = _model_folders(everything, worlds)
-    for file in meshes:
-        model = next((folder for folder in file.parents if folder in models), None)
-        if file not in worlds and (model is not None or is_world_name(file)):
-            parts.setdefault(file, f"of the Gazebo model {model.name}" if model is not None else "a Gazebo model")
+        model = next((folder.name for folder in file.parents if folder in models), "")
+        reasons = (
+            _belongs(file, everything),
+            "a stage or object of the scene instances" if inside and file not in instances else "",
+            f"of the Gazebo model {model}" if model and file not in worlds else "",
+            "a Gazebo model" if is_world_name(file) and file not in worlds else "",
+        )
+        if any(reasons):
+            parts[file] = next(filter(None, reasons))
     if worlds and any(file not in parts and file not in worlds for file in meshes):
         placed = _placed(worlds)
         for file in meshes:
@@ -197,25 +203,24 @@ def _up_axis(configs: list[Path], name: str) -> tuple[str, str]:
 
 def _belongs(file: Path, files: set[Path]) -> str:
     """Return why a mesh file is no scene of its own; empty where it is one."""
-    folder, key, lower = file.parent, annotation_key(file), file.name.lower()
-    if lower.endswith(".semantic.glb"):
-        return f"the annotation of {key}"
-    if lower.endswith(".basis.glb") and folder / f"{key}.glb" in files:
-        return f"the same scene as {key}.glb with other textures"
-    if lower == "mesh_preseg_semantic.ply":
-        return "an older state of mesh_semantic.ply"
-    if lower == "mesh_semantic.ply" and folder.name == "habitat" and folder.parent / "mesh.ply" in files:
-        return "the annotation of mesh.ply"
-    if lower.endswith("_semantic.ply") and folder / f"{key}.glb" in files:
-        return f"the annotation of {key}.glb"
-    if lower == "mesh_z_up.obj" and folder / "mesh.obj" in files:
-        return "the same scene as mesh.obj"
-    twin = next((name for name in (file.stem + ending for ending in _EXPORTED) if folder / name in files), "")
-    if lower.endswith(".dae") and twin:
-        return f"the same scene as {twin}"
-    if folder.name == "region_segmentations":
-        return "one room of a Matterport house"
-    for ending in ("_collision", ".collision", ".collider", "_collider"):
-        if file.stem.endswith(ending) and folder / (file.stem.removesuffix(ending) + file.suffix) in files:
-            return "a collision mesh"
-    return ""
+    folder, key, stem, lower = file.parent, annotation_key(file), file.stem, file.name.lower()
+    twin = next((stem + ending for ending in _EXPORTED if folder / (stem + ending) in files), "")
+    seen = next((stem.removesuffix(ending) for ending in _COLLISIONS if stem.endswith(ending)), "")
+    rules = (
+        (lower.endswith(".semantic.glb"), f"the annotation of {key}"),
+        (
+            lower.endswith(".basis.glb") and folder / f"{key}.glb" in files,
+            f"the same scene as {key}.glb with other textures",
+        ),
+        (lower == "mesh_preseg_semantic.ply", "an older state of mesh_semantic.ply"),
+        (
+            lower == "mesh_semantic.ply" and folder.name == "habitat" and folder.parent / "mesh.ply" in files,
+            "the annotation of mesh.ply",
+        ),
+        (lower.endswith("_semantic.ply") and folder / f"{key}.glb" in files, f"the annotation of {key}.glb"),
+        (lower == "mesh_z_up.obj" and folder / "mesh.obj" in files, "the same scene as mesh.obj"),
+        (lower.endswith(".dae") and twin, f"the same scene as {twin}"),
+        (folder.name == "region_segmentations", "one room of a Matterport house"),
+        (seen and folder / (seen + file.suffix) in files, "a collision mesh"),
+    )
+    return next((reason for holds, reason in rules if holds), "")

@@ -67,16 +67,19 @@ def default_jobs(estimates: Sequence[CompileEstimate]) -> int:
 def run_jobs(
     jobs: Sequence[Job], work: Work, count: int, progress: Callable[[dict[str, str], float], None]
 ) -> Generator[tuple[int, Any], None, None]:
-    """Yield (index, result or `NaviError`) of every job as they end.
+    """Yield (index, result or `NaviError`) of every job as they end; fewer than two workers are this process itself.
 
     Closing the iterator, or an interruption, stops the workers; none leaves half a file.
 
     Args:
         jobs: What to do.
         work: Does one of them.
-        count: Workers, at least one.
+        count: Workers.
         progress: Called with the stage of every scene being compiled, and the share of all that is done.
     """
+    if count < 2:
+        yield from _run_here(jobs, work, progress)
+        return
     context = multiprocessing.get_context("spawn")
     waiting = deque(range(len(jobs)))
     threads = max(1, usable_cores() // count)
@@ -106,6 +109,21 @@ def run_jobs(
             progress(stages, share / len(jobs))
     finally:
         _stop(workers)
+
+
+def _run_here(
+    jobs: Sequence[Job], work: Work, progress: Callable[[dict[str, str], float], None]
+) -> Iterator[tuple[int, Any]]:
+    for index, job in enumerate(jobs):
+
+        def report(stage: str, share: float, index: int = index, name: str = job.source.name) -> None:
+            progress({name: stage}, (index + min(max(share, 0.0), 1.0)) / len(jobs))
+
+        report("starting", 0.0)
+        try:
+            yield index, work(job, report)
+        except NaviError as error:
+            yield index, error
 
 
 class _Worker:

@@ -168,13 +168,21 @@ def hash_source(path: Path) -> str:
         MeshError: The file is missing, unreadable or of an unsupported type.
     """
     digest = hashlib.sha256()
-    with reading(path):
-        files = dict.fromkeys((path, *_format_of(path).side_files(path)))
-    for file in files:
+    for file in source_files(path):
         with reading(file), file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def source_files(path: Path) -> list[Path]:
+    """Return a mesh file and the files it refers to, as `hash_source` takes them.
+
+    Raises:
+        MeshError: The file is missing, broken or of an unsupported type.
+    """
+    with reading(path):
+        return list(dict.fromkeys((path, *_format_of(path).side_files(path))))
 
 
 def _missing(path: Path) -> str:
