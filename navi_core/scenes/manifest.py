@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from pydantic import BaseModel, ConfigDict, StrictInt, ValidationError
+
+from navi_core.config.base import format_error
 from navi_core.errors import SceneError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.scenes.gmdag.scene import write_atomically
@@ -35,7 +38,7 @@ class ManifestRow:
     """Group of scenes it belongs to."""
     name: str
     """Name, unique within the manifest."""
-    resolution: int
+    resolution: StrictInt
     """Voxels along an edge."""
     verdict: str | None
     """PASS, MARGINAL, FAIL, or None where nobody asked."""
@@ -77,11 +80,22 @@ class Manifest:
         write_atomically(path, json.dumps(document, indent=1).encode())
 
 
+class _Document(BaseModel):
+    """A manifest as it is stored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: str
+    version: int
+    vocabulary: dict[int, str] = {}
+    scenes: list[ManifestRow]
+
+
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest.
 
     Raises:
-        SceneError: The file is missing, is not a manifest, or a row lacks a field; the row is named.
+        SceneError: The file is missing, is not a manifest, or a row breaks its form; the row and the field are named.
     """
     try:
         document = json.loads(path.read_text("utf-8"))
@@ -93,22 +107,18 @@ def read_manifest(path: Path) -> Manifest:
         raise SceneError(f"{path}: not a corpus manifest (its 'format' is not {_FORMAT!r})")
     if document.get("version") != _VERSION:
         raise SceneError(f"{path}: manifest version {document.get('version')!r} is not supported, only {_VERSION}")
-    scenes = document.get("scenes")
-    if not isinstance(scenes, list):
-        raise SceneError(f"{path}: 'scenes' is not a list")
-    rows = tuple(_row(item, index, path) for index, item in enumerate(scenes))
-    names = [row.name for row in rows]
-    if len(set(names)) < len(names):
-        double = next(name for name in names if names.count(name) > 1)
-        raise SceneError(
-            f"{path}: the name {double!r} occurs more than once; remove the manifest and compile again, which reuses "
-            "the scenes"
-        )
     try:
-        vocabulary = {int(i): str(name) for i, name in document.get("vocabulary", {}).items()}
-    except (AttributeError, ValueError) as error:
-        raise SceneError(f"{path}: the vocabulary is broken: {error}") from None
-    return Manifest(rows, vocabulary)
+        content = _Document.model_validate(document)
+    except ValidationError as error:
+        raise SceneError(f"{path}: the manifest is broken: {format_error(error)}") from None
+    double = [name for name, uses in Counter(row.name for row in content.scenes).items() if uses > 1]
+    if double:
+        raise SceneError(
+            f"{path}: the name {double[0]!r} occurs more than once; remove the manifest and compile again, which "
+            "reuses the scenes"
+        )
+    rows = tuple(replace(row, gmdag=path.parent / row.gmdag) for row in content.scenes)
+    return Manifest(rows, content.vocabulary)
 
 
 def update_manifest(path: Path, newer: Manifest) -> Manifest:
@@ -164,24 +174,3 @@ def file_hash(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _row(item: Any, index: int, path: Path) -> ManifestRow:
-    fields = tuple(ManifestRow.__dataclass_fields__)
-    if not isinstance(item, dict):
-        raise SceneError(f"{path}: scene {index} is not an object")
-    missing = [name for name in fields if name not in item]
-    unknown = [name for name in item if name not in fields]
-    if missing or unknown:
-        what = f"lacks {missing[0]!r}" if missing else f"has the unknown field {unknown[0]!r}"
-        raise SceneError(f"{path}: scene {index} {what}; its fields are {', '.join(fields)}")
-    for name in fields:
-        kind: tuple[type, ...] = (str,)
-        if name == "resolution":
-            kind = (int,)
-        elif name == "verdict":
-            kind = (str, type(None))
-        if not isinstance(item[name], kind):
-            raise SceneError(f"{path}: scene {index}: {name!r} is {item[name]!r}")
-    gmdag = Path(item["gmdag"])
-    return ManifestRow(**(item | {"gmdag": gmdag if gmdag.is_absolute() else path.parent / gmdag}))

@@ -210,17 +210,18 @@ def test_broken_manifests_are_refused_by_reason(tmp_path):
     file = tmp_path / "manifest.json"
     good = json.loads(file.read_text())
     row = good["scenes"][0]
+    short = {name: value for name, value in row.items() if name != "dataset"}
     table = {
         "cannot be read": "{",
         "not a corpus manifest": "[]",
         "version 9": change(good, version=9),
-        "not a list": change(good, scenes={}),
-        "scene 0 is not an object": change(good, scenes=[1]),
-        "lacks 'dataset'": change(good, scenes=[{k: v for k, v in row.items() if k != "dataset"}]),
-        "unknown field 'colour'": change(good, scenes=[row | {"colour": "red"}]),
-        "'resolution' is '32'": change(good, scenes=[row | {"resolution": "32"}]),
+        "scenes = {}: expected a list": change(good, scenes={}),
+        "scenes.0 = 1: ": change(good, scenes=[1]),
+        "scenes.0.dataset = .*: expected a value": change(good, scenes=[short]),
+        "scenes.0.colour = 'red'": change(good, scenes=[row | {"colour": "red"}]),
+        "scenes.0.resolution = '32': expected a whole number": change(good, scenes=[row | {"resolution": "32"}]),
         "occurs more than once": change(good, scenes=[row, row]),
-        "vocabulary is broken": change(good, vocabulary={"one": "wall"}),
+        "vocabulary.one": change(good, vocabulary={"one": "wall"}),
         "does not exist; compile the corpus again": change(good, scenes=[row | {"gmdag": "lost.gmdag"}]),
     }
     for reason, text in table.items():
