@@ -100,7 +100,7 @@ def read_ply(path: Path) -> list[Part]:
     with path.open("rb") as stream:
         stream.seek(start)
         data = stream.read()
-    rows = (_read_text if order == "" else _read_binary)(data, order, elements, path)
+    rows = (_read_text if order == "" else _read_binary)(data, order, elements)
     vertex, face = rows.get("vertex", {}), rows.get("face", {})
     if not {"x", "y", "z"} <= set(vertex):
         raise MeshError("its vertices have no x, y and z")
@@ -109,7 +109,7 @@ def read_ply(path: Path) -> list[Part]:
         strips = "; triangle strips are not read" if "tristrips" in rows else ""
         raise MeshError(f"no triangles: it holds points without faces{strips}; export a surface")
     points = np.stack([np.asarray(vertex[axis], np.float64) for axis in "xyz"], axis=1)
-    faces, origin = _triangles(points, polygons, path)
+    faces, origin = _triangles(points, polygons)
     ids = {name: np.asarray(face[name], np.int64)[origin] for name in _IDS if name in face}
     for name in _IDS:
         if name in vertex and name not in ids:
@@ -143,18 +143,16 @@ Columns = dict[str, npt.NDArray[Any]]
 """Property → values (N,), or for a list: (N, K) where all rows have K entries, else an object array of rows."""
 
 
-def _read_binary(data: bytes, order: str, elements: tuple[_Element, ...], path: Path) -> dict[str, Columns]:
+def _read_binary(data: bytes, order: str, elements: tuple[_Element, ...]) -> dict[str, Columns]:
     rows: dict[str, Columns] = {}
     at = 0
     for element in elements:
-        columns, at = _binary_rows(data, at, order, element, path)
-        rows[element.name] = columns
+        if element.count and element.properties:
+            rows[element.name], at = _binary_rows(data, at, order, element)
     return rows
 
 
-def _binary_rows(data: bytes, at: int, order: str, element: _Element, path: Path) -> tuple[Columns, int]:
-    if element.count == 0:
-        return {}, at
+def _binary_rows(data: bytes, at: int, order: str, element: _Element) -> tuple[Columns, int]:
     # Nearly every file has lists of one length: then a row has a fixed size, and one view reads them all.
     fields: list[tuple[Any, ...]] = []
     for name, kind, length in element.properties:
@@ -169,8 +167,6 @@ def _binary_rows(data: bytes, at: int, order: str, element: _Element, path: Path
         if not 0 <= count * np.dtype(kind).itemsize <= len(data):
             raise MeshError(f"broken: a list of {count} entries in element {element.name!r}")
         fields += [(f"#{name}", order + length), (name, order + kind, (count,))]
-    if not fields:
-        return {}, at
     row = np.dtype(fields)
     if at + row.itemsize * element.count <= len(data):
         table = np.frombuffer(data, row, element.count, at)
@@ -178,10 +174,10 @@ def _binary_rows(data: bytes, at: int, order: str, element: _Element, path: Path
             return {name: table[name] for name in element.names()}, at + row.itemsize * element.count
     elif not any(length for _, _, length in element.properties):
         raise MeshError(f"truncated inside element {element.name!r}")
-    return _binary_rows_slowly(data, at, order, element, path)
+    return _binary_rows_slowly(data, at, order, element)
 
 
-def _binary_rows_slowly(data: bytes, at: int, order: str, element: _Element, path: Path) -> tuple[Columns, int]:
+def _binary_rows_slowly(data: bytes, at: int, order: str, element: _Element) -> tuple[Columns, int]:
     values: dict[str, list[Any]] = {name: [] for name in element.names()}
     kinds = [(n, np.dtype(order + k), np.dtype(order + c) if c else None) for n, k, c in element.properties]
     try:
@@ -201,7 +197,7 @@ def _binary_rows_slowly(data: bytes, at: int, order: str, element: _Element, pat
     return {name: _column(values[name], bool(length)) for name, _, length in element.properties}, at
 
 
-def _read_text(data: bytes, order: str, elements: tuple[_Element, ...], path: Path) -> dict[str, Columns]:
+def _read_text(data: bytes, order: str, elements: tuple[_Element, ...]) -> dict[str, Columns]:
     lines = (line for line in data.splitlines() if line.strip())
     rows: dict[str, Columns] = {}
     for element in elements:
@@ -244,19 +240,14 @@ def _column(values: list[Any], many: bool) -> npt.NDArray[Any]:
 
 
 def _triangles(
-    points: npt.NDArray[np.float64], polygons: npt.NDArray[Any], path: Path
+    points: npt.NDArray[np.float64], polygons: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return triangles (F, 3) and the file row each came from (F,); rows of fewer than 3 corners are left out."""
     if polygons.ndim == 2:
-        lengths = np.full(len(polygons), polygons.shape[1], np.int64)
-        corners = polygons.reshape(-1)
+        lengths, corners = np.full(len(polygons), polygons.shape[1], np.int64), polygons.reshape(-1)
     else:
-        lengths = np.array([len(ring) for ring in polygons], np.int64)
-        corners = np.concatenate(polygons) if len(polygons) else np.zeros(0, np.int64)
-    try:
-        return triangulate(points, corners.astype(np.int64), lengths)
-    except MeshError as error:
-        raise MeshError(f"{error}") from None
+        lengths, corners = np.array([len(ring) for ring in polygons], np.int64), np.concatenate([[], *polygons])
+    return triangulate(points, corners.astype(np.int64), lengths)
 
 
 def _colors(columns: Columns, elements: tuple[_Element, ...]) -> npt.NDArray[np.float32] | None:
