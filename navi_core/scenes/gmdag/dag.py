@@ -6,7 +6,7 @@ its list is long. Equal lists and equal subtrees are stored once: found by hash,
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -94,23 +94,13 @@ Progress = Callable[[str, float], None]
 _EMPTY_CHILD, _SURFACE_CHILD = -1, -2
 
 
-@dataclass(frozen=True)
-class DagSize:
+class DagSize(NamedTuple):
     """What an octree consists of."""
 
-    inner: int
-    """Inner nodes."""
-    empty: int
-    """Empty leaves."""
-    surface: int
-    """Surface leaves."""
+    nodes: int
+    """Inner nodes, empty leaves and surface leaves."""
     items: int
     """Triangle references in the surface leaves' lists."""
-
-    @property
-    def nodes(self) -> int:
-        """Nodes of every kind."""
-        return self.inner + self.empty + self.surface
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +123,10 @@ class Dag:
     items: Int32
 
     @property
-    def nbytes(self) -> int:
-        """Size of the arrays [bytes]."""
-        return self.children.nbytes + self.bounds.nbytes + self.items.nbytes
-
-    @property
     def stored(self) -> DagSize:
         """What is stored: distinct inner nodes, empty distances, and lists."""
         empty = np.unique(self.children[self.children >> KIND_SHIFT == EMPTY])
-        return DagSize(len(self.children), len(empty), len(self.bounds) - 1, len(self.items))
+        return DagSize(len(self.children) + len(empty) + len(self.bounds) - 1, len(self.items))
 
     @property
     def unfolded(self) -> DagSize:
@@ -151,12 +136,8 @@ class Dag:
         times = np.broadcast_to(paths[:, None], kind.shape)
         surface = kind == SURFACE
         length = np.diff(self.bounds)[value[surface]]
-        return DagSize(
-            int(paths.sum()),
-            int(times[kind == EMPTY].sum()),
-            int(times[surface].sum()),
-            int((times[surface] * length).sum()),
-        )
+        nodes = paths.sum() + times[kind == EMPTY].sum() + times[surface].sum()
+        return DagSize(int(nodes), int((times[surface] * length).sum()))
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ Polygons become triangles here: `triangulate` cuts rings, `join_holes` makes one
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.kernels.meshes import split_polygons
 
+T = TypeVar("T")
 MAX_TRIANGLES = 50_000_000
 """Triangles of a file over all instances: a small file can place one mesh a million times."""
 _MAX_JSON = 256 << 20
@@ -92,6 +93,22 @@ def reading(path: Path) -> Iterator[None]:
         raise MeshError(f"{path}: does not fit into memory; split the scene") from None
     except _BROKEN as error:
         raise MeshError(f"{path}: is broken: {type(error).__name__} {error}") from None
+
+
+def read_once(known: dict[Path, T | MeshError], path: Path, read: Callable[[Path], T]) -> T:
+    """Return what `read` makes of a file, or raise its fault, as often as asked; it is read once.
+
+    Faults are kept, too: a large broken file may be named a thousand times.
+    """
+    if path not in known:
+        try:
+            known[path] = read(path)
+        except MeshError as error:
+            known[path] = error
+    found = known[path]
+    if isinstance(found, MeshError):
+        raise MeshError(str(found))
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:

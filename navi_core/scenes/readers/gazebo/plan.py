@@ -19,6 +19,7 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gazebo.files import ModelFinder, path_below
 from navi_core.scenes.readers.gazebo.poses import SHAPES, Matrix, Scope, is_true, numbers, read_pose
+from navi_core.scenes.readers.part import read_once, reading
 from navi_core.scenes.readers.xml_files import first_child, read_xml
 
 WORLD_SUFFIXES = (".world", ".sdf")
@@ -99,8 +100,7 @@ def plan_world(path: Path) -> World:
     Raises:
         MeshError: It is broken, or no world.
     """
-    # Numbers may be as large as they like; where one is none in the end, the mesh there is refused.
-    with np.errstate(all="ignore"):
+    with reading(path):
         return _Planner(path).plan()
 
 
@@ -118,18 +118,13 @@ class _Planner:
         root = self._read(path)
         element = root.find("world") if root.tag != "world" else root
         if element is None:
-            raise MeshError(
-                f"{path}: holds no <world>{', but a model: name a world that includes it' if len(root) else ''}"
-            )
+            raise MeshError(f"holds no <world>{', but a model: name a world that includes it' if len(root) else ''}")
+        saved = element.find("state")
         try:
-            scope = self._scope(element, path, 0)
-            self._walk(scope, np.eye(4), _state(element), "")
-        except MeshError as error:
-            raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+            state = _saved(saved) if saved is not None else _State()
+            self._walk(self._scope(element, path, 0), np.eye(4), state, "")
         except RecursionError:
-            raise MeshError(
-                f"{path}: poses are relative to one another in a chain that is too long to follow"
-            ) from None
+            raise MeshError("poses are relative to one another in a chain that is too long to follow") from None
         for tag in ("actor", "population"):
             self._world.lost.update(f"<{tag}> {item.get('name', '')}".strip() for item in element.findall(tag))
         self._world.respelled = self._finder.respelled
@@ -137,17 +132,8 @@ class _Planner:
         return self._world
 
     def _read(self, path: Path) -> ET.Element:
-        if path not in self._documents:
-            self._world.files[path] = None
-            try:
-                self._documents[path] = read_xml(path)
-            except MeshError as error:
-                # Kept, too: a large broken file may be named a thousand times.
-                self._documents[path] = error
-        found = self._documents[path]
-        if isinstance(found, MeshError):
-            raise MeshError(str(found))
-        return found
+        self._world.files[path] = None
+        return read_once(self._documents, path, read_xml)
 
     def _scope(self, element: ET.Element, file: Path, nesting: int) -> _Model:
         """Return a world or model with all models in it."""
@@ -316,23 +302,17 @@ class _State:
     models: dict[str, _State] = field(default_factory=dict)
 
 
-def _state(world: ET.Element) -> _State:
-    """Return the first <state> of a world, an empty one where it has none."""
-    saved = world.find("state")
-    return _State(models=_saved(saved)) if saved is not None else _State()
-
-
-def _saved(element: ET.Element) -> dict[str, _State]:
-    found: dict[str, _State] = {}
-    for model in element.findall("model"):
-        pose = model.find("pose")
-        links = {link.get("name", ""): read_pose(link.find("pose")) for link in model.findall("link")}
-        # Of meshes alone: Gazebo writes the scaled size of a simple shape into the shape.
-        scale = numbers(model.find("scale"), 3, (1, 1, 1))
-        found[model.get("name", "")] = _State(
-            read_pose(pose) if pose is not None else None, scale if (scale != 1).any() else None, links, _saved(model)
-        )
-    return found
+def _saved(element: ET.Element) -> _State:
+    """Return what a <state>, or the <model> in one, has saved."""
+    pose = element.find("pose")
+    # Of meshes alone: Gazebo writes the scaled size of a simple shape into the shape.
+    scale = numbers(element.find("scale"), 3, (1, 1, 1))
+    return _State(
+        read_pose(pose) if pose is not None else None,
+        scale if (scale != 1).any() else None,
+        {link.get("name", ""): read_pose(link.find("pose")) for link in element.findall("link")},
+        {model.get("name", ""): _saved(model) for model in element.findall("model")},
+    )
 
 
 def _shown(link: ET.Element) -> list[ET.Element]:

@@ -17,7 +17,7 @@ from navi_core.errors import MeshError
 from navi_core.scenes.readers.gazebo.files import VARIABLES
 from navi_core.scenes.readers.gazebo.plan import MAX_REACH, World, WorldShape, has_true_child, plan_world, too_far
 from navi_core.scenes.readers.gazebo.poses import Matrix, numbers, shape_triangles
-from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
+from navi_core.scenes.readers.part import MAX_TRIANGLES, Part, read_once
 
 _LEVEL = 0.99
 """Cosine of the angle to the vertical from which on a plane's normal is that of a ground."""
@@ -41,7 +41,7 @@ def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
         MeshError: The world is broken, or hardly anything of it can be placed.
     """
     world = plan_world(path)
-    meshes: dict[Path, list[Part] | str] = {}
+    meshes: dict[Path, list[Part] | MeshError] = {}
     parts: list[Part] = []
     grounds: list[WorldShape] = []
     kept = total = 0
@@ -57,7 +57,7 @@ def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
         # Vertices that no face uses take memory, too.
         total += sum(max(len(part.faces), len(part.points) // 3) for part in found)
         if total > MAX_TRIANGLES:
-            raise MeshError(f"{path}: its models have more than {MAX_TRIANGLES} triangles; split the world")
+            raise MeshError(f"its models have more than {MAX_TRIANGLES} triangles; split the world")
         placed = [replace(part, points=_moved(part.points, shape.matrix)) for part in found]
         reach = max((float(np.abs(part.points).max(initial=0)) for part in placed), default=0.0)
         if reach <= MAX_REACH:
@@ -66,27 +66,28 @@ def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
         elif np.isfinite(reach):
             world.lost[too_far(shape.kind, reach)] += 1
         else:
-            raise MeshError(f"{path}: a mesh of {shape.kind} is placed where there are no numbers")
+            raise MeshError(f"a mesh of {shape.kind} is placed where there are no numbers")
     _judge(world, kept)
     parts += [part for shape in grounds for part in _ground(shape, parts)]
     _warn(world)
     return parts
 
 
-def _parts(shape: WorldShape, meshes: dict[Path, list[Part] | str], read: Callable[[Path], list[Part]]) -> list[Part]:
+def _parts(
+    shape: WorldShape, meshes: dict[Path, list[Part] | MeshError], read: Callable[[Path], list[Part]]
+) -> list[Part]:
     """Return the parts of a shape around its own origin."""
     if shape.mesh is None:
         points, faces = shape_triangles(shape.geometry)
         return [Part(points, faces, (shape.kind,))]
-    if shape.mesh not in meshes:
-        try:
-            surfaces = [part for part in read(shape.mesh) if len(part.faces)]
-            meshes[shape.mesh] = surfaces or f"{shape.mesh}: holds no triangles"
-        except MeshError as error:
-            meshes[shape.mesh] = str(error)
-    found = meshes[shape.mesh]
-    if isinstance(found, str):
-        raise MeshError(found)
+
+    def surfaces(mesh: Path) -> list[Part]:
+        found = [part for part in read(mesh) if len(part.faces)]
+        if not found:
+            raise MeshError(f"{mesh}: holds no triangles")
+        return found
+
+    found = read_once(meshes, shape.mesh, surfaces)
     scale = shape.scale if shape.scale is not None else numbers(shape.geometry.find("scale"), 3, (1, 1, 1))
     parts = [replace(part, points=part.points * scale, objects=(shape.kind, *part.objects)) for part in found]
     submesh = shape.geometry.find("submesh")
@@ -145,11 +146,9 @@ def _judge(world: World, kept: int) -> None:
     """Refuse a world of which too little is there."""
     lost = sum(world.lost.values())
     if not kept and not lost:
-        raise MeshError(f"{world.path}: shows nothing but ground planes; name a world that holds something")
+        raise MeshError("shows nothing but ground planes; name a world that holds something")
     if kept < _LEAST * (kept + lost):
-        raise MeshError(
-            f"{world.path}: {lost} of {lost + kept} things in it cannot be placed: {_names(world.lost)}{_advice(world)}"
-        )
+        raise MeshError(f"{lost} of {lost + kept} things in it cannot be placed: {_names(world.lost)}{_advice(world)}")
 
 
 _ADVICE = f"; put what is missing into a folder 'models' beside the world's, or name its folder in {VARIABLES[2]}"
