@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_flags
-from navi_core.cli.training.scenes import compiled_scenes
-from navi_core.cli.training.train import log_on_stderr, show_training, training_record
-from navi_core.cli.training.versions import enter_version, initial_weights
+from navi_core.cli.training.train import log_on_stderr, run_training, show_record, training_facts
 from navi_core.errors import ConfigError
 from navi_core.terminal import print_facts, print_json
-
-if TYPE_CHECKING:
-    from navi_core.config import TrainConfig
 
 _RATES = {
     "actor_steps_per_s": "actors [steps/s]",
@@ -64,18 +58,16 @@ def learner(
     _as_many_as(resolved.distributed.learners)
     # Ray reports a dead process on standard output, which belongs to the result.
     with log_on_stderr(), redirect_stdout(sys.stderr):
-        record = run_apex(
+        record = run_training(
             resolved,
             **flags.place("apex"),
-            init=None if flags.fresh else (flags.init or "none"),
+            init=None if flags.fresh else flags.init,
             register=register,
-            address=address,
-            processes=processes,
-            in_process=in_process,
+            apex={"address": address, "processes": processes, "in_process": in_process},
         )
     if os.environ.get("RANK", "0") != "0":
         return
-    show_training(record, as_json)
+    show_record(record, as_json, training_facts)
     if not as_json:
         facts = {
             label: f"{record['metrics'][name]:,.4g}" for name, label in _RATES.items() if name in record["metrics"]
@@ -102,71 +94,6 @@ def actor(
         print_json({"shard": shard, "ended": ended, "rollouts": shipped})
     else:
         print_facts("actor", {"shard": str(shard), "ended by": ended, "rollouts shipped": f"{shipped:,}"})
-
-
-# More than 60 lines: its arguments and the keys of its record.
-def run_apex(
-    config: TrainConfig,
-    *,
-    run_root: Path | None = None,
-    asset: str,
-    partition: str,
-    fresh: bool = False,
-    init: str | None = None,
-    register: bool = True,
-    address: str | None = None,
-    processes: int | None = None,
-    in_process: bool = False,
-) -> dict[str, Any]:
-    """Train one run by Ape-X, to a registered version.
-
-    Args:
-        config: Full configuration.
-        run_root: Folder of runs; by default `runs/` of the Navi home.
-        asset: What the run is for.
-        partition: Which one of it.
-        fresh: Move an earlier run of the same key aside and start anew.
-        init: Weights of a new run, as `navi_core.cli.training.versions.initial_weights` takes them.
-        register: Enter the result into the registry; what learned a task is not entered.
-        address: Of a running Ray; None starts one.
-        processes: Actors to start on Ray; None: as many as configured.
-        in_process: Without Ray.
-
-    Returns:
-        Plain data, as `navi_core.cli.training.train.run_training`.
-    """
-    from contextlib import ExitStack
-
-    from navi_core.learn import console_progress
-    from navi_core.learn.parallel import joined_workers
-    from navi_core.models import Registry
-    from navi_core.record import RunDirectory, navi_home
-    from navi_core.scale import check_apex
-    from navi_core.scale.launch import launch_apex
-
-    with ExitStack() as stack:
-        workers = stack.enter_context(joined_workers())
-        # What can be refused is refused before the run's folder is made.
-        check_apex(config, workers)
-        registry = Registry(navi_home() / "models")
-        initial = initial_weights(registry, init)
-        scenes = compiled_scenes(config, jobs=None if workers.size == 1 else 1) if config.task is None else []
-        run = progress = None
-        if workers.first:
-            root = run_root if run_root is not None else navi_home() / "runs"
-            run = stack.enter_context(
-                RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
-            )
-            progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
-        result = launch_apex(
-            config, run, scenes=scenes, workers=workers, initial=initial, progress=progress,
-            address=address, processes=processes, in_process=in_process,
-        )  # fmt: skip
-        version, latest = None, False
-        if workers.first and register and config.task is None:
-            version, latest = enter_version(registry, result, config.algorithm)
-        version, latest = workers.share((version, latest))
-    return training_record(config, result, [item.scene.name for item in scenes], version, latest)
 
 
 def _as_many_as(learners: int) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli.models import open_registry
 from navi_core.cli.training.flags import (
     Assign,
     ConfigFile,
@@ -17,8 +17,11 @@ from navi_core.cli.training.flags import (
     Register,
     RunRoot,
     partition_or_preset,
+    without_none,
 )
-from navi_core.terminal import print_facts, print_json, progress_bar
+from navi_core.cli.training.inputs import enter_version, initial_weights
+from navi_core.cli.training.train import log_on_stderr, resumed, show_record
+from navi_core.terminal import progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -56,17 +59,18 @@ def bc(
     Observation size and range are those of the data. The result is a checkpoint that `navi evaluate` flies and
     `navi train ppo --from` learns on from.
     """
-    from navi_core.cli.training.train import log_on_stderr
+    from navi_core.presets import resolve_config
 
     with log_on_stderr():
         data = _read(demos)
-        resolved = _resolve(
-            data,
-            preset=preset,
-            file=config,
-            assign=assign or (),
-            flags={"seed": seed, "epochs": epochs, "encoder": encoder_backend, "core": temporal_core},
-        )
+        bins = {"azimuth_bins": data.azimuth_bins, "elevation_bins": data.elevation_bins}
+        values = without_none({"seed": seed}) | {
+            "algorithm": "bc",
+            "bc": {"data": data.content_hash} | without_none({"epochs": epochs}),
+            "env": {**bins, "max_distance": data.max_distance},
+            "policy": bins | without_none({"encoder": encoder_backend, "core": temporal_core}),
+        }
+        resolved = resolve_config(preset=preset, file=config, flags=values, assignments=assign or ())
         record = run_cloning(
             resolved,
             data,
@@ -77,7 +81,7 @@ def bc(
             init=init,
             register=register,
         )
-    _show(record, as_json)
+    show_record(record, as_json, _facts)
 
 
 # More than 60 lines: its arguments and the keys of its record.
@@ -110,35 +114,21 @@ def run_cloning(
     Raises:
         NaviError: As `navi_core.learn.clone`, the run directory and the registry do.
     """
-    from navi_core.cli.training.versions import initial_weights, parent_versions
     from navi_core.learn import clone, console_progress
-    from navi_core.models import Registry, record_registry
     from navi_core.record import RunDirectory, navi_home
 
-    registry = Registry(navi_home() / "models")
+    registry = open_registry(None)
     root = run_root if run_root is not None else navi_home() / "runs"
     initial = initial_weights(registry, init)
     with RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh) as run:
         with console_progress(f"{asset}/{partition}") as progress:
             result = clone(config, run, data, progress=progress, initial=initial)
-        numbers: dict[str, float | None] = {
-            k: result.metrics[k] for k in ("nll", "best_validation_nll", "best_epoch") if k in result.metrics
-        }
-        version = None
-        if register:
-            version = registry.register(
-                result.checkpoint,
-                parents=parent_versions(registry, result.initial),
-                metrics={"steps": float(result.steps), **numbers},
-                notes=f"{result.run_id}, ended by {result.reason}",
-                tags=("bc",),
-            )
-            record_registry(registry)
+        version, latest = enter_version(registry, result, "bc") if register else (None, False)
     return {
         "run_id": result.run_id,
         "checkpoint": str(result.checkpoint),
         "version": version,
-        "latest": version is not None and registry.aliases().get("latest") == version,
+        "latest": latest,
         "initial": result.initial,
         "steps": result.steps,
         "epochs": result.updates,
@@ -162,46 +152,15 @@ def _read(folders: list[Path]) -> Dataset:
         return load_dataset(folders, lambda path: progress(str(path), next(done), total))
 
 
-def _resolve(
-    data: Dataset, *, preset: str | None, file: Path | None, assign: Sequence[str], flags: dict[str, Any]
-) -> TrainConfig:
-    from navi_core.presets import resolve_config
-
-    bins = {"azimuth_bins": data.azimuth_bins, "elevation_bins": data.elevation_bins}
-    values: dict[str, Any] = {
-        "algorithm": "bc",
-        "bc": {"data": data.content_hash},
-        "env": {**bins, "max_distance": data.max_distance},
-        "policy": dict(bins),
-    }
-    for name, section, key in (
-        ("seed", values, "seed"),
-        ("epochs", values["bc"], "epochs"),
-        ("encoder", values["policy"], "encoder"),
-        ("core", values["policy"], "core"),
-    ):
-        if flags[name] is not None:
-            section[key] = flags[name]
-    return resolve_config(preset=preset, file=file, flags=values, assignments=assign)
-
-
-def _show(record: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(record)
-        return
+def _facts(record: dict[str, Any]) -> dict[str, str]:
+    """Return how a cloning ended, for people."""
     metrics = record["metrics"]
-    resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
     best = f"{metrics['best_validation_nll']:.4f} (epoch {metrics['best_epoch']:.0f})" if metrics else "none yet"
-    version = f"{record['version']}{', now latest' if record['latest'] else ''}"
-    facts = {
-        "version": version if record["version"] else "none: it was not to be registered",
+    return {
         "demonstrations": f"{record['decisions']:,} decisions, {record['episodes']} episodes, "
         f"{record['scenes']} scenes",
-        "epochs": f"{record['epochs']}{resumed}",
+        "epochs": f"{record['epochs']}{resumed(record)}",
         "ended by": record["reason"],
         "NLL": f"{metrics['nll']:.4f}" if metrics else "none yet",
         "held-out NLL": best,
-        "training time": f"{60 * record['wall_time_hours']:.1f} min",
-        "checkpoint": record["checkpoint"],
     }
-    print_facts(record["run_id"], facts)

@@ -101,8 +101,8 @@ class TrainFlags:
         from navi_core.presets import merge, resolve_config
 
         given = {"seed": self.seed, "total_steps": self.steps, "actors": self.actors, "task": self.task}
-        network = _without_none({"encoder": self.encoder_backend, "core": self.temporal_core})
-        flags: dict[str, Any] = {"algorithm": algorithm} | _without_none(given)
+        network = without_none({"encoder": self.encoder_backend, "core": self.temporal_core})
+        flags: dict[str, Any] = {"algorithm": algorithm} | without_none(given)
         defaults: dict[str, Any] = {}
         if (flight := self.task) in _FLIGHTS:
             del flags["task"]
@@ -138,7 +138,8 @@ class TrainFlags:
         }
 
 
-def _without_none(given: dict[str, Any]) -> dict[str, Any]:
+def without_none(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries that have a value."""
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
+from navi_core.cli.models import open_registry
 from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_flags
-from navi_core.cli.training.scenes import training_scenes
-from navi_core.cli.training.versions import enter_version, fitting_latest, initial_weights, reward_of
-from navi_core.cli.training.watchable import AUTO, OFF, Publish, watchable
+from navi_core.cli.training.inputs import (
+    AUTO,
+    OFF,
+    Publish,
+    compiled_scenes,
+    enter_version,
+    fitting_latest,
+    initial_weights,
+    reward_of,
+    watchable,
+)
 from navi_core.errors import ConfigError
 from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
-    from navi_core.learn import TrainResult
-    from navi_core.scenes import Scene
+    from navi_core.scenes import CompiledScene
 
 
 _LEARNERS = {
@@ -91,7 +99,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
                 register=register,
             )
         if os.environ.get("RANK", "0") == "0":
-            show_training(record, as_json)
+            show_record(record, as_json, training_facts)
 
     command.__doc__ = f"""{title}, resuming where the same command stopped.
 
@@ -132,6 +140,7 @@ def run_training(
     init: str | None = None,
     publish: str = OFF,
     register: bool = True,
+    apex: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train one run from scenes, or a reference task, to a registered version.
 
@@ -145,6 +154,7 @@ def run_training(
             file; None or `none` for new weights.
         publish: Where a dashboard may watch: `auto`, `off`, or an endpoint.
         register: Enter the result into the registry.
+        apex: Train by Ape-X: `address`, `processes` and `in_process` of `navi_core.scale.launch.launch_apex`.
 
     Returns:
         Plain data: run_id, checkpoint, version, steps, updates, episodes, reward_ema, reason,
@@ -152,37 +162,37 @@ def run_training(
         process), metrics. What learned a reference task cannot fly: it is not registered, and its version is None.
 
     Raises:
-        NaviError: As `navi_core.learn.train`, the scene corpus, the run directory and the registry do.
+        NaviError: As `navi_core.learn.train`, `launch_apex`, the scene corpus, the run directory and the registry do.
     """
     import logging
-    from contextlib import ExitStack
+    import resource
 
+    from navi_core.config import config_hash
     from navi_core.learn import console_progress, train
     from navi_core.learn.parallel import joined_workers
-    from navi_core.models import Registry
     from navi_core.record import RunDirectory, navi_home
+    from navi_core.scale import check_apex
+    from navi_core.scale.launch import launch_apex
     from navi_core.tasks import reference_task
     from navi_core.world import Field
 
     log = logging.getLogger("navi.train")
-    registry = Registry(navi_home() / "models")
-    root = run_root if run_root is not None else navi_home() / "runs"
+    registry = open_registry(None)
     with ExitStack() as stack:
         workers = stack.enter_context(joined_workers())
         # What can be refused is refused before the run's folder is made. Of several processes the first one's choice
         # counts: another version may become latest before they have all looked.
+        if apex is not None:
+            check_apex(config, workers)
         initial = initial_weights(registry, workers.share(init))
-        scenes: list[Scene] = []
+        scenes: list[CompiledScene] = []
         if config.task is None:
             # Several trainers on one machine share its cores already.
-            scenes = training_scenes(config, jobs=None if workers.size == 1 else 1)
-            log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
-        else:
-            first, rows = workers.rows(config.actors)
-            options: dict[str, Any] = dict(config.task_options)
-            env = reference_task(config.task, rows, config.seed, first_row=first, **options)
+            scenes = compiled_scenes(config, jobs=None if workers.size == 1 else 1)
+            log.info("%d scenes: %s", len(scenes), ", ".join(item.scene.name for item in scenes))
         run = progress = watch = None
         if workers.first:
+            root = run_root if run_root is not None else navi_home() / "runs"
             run = stack.enter_context(
                 RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
             )
@@ -191,26 +201,22 @@ def run_training(
             watch, progress = stack.enter_context(
                 watchable(run.run_id, config.algorithm, publish, progress, captured=captured)
             )
-        world: dict[str, Any] = (
-            {"field": Field(scenes, device="cpu", threads=config.threads)} if config.task is None else {"env": env}
-        )
-        result = train(config, run, progress=progress, initial=initial, workers=workers, watch=watch, **world)
+        learner: dict[str, Any] = {"progress": progress, "initial": initial, "workers": workers}
+        if apex is not None:
+            result = launch_apex(config, run, scenes=scenes, **learner, **apex)
+        elif config.task is None:
+            field = Field([item.scene for item in scenes], device="cpu", threads=config.threads)
+            result = train(config, run, field=field, watch=watch, **learner)
+        else:
+            first, rows = workers.rows(config.actors)
+            options: dict[str, Any] = dict(config.task_options)
+            env = reference_task(config.task, rows, config.seed, first_row=first, **options)
+            result = train(config, run, env=env, watch=watch, **learner)
         version, latest = None, False
         # A run without an update has the weights that it began with.
         if workers.first and register and config.task is None and result.steps > 0:
             version, latest = enter_version(registry, result, config.algorithm)
         version, latest = workers.share((version, latest))
-    return training_record(config, result, [scene.name for scene in scenes], version, latest)
-
-
-def training_record(
-    config: TrainConfig, result: TrainResult, scenes: list[str], version: str | None, latest: bool
-) -> dict[str, Any]:
-    """Return how a run ended, as plain data; what each entry is stands at `run_training`."""
-    import resource
-
-    from navi_core.config import config_hash
-
     return {
         "run_id": result.run_id,
         "checkpoint": str(result.checkpoint),
@@ -225,7 +231,7 @@ def training_record(
         "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "reason": result.reason,
         "resumed_from": result.resumed_from,
-        "scenes": scenes,
+        "scenes": [item.scene.name for item in scenes],
         "task": config.task,
         "config_hash": config_hash(config),
         "metrics": result.metrics,
@@ -249,23 +255,29 @@ def log_on_stderr() -> Iterator[None]:
         log.setLevel(level)
 
 
-def show_training(record: dict[str, Any], as_json: bool) -> None:
+def show_record(record: dict[str, Any], as_json: bool, facts: Callable[[dict[str, Any]], dict[str, str]]) -> None:
     """Print how a run ended, as facts for people or as one JSON object."""
     if as_json:
         print_json(record)
         return
-    resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
     version = f"{record['version']}{', now latest' if record['latest'] else ''}"
-    none = "none: it learned a task and cannot fly" if record["task"] else "none: it was not to be registered"
+    none = "none: it learned a task and cannot fly" if record.get("task") else "none: it was not to be registered"
     none = none if record["steps"] else "none: it ended before its first update"
-    facts = {
-        "version": version if record["version"] else none,
-        "steps": f"{record['steps']:,}{resumed}",
+    common = {"training time": f"{60 * record['wall_time_hours']:.1f} min", "checkpoint": record["checkpoint"]}
+    print_facts(record["run_id"], {"version": version if record["version"] else none, **facts(record), **common})
+
+
+def resumed(record: dict[str, Any]) -> str:
+    """Return the step that a run went on from, in brackets; empty for a new one."""
+    return f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
+
+
+def training_facts(record: dict[str, Any]) -> dict[str, str]:
+    """Return how a training ended, for people."""
+    return {
+        "steps": f"{record['steps']:,}{resumed(record)}",
         "ended by": record["reason"],
         "reward_ema": "none yet" if record["reward_ema"] is None else f"{record['reward_ema']:+.4f}",
         "episodes": f"{record['episodes']:,}",
         "world": record["task"] or f"{len(record['scenes'])} scenes",
-        "training time": f"{60 * record['wall_time_hours']:.1f} min",
-        "checkpoint": record["checkpoint"],
     }
-    print_facts(record["run_id"], facts)

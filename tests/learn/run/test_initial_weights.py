@@ -57,7 +57,7 @@ def test_initial_weights_of_another_width_are_refused_in_one_line(straight, tmp_
 
 def test_a_run_stopped_before_its_first_update_has_no_reward_and_beats_nobody(straight, tmp_path):
     """Zero would exceed every trained version whose smoothed reward is negative, and take the alias latest."""
-    from navi_core.cli.training.versions import enter_version
+    from navi_core.cli.training.inputs import enter_version
 
     registry = Registry(tmp_path / "models")
     trained = load_checkpoint(straight[0].checkpoint)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.cli.training.flags import TrainFlags
-from navi_core.cli.training.versions import fitting_latest
+from navi_core.cli.training.inputs import fitting_latest
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
 from navi_core.learn.run.signals import StopFlag
@@ -196,7 +196,7 @@ def test_a_pipeline_run_begins_with_new_weights(home):
 
 
 def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(home, monkeypatch):
-    from navi_core.cli.training.scenes import training_scenes
+    from navi_core.cli.training.inputs import compiled_scenes
     from navi_core.config import TrainConfig
     from navi_core.scenes.corpus import corpus
 
@@ -204,9 +204,9 @@ def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(ho
     monkeypatch.setattr(corpus, "default_jobs", lambda estimates: asked.append(len(estimates)) or 1)
     families = {"rooms": [0, 1]}
     config = TrainConfig.model_validate(SETTINGS | {"corpus": {"families": families}})
-    first = training_scenes(config)
+    first = compiled_scenes(config)
     files = {file.name: file.stat().st_mtime_ns for file in (home / "scenes").glob("*.gmdag")}
-    assert [scene.name for scene in first] == [scene.name for scene in training_scenes(config)]
+    assert [item.scene.name for item in first] == [item.scene.name for item in compiled_scenes(config)]
     assert files == {file.name: file.stat().st_mtime_ns for file in (home / "scenes").glob("*.gmdag")}
     assert asked == [2, 2] and len(files) == 2 and (home / "scenes" / "manifest.json").is_file()
 
