@@ -77,16 +77,14 @@ class DemoFeed:
         self._places = np.empty((len(data), 0), np.float32) if places is None else places
         self.data, self.seed, self.lanes, self.bptt = data, seed, lanes, bptt
         scenes = sorted({episode.scene for episode in data.episodes})
-        if len(scenes) >= _FEW_SCENES:
-            order = [scenes[n] for n in shuffled(seed, len(scenes), -1).tolist()]
-            order.sort(key=lambda scene: scene in learned)
-            held = set(order[: max(1, round(validation * len(scenes)))])
-            aside = [episode.scene in held for episode in data.episodes]
-        else:
-            count = len(data.episodes)
-            order = shuffled(seed, count, -1).tolist()
-            chosen = set(order[: max(1, round(validation * count))])
-            aside = [n in chosen for n in range(count)]
+        # What is held out as a whole: a scene, or an episode where there are few scenes.
+        whole = len(scenes) >= _FEW_SCENES
+        groups: list[str | int] = [episode.scene if whole else n for n, episode in enumerate(data.episodes)]
+        names = [*scenes] if whole else groups
+        order = [names[n] for n in shuffled(seed, len(names), -1).tolist()]
+        order.sort(key=lambda name: name in learned)
+        held = set(order[: max(1, round(validation * len(names)))])
+        aside = [group in held for group in groups]
         self.training = [e for e, out in zip(data.episodes, aside, strict=True) if not out]
         self.held_out = [e for e, out in zip(data.episodes, aside, strict=True) if out]
         if not self.training:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from navi_core.errors import ConfigError, RunError
@@ -87,7 +88,6 @@ class Workers:
         """Return (…, size·n) of all processes from (…, n) of each, in the order of their rows."""
         if self.size == 1:
             return local
-        import torch.distributed as dist
 
         parts = [torch.empty_like(local) for _ in range(self.size)]
         with _all_there():
@@ -98,7 +98,6 @@ class Workers:
         """Return the plain data of every process in the first, an empty list in the others."""
         if self.size == 1:
             return [value]
-        import torch.distributed as dist
 
         found: list[V] | None = [value] * self.size if self.first else None
         with _all_there():
@@ -109,7 +108,6 @@ class Workers:
         """Return the first process's plain data in every process."""
         if self.size == 1:
             return value
-        import torch.distributed as dist
 
         box = [value]
         with _all_there():
@@ -119,7 +117,6 @@ class Workers:
     def _reduce(self, tensors: Sequence[Tensor], operation: str) -> None:
         if self.size == 1:
             return
-        import torch.distributed as dist
 
         for dtype in dict.fromkeys(x.dtype for x in tensors):
             group = [x for x in tensors if x.dtype == dtype]
@@ -160,8 +157,6 @@ def joined_workers() -> Iterator[Workers]:
     if size == "1":
         yield ALONE
         return
-    import torch.distributed as dist
-
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing or not size.isdigit():
         raise ConfigError(

@@ -19,7 +19,7 @@ from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.demonstrations import DemoFeed, SequenceBatch
 from navi_core.learn.estimators.normalisation import CriticUnits
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.execution import evaluation
+from navi_core.learn.rollout.execution import carried_out
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.navigation_policy import AUX_INPUTS
 from navi_core.record import StageTimer
@@ -75,7 +75,7 @@ class CloningLearner:
                 "policy.distribution discrete cannot be cloned: demonstrations answer with any action, not with motion "
                 "primitives; use gaussian or beta"
             )
-        self._score = evaluation(policy, config, device)
+        self._score = carried_out(policy.evaluate, config, device)
         self.units = CriticUnits()
         kept = ("heads.log_std", "heads.critic.", "critic_trunk.")
         self.parameters = [p for name, p in policy.named_parameters() if not name.startswith(kept)]

@@ -100,7 +100,7 @@ class CompiledPPOLearner(PPOLearner):
                 batch.ratios.index_copy_(0, batch.positions, ratios)
             actor, critic, entropy, divergence, clipped = (statistics / len(ratios)).tolist()
             total = actor + ppo.value_coefficient * critic - now["entropy_coefficient"] * entropy
-            means = torch.tensor((actor, critic, entropy, total, float(curiosity), divergence, clipped))
+            means = torch.tensor((actor, critic, entropy, total, divergence, clipped, float(curiosity)))
             self.steps.accumulate(means * batch.share, torch.from_numpy(peaks).float())
 
 

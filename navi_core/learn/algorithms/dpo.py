@@ -25,7 +25,7 @@ from navi_core.learn.algorithms.rollout_learner import MicroBatch, ReferenceLear
 from navi_core.learn.demonstrations import require_alike
 from navi_core.learn.estimators.noise import shuffled
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.segments import find_segments, on_sequences, segment_returns
+from navi_core.learn.rollout.segments import Segments, find_segments, on_sequences, segment_returns
 from navi_core.learn.rollout.storage import Minibatch, Rollout
 from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
@@ -92,7 +92,8 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
 
     section = "dpo"
     schedules = ("learning_rate", "max_grad_norm", "beta")
-    means = ("dpo_loss", "preference_accuracy", "preference_margin", "entropy", "rnd_loss")
+    means = ("dpo_loss", "preference_accuracy", "preference_margin", "entropy")
+    clock = "updates"
 
     def __init__(
         self,
@@ -103,7 +104,6 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         workers: Workers = ALONE,
     ) -> None:
         super().__init__(policy, shaper, config, device, workers)
-        self.updates = 0
         self.pairs: Pairs | None = None
         self._start: Tensor | None = None
         if config.dpo.pairs is not None:
@@ -133,11 +133,13 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             if self._start is None:
                 self._start = self._margins(self._held_out)
             with timer("advantages"):
-                return _Update(*self._choose(rollout, index), None)
+                order = shuffled(self.config.seed, len(self._training), index, 1 << 20).numpy()
+                chosen = self._training[order[: self.config.dpo.pair_buffer]]
+            return _Update(chosen, {"pairs": float(len(chosen))}, None)
         with timer("advantages"):
-            chosen, counts = self._choose(rollout, index)
+            pairs, counts = self._choose(rollout, index)
         with timer("reference"):
-            return _Update(chosen, counts, reference.log_probs(rollout))
+            return _Update(pairs, counts, reference.log_probs(rollout))
 
     def epochs(self, data: _Update) -> int:
         """Return the configured number of epochs; 0 without pairs."""
@@ -145,10 +147,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
 
     def finish(self, data: _Update, _now: dict[str, float]) -> dict[str, float]:
         """Synchronise the reference where it is due, and return the metrics of the pairs."""
-        every = self.config.dpo.ref_sync_every_updates
-        self.updates += 1
-        if every and self.updates % every == 0:
-            self.reference_policy().sync(self.policy)
+        self.count(1)
         if self._start is None:
             return data.counts
         moved = self._margins(self._held_out) - self._start
@@ -156,11 +155,8 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return data.counts | {"held_out_accuracy": accuracy, "held_out_margin": float(moved.mean())}
 
     def _choose(self, rollout: Rollout, index: int) -> tuple[np.ndarray, dict[str, float]]:
-        """Return the pairs of an update: (P,) numbers in the file, or (P, 2, 3) row, start and length of segments."""
+        """Return pairs of a rollout, (P, 2, 3) row, start and length of segments, and the metrics of the choice."""
         dpo = self.config.dpo
-        if self.pairs is not None:
-            order = shuffled(self.config.seed, len(self._training), index, 1 << 20).numpy()
-            return self._training[order[: dpo.pair_buffer]], {"pairs": float(min(dpo.pair_buffer, len(order)))}
         found = find_segments(rollout.terminated, rollout.truncated, dpo.segment_steps, dpo.min_steps)
         returns = segment_returns(rollout.rewards, found).numpy()
         count = len(found) // 2
@@ -181,11 +177,9 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return places, counts
 
     def _rollout_batch(self, rollout: Rollout, places: np.ndarray, reference: Tensor | None) -> _MicroBatch:
-        row, start, length = places.reshape(-1, 3).T
-        number = np.repeat(np.arange(len(row)), length)
-        first = np.cumsum(length) - length
-        step = np.arange(len(number)) - first[number] + start[number]
-        sequences, marks = on_sequences(rollout, step, row[number], number + 1.0)
+        rows, start, length = places.reshape(-1, 3).T
+        step, row, number = Segments(rows, start, length, {}).decisions()
+        sequences, marks = on_sequences(rollout, step, row, number + 1.0)
         index = torch.from_numpy(sequences).to(self.device)
         log_probs = None if reference is None else rollout.in_sequences(reference)[index]
         numbers = torch.from_numpy(marks.astype(np.int64) - 1).to(self.device)
@@ -232,26 +226,17 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
                     batch = replace(batch, reference=out.log_prob)
             yield [batch]
 
-    def loss(self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the mean `dpo_loss`, and Δ of each pair's segments (P, 2)."""
+    def loss(
+        self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Return the mean `dpo_loss`; means are loss, accuracy, margin and entropy."""
         assert batch.reference is not None
         moved = self._sums(out.log_prob - batch.reference, batch)
         loss = dpo_loss(moved[:, 0], moved[:, 1], now["beta"]).mean()
-        return loss, (loss, moved)
-
-    def statistics(
-        self,
-        _batch: _MicroBatch,
-        out: EvaluateOutput,
-        terms: tuple[Tensor, ...],
-        curiosity: Tensor,
-        now: dict[str, float],
-    ) -> tuple[Tensor, Tensor]:
-        """Return loss, accuracy, margin, entropy and the loss of curiosity."""
-        loss, moved = terms
-        margin = now["beta"] * (moved[:, 0] - moved[:, 1])
-        parts = (loss, (margin > 0).float().mean(), margin.mean(), out.entropy.mean(), curiosity)
-        return torch.stack([x.detach() for x in parts]), torch.zeros(0, device=self.device)
+        with torch.no_grad():
+            margin = now["beta"] * (moved[:, 0] - moved[:, 1])
+            means = [loss, (margin > 0).float().mean(), margin.mean(), out.entropy.mean()]
+        return loss, means, torch.zeros(0, device=self.device)
 
     @torch.no_grad()
     def _margins(self, chosen: np.ndarray) -> Tensor:
@@ -266,12 +251,12 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return state besides the weights and the optimiser's: reference, where the run began, the critic's units."""
-        return {"updates": self.updates, "start": self._start} | super().state_dict()
+        return {"start": self._start} | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
         super().load_state_dict(state)
-        self.updates, self._start = int(state["updates"]), state["start"]
+        self._start = state["start"]
 
 
 def _require_fit(config: TrainConfig, pairs: Pairs) -> None:

@@ -11,7 +11,7 @@ with the clipped ratio in place of log π where `clip` is set. The value head ta
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -125,13 +125,11 @@ class _Update:
 
     Attributes:
         groups: All groups.
-        dropped: Segments that were dropped, by reason.
         learned: Numbers of the groups with spread.
         reference: (T, B) log π_ref; None without a reference.
     """
 
     groups: Groups
-    dropped: dict[str, int]
     learned: np.ndarray
     reference: Tensor | None
 
@@ -172,8 +170,9 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
 
     section = "grpo"
     schedules = ("learning_rate", "ent_coef", "max_grad_norm", "ref_kl_coef", "gamma")
-    means = ("policy_loss", "entropy", "reference_kl", "total_loss", "rnd_loss", "approx_kl", "clip_fraction")
+    means = ("policy_loss", "entropy", "reference_kl", "total_loss", "approx_kl", "clip_fraction")
     peaks = ("parity_ratio",)
+    clock = "group_updates"
 
     def __init__(
         self,
@@ -197,16 +196,14 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
                 "would no longer choose as often; set grpo.clip=0.2 or grpo.update_epochs=1",
                 grpo.update_epochs,
             )
-        self.group_updates = 0
-        """Groups that made, or had a part in, a gradient step."""
 
     def prepare(self, rollout: Rollout, _index: int, now: dict[str, float], timer: StageTimer) -> _Update:
         """Form groups, and evaluate the reference."""
         with timer("advantages"):
-            groups, dropped = self._groups(rollout, now["gamma"])
+            groups = self._groups(rollout, now["gamma"])
         with timer("reference"):
             reference = self._reference_log_probs(rollout, now["ref_kl_coef"])
-        return _Update(groups, dropped, np.flatnonzero(~groups.silent), reference)
+        return _Update(groups, np.flatnonzero(~groups.silent), reference)
 
     def epochs(self, data: _Update) -> int:
         """Return the configured number of epochs; 0 where no group has spread."""
@@ -215,10 +212,13 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     def finish(self, data: _Update, _now: dict[str, float]) -> dict[str, float]:
         """Synchronise the reference where it is due, and return the metrics of the groups."""
         groups = data.groups
-        self._sync_reference(len(data.learned))
-        metrics = {"groups": float(len(data.learned)), "zero_variance_groups": float(groups.silent.sum())}
-        metrics |= {"surplus_segments": float(groups.surplus)}
-        metrics |= {f"dropped_{reason}": float(count) for reason, count in data.dropped.items()}
+        self.count(len(data.learned))
+        metrics = {
+            "groups": float(len(data.learned)),
+            "zero_variance_groups": float(groups.silent.sum()),
+            "surplus_segments": float(groups.surplus),
+        }
+        metrics |= {f"dropped_{reason}": float(count) for reason, count in groups.segments.dropped.items()}
         if len(groups.returns):
             metrics |= {
                 "segment_return": float(groups.returns.mean()),
@@ -227,13 +227,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             }
         return metrics
 
-    def _sync_reference(self, groups: int) -> None:
-        every = self.config.grpo.ref_sync_every_updates
-        before, self.group_updates = self.group_updates, self.group_updates + groups
-        if self.reference is not None and before // every != self.group_updates // every:
-            self.reference.sync(self.policy)
-
-    def _groups(self, rollout: Rollout, gamma: float) -> tuple[Groups, dict[str, int]]:
+    def _groups(self, rollout: Rollout, gamma: float) -> Groups:
         grpo = self.config.grpo
         found = find_segments(rollout.terminated, rollout.truncated, grpo.segment_steps, grpo.min_steps)
         returns = segment_returns(rollout.rewards, found, gamma)
@@ -248,7 +242,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
                 grpo.group_size,
                 ", ".join(f"{count} {reason}" for reason, count in found.dropped.items()),
             )
-        return groups, found.dropped
+        return groups
 
     def _reference_log_probs(self, rollout: Rollout, coefficient: float) -> Tensor | None:
         """Return (T, B) log π_ref; None, and no forward pass, while the coefficient is 0."""
@@ -293,8 +287,10 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             share = (part.stop - part.start) / len(sequences)
             yield _MicroBatch(batch, share, advantages[part], mask[part], len(segments), len(step), reference)
 
-    def loss(self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return `grpo_loss` and its terms."""
+    def loss(
+        self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Return `grpo_loss`, the shares of `means`, and the largest ratio error."""
         total, policy, entropy, divergence = grpo_loss(
             out.log_prob,
             batch.sequences.log_probs,
@@ -309,29 +305,10 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             reference_log_prob=batch.reference,
             kl_estimator=self.config.grpo.kl_estimator,
         )
-        return total, (policy, entropy, divergence, total)
-
-    def statistics(
-        self,
-        batch: _MicroBatch,
-        out: EvaluateOutput,
-        terms: tuple[Tensor, ...],
-        curiosity: Tensor,
-        _now: dict[str, float],
-    ) -> tuple[Tensor, Tensor]:
-        """Return the shares of `means`, and the largest ratio error."""
-        log_ratio = (out.log_prob - batch.sequences.log_probs)[batch.mask]
-        off = (log_ratio.exp() - 1.0).abs()
-        clipped = (off > (self.config.grpo.clip or 1.0)).float().mean()
-        further = torch.stack((approximate_kl(log_ratio), clipped)) * (log_ratio.numel() / batch.decisions)
-        means = torch.stack((*terms, curiosity * batch.share)).detach()
-        return torch.cat((means, further)), off.max()[None]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return state besides the weights and the optimiser's: the reference, its clock, the critic's units."""
-        return {"group_updates": self.group_updates} | super().state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
-        super().load_state_dict(state)
-        self.group_updates = int(state["group_updates"])
+        with torch.no_grad():
+            log_ratio = (out.log_prob - batch.sequences.log_probs)[batch.mask]
+            off = (log_ratio.exp() - 1.0).abs()
+            clipped = (off > (self.config.grpo.clip or 1.0)).float().mean()
+            here = log_ratio.numel() / batch.decisions
+            further = [approximate_kl(log_ratio) * here, clipped * here]
+        return total, [policy, entropy, divergence, total, *further], off.max()[None]

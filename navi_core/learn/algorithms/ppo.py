@@ -45,7 +45,7 @@ class PPOMicroBatch(MicroBatch):
 
     Attributes:
         positions: (S, L) where their decisions lie in `ratios`; None without.
-        ratios: (T·B,) of the update, written by `statistics`.
+        ratios: (T·B,) of the update, written by `loss`.
     """
 
     positions: Tensor | None
@@ -69,7 +69,7 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
 
     section = "ppo"
     schedules = ("learning_rate", "clip", "entropy_coefficient")
-    means = ("policy_loss", "value_loss", "entropy", "total_loss", "rnd_loss", "approx_kl", "clip_fraction")
+    means = ("policy_loss", "value_loss", "entropy", "total_loss", "approx_kl", "clip_fraction")
     peaks = ("parity_ratio", "parity_value")
 
     def __init__(
@@ -200,32 +200,25 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
 
     def loss(
         self, batch: PPOMicroBatch, out: EvaluateOutput, now: dict[str, float]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the clipped surrogate loss, the value loss and the entropy bonus, weighed."""
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Return the clipped surrogate loss, the value loss and the entropy bonus, weighed.
+
+        Peaks are the largest differences from the acting policy.
+        """
         ppo, s = self.config.ppo, batch.sequences
         log_ratio = out.log_prob - s.log_probs
         actor = policy_loss(log_ratio, s.advantages, now["clip"])
         critic = value_loss(out.value, s.returns, s.values, ppo.value_clip)
         entropy = out.entropy.mean()
         total = actor + ppo.value_coefficient * critic - now["entropy_coefficient"] * entropy
-        return total * batch.share, (actor, critic, entropy, total, log_ratio)
-
-    def statistics(
-        self,
-        batch: PPOMicroBatch,
-        out: EvaluateOutput,
-        terms: tuple[Tensor, ...],
-        curiosity: Tensor,
-        now: dict[str, float],
-    ) -> tuple[Tensor, Tensor]:
-        """Return the shares of `means`, and the largest differences from the acting policy."""
-        *losses, log_ratio = terms
-        off = (log_ratio.exp() - 1.0).abs()
-        if batch.ratios is not None and batch.positions is not None:
-            batch.ratios.index_copy_(0, batch.positions, log_ratio.exp().flatten())
-        clipped = (off > now["clip"]).float().mean()
-        means = torch.stack((*losses, curiosity, approximate_kl(log_ratio), clipped)) * batch.share
-        return means, torch.stack((off.max(), (out.value.detach() - batch.sequences.values).abs().max()))
+        with torch.no_grad():
+            off = (log_ratio.exp() - 1.0).abs()
+            if batch.ratios is not None and batch.positions is not None:
+                batch.ratios.index_copy_(0, batch.positions, log_ratio.exp().flatten())
+            clipped = (off > now["clip"]).float().mean()
+            means = [actor, critic, entropy, total, approximate_kl(log_ratio), clipped]
+            peaks = torch.stack((off.max(), (out.value - s.values).abs().max()))
+        return total * batch.share, [x * batch.share for x in means], peaks
 
     def state_dict(self) -> dict[str, Any]:
         """Return state besides the policy's weights and the optimiser's: the scales of returns and rewards."""

@@ -18,7 +18,7 @@ from navi_core.learn.algorithms.gradient_steps import GradientSteps, UpdateStats
 from navi_core.learn.estimators.noise import scheduled
 from navi_core.learn.estimators.normalisation import CriticUnits
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.execution import evaluation, stage_timer, timed_parts
+from navi_core.learn.rollout.execution import carried_out, stage_timer, timed_parts
 from navi_core.learn.rollout.storage import Minibatch, Rollout
 from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer
@@ -82,7 +82,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
     schedules: tuple[str, ...]
     """Scheduled settings that are reported as metrics."""
     means: Sequence[str]
-    """Statistics that are averaged over the minibatches."""
+    """Statistics that are averaged over the minibatches, besides the loss of curiosity."""
     peaks: Sequence[str] = ()
     """Statistics of the first minibatch whose maximum counts."""
 
@@ -98,10 +98,10 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         settings = self.settings(0)
         graph = config.execution == "graph"
         self.steps = GradientSteps(
-            policy, shaper, settings["learning_rate"], device, self.means, self.peaks, self.section, workers,
-            replayed=graph,
+            policy, shaper, settings["learning_rate"], device, (*self.means, "rnd_loss"), self.peaks, self.section,
+            workers, replayed=graph,
         )  # fmt: skip
-        self._evaluate = evaluation(policy, config, device)
+        self._evaluate = carried_out(policy.evaluate, config, device)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -160,14 +160,13 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         with timer("policy_evaluation"):
             out = self._evaluate(s.obs, s.aux, s.state, s.reset, s.actions)
         with timer("loss"):
-            loss, terms = self.loss(batch, out, now)
+            loss, means, peaks = self.loss(batch, out, now)
         with timer("backward"):
             loss.backward()
         with timer("rnd_step"):
-            curiosity = self.shaper.learn(out.embedding.detach(), batch.share)
-        with timer("statistics"), torch.no_grad():
-            terms = tuple(term.detach() for term in terms)
-            self.steps.accumulate(*self.statistics(batch, out, terms, curiosity, now))
+            curiosity = self.shaper.learn(out.embedding.detach(), batch.share) * batch.share
+        with timer("statistics"):
+            self.steps.accumulate(torch.cat((torch.stack(means).detach(), curiosity[None])), peaks)
 
     @abstractmethod
     def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> Data:
@@ -191,20 +190,14 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         """Yield the micro-batches of every minibatch of an epoch; each minibatch is a gradient step."""
 
     @abstractmethod
-    def loss(self, batch: Micro, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return a micro-batch's share of the loss, a scalar, and the terms that `statistics` takes.
+    def loss(self, batch: Micro, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Return a micro-batch's share of the loss and of each of `means`, scalars, and its `peaks` (P,).
 
         Args:
             batch: The sequences.
             out: Of the policy's `evaluate`.
             now: Scheduled settings.
         """
-
-    @abstractmethod
-    def statistics(
-        self, batch: Micro, out: EvaluateOutput, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
-    ) -> tuple[Tensor, Tensor]:
-        """Return a micro-batch's share of `means` (M,) and its `peaks` (P,)."""
 
     def stops_early(self, _first: int) -> bool:
         """Return whether the update ends after an epoch, whose first row of statistics is number `_first`."""
@@ -279,6 +272,9 @@ class ReferenceLearner(RolloutLearner[Data, Micro]):
         ConfigError: There are several processes, or a schedule ends at `total_steps`, which is not set.
     """
 
+    clock: str
+    """Name of the count of updates in checkpoints."""
+
     def __init__(
         self,
         policy: NavigationPolicy,
@@ -293,6 +289,8 @@ class ReferenceLearner(RolloutLearner[Data, Micro]):
         self.reference: ReferencePolicy | None = None
         """Made at the first update: only then the policy has the weights that the run begins with."""
         self.units = CriticUnits()
+        self.updates = 0
+        """Updates, or groups, that were learned from."""
         # Not refused: a PPO run may go on from these weights, and a network without these settings has other weights.
         idle = [f"policy.{name}" for name in _CRITIC_SETTINGS if getattr(config.policy, name)]
         if idle:
@@ -309,15 +307,22 @@ class ReferenceLearner(RolloutLearner[Data, Micro]):
             self.reference = ReferencePolicy(self.policy)
         return self.reference
 
+    def count(self, updates: int) -> None:
+        """Count updates, and synchronise the reference at its interval."""
+        every = self.config.rule.ref_sync_every_updates
+        before, self.updates = self.updates, self.updates + updates
+        if every and self.reference is not None and before // every != self.updates // every:
+            self.reference.sync(self.policy)
+
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the weights and the optimiser's: the reference and the critic's units."""
+        """Return state besides the weights and the optimiser's: the reference, its clock, and the critic's units."""
         reference = None if self.reference is None else self.reference.state_dict()
-        return {"reference": reference} | self.units.state_dict()
+        return {self.clock: self.updates, "reference": reference} | self.units.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
         self.units.load_state_dict(state)
-        self.reference = None
+        self.updates, self.reference = int(state[self.clock]), None
         if state["reference"] is not None:
             self.reference_policy().load_state_dict(state["reference"])
 

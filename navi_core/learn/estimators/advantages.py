@@ -8,10 +8,10 @@ With importance ratios the estimate is V-trace's (Espeholt et al. 2018): ρ weig
 difference, c cuts the trace behind a decision that the present policy would hardly make.
 """
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any, Literal
 
+import numba
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ def gae(
         return gae_tensors(rewards, values, terminated, truncated, bootstrap_values, gamma=gamma, lam=lam, rho=rho, c=c)
     shape = rewards.shape
     one = values.new_ones(()).expand(shape)
-    flat = [
+    flat: list[Any] = [
         x.detach().reshape(shape[0], -1).contiguous().numpy()
         for x in (rewards, values, terminated.bool(), truncated.bool(), bootstrap_values)
     ]
@@ -68,7 +68,7 @@ def gae(
         (x if x is not None else one[:1]).detach().reshape(-1, flat[0].shape[1]).contiguous().numpy() for x in (rho, c)
     ]
     advantages = torch.empty((shape[0], flat[0].shape[1]), dtype=values.dtype)
-    _kernel()(*flat, gamma, lam, advantages.numpy())
+    _gae_rows(*[*flat, gamma, lam, advantages.numpy()])
     advantages = advantages.reshape(shape)
     return advantages, advantages + values.detach()
 
@@ -172,31 +172,22 @@ def gae_tensors(
     return advantages, advantages + values
 
 
-@cache
-def _kernel() -> Callable[..., None]:
-    # Imported late: numba costs half a second and only CPU training needs it here.
-    import numba
-    import numpy as np
-
-    @numba.njit(cache=True, nogil=True)
-    def run(
-        rewards: Array, values: Array, terminated: Array, truncated: Array, boot: Array, rho: Array, c: Array,
-        gamma: float, lam: float, advantages: Array,
-    ) -> None:  # fmt: skip
-        steps, rows = rewards.shape
-        by_step, trace_by_step = len(rho) == steps, len(c) == steps
-        # Row by row the reads would stride through memory; the traces of all rows fit the nearest cache.
-        trace = np.zeros(rows)
-        for t in range(steps - 1, -1, -1):
-            i, j = t if by_step else 0, t if trace_by_step else 0
-            last = t == steps - 1
-            for b in range(rows):
-                over, cut = terminated[t, b], truncated[t, b] or last
-                following = boot[t, b] if cut else values[t + 1, b]
-                difference = rewards[t, b] + gamma * (0.0 if over else following) - values[t, b]
-                later = 0.0 if over or cut else trace[b]
-                trace[b] = rho[i, b] * difference + gamma * lam * c[j, b] * later
-                advantages[t, b] = trace[b]
-
-    kernel: Callable[..., None] = run
-    return kernel
+@numba.njit(cache=True, nogil=True)
+def _gae_rows(
+    rewards: Array, values: Array, terminated: Array, truncated: Array, boot: Array, rho: Array, c: Array,
+    gamma: float, lam: float, advantages: Array,
+) -> None:  # fmt: skip
+    steps, rows = rewards.shape
+    by_step, trace_by_step = len(rho) == steps, len(c) == steps
+    # Row by row the reads would stride through memory; the traces of all rows fit the nearest cache.
+    trace = np.zeros(rows)
+    for t in range(steps - 1, -1, -1):
+        i, j = t if by_step else 0, t if trace_by_step else 0
+        last = t == steps - 1
+        for b in range(rows):
+            over, cut = terminated[t, b], truncated[t, b] or last
+            following = boot[t, b] if cut else values[t + 1, b]
+            difference = rewards[t, b] + gamma * (0.0 if over else following) - values[t, b]
+            later = 0.0 if over or cut else trace[b]
+            trace[b] = rho[i, b] * difference + gamma * lam * c[j, b] * later
+            advantages[t, b] = trace[b]

@@ -34,15 +34,11 @@ class AuxiliaryInputs:
         self.rows = env.num_envs
         self.memory = OccupancyMemory.of_env(config.env, self.rows) if config.policy.place_memory else None
         """Occupancy maps of the rows' flights, for a policy with an occupancy memory."""
-        parts = [torch.zeros((self.rows, AUX_INPUTS), device=device)]
-        if self.memory is not None:
-            parts.append(self._begin_maps(obs, torch.arange(self.rows)))
-        parts += self._goals()
-        self._public = sum(part.shape[1] for part in parts)
-        self._privileged = privileged
-        if privileged:
-            parts.append(env.progress().to(device))
-        self.current = torch.cat(parts, dim=-1)
+        step = torch.zeros((self.rows, AUX_INPUTS), device=device)
+        features = None if self.memory is None else self._begin_maps(obs, torch.arange(self.rows))
+        public = _joined(step, features, self._goals())
+        self._public, self._privileged = public.shape[1], privileged
+        self.current = _joined(public, env.progress().to(device) if privileged else None)
         """(B, A) input of the next decision."""
 
     def update_maps(self, batch: StepBatch, done: Tensor, timer: StageTimer) -> Tensor | None:
@@ -72,10 +68,7 @@ class AuxiliaryInputs:
 
     def at_end(self, step: Tensor, features: Tensor | None, privileged: Tensor | None, info: StepInfo) -> Tensor:
         """Return the input (B, A) that follows a step, before any reset."""
-        parts = [step] if features is None else [step, features]
-        parts += [info["goal"].to(self.device)] if "goal" in info else []
-        parts += [] if privileged is None else [privileged]
-        return torch.cat(parts, dim=-1) if len(parts) > 1 else step
+        return _joined(step, features, info["goal"].to(self.device) if "goal" in info else None, privileged)
 
     def advance(
         self, obs: Tensor, step: Tensor, features: Tensor | None, privileged: Tensor | None, done: Tensor
@@ -89,19 +82,15 @@ class AuxiliaryInputs:
             privileged: Of `privileged`.
             done: (B,) bool, rows whose episode ended.
         """
-        parts = [step.masked_fill_(done[:, None], 0.0)]
+        step.masked_fill_(done[:, None], 0.0)
         if features is not None:
             rows = done.nonzero().squeeze(1)
             if len(rows):
                 features[rows] = self._begin_maps(obs, rows.cpu())
-            parts.append(features)
-        parts += self._goals()
-        if privileged is not None:
-            # On the CPU the check is free, and the environment's count takes a tenth of a step.
-            if self.device.type != "cpu" or bool(done.any()):
-                privileged = torch.where(done[:, None], self.env.progress().to(self.device), privileged)
-            parts.append(privileged)
-        self.current = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+        # On the CPU the check is free, and the environment's count takes a tenth of a step.
+        if privileged is not None and (self.device.type != "cpu" or bool(done.any())):
+            privileged = torch.where(done[:, None], self.env.progress().to(self.device), privileged)
+        self.current = _joined(step, features, self._goals(), privileged)
 
     def restart(self, obs: Tensor) -> None:
         """Begin new episodes in all rows."""
@@ -116,14 +105,14 @@ class AuxiliaryInputs:
         now = self.env.poses()
         pose = pose_rows(now["position"], now["yaw"])
         goals = self._goals()
-        goal = goals[0][rows.to(self.device)] if goals else None
+        goal = None if goals is None else goals[rows.to(self.device)]
         features = self.memory.begin(obs[rows.to(obs.device)], rows, pose[rows.to(pose.device)], goal)
         return features.to(self.device)
 
-    def _goals(self) -> list[Tensor]:
-        """Return the goals (B, 4) of an environment that has them."""
+    def _goals(self) -> Tensor | None:
+        """Return the goals (B, 4); None for an environment without."""
         goals = self.env.relative_goals()
-        return [] if goals is None else [goals.to(self.device)]
+        return None if goals is None else goals.to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the current input and the maps."""
@@ -134,3 +123,9 @@ class AuxiliaryInputs:
         self.current = state["aux"].to(self.device).clone()
         if self.memory is not None:
             self.memory.load_state_dict(state["places"])
+
+
+def _joined(*parts: Tensor | None) -> Tensor:
+    """Return the columns of the parts that there are; one part alone as it is."""
+    kept = [part for part in parts if part is not None]
+    return torch.cat(kept, dim=-1) if len(kept) > 1 else kept[0]

@@ -21,7 +21,7 @@ from navi_core.learn.estimators.noise import action_noise
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.auxiliary_inputs import AuxiliaryInputs
 from navi_core.learn.rollout.diagnostics import non_finite_error
-from navi_core.learn.rollout.execution import acting, flying, stage_timer
+from navi_core.learn.rollout.execution import carried_out, flying, stage_timer
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import NavigationPolicy, RewardShaper, ShapedReward
 from navi_core.policy.heads import ACTION_AXES
@@ -88,7 +88,7 @@ class Collector:
         self.rows = env.num_envs
         self.total_rows = self.rows * workers.size
         self.axes = ACTION_AXES if env.spaces is None else env.spaces.axes
-        self._act, self._fly = acting(policy, config, device), flying(env, config)
+        self._act, self._fly = carried_out(policy.act, config, device), flying(env, config)
         self._reduce = None if workers.size == 1 else workers.sum
         self.decisions = 0
         """Decisions every row has made since training began."""
@@ -102,11 +102,6 @@ class Collector:
     def aux(self) -> Tensor:
         """(B, A) auxiliary input of the next decision."""
         return self.auxiliary.current
-
-    @property
-    def restarts(self) -> bool:
-        """Whether the environment cannot be taken up where it was: `load_state_dict` begins new episodes."""
-        return self.env.restarts
 
     def new_rollout(self, steps: int, bptt: int) -> Rollout:
         """Allocate storage for rollouts of `steps` decisions."""
@@ -288,7 +283,7 @@ class Collector:
         self.env.load_state_dict(state["env"])
         self.auxiliary.load_state_dict(state)
         self.shaper.load_state_dict(state["shaper"])
-        if self.restarts:
+        if self.env.restarts:
             self.obs = self.env.observe().to(self.device)
             self.auxiliary.restart(self.obs)
             self.reset.fill_(True)

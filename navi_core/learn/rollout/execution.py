@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
-from navi_core.policy import NavigationPolicy
 from navi_core.policy.navigation_policy import Trunk
 from navi_core.record import StageTimer
 
@@ -41,24 +40,6 @@ def use_precision(policy: nn.Module, config: TrainConfig) -> None:
             trunk.half_encoder = config.precision == "bf16"
 
 
-def acting(policy: NavigationPolicy, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
-    """Return `policy.act` as `config.execution` has it carried out.
-
-    Raises:
-        ConfigError: Graphs without CUDA.
-    """
-    return _call(policy.act, config, device)
-
-
-def evaluation(policy: NavigationPolicy, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
-    """Return `policy.evaluate` as `config.execution` has it carried out.
-
-    Raises:
-        ConfigError: Graphs without CUDA.
-    """
-    return _call(policy.evaluate, config, device)
-
-
 def flying(env: Environment, config: TrainConfig) -> Callable[[Tensor], StepBatch]:
     """Return `env.step`, recorded as one graph where `config.execution` is `graph` and the environment on CUDA.
 
@@ -71,7 +52,12 @@ def flying(env: Environment, config: TrainConfig) -> Callable[[Tensor], StepBatc
     return env.step
 
 
-def _call(function: Callable[..., Any], config: TrainConfig, device: torch.device) -> Callable[..., Any]:
+def carried_out(function: Callable[..., Any], config: TrainConfig, device: torch.device) -> Callable[..., Any]:
+    """Return a policy's `act` or `evaluate` as `config.execution` has it carried out.
+
+    Raises:
+        ConfigError: Graphs without CUDA.
+    """
     check_execution(config, device)
     if config.execution == "eager":
         return function

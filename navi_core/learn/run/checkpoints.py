@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 from pathlib import Path
@@ -39,7 +38,7 @@ def _set_aside_in(folder: Path) -> list[Path]:
 def keep_checkpoint(
     path: Path, state: Checkpoint, *, run: RunDirectory, record: RunRecord, copy: Path | None = None
 ) -> None:
-    """Write a checkpoint of a run and its row, and prune the checkpoints before it.
+    """Write a checkpoint of a run and its row, and delete all but `keep_checkpoints` of those before it.
 
     Args:
         path: The file.
@@ -52,7 +51,8 @@ def keep_checkpoint(
         write_durably(path, save_checkpoint(copy, state).read_bytes())
     else:
         save_checkpoint(path, state)
-    prune_checkpoints(run.checkpoints, state.config["keep_checkpoints"])
+    for old in checkpoints_in(run.checkpoints)[: -(state.config["keep_checkpoints"] + 1)]:
+        old.unlink(missing_ok=True)
     record.checkpoint(path, state)
 
 
@@ -73,7 +73,8 @@ def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str)
     """
     sweep_unfinished(folder)
     if fresh:
-        forget_checkpoints(folder)
+        for path in (*checkpoints_in(folder), *_set_aside_in(folder)):
+            path.unlink(missing_ok=True)
     found = last_good_checkpoint(folder, expect_encoder=expect_encoder, expect_core=expect_core)
     forget_replays(folder, found)
     return found
@@ -118,24 +119,11 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
     return None
 
 
-def forget_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of a run that starts anew."""
-    for path in (*checkpoints_in(folder), *_set_aside_in(folder)):
-        path.unlink(missing_ok=True)
-
-
 def sweep_unfinished(folder: Path) -> None:
     """Delete what a killed process left of checkpoints and replays it was writing; the run's lock keeps others out."""
     for pattern in (".*.pt.*.tmp", ".*.replay.*.tmp", "shard-*/.*.replay.*.tmp"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
-
-
-def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Delete all but the last checkpoint and `keep` before it."""
-    for path in checkpoints_in(folder)[: -(keep + 1)]:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
 
 
 def check_scenes(checkpoint: Checkpoint, now: dict[str, str]) -> None:

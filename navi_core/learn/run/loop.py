@@ -265,7 +265,7 @@ class _Trainer(RunSession):
         mine = every[self.workers.rank]
         self.learner.load_state_dict(mine["normalisers"])
         self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
-        if self.collector.restarts and isinstance(self.learner, FollowsEpisodes):
+        if self.collector.env.restarts and isinstance(self.learner, FollowsEpisodes):
             self.learner.begin_episodes()
         self.watch.load_state_dict(extra["watch"])
         if isinstance(self.learner, KeepsData):

@@ -42,13 +42,6 @@ class RunRecord:
         self._spent = run.path / "cpu_seconds.json"
         self._before, self._began = self._spent_before(), _cpu_seconds()
 
-    def cpu_seconds(self) -> float | None:
-        """Return the processor time of all starts of the run [s], lost work included; None if one is not known.
-
-        Of this process, and of those it has started and waited for.
-        """
-        return None if self._before is None else self._before + _cpu_seconds() - self._began
-
     def _spent_before(self) -> float | None:
         try:
             return float(json.loads(self._spent.read_text())["cpu_seconds"])
@@ -58,8 +51,12 @@ class RunRecord:
             return None
 
     def _keep_spent(self) -> float | None:
-        """Keep the processor time for the next start; a kill loses what was spent since."""
-        spent = self.cpu_seconds()
+        """Keep the processor time of all starts [s] for the next one, and return it; None where one is not known.
+
+        It is that of this process and of those it has started and waited for, lost work included. A kill loses what
+        was spent since.
+        """
+        spent = None if self._before is None else self._before + _cpu_seconds() - self._began
         if spent is not None:
             with contextlib.suppress(OSError):  # no reason to end a training
                 write_durably(self._spent, (json.dumps({"cpu_seconds": spent}) + "\n").encode())
@@ -328,16 +325,6 @@ _MANY_VOID = 0.1
 """Fraction of void episodes above which the warning is given."""
 
 
-def changed_ids(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Return the names that both know under different ids, sorted.
-
-    Args:
-        before: Ids by name that the weights were trained with.
-        now: Ids by name of the scenes to be flown.
-    """
-    return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
-
-
 def changed_ids_warning(before: Mapping[str, int], now: Mapping[str, int], weights: str) -> str | None:
     """Return the warning for weights of a corpus with other semantic ids; None where every shared name kept its id.
 
@@ -348,7 +335,7 @@ def changed_ids_warning(before: Mapping[str, int], now: Mapping[str, int], weigh
         now: Ids by name of the scenes to be flown.
         weights: Name of the weights.
     """
-    changed = changed_ids(before, now)
+    changed = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
     if not changed:
         return None
     first = changed[0]

@@ -110,7 +110,7 @@ def test_one_plain_step_is_the_gradient_of_the_formula(options):
     learner.update(first, index=0, steps=0)
     rollout = rolled(collector)
     twin = copy.deepcopy(learner.policy)
-    groups, _ = learner._groups(rollout, 1.0)
+    groups = learner._groups(rollout, 1.0)
     learner.update(rollout, index=1, steps=0)
     batch = rollout.minibatch(torch.arange(rollout.sequences))
     out = twin.evaluate(batch.obs, batch.aux, batch.state, batch.reset, batch.actions)
@@ -150,7 +150,7 @@ def test_the_share_of_clipped_decisions_is_that_beyond_the_clip():
     for epochs in (1, 2):
         collector, learner = parts(grpo_config(grpo={"clip": 0.01, "groups_per_step": 99, "update_epochs": epochs}))
         rollout = rolled(collector)
-        groups, _ = learner._groups(rollout, 1.0)
+        groups = learner._groups(rollout, 1.0)
         made.append((learner.update(rollout, index=0, steps=0).metrics, learner.policy))
     batch = rollout.minibatch(torch.arange(rollout.sequences))
     out = made[0][1].evaluate(batch.obs, batch.aux, batch.state, batch.reset, batch.actions)
@@ -166,7 +166,7 @@ def test_segments_may_be_compared_by_the_ages_at_which_they_began():
     collector, learner = parts(grpo_config(grpo={"group_by": "age"}))
     rolled(collector)
     rollout = rolled(collector)
-    segments = learner._groups(rollout, 1.0)[0].segments
+    segments = learner._groups(rollout, 1.0).segments
     age = rollout.episode_length.numpy()[segments.start, segments.row]
     assert (age[1:] >= age[:-1]).all() and (segments.start[1:] < segments.start[:-1]).any()
 
@@ -205,7 +205,7 @@ def test_the_reference_is_frozen_until_it_is_synchronised():
     assert learner.reference is not None and metrics["groups"] < 10
     assert all(torch.equal(a, b) for a, b in zip(first, learner.reference.policy.parameters()))
     index = 1
-    while learner.group_updates < 10:
+    while learner.updates < 10:
         metrics = learner.update(rolled(collector), index=index, steps=0).metrics
         index += 1
     assert metrics["reference_kl"] > 0
@@ -237,9 +237,9 @@ def test_the_reference_follows_when_a_multiple_of_its_groups_is_passed():
     """Updates have as many groups as speak; they seldom end just there."""
     _, learner = parts(grpo_config(grpo={"ref_kl_coef": 0.1, "ref_sync_every_updates": 4}))
     learner.reference, synced = ReferencePolicy(learner.policy), []
-    learner.reference.sync = lambda policy: synced.append(learner.group_updates)
+    learner.reference.sync = lambda policy: synced.append(learner.updates)
     for groups in (3, 3, 1, 1, 0, 9):
-        learner._sync_reference(groups)
+        learner.count(groups)
     assert synced == [6, 8, 17]
 
 

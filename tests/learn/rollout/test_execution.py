@@ -6,7 +6,7 @@ import torch
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
 from navi_core.learn import train
-from navi_core.learn.rollout.execution import acting, check_execution, evaluation
+from navi_core.learn.rollout.execution import carried_out, check_execution
 from navi_core.policy import build_policy
 from navi_core.policy.navigation_policy import Trunk
 from navi_core.record import RunDirectory
@@ -43,9 +43,8 @@ def test_graphs_need_cuda_and_say_so():
     with pytest.raises(ConfigError, match="eager or compile"):
         check_execution(config, CPU)
     policy = build_policy(config.policy)
-    for make in (acting, evaluation):
-        with pytest.raises(ConfigError, match="CUDA graphs"):
-            make(policy, config, CPU)
+    with pytest.raises(ConfigError, match="CUDA graphs"):
+        carried_out(policy.act, config, CPU)
 
 
 @pytest.mark.slow
