@@ -20,8 +20,8 @@ from navi_core.bench.task_runs import run_task
 from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
+from navi_core.learn.run.process import torch_threads
 from navi_core.learn.run.records import Progress
-from navi_core.learn.run.threads import torch_threads
 from navi_core.presets import merge, parse_assignments
 from navi_core.record import RunDirectory
 from navi_core.scale.ray_cluster import RayCluster

@@ -161,7 +161,7 @@ def record(
 ) -> None:
     """Record a session: what a training or a service publishes, message by message; Ctrl-C ends it."""
     from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
-    from navi_core.learn.run.signals import StopFlag
+    from navi_core.learn.run.process import StopFlag
     from navi_core.service.recordings import Recorded, record_session
     from navi_core.service.viewing import announced
 

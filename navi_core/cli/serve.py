@@ -192,7 +192,7 @@ def _position(text: str) -> tuple[float, ...]:
 
 def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:
     """Print where the server listens, serve until a signal, print its end."""
-    from navi_core.learn.run.signals import StopFlag
+    from navi_core.learn.run.process import StopFlag
     from navi_core.service.timed_lock import settle
 
     if as_json:

@@ -7,9 +7,8 @@ from navi_core.learn.algorithms.gradient_steps import GradientSteps, UpdateStats
 from navi_core.learn.algorithms.grpo import GRPOLearner
 from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.algorithms.registry import KeepsData, Learner, build_learner, register_learner
-from navi_core.learn.estimators.advantages import gae, gae_reference, group_advantages
 from navi_core.learn.estimators.drift_smoother import DriftSmoother, free_energy
-from navi_core.learn.estimators.losses import double_dqn_targets, n_step_returns
+from navi_core.learn.estimators.losses import double_dqn_targets, gae, gae_reference, group_advantages, n_step_returns
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.rollout.collector import Collector, RolloutStats
 from navi_core.learn.rollout.storage import Rollout

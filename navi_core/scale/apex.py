@@ -24,16 +24,15 @@ from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.monitor import RunWatch
+from navi_core.learn.run.process import StopFlag
 from navi_core.learn.run.records import Progress, TrainResult
 from navi_core.learn.run.session import RunSession, carry_out
-from navi_core.learn.run.signals import StopFlag
 from navi_core.models import Checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.actor import actor_count, learned_weights
 from navi_core.scale.cluster import Cluster
-from navi_core.scale.counters import RunCounters
-from navi_core.scale.messages import Parameters, ShardStatus
+from navi_core.scale.messages import Parameters, RunCounters, ShardStatus
 from navi_core.scale.sharded_replay import ShardedReplay, ShardPort
 
 _SECONDS_BETWEEN_ROWS = 1.0

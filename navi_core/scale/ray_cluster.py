@@ -18,7 +18,7 @@ from typing import Any
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, NaviError, RunError
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.run.signals import StopFlag
+from navi_core.learn.run.process import StopFlag
 from navi_core.scale.actor import ApexActor, actor_count
 from navi_core.scale.cluster import Cluster, of_learner
 from navi_core.scale.messages import ParameterHub, Parameters, ShardLostError

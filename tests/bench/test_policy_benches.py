@@ -15,7 +15,7 @@ from navi_core.bench.policy.serve import run_serve, runtime_names
 from navi_core.bench.timing import take_turns
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 from navi_core.policy.cores import Mamba2Block
 
 

@@ -18,7 +18,7 @@ from navi_core.models import load_checkpoint
 from navi_core.scale import LocalCluster, ParameterHub, Parameters, check_apex
 from navi_core.scale.actor import actor_count, actor_seed
 from navi_core.scale.apex import _Apex
-from navi_core.scale.counters import RunCounters
+from navi_core.scale.messages import RunCounters
 from navi_core.scale.ray_ports import import_ray
 from navi_core.tasks import reference_task
 from tests.scale.builders import apex_config, fly_apex, report

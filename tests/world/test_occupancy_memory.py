@@ -13,7 +13,7 @@ from navi_core.config import DynamicsConfig, EnvConfig, SensorConfig
 from navi_core.config.policy import AHEAD, MOVED, OCCUPANCY_INPUTS
 from navi_core.demos import index_folder, load_dataset, save_demonstration
 from navi_core.errors import ConfigError
-from navi_core.learn.demonstrations import demo_places
+from navi_core.learn.algorithms.cloning import demo_places
 from navi_core.mapping.occupancy_map import FREE, SEEN, draw
 from navi_core.world import Field, NavigationEnv, SphericalSensor
 from navi_core.world.goals import relative_goal

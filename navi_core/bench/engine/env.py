@@ -32,7 +32,7 @@ from navi_core.bench.report import (
 from navi_core.bench.timing import CPU, WALL, clocks, median, resident_bytes
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 from navi_core.world import Field, NavigationEnv, RayHits

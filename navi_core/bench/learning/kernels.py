@@ -12,9 +12,9 @@ import torch
 
 from navi_core.bench.report import Column, Option, Repeats, Report, Row, figure, report, sizes
 from navi_core.bench.timing import clocks, median, take_turns
-from navi_core.learn.estimators.advantages import gae, gae_reference, gae_tensors
+from navi_core.learn.estimators.losses import gae, gae_reference, gae_tensors
 from navi_core.learn.replay.prioritized import PrioritizedReplay
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 
 _DRAWS = 200_000
 

@@ -22,7 +22,7 @@ from navi_core.bench.task_runs import first_returns
 from navi_core.config import TrainConfig, parse_config
 from navi_core.config.registry import CORE_NAMES
 from navi_core.learn import Collector, PPOLearner, Rollout
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy, seeded
 from navi_core.tasks import reference_task

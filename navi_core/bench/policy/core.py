@@ -17,7 +17,7 @@ from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.config.registry import CORE_NAMES as KNOWN_CORES
 from navi_core.config.registry import load_plugins
 from navi_core.errors import ConfigError
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 from navi_core.policy import build_core
 from navi_core.policy.cores import Mamba2Block
 

@@ -29,7 +29,7 @@ from navi_core.bench.report import (
 )
 from navi_core.bench.timing import median, take_turns
 from navi_core.config.registry import ENCODER_NAMES, load_plugins
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 from navi_core.policy import build_encoder, count_macs
 from navi_core.policy.encoders import RayViT
 

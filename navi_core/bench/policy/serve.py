@@ -20,7 +20,7 @@ from navi_core.bench.report import Column, Option, Report, Row, Sizes, Threads, 
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.errors import ConfigError
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 from navi_core.models import export_policy, load_exported
 from navi_core.models.exported import example_inputs
 from navi_core.policy import NavigationPolicy, build_policy

@@ -17,7 +17,7 @@ from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import EvalResult, build_course, compare, evaluate
 from navi_core.evaluate.flight.frozen_starts import Flyer
 from navi_core.evaluate.flight.subjects import resolve_subject
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 from navi_core.pilots import Pose
 from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene

@@ -30,7 +30,7 @@ from navi_core.config import (
 )
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.kernels.rays.cuda import cuda_device
-from navi_core.learn.run.threads import torch_threads
+from navi_core.learn.run.process import torch_threads
 from navi_core.models import export_policy, load_exported
 from navi_core.models.lineage import weights_hash
 from navi_core.policy import build_policy

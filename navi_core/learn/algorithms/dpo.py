@@ -21,11 +21,11 @@ from torch.nn import functional as F
 from navi_core.config import TrainConfig
 from navi_core.demos.pairs import Pairs, read_pairs
 from navi_core.errors import ConfigError
+from navi_core.learn.algorithms.cloning import require_alike
 from navi_core.learn.algorithms.rollout_learner import MicroBatch, ReferenceLearner
-from navi_core.learn.demonstrations import require_alike
 from navi_core.learn.estimators.noise import shuffled
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.segments import Segments, find_segments, on_sequences, segment_returns
+from navi_core.learn.rollout.minibatches import Segments, find_segments, on_sequences, segment_returns
 from navi_core.learn.rollout.storage import Minibatch, Rollout
 from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer

@@ -1,6 +1,6 @@
 """Group-relative policy optimisation (Shao et al. 2024): no critic, segments are judged by their group.
 
-A rollout is divided into segments (`segments.py`). K of them make a group; the advantage of a segment is its return
+A rollout is divided into segments (`minibatches.py`). K of them make a group; the advantage of a segment is its return
 less the group's mean, and all its decisions share it:
 
     loss = −mean_i(A_i · Σ_t log π(a_t)) − c_ent · mean(H) + c_kl · mean(KL(π‖π_ref))
@@ -20,11 +20,10 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.rollout_learner import MicroBatch, ReferenceLearner, pieces, sequences_at_once
-from navi_core.learn.estimators.advantages import group_advantages
-from navi_core.learn.estimators.losses import approximate_kl, reference_kl, surrogate
+from navi_core.learn.estimators.losses import approximate_kl, group_advantages, reference_kl, surrogate
 from navi_core.learn.estimators.noise import shuffled
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.segments import Segments, find_segments, on_sequences, segment_returns
+from navi_core.learn.rollout.minibatches import Segments, find_segments, on_sequences, segment_returns
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import EvaluateOutput, NavigationPolicy, RewardShaper
 from navi_core.record import StageTimer

@@ -1,7 +1,22 @@
-"""Losses of policy optimisation, and targets of Q-learning, as plain functions of tensors."""
+"""Advantage estimates, losses of policy optimisation, and targets of Q-learning, as plain functions of tensors.
 
+GAE follows Schulman et al. 2016 with the two endings of an episode kept apart: a terminated
+episode is worth nothing afterwards, a truncated one is worth the critic's value of the
+observation it was cut off at. `gae_reference` is the obvious form of `gae`, kept as its judge.
+
+With importance ratios the estimate is V-trace's (Espeholt et al. 2018): ρ weighs the temporal
+difference, c cuts the trace behind a decision that the present policy would hardly make.
+"""
+
+from typing import Any, Literal
+
+import numba
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from navi_core.errors import ConfigError
 
 
 def policy_loss(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
@@ -119,3 +134,178 @@ def n_step_returns(
         last[: steps - ahead] += on
         running = on & ~done[ahead:]
     return returns, last, torch.where(terminated.gather(0, last), 0.0, discount)
+
+
+Array = npt.NDArray[Any]
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    bootstrap_values: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    rho: Tensor | None = None,
+    c: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation over a rollout.
+
+    Args:
+        rewards: (T,B) or (T,) reward of step t.
+        values: (T,B) V(observation before step t).
+        terminated: (T,B) bool, the episode ended for good at step t; its future is worth 0.
+        truncated: (T,B) bool, the episode was cut off at step t. `terminated` wins over it.
+        bootstrap_values: (T,B) V(observation after step t), read only where the episode is
+            truncated at t and in the last row, where the rollout ends.
+        gamma: Discount γ per step.
+        lam: λ.
+        rho: (T,B) clipped importance ratio on the temporal difference; None is 1.
+        c: (T,B) clipped importance ratio on the trace behind decision t; None is 1.
+
+    Returns:
+        Advantages and returns (advantages + values), each shaped like `rewards`.
+
+    Raises:
+        ConfigError: The shapes differ.
+    """
+    ratios = [x for x in (rho, c) if x is not None]
+    _check_shapes(rewards, values, terminated, truncated, bootstrap_values, *ratios)
+    if rewards.device.type != "cpu":
+        return gae_tensors(rewards, values, terminated, truncated, bootstrap_values, gamma=gamma, lam=lam, rho=rho, c=c)
+    shape = rewards.shape
+    one = values.new_ones(()).expand(shape)
+    flat: list[Any] = [
+        x.detach().reshape(shape[0], -1).contiguous().numpy()
+        for x in (rewards, values, terminated.bool(), truncated.bool(), bootstrap_values)
+    ]
+    # Without ratios one row of ones is read for all: multiplying by one changes no bit.
+    flat += [
+        (x if x is not None else one[:1]).detach().reshape(-1, flat[0].shape[1]).contiguous().numpy() for x in (rho, c)
+    ]
+    advantages = torch.empty((shape[0], flat[0].shape[1]), dtype=values.dtype)
+    _gae_rows(*[*flat, gamma, lam, advantages.numpy()])
+    advantages = advantages.reshape(shape)
+    return advantages, advantages + values.detach()
+
+
+def gae_reference(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    bootstrap_values: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    rho: Tensor | None = None,
+    c: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`gae` written as its definition, one number at a time; slow, and the judge of the fast path."""
+    _check_shapes(rewards, values, terminated, truncated, bootstrap_values)
+    shape = rewards.shape
+    one = torch.ones_like(values)
+    weights = (one if rho is None else rho, one if c is None else c)
+    r, v, end, cut, boot, on_difference, on_trace = (
+        x.reshape(shape[0], -1).tolist() for x in (rewards, values, terminated, truncated, bootstrap_values, *weights)
+    )
+    steps, rows = shape[0], len(r[0])
+    advantages = [[0.0] * rows for _ in range(steps)]
+    for b in range(rows):
+        for t in reversed(range(steps)):
+            last = t == steps - 1
+            if end[t][b]:
+                next_value, later = 0.0, 0.0
+            elif cut[t][b] or last:
+                next_value, later = boot[t][b], 0.0
+            else:
+                next_value, later = v[t + 1][b], advantages[t + 1][b]
+            difference = r[t][b] + gamma * next_value - v[t][b]
+            advantages[t][b] = on_difference[t][b] * difference + gamma * lam * on_trace[t][b] * later
+    result = torch.tensor(advantages, dtype=values.dtype, device=values.device).reshape(shape)
+    return result, result + values
+
+
+def group_advantages(returns: Tensor, mode: Literal["mean", "mean_std"] = "mean") -> Tensor:
+    """Advantages of K trajectories of one group over their own mean (GRPO, Shao et al. 2024).
+
+    Args:
+        returns: (K,) undiscounted returns.
+        mode: `mean` subtracts the mean; `mean_std` also divides by the population standard deviation.
+
+    Returns:
+        (K,) detached; exactly zero for a group whose spread is ≤ 1e-6 of its largest magnitude.
+
+    Raises:
+        ConfigError: `mode` is unknown, or `returns` is not one-dimensional.
+    """
+    if returns.ndim != 1:
+        raise ConfigError(f"group returns have shape {tuple(returns.shape)}; expected (K,)")
+    returns = returns.detach()
+    centred = returns - returns.mean()
+    spread = returns.max() - returns.min()
+    centred = torch.where(spread <= 1e-6 * returns.abs().max(), torch.zeros_like(centred), centred)
+    if mode == "mean":
+        return centred
+    if mode == "mean_std":
+        return centred / (returns.std(correction=0) + 1e-8)
+    raise ConfigError(f"no group normalisation {mode!r}; allowed: mean, mean_std")
+
+
+def _check_shapes(rewards: Tensor, *others: Tensor) -> None:
+    for other in others:
+        if other.shape != rewards.shape:
+            raise ConfigError(f"gae: shapes differ: {tuple(rewards.shape)} and {tuple(other.shape)}; expected (T,B)")
+
+
+def gae_tensors(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    bootstrap_values: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    rho: Tensor | None = None,
+    c: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`gae` as a tensor program, for devices other than the CPU; arguments and results are those of `gae`."""
+    # One fused select before the loop, so that the loop itself is three small ops a step.
+    terminated, truncated = terminated.bool(), truncated.bool()
+    cut = truncated.clone()
+    cut[-1] = True
+    next_values = torch.where(cut, bootstrap_values, torch.roll(values, -1, dims=0))
+    delta = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
+    carry = (gamma * lam) * (~(terminated | cut)).to(values.dtype)
+    if rho is not None:
+        delta *= rho
+    if c is not None:
+        carry *= c
+    advantages = delta.clone()
+    for t in range(rewards.shape[0] - 2, -1, -1):
+        advantages[t].addcmul_(carry[t], advantages[t + 1])
+    return advantages, advantages + values
+
+
+@numba.njit(cache=True, nogil=True)
+def _gae_rows(
+    rewards: Array, values: Array, terminated: Array, truncated: Array, boot: Array, rho: Array, c: Array,
+    gamma: float, lam: float, advantages: Array,
+) -> None:  # fmt: skip
+    steps, rows = rewards.shape
+    by_step, trace_by_step = len(rho) == steps, len(c) == steps
+    # Row by row the reads would stride through memory; the traces of all rows fit the nearest cache.
+    trace = np.zeros(rows)
+    for t in range(steps - 1, -1, -1):
+        i, j = t if by_step else 0, t if trace_by_step else 0
+        last = t == steps - 1
+        for b in range(rows):
+            over, cut = terminated[t, b], truncated[t, b] or last
+            following = boot[t, b] if cut else values[t + 1, b]
+            difference = rewards[t, b] + gamma * (0.0 if over else following) - values[t, b]
+            later = 0.0 if over or cut else trace[b]
+            trace[b] = rho[i, b] * difference + gamma * lam * c[j, b] * later
+            advantages[t, b] = trace[b]

@@ -1,13 +1,16 @@
-"""Minibatches of sequences: shuffled, in storage order, or drawn by |advantage|.
+"""Training sequences: minibatches of them, and segments of flight that are laid on them.
 
 Sequences are numbered over all rows of a run, also when several processes share them, so that the
 minibatches of a run do not depend on how many processes it has.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,3 +106,105 @@ def drawn_by_advantage(spread: Tensor, unit: Tensor, exponent: float, correction
     index = torch.searchsorted(cumulative, unit.double() * cumulative[-1], right=True).clamp_(max=len(mass) - 1)
     probability = mass[index] / cumulative[-1]
     return index, (len(mass) * probability).pow(-correction).to(spread.dtype)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """N segments in the order in which they began, those that began together by row.
+
+    Attributes:
+        row: (N,) int64.
+        start: (N,) int64 first decision.
+        length: (N,) int64 decisions.
+        dropped: How many did not count, by reason: `short`, `cut` by the end of the rollout, `truncated`.
+    """
+
+    row: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    dropped: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __getitem__(self, index: np.ndarray | slice) -> Segments:
+        return Segments(self.row[index], self.start[index], self.length[index], self.dropped)
+
+    def decisions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return step, row and segment number of every decision, each (M,) int64."""
+        number = np.repeat(np.arange(len(self)), self.length)
+        first = np.cumsum(self.length) - self.length
+        step = np.arange(len(number)) - first[number] + self.start[number]
+        return step, self.row[number], number
+
+
+def find_segments(terminated: Tensor, truncated: Tensor, horizon: int, min_steps: int = 2) -> Segments:
+    """Divide a rollout into segments: pieces that may be compared with one another by what they earned.
+
+    A segment begins with the rollout, with an episode, and where the one before it reached its horizon. It counts if
+    its whole horizon lies in the rollout, whether or not it lives that long: were those that ran out of rollout left
+    out only where nothing ended them, failures would be over-represented. A truncation is nobody's doing, and cuts off
+    what the segment would have earned; such a segment does not count.
+
+    Args:
+        terminated: (T, B) bool, the episode ended for good at this decision; it wins over `truncated`.
+        truncated: (T, B) bool, the episode was cut off at this decision.
+        horizon: Decisions after which a segment ends, 1 … T.
+        min_steps: Decisions that a segment must have to count.
+    """
+    ended, cut = terminated.cpu().numpy(), truncated.cpu().numpy()
+    steps, rows = ended.shape
+    begun = np.zeros(rows, dtype=np.int64)
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    dropped = {"short": 0, "cut": 0, "truncated": 0}
+    for t in range(steps):
+        length = t + 1 - begun
+        closing = ended[t] | cut[t] | (length == horizon)
+        whole = begun <= steps - horizon
+        spoilt = cut[t] & ~ended[t] & (length < horizon)
+        short = length < min_steps
+        counts = closing & whole & ~spoilt & ~short
+        for reason, some in (("cut", ~whole), ("truncated", whole & spoilt), ("short", whole & ~spoilt & short)):
+            dropped[reason] += int((closing & some).sum())
+        row = np.flatnonzero(counts)
+        found.append((row, begun[row], length[row]))
+        begun[closing] = t + 1
+    dropped["cut"] += int((begun < steps).sum())
+    row, start, length = (np.concatenate(parts) for parts in zip(*found))
+    order = np.lexsort((row, start))
+    return Segments(row[order], start[order], length[order], dropped)
+
+
+def segment_returns(rewards: Tensor, segments: Segments, gamma: float = 1.0) -> Tensor:
+    """Return what each segment earned, Σ γ^t r_t from its first decision on, (N,) float64 on the CPU.
+
+    Args:
+        rewards: (T, B).
+        segments: N segments of them.
+        gamma: Discount per decision.
+    """
+    step, row, number = segments.decisions()
+    earned = rewards.detach().double().cpu().numpy()[step, row]
+    earned = earned * np.power(gamma, step - segments.start[number])
+    return torch.from_numpy(np.bincount(number, weights=earned, minlength=len(segments)))
+
+
+def on_sequences(
+    rollout: Rollout, step: np.ndarray, row: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lay numbers of some decisions on the training sequences that hold them.
+
+    Args:
+        rollout: Whose sequences.
+        step: (M,) decisions.
+        row: (M,) their rows.
+        values: (M,) their numbers.
+
+    Returns:
+        (S,) int64 sequences, ascending, and (S, bptt) float32 values, 0 where there is no such decision.
+    """
+    place = (step // rollout.bptt) * rollout.rows + row
+    sequences, position = np.unique(place, return_inverse=True)
+    laid = np.zeros((len(sequences), rollout.bptt), dtype=np.float32)
+    laid[position, step % rollout.bptt] = values
+    return sequences, laid

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
-from navi_core.learn.estimators.advantages import gae
+from navi_core.learn.estimators.losses import gae
 from navi_core.learn.rollout.observation_store import ObservationStore, State, TerminalBuffer
 
 

@@ -17,16 +17,14 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.demos import Dataset
 from navi_core.errors import ConfigError
-from navi_core.learn.algorithms.cloning import CloningLearner, EpochInterrupted
+from navi_core.learn.algorithms.cloning import CloningLearner, DemoFeed, EpochInterrupted, demo_places, require_alike
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.registry import build_learner
-from navi_core.learn.demonstrations import DemoFeed, demo_places, require_alike
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.run.checkpoints import checkpoint_path
+from navi_core.learn.run.process import StopFlag, choose_threads
 from navi_core.learn.run.records import Counters, Progress, TrainResult, now
 from navi_core.learn.run.session import RunSession, carry_out
-from navi_core.learn.run.signals import StopFlag
-from navi_core.learn.run.threads import choose_threads
 from navi_core.models import Checkpoint, add_scenes
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory

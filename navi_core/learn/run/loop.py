@@ -25,10 +25,9 @@ from navi_core.learn.rollout.execution import check_execution, use_precision
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.monitor import RunWatch
+from navi_core.learn.run.process import StopFlag, Threads, choose_threads
 from navi_core.learn.run.records import Progress, TrainResult, run_device, void_warning
 from navi_core.learn.run.session import RunSession, carry_out
-from navi_core.learn.run.signals import StopFlag
-from navi_core.learn.run.threads import Threads, choose_threads
 from navi_core.models import Checkpoint, add_scenes, corpus_of
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer

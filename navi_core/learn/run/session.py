@@ -16,9 +16,8 @@ from navi_core.errors import CheckpointError, NonFiniteError
 from navi_core.learn.algorithms.registry import Learner, TakesUnits
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.run.checkpoints import check_scenes, keep_checkpoint, mismatch, take_up
+from navi_core.learn.run.process import StopFlag, torch_threads
 from navi_core.learn.run.records import Counters, Progress, RunRecord, TrainResult, changed_ids_warning, now, run_device
-from navi_core.learn.run.signals import StopFlag
-from navi_core.learn.run.threads import torch_threads
 from navi_core.models import Checkpoint, add_scenes_of, load_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.record import MetricLog, RunDirectory, StageTimer

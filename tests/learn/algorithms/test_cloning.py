@@ -10,7 +10,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.demos import index_folder, load_dataset, save_demonstration
 from navi_core.errors import DemoError
 from navi_core.learn import CloningLearner, clone, cloning_loss
-from navi_core.learn.demonstrations import DemoFeed
+from navi_core.learn.algorithms.cloning import DemoFeed
 from navi_core.policy import build_policy
 from navi_core.record import RunDirectory
 from tests.demos.conftest import make_demo

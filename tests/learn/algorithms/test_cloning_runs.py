@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.errors import CheckpointError, ConfigError, NaviError, NonFiniteError
 from navi_core.learn import train
-from navi_core.learn.demonstrations import DemoFeed
+from navi_core.learn.algorithms.cloning import DemoFeed
 from navi_core.models import Registry, load_checkpoint, load_policy, trained_on
 from navi_core.policy import RewardShaper
 from navi_core.record import RunDirectory

@@ -12,8 +12,7 @@ from navi_core.learn import gae, gae_reference
 from navi_core.learn.algorithms.gradient_steps import clip_gradients
 from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.algorithms.rollout_learner import sequences_at_once
-from navi_core.learn.estimators.advantages import gae_tensors
-from navi_core.learn.estimators.losses import approximate_kl, value_loss
+from navi_core.learn.estimators.losses import approximate_kl, gae_tensors, value_loss
 from navi_core.learn.estimators.noise import scheduled, uniforms
 from navi_core.learn.estimators.normalisation import RewardScale
 from navi_core.learn.rollout.minibatches import drawn_by_advantage, epoch_minibatches

@@ -5,7 +5,7 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.learn import gae, gae_reference, group_advantages
-from navi_core.learn.estimators.advantages import gae_tensors
+from navi_core.learn.estimators.losses import gae_tensors
 
 
 def column(*numbers: float) -> torch.Tensor:

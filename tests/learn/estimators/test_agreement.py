@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.learn.estimators.advantages import gae, gae_tensors, group_advantages
-from navi_core.learn.estimators.losses import double_dqn_targets, n_step_returns, policy_loss, value_loss
+from navi_core.learn.estimators.losses import (
+    double_dqn_targets,
+    gae,
+    gae_tensors,
+    group_advantages,
+    n_step_returns,
+    policy_loss,
+    value_loss,
+)
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 
 STEPS, ROWS, GAMMA, LAM, CLIP = 96, 9, 0.99, 0.95, 0.2

@@ -10,7 +10,7 @@ from navi_core.demos import index_folder, load_dataset, save_demonstration
 from navi_core.errors import ConfigError
 from navi_core.evaluate.flight.frozen_starts import PolicyFlyer
 from navi_core.learn import clone
-from navi_core.learn.demonstrations import demo_places
+from navi_core.learn.algorithms.cloning import demo_places
 from navi_core.models import load_policy
 from navi_core.pilots import Pose
 from navi_core.policy import build_policy

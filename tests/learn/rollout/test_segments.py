@@ -7,7 +7,7 @@ import torch
 from navi_core.errors import ConfigError
 from navi_core.learn import group_advantages
 from navi_core.learn.algorithms.grpo import form_groups
-from navi_core.learn.rollout.segments import find_segments, segment_returns
+from navi_core.learn.rollout.minibatches import find_segments, segment_returns
 
 
 def flags(steps: int, rows: int, *places: tuple[int, int]) -> torch.Tensor:

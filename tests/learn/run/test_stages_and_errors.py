@@ -8,7 +8,7 @@ import torch
 from navi_core.errors import NonFiniteError
 from navi_core.learn import train
 from navi_core.learn.run.checkpoints import checkpoints_in, sweep_unfinished
-from navi_core.learn.run.threads import Threads, choose_threads, measure_threads
+from navi_core.learn.run.process import Threads, choose_threads, measure_threads
 from navi_core.record import RunDirectory
 from tests.learn.builders import filled, small_config, small_parts
 from tests.learn.toy_environments import MixedEndingsEnv
@@ -148,14 +148,14 @@ def test_a_run_sweeps_before_it_starts(tmp_path):
 
 def test_threads_are_measured_once_and_kept_with_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("navi_core.learn.run.threads.os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr("navi_core.learn.run.process.os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     calls = []
 
     def measure(policy, obs, bptt, most):
         calls.append(most)
         return Threads(1, most)
 
-    monkeypatch.setattr("navi_core.learn.run.threads.measure_threads", measure)
+    monkeypatch.setattr("navi_core.learn.run.process.measure_threads", measure)
     config = small_config(threads=0)
     collector, learner = small_parts(config)
     run = tmp_path / "run"

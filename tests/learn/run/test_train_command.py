@@ -18,7 +18,7 @@ from navi_core.cli.training.flags import TrainFlags
 from navi_core.cli.training.inputs import fitting_latest
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
-from navi_core.learn.run.signals import StopFlag
+from navi_core.learn.run.process import StopFlag
 from navi_core.models import Registry, load_checkpoint
 
 ROWS, ROLLOUT = 4, 16
