@@ -5,7 +5,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from navi_core.errors import RunError
@@ -134,11 +134,8 @@ def create_locked(path: Path, data: bytes, *, without_locks: bool = False) -> in
     unnamed = path.with_name(f".{path.name.lstrip('.')}.{os.getpid()}.tmp")
     descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        try:
+        with suppress(OSError) if without_locks else nullcontext():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if not without_locks:
-                raise
         write_at(descriptor, data)
         os.rename(unnamed, path)
     except BaseException:

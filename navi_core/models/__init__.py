@@ -10,8 +10,8 @@ from navi_core.models.checkpoint import (
 from navi_core.models.exported import ExportedPolicy, load_exported
 from navi_core.models.lineage import add_scenes, add_scenes_of, corpus_of, trained_on, weights_hash
 from navi_core.models.programs import export_checkpoint, export_policy, export_safetensors
-from navi_core.models.registry import Registry
-from navi_core.models.registry_schema import ModelVersion, record_registry
+from navi_core.models.registry import Registry, record_registry
+from navi_core.models.registry_schema import ModelVersion
 
 __all__ = [
     "CHECKPOINT_VERSION",

@@ -29,44 +29,53 @@ CHECKPOINT_VERSION = 3
 TRAINING_SOURCES = ("rl", "bc", "inference")
 
 
-@dataclass(frozen=True, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
-class Checkpoint:
-    """Content of a checkpoint file; the types of its fields are checked."""
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
-    version: int
-    """Format version, 3."""
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class TrainedFacts:
+    """Identity of trained weights, kept in checkpoints and in the registry."""
+
     run_id: str
     """Run that wrote it."""
     step_id: int
     """Decisions so far, summed over rows."""
     episode_count: int
     """Episodes finished so far."""
-    reward_ema: float
-    """Smoothed shaped reward per decision; NaN before the first."""
-    wall_time_hours: float
-    """Training time so far [h]."""
-    parent_checkpoint: str | None
-    """Checkpoint that training went on from."""
     training_source: str
     """`rl`, `bc` or `inference`."""
     temporal_core: str
     """Name of the temporal core."""
     encoder_backend: str
     """Name of the encoder."""
+    decision_hz: float
+    """Decisions per second of flight [Hz]; evaluation refuses another rate."""
+    code_revision: str | None
+    """Git commit of the code, None outside a checkout."""
+    weights_hash: str
+    """SHA-256 of the policy's weights."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class Checkpoint(TrainedFacts):
+    """Content of a checkpoint file; the types of its fields are checked."""
+
+    version: int
+    """Format version, 3."""
+    reward_ema: float
+    """Smoothed shaped reward per decision; NaN before the first."""
+    wall_time_hours: float
+    """Training time so far [h]."""
+    parent_checkpoint: str | None
+    """Checkpoint that training went on from."""
     corpus_summary: dict[str, Any]
     """Counts and names of the scenes."""
     created_at: str
     """UTC, ISO 8601."""
     config: dict[str, Any]
     """The run's whole `TrainConfig` as plain data."""
-    decision_hz: float
-    """Decisions per second of flight [Hz]; evaluation refuses another rate."""
     scene_hashes: dict[str, str]
     """Content hash by scene name."""
-    code_revision: str | None
-    """Git commit of the code, None outside a checkout."""
-    weights_hash: str
-    """SHA-256 of the policy's weights."""
     policy_state: dict[str, Tensor]
     """The policy's state dict."""
     optimizer_state: dict[str, Any] | None

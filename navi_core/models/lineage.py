@@ -108,18 +108,13 @@ def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
     settled = _is_settled(new)
     if settled != _is_settled(current):
         return None if settled else f"the new one has ended {new.episode_count} episodes with {ours.actors} drones"
-    if not comparable_rewards(new, current):
+    if not same_rewards(ours, theirs):
         return None
     if new.run_id == current.run_id and not settled and new.step_id != current.step_id:
         return None if new.step_id > current.step_id else "it is what the new one's run became"
     if new.reward_ema > current.reward_ema:
         return None
     return f"{current.reward_ema:+.4f} is the reward_ema to exceed, the new one's is {new.reward_ema:+.4f}"
-
-
-def comparable_rewards(one: Checkpoint, other: Checkpoint) -> bool:
-    """Return whether the rewards of two runs compare: the same terms with the same weights for each decision."""
-    return same_rewards(one.train_config(), other.train_config())
 
 
 def same_rewards(one: TrainConfig, other: TrainConfig) -> bool:

@@ -6,7 +6,7 @@
     └── .registry.lock   held by the one process that changes something
 
 `latest` moves by itself when a registered version's reward_ema exceeds that of the current latest and the two compare
-(`models/succession.py`); `champion`, like every other alias, moves only by `promote`. `rollback` gives an alias back to
+(`models/lineage.py`); `champion`, like every other alias, moves only by `promote`. `rollback` gives an alias back to
 the version that held it before; the history keeps what happened.
 """
 
@@ -16,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import EllipsisType
@@ -24,9 +25,10 @@ from typing import Any
 from navi_core.config import config_hash
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.machine.file_lock import wait_for_lock
-from navi_core.models.checkpoint import Checkpoint, load_checkpoint
-from navi_core.models.lineage import comparable_rewards, why_latest_stays
-from navi_core.models.registry_schema import ModelVersion, validate
+from navi_core.models.checkpoint import Checkpoint, TrainedFacts, load_checkpoint
+from navi_core.models.lineage import same_rewards, why_latest_stays
+from navi_core.models.registry_schema import ModelVersion, read_version, validate
+from navi_core.record import MetricLog, navi_home, row_context
 from navi_core.record.durable import sweep_left, write_durably
 
 LATEST = "latest"
@@ -86,18 +88,10 @@ class Registry:
             entry = {
                 "file": f"{version}.pt",
                 "parents": [self._find(book, parent) for parent in parents],
-                "run_id": loaded.run_id,
-                "step_id": loaded.step_id,
-                "episode_count": loaded.episode_count,
+                **{column.name: getattr(loaded, column.name) for column in fields(TrainedFacts)},
                 "reward_ema": loaded.reward_ema if math.isfinite(loaded.reward_ema) else None,
-                "training_source": loaded.training_source,
-                "encoder_backend": loaded.encoder_backend,
-                "temporal_core": loaded.temporal_core,
-                "decision_hz": loaded.decision_hz,
-                "weights_hash": loaded.weights_hash,
                 "file_hash": hashlib.sha256(data).hexdigest(),
                 "config_hash": config_hash(loaded.train_config()),
-                "code_revision": loaded.code_revision,
                 "created_at": _now(),
                 "metrics": numbers,
                 "notes": notes,
@@ -227,15 +221,8 @@ class Registry:
         raise RegistryError(f"no model {name!r} in {self.path}; {_existing(book, name)}")
 
     def _entry(self, book: dict[str, Any], version: str) -> ModelVersion:
-        data = dict(book["versions"][version])
-        return ModelVersion(
-            version=version,
-            path=self.path / data.pop("file"),
-            parents=tuple(data.pop("parents")),
-            tags=tuple(data.pop("tags")),
-            aliases=tuple(sorted(a for a, state in book["aliases"].items() if state["versions"][-1] == version)),
-            **data,
-        )
+        aliases = (alias for alias, state in book["aliases"].items() if state["versions"][-1] == version)
+        return read_version(self.path, version, book["versions"][version], aliases)
 
     def _why_latest_stays(self, book: dict[str, Any], new: Checkpoint) -> str | None:
         """Compare with the last holder that was paid alike, or with the current one where there is none."""
@@ -248,7 +235,7 @@ class Registry:
                 continue  # of the same settings as one that was looked at: hundreds of holders are a few files
             try:
                 holder = load_checkpoint(self.path / entry["file"])
-                if comparable_rewards(new, holder):
+                if same_rewards(new.train_config(), holder.train_config()):
                     return why_latest_stays(new, holder)
             except CheckpointError:
                 # What cannot be read, by this Navi at least, can be neither flown nor trained on.
@@ -331,3 +318,46 @@ def _finite(name: str, value: float | None) -> float | None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+_COPIED = (
+    "version", "run_id", "weights_hash", "file_hash", "parents", "training_source", "encoder_backend", "temporal_core",
+    "decision_hz", "episode_count", "reward_ema", "metrics", "notes", "tags", "created_at", "config_hash",
+)  # fmt: skip
+
+
+def record_registry(registry: Registry, home: Path | None = None) -> list[dict[str, Any]]:
+    """Write every version to the table `models` and every move of an alias to `alias_moves`.
+
+    A row that was written before is replaced by the same row. All are durable when this returns. A registry outside of
+    the home has no warehouse, and nothing is written.
+
+    Args:
+        registry: Whose versions and moves.
+        home: The Navi home; by default `$NAVI_HOME`.
+
+    Returns:
+        The rows of `models`.
+
+    Raises:
+        RecordError: The rows could not be written.
+    """
+    rows = [_row(entry) for entry in registry.list()]
+    home = home or navi_home()
+    if registry.path.absolute() != (home / "models").absolute():
+        return rows
+    log = MetricLog(home / "outbox", "registry", row_context())
+    for row in rows:
+        log.row("models", row)
+    for alias in registry.aliases():
+        for move in registry.history(alias):
+            moved = {"alias": alias, "version": move["version"], "moved_at": move["at"], "action": move["action"]}
+            log.row("alias_moves", moved)
+    log.flush()
+    return rows
+
+
+def _row(entry: ModelVersion) -> dict[str, Any]:
+    data = entry.as_dict()
+    row = {name: data[name] for name in _COPIED}
+    return row | {"step": entry.step_id, "checkpoint": str(entry.path), "revision": entry.code_revision}

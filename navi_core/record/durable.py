@@ -1,12 +1,13 @@
 """Durable files: complete or absent, also after a power cut."""
 
+import abc
 import contextlib
 import os
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 _OURS = re.compile(r"\..+\.\d+\.tmp", re.DOTALL)
 """Names of unfinished files of `durable_file`; the last number is the writer's pid."""
@@ -23,9 +24,18 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _owner_writable(name: str, flags: int) -> int:
-    # Some containers run without a umask.
-    return os.open(name, flags, 0o644)
+class Closing(abc.ABC):
+    """Base of objects that are closed at the end of a `with` block."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release what is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @contextlib.contextmanager
@@ -42,7 +52,8 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb", opener=_owner_writable) as stream:
+        # Some containers run without a umask.
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o644)) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

@@ -32,7 +32,8 @@ def row_context() -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _profile() -> dict[str, Any]:
-    cpu, cores, memory, gpu = _cpu_model(), usable_cores(), _memory_gib(), _gpu_model()
+    memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
+    cpu, cores, gpu = _cpu_model(), usable_cores(), _gpu_model()
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -58,10 +59,6 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> int:
-    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
 
 
 def _gpu_model() -> str | None:

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 import numpy as np
@@ -32,6 +31,7 @@ import numpy.typing as npt
 
 from navi_core.errors import RecordError
 from navi_core.machine.file_lock import create_locked, remove_locked, try_lock, write_at
+from navi_core.record.durable import Closing
 
 _PACKED = 1
 _MAX_TOPIC = 64
@@ -126,7 +126,7 @@ class FrameIndex(Sequence[Frame]):
         return elapsed
 
 
-class Journal:
+class Journal(Closing):
     """A journal, for reading; use it as a context manager.
 
     Args:
@@ -199,14 +199,6 @@ class Journal:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _index(self, size: int, end_only: bool) -> None:
         """Go from head to head; only the last frame may be unfinished."""
         offset, head_size = self.end, self.format.size
@@ -266,7 +258,7 @@ class Journal:
         return None
 
 
-class JournalWriter:
+class JournalWriter(Closing):
     """Appends frames to a journal whose lock it holds; use it as a context manager.
 
     An earlier journal is continued in its own format, without the unfinished frame at its end.
@@ -371,14 +363,6 @@ class JournalWriter:
         """Remove the file and release its lock."""
         descriptor, self._descriptor = self._descriptor, -1
         remove_locked(self.path, descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _put(self, data: bytes) -> None:
         write_at(self._descriptor, data, self._end)

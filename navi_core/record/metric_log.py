@@ -27,11 +27,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
-from navi_core.record.durable import write_durably
+from navi_core.record.durable import Closing, write_durably
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -71,7 +70,7 @@ _SERIAL = itertools.count()
 _AUTO_KEYS = ("run_id", "step", "recorded_at")
 
 
-class MetricLog:
+class MetricLog(Closing):
     """Collects rows and makes them durable; a row is acknowledged when `flush` returns.
 
     Rows are kept in memory until a flush succeeds, so a flush that failed (a full disk) may be tried
@@ -102,12 +101,6 @@ class MetricLog:
             self.outbox.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RecordError(f"cannot make the outbox {self.outbox}: {error.strerror or error}") from error
-
-    @property
-    def pending(self) -> int:
-        """Rows that are not yet acknowledged."""
-        with self._lock:
-            return sum(len(rows) for rows in self._rows.values())
 
     def observe(
         self, observer: Callable[[int, dict[str, float]], None], close: Callable[[], None] | None = None
@@ -198,14 +191,6 @@ class MetricLog:
             while self._closing:
                 self._closing.pop()()
 
-    def __enter__(self) -> MetricLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _write(self, table: str | None, rows: list[dict[str, Any]]) -> None:
         body = "".join(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n" for row in rows).encode()
         header = {
@@ -292,11 +277,6 @@ class TensorBoardWriter:
             raise RecordError("TensorBoard is not installed; pip install tensorboard")
         self.directory = Path(directory)
         self._writer: SummaryWriter | None = None
-
-    def attach(self, log: MetricLog) -> TensorBoardWriter:
-        """Follow `log` from now on, and close with it; returns self."""
-        log.observe(self.scalars, self.close)
-        return self
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Write one point per value at `step`."""

@@ -14,22 +14,21 @@ A folder can be removed: a run's rows stay in the warehouse, and its registered 
 copies of their files. The folder is needed to continue the run, and for its checkpoints, log and TensorBoard files.
 """
 
+import itertools
 import json
 import logging
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from navi_core.config import Config, config_hash
 from navi_core.errors import RecordError, RunError, as_argument
 from navi_core.machine.file_lock import acquire_lock, hold_lock, is_locked
-from navi_core.record.durable import write_durably
+from navi_core.record.durable import Closing, write_durably
 from navi_core.record.hardware import row_context
 from navi_core.record.metric_log import MetricLog, TensorBoardWriter
 
@@ -37,7 +36,7 @@ _LOG = logging.getLogger("navi.record")
 _KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
 
 
-class RunDirectory:
+class RunDirectory(Closing):
     """An open run directory; use `RunDirectory.open` and close it, or use it as a context manager.
 
     Attributes:
@@ -139,7 +138,8 @@ class RunDirectory:
         context: dict[str, Any] = {"seed": seed, **row_context(), "config_hash": digest}
         log = MetricLog(outbox or outbox_path(), self.run_id, context)
         try:
-            TensorBoardWriter(self.path / "tensorboard").attach(log)
+            board = TensorBoardWriter(self.path / "tensorboard")
+            log.observe(board.scalars, board.close)
         except RecordError as error:
             _LOG.warning("no TensorBoard files are written: %s", error)
         if self._unforgotten.exists():
@@ -152,14 +152,6 @@ class RunDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _unforgotten(self) -> Path:
@@ -193,13 +185,9 @@ def run_lock(root: Path, run_id: str) -> Path:
 
 
 def _aside(path: Path) -> Path:
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    candidate = path.with_name(f"{path.name}.old-{stamp}")
-    number = 1
-    while candidate.exists():
-        candidate = path.with_name(f"{path.name}.old-{stamp}.{number}")
-        number += 1
-    return candidate
+    name = f"{path.name}.old-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(1)))
+    return next(free for free in map(path.with_name, names) if not free.exists())
 
 
 _BEST = "best.pt"
@@ -327,17 +315,8 @@ def _is_run(path: Path) -> bool:
     return not path.name.startswith(".") and path.is_dir() and not path.is_symlink() and (path / "config.json").exists()
 
 
-def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(Path(entry.path))
-            else:
-                yield entry
-
-
 def _facts(root: Path, path: Path) -> RunFolder:
-    sizes = [(entry.name, entry.stat(follow_symlinks=False)) for entry in _files(path)]
+    sizes = [(file.name, file.lstat()) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()]
     try:
         created = str(json.loads((path / "config.json").read_text())["created_at"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -5,7 +5,6 @@ import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +15,7 @@ from navi_core.config.world import GoalConfig
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.models import Registry, load_checkpoint, load_policy
 from navi_core.models import registry as registry_module
-from navi_core.models.lineage import comparable_rewards
+from navi_core.models.lineage import same_rewards
 
 
 @pytest.fixture
@@ -255,13 +254,13 @@ def test_latest_moves_on_from_weights_that_cannot_be_read(registry, make_checkpo
     assert registry.resolve("latest").version == "v003"
 
 
-def test_what_goals_pay_is_compared_where_goals_are_flown_to(config):
+def test_same_rewards_compares_goal_weights_in_point_goal_alone(config):
     """Neither their progress nor their weight is an exploring drone's."""
 
     def run(task, weight):
         env = config.env.model_copy(update={"task": task, "goal": GoalConfig(progress_weight=weight)})
-        return SimpleNamespace(train_config=lambda: config.model_copy(update={"env": env}))
+        return config.model_copy(update={"env": env})
 
-    assert comparable_rewards(run("explore", 1.0), run("explore", 2.0))
-    assert not comparable_rewards(run("explore", 1.0), run("point_goal", 1.0))
-    assert not comparable_rewards(run("point_goal", 1.0), run("point_goal", 2.0))
+    assert same_rewards(run("explore", 1.0), run("explore", 2.0))
+    assert not same_rewards(run("explore", 1.0), run("point_goal", 1.0))
+    assert not same_rewards(run("point_goal", 1.0), run("point_goal", 2.0))

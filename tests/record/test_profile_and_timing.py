@@ -64,7 +64,8 @@ def test_one_timer_takes_over_from_another():
 
 def test_tensorboard_receives_the_scalars_of_the_log(tmp_path):
     log = MetricLog(tmp_path / "outbox", "run", {})
-    TensorBoardWriter(tmp_path / "tb").attach(log)
+    board = TensorBoardWriter(tmp_path / "tb")
+    log.observe(board.scalars, board.close)
     log.scalars(10, {"reward_ema": 0.25})
     log.close()
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
