@@ -15,6 +15,7 @@ from navi_core.errors import ConfigError
 from navi_core.mapping.occupancy_map import FAR
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
+from navi_core.pilots.pilot import Pose
 from navi_core.pilots.scan import Scan
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
@@ -154,6 +155,7 @@ class PlannerPilot(MapPilot):
 
     name = "planner"
     privileged = True
+    _pose: Pose
 
     def __init__(
         self,
@@ -186,7 +188,7 @@ class PlannerPilot(MapPilot):
         self._here = np.zeros((batch, 4))
 
     def _locate(self, scan: Scan, fresh: npt.NDArray[np.bool_]) -> Floats:  # noqa: ARG002 (the interface's arguments)
-        if self._field is None or self._pose is None:
+        if self._field is None:
             raise ConfigError("the planner needs the scenes: call attach(field) before act")
         d = self.dynamics
         pose = np.concatenate([self._pose.position.numpy(), self._pose.yaw.numpy()[:, None]], axis=1).astype(np.float64)
@@ -196,11 +198,10 @@ class PlannerPilot(MapPilot):
 
     def _survey(self, scan: Scan, pose: Floats, plane: Floats, settled: npt.NDArray[np.bool_]) -> None:  # noqa: ARG002 (the interface's arguments)
         assert self._field is not None
-        assert self._pose is not None
         scene = self._pose.scene_index
         wanted = np.round(plane / LEVEL).astype(np.int64)
         keys = np.stack([scene.numpy(), wanted], axis=1)
-        self._prepare(keys)
+        self._prepare(self._field, keys)
         grid = np.array([self._numbers[int(s), int(level)] for s, level in keys], np.int64)
         # Another height is another map: what was seen belongs to the floor and stays.
         self._grid = grid
@@ -208,23 +209,22 @@ class PlannerPilot(MapPilot):
         begins = self._step.cpu().numpy() == 0
         self._seen[begins] = False
         here = [int(storey_of(pose[b, 1:2], self._floors[int(s)].levels)[0]) for b, s in enumerate(keys[:, 0])]
-        turn = self._pose.yaw.to(torch.float64)[:, None] * 0 + torch.arange(_FAN) * (2.0 * math.pi / _FAN)
-        rays = torch.stack([turn.sin(), torch.zeros_like(turn), -turn.cos()], dim=2).to(torch.float32)
+        turn = torch.arange(_FAN, dtype=torch.float64) * (2.0 * math.pi / _FAN)
+        rays = torch.stack([turn.sin(), torch.zeros_like(turn), -turn.cos()], dim=1).to(torch.float32)
         reach = self._field.cast_rays(self._pose.position, rays, scene, self.view_radius).depth
         lengths = reach.clamp(max=self.view_radius).numpy().astype(np.float64)
         _look(self._seen, np.array(here, np.int64), pose, self._corner, lengths, CELL)
 
-    def _prepare(self, keys: npt.NDArray[np.int64]) -> None:
+    def _prepare(self, field: Field, keys: npt.NDArray[np.int64]) -> None:
         """Make the slices that are new, and pad all grids to one size."""
-        assert self._field is not None
         for scene, level in np.unique(keys, axis=0).tolist():
             if (scene, level) in self._numbers:
                 continue
             keep = self.dynamics.radius + self.margin
             if scene not in self._floors:
-                self._floors[scene] = FloorMap(self._field, scene, CELL, self.dynamics.radius + 0.05)
+                self._floors[scene] = FloorMap(field, scene, CELL, self.dynamics.radius + 0.05)
             self._numbers[scene, level] = len(self._slices)
-            self._slices.append(Slice(self._field, scene, self._floors[scene], level * LEVEL, keep, self.view_radius))
+            self._slices.append(Slice(field, scene, self._floors[scene], level * LEVEL, keep, self.view_radius))
             nx = max(s.near.shape[0] for s in self._slices)
             nz = max(s.near.shape[1] for s in self._slices)
             self._near = np.zeros((len(self._slices), nx, nz), np.uint8)
@@ -250,8 +250,8 @@ class PlannerPilot(MapPilot):
                 parent,
             )  # fmt: skip
             seen = self._seen[b, one.storey, :nx, :nz]
-            if self._pose is not None and self._pose.goal is not None:
-                goal = self._goal_cell(b, cost)
+            if self._pose.goal is not None:
+                goal = self._goal_cell(self._pose.goal[b], b, cost)
             else:
                 goal = self._best_view(one, seen, cost, i * nz + k)
                 goal = self._leave(b, one, pose[b], cost) if goal < 0 else goal
@@ -271,28 +271,24 @@ class PlannerPilot(MapPilot):
             goal = _best_view(*views, seen, cost, self.patience / CELL)
         return goal
 
-    def _goal_cell(self, b: int, cost: npt.NDArray[np.float32]) -> int:
-        """Return the cell nearest to the row's goal among those that can be flown to, −1 where the row is there."""
-        assert self._pose is not None
-        assert self._pose.goal is not None
-        wanted = (self._pose.goal[b].numpy()[[0, 2]].astype(np.float64) - self._corner[b]) / CELL - 0.5
+    def _goal_cell(self, target: torch.Tensor, b: int, cost: npt.NDArray[np.float32]) -> int:
+        """Return the cell nearest to a target (3,) [m] among those that can be flown to, −1 where the row is there."""
+        wanted = (target.numpy()[[0, 2]].astype(np.float64) - self._corner[b]) / CELL - 0.5
         i, k = np.meshgrid(*(np.arange(n) for n in cost.shape), indexing="ij")
         away = np.where(np.isfinite(cost), (i - wanted[0]) ** 2 + (k - wanted[1]) ** 2, np.inf)
         goal = int(away.argmin())
         return -1 if cost.reshape(-1)[goal] == 0.0 else goal
 
     def _climb(self, scan: Scan) -> Floats:
-        goal = None if self._pose is None else self._pose.goal
-        if goal is None or self._pose is None:
+        if self._pose.goal is None:
             return super()._climb(scan)
-        return (goal[:, 1] - self._pose.position[:, 1]).numpy().astype(np.float64)
+        return (self._pose.goal[:, 1] - self._pose.position[:, 1]).numpy().astype(np.float64)
 
     def _leave(self, b: int, one: Slice, pose: Floats, cost: npt.NDArray[np.float32]) -> int:
         """Return the cell from which another storey with something left to see is reached, −1 where there is none.
 
         A row that is there begins to change its height. Where nothing is left, what was seen is forgotten.
         """
-        assert self._pose is not None
         scene = int(self._pose.scene_index[b])
         floor, (nx, nz) = self._floors[scene], one.passable.shape
         best, goal, wanted = np.inf, -1, 0.0

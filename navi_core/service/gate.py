@@ -3,8 +3,8 @@
 The dynamics of the environment fly each action for `substeps` (0.5 s) from the drone's pose and velocity, all drones in
 one batch. SEND where no collision is predicted and the expected reward is above θ, else WAIT: the drone hovers.
 
-The simulated drone is at least as fast as the real one (`world/lookahead/flight.py`). `world/lookahead/terms.py`
-computes the reward terms of its motion.
+The simulated drone is at least as fast as the real one (`world/lookahead.py`, which also computes
+the reward terms of its motion).
 
 A policy would correct its course before the gate's horizon ends, but the gate simulates one action for all of it and
 predicts a collision beside a wall. A deterministic policy would propose the same action again, and hover for ever.
@@ -23,8 +23,7 @@ from torch import Tensor
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
 from navi_core.world import Field
-from navi_core.world.lookahead.flight import Start
-from navi_core.world.lookahead.terms import FlightOutlook, Past, sampled
+from navi_core.world.lookahead import FlightOutlook, Past, Start, sampled
 
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "clearance": ("clearance",),

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -43,6 +44,7 @@ def linear_speed(velocity: torch.Tensor) -> torch.Tensor:
     return squared.to(torch.float64).sqrt().to(velocity.dtype)
 
 
+@cache
 def limiter_bins(azimuth_bins: int, elevation_bins: int, band_degrees: float) -> tuple[int, int, int]:
     """Return what the speed limiter looks at.
 

@@ -131,20 +131,11 @@ class NavigationEnv(Environment):
         if seed is not None:
             self.seed = whole_number("seed", seed, *SEEDS)
             self._sensor_model.draw_by(self.seed)
-        everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self.rewards.visits.zero_()
-        for counter in self.counters.values():
-            counter.zero_()
+        rows = torch.arange(self.num_envs, device=self.device)
+        obs = self.begin(rows, torch.full_like(rows, episode), StartPoses())
         if self.config.stagger:
             self.counters["age"].copy_(uniform(self.seed, Purpose.AGE, self._rows) * self.config.max_steps)
-        number = self.counters["episode"].fill_(episode)
-        scene, slot = self._draw_spawn(number)
-        self.counters["scene"].copy_(scene)
-        self._body.copy_(self._pools.body[scene, slot])
-        self.view.begin(everyone, scene, slot, self._pools.floor)
-        if self.goals is not None:
-            self.goals.begin(everyone, scene, slot, number, self._drone_state["position"], self.seed)
-        return self._sensor_model.begin(self._pools.obs[scene, slot], number, self.counters["length"])
+        return obs
 
     def begin(self, rows: torch.Tensor, episode: torch.Tensor, start: StartPoses) -> torch.Tensor:
         """Begin episodes at given start poses in some rows; the episodes after them begin where they are drawn.

@@ -46,6 +46,7 @@ from navi_core.world.gym_conversion import (
     begin_episodes,
     end_pose,
     env_config,
+    first_row,
     found_scenes,
     gym_spaces,
     known_autoreset,
@@ -53,7 +54,6 @@ from navi_core.world.gym_conversion import (
     last_observed,
     masked_info,
     observed,
-    plain_info,
     pose_arrays,
     reset_options,
     settled_seed,
@@ -197,6 +197,11 @@ class ExploreVectorEnv(VectorEnv):
         reward = spread(batch.reward, flies).astype(np.float64)
         return to_user(self._obs), reward, terminated.copy(), truncated.copy(), info
 
+    @property
+    def waiting(self) -> npt.NDArray[np.bool_] | None:
+        """(B,) the rows whose episode has ended and whose next one is to begin; None before the first reset."""
+        return None if self._obs is None else self._waits
+
     def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
         """Return every row's panorama as (height, width, 3) uint8."""
         if self.render_mode is None:
@@ -231,14 +236,13 @@ class ExploreEnv(gymnasium.Env):
         for name in ("num_envs", "autoreset_mode"):
             if name in arguments:
                 raise ConfigError(f"{name} is of a batch; make it by gymnasium.make_vec")
-        self.render_mode = known_render_mode(render_mode, self.metadata)
         whole = env_config(config, self.task).model_copy(update={"stagger": False})
         batch = PointGoalVectorEnv if self.task == "point_goal" else ExploreVectorEnv
-        self.env = batch(1, config=whole, seed=settled_seed(self, seed), **arguments).env
+        modes = {"render_mode": render_mode, "autoreset_mode": AutoresetMode.DISABLED}
+        self._batch = batch(1, config=whole, seed=settled_seed(self, seed), **modes, **arguments)
+        self.render_mode, self.env = self._batch.render_mode, self._batch.env
         """The environment itself."""
         self.observation_space, self.action_space = gym_spaces(self.env)
-        self._obs: Obs | None = None
-        self._ended = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Begin a new episode: the first of a new seed, or the next.
@@ -247,32 +251,23 @@ class ExploreEnv(gymnasium.Env):
             seed: A new seed.
             options: Where it begins: `scene`, `position`, `yaw`, `goal`.
         """
-        _, start = reset_options(options, self.env, batch=False)
-        after = int(self.env.counters["episode"][0]) + (not self._ended)
-        view = begin_episodes(self.env, 0 if seed is not None or self._obs is None else after, seed, start)
+        reset_options(options, self.env, batch=False)  # refuses a mask
+        obs, info = self._batch.reset(seed=seed, options=options)
         super().reset(seed=seed)
-        self._obs, self._ended = {name: value[0] for name, value in observed(self.env, view).items()}, False
-        return to_user(self._obs), plain_info(pose_arrays(self.env))
+        return first_row(obs), first_row(info)
 
     def step(self, action: Array) -> tuple[Any, float, bool, bool, Info]:
         """Fly one decision; action (4,)."""
-        if self._obs is None or self._ended:
-            raise ConfigError(f"{'the episode has ended' if self._ended else 'no episode has begun'}; call reset()")
-        batch = self.env.step(action_tensor(action)[None])
-        seen = {"view": batch.final_obs} | ({"goal": batch.info["goal"]} if "goal" in batch.info else {})
-        self._obs = {name: value[0].numpy() for name, value in seen.items()}
-        terminated, truncated = bool(batch.terminated), bool(batch.truncated)
-        self._ended = terminated or truncated
-        info = plain_info(spread(step_outcome(batch) | end_pose(batch)))
-        return to_user(self._obs), float(batch.reward), terminated, truncated, info
+        if self._batch.waiting is None or self._batch.waiting.any():
+            ended = "no episode has begun" if self._batch.waiting is None else "the episode has ended"
+            raise ConfigError(f"{ended}; call reset()")
+        obs, reward, terminated, truncated, info = self._batch.step(action_tensor(action)[None].numpy())
+        return first_row(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), first_row(info)
 
     def render(self) -> Array | None:  # type: ignore[override]
         """Return the panorama as (height, width, 3) uint8."""
-        if self.render_mode is None:
-            return None
-        if self._obs is None:
-            raise ConfigError("nothing to draw before reset()")
-        return panorama_image(self._obs["view"])
+        frames = self._batch.render()
+        return None if frames is None else frames[0]
 
 
 class PointGoalEnv(ExploreEnv):

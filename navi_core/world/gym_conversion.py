@@ -274,9 +274,8 @@ def masked_info(info: Info, mask: npt.NDArray[np.bool_]) -> Info:
     return out
 
 
-def plain_info(info: Info) -> Info:
-    """Return the first row's info; numbers as plain values."""
-    return {
-        name: plain_info(value) if isinstance(value, dict) else (value[0].copy() if value.ndim > 1 else value[0].item())
-        for name, value in info.items()
-    }
+def first_row(values: Any) -> Any:
+    """Return the first row of an observation, or of a vector info without its masks; numbers as plain values."""
+    if isinstance(values, dict):
+        return {name: first_row(value) for name, value in values.items() if not name.startswith("_")}
+    return values[0].copy() if values.ndim > 1 else values[0].item()

@@ -40,43 +40,39 @@ def pack_field(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> Packed
 
 def _pack_surface(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> Arrays:
     """Lay the surface trees of all scenes one after the other."""
-    grids, cubes, records, items, planes, semantics = [], [], [], [], [], []
-    bases = np.zeros((len(scenes), 4), np.int64)
-    position = np.zeros(4, np.int64)
-    for i, scene in enumerate(scenes):
+    parts = []
+    for scene in scenes:
         tree = scene.tree
         assert scene.triangles is not None
         assert tree is not None
-        bases[i] = position
-        grids.append(tree.grid)
-        cubes.append(empty_cubes(tree.grid, tree.cells).reshape(-1))
-        records.append(tree.records)
-        items.append(tree.items)
-        planes.append(triangle_planes((scene.triangles.astype(np.float64) - scene.bounds[0]) / scene.voxel_size))
-        semantics.append(_semantic(scene, vocabulary))
-        position += [len(tree.grid), len(tree.records), len(tree.items), len(scene.triangles)]
-    parts = (grids, cubes, records, items, planes, semantics)
-    return *(np.concatenate(arrays) for arrays in parts), bases
+        planes = triangle_planes((scene.triangles.astype(np.float64) - scene.bounds[0]) / scene.voxel_size)
+        cubes = empty_cubes(tree.grid, tree.cells).reshape(-1)
+        parts.append((tree.grid, cubes, tree.records, tree.items, planes, _semantic(scene, vocabulary)))
+    bases = _starts(
+        [(len(grid), len(records), len(items), len(planes)) for grid, _, records, items, planes, _ in parts]
+    )
+    return *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)), bases
 
 
 def _pack_hierarchies(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> Arrays:
     """Build the wide hierarchy of every scene."""
-    parts, semantics = [], []
-    bases = np.zeros((len(scenes), 3), np.int64)
-    limits = np.zeros((len(scenes), 2), np.float32)
-    position = np.zeros(3, np.int64)
-    for i, scene in enumerate(scenes):
+    parts, limits = [], []
+    for scene in scenes:
         assert scene.triangles is not None
         triangles = np.ascontiguousarray(scene.triangles, np.float32)
-        semantics.append(_semantic(scene, vocabulary))
-        bases[i] = position
         slack = slack_of(triangles)
         # Faces in one plane are as far apart as rounding their corners, and times along slanting rays, has put them.
-        limits[i] = max(TIE * scene.voxel_size, 16.0 * slack), 2.0 * slack
+        limits.append((max(TIE * scene.voxel_size, 16.0 * slack), 2.0 * slack))
         parts.append(build_wide(triangles))
-        position += [len(parts[-1][0]), len(parts[-1][2]), len(semantics[-1])]
     planes, child, corner, ids = (aligned(np.concatenate(arrays)) for arrays in zip(*parts, strict=True))
-    return planes, child, corner, ids, np.concatenate(semantics), bases, limits
+    semantics = [_semantic(scene, vocabulary) for scene in scenes]
+    bases = _starts([(len(part[0]), len(part[2]), len(names)) for part, names in zip(parts, semantics, strict=True)])
+    return planes, child, corner, ids, np.concatenate(semantics), bases, np.array(limits, np.float32)
+
+
+def _starts(lengths: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
+    """Return where the arrays of each scene (S,) begin, of lengths (S, K)."""
+    return np.cumsum([[0] * len(lengths[0]), *lengths[:-1]], axis=0, dtype=np.int64)
 
 
 def _semantic(scene: Scene, vocabulary: Mapping[str, int]) -> npt.NDArray[np.int32]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig, RewardConfig
@@ -87,20 +88,16 @@ class RewardTerms:
         device = field.device
         self._weights = torch.tensor([weights[name] for name in REWARD_TERMS], dtype=torch.float32, device=device)
         self._max_speed = max_linear_speed
-        low, size, shape, band = [], [], [], []
-        for i in range(field.num_scenes):
-            lower, upper = field.bounds(i)
-            edge = min(max(field.volume(i) ** (1 / 3) / 10.0, 1.0), 4.0)
-            # One cell of margin on each side takes the positions outside the surface's bounds.
-            low.append(torch.from_numpy(lower - edge))
-            size.append(edge)
-            shape.append([math.ceil(float(e) / edge) + 2 for e in upper - lower])
-            band.append(band_end(field.volume(i)))
-        self._low = torch.stack(low).to(torch.float32).to(device)
-        self._edge = torch.tensor(size, dtype=torch.float32, device=device)
-        self._shape = torch.tensor(shape, dtype=torch.int64, device=device)
-        self._band = torch.tensor(band, dtype=torch.float32, device=device)
-        self.visits = torch.zeros((rows, max(math.prod(s) for s in shape)), dtype=torch.int64, device=device)
+        scenes = range(field.num_scenes)
+        bounds = np.stack([field.bounds(i) for i in scenes])
+        edge = np.array([min(max(field.volume(i) ** (1 / 3) / 10.0, 1.0), 4.0) for i in scenes])[:, None]
+        # One cell of margin on each side takes the positions outside the surface's bounds.
+        shape = np.ceil((bounds[:, 1] - bounds[:, 0]) / edge).astype(np.int64) + 2
+        self._low = torch.from_numpy(bounds[:, 0] - edge).to(device, torch.float32)
+        self._edge = torch.from_numpy(edge[:, 0]).to(device, torch.float32)
+        self._shape = torch.from_numpy(shape).to(device)
+        self._band = torch.tensor([band_end(field.volume(i)) for i in scenes], dtype=torch.float32, device=device)
+        self.visits = torch.zeros((rows, int(shape.prod(axis=1).max())), dtype=torch.int64, device=device)
         self._neighbours = torch.tensor(
             [[0, 0, 0], [-1, 0, 0], [1, 0, 0], [0, -1, 0], [0, 1, 0], [0, 0, -1], [0, 0, 1]], device=device
         )

@@ -329,6 +329,8 @@ class StartPoses:
         Raises:
             ConfigError: Names the value and its scene.
         """
+        if self.position is None and self.goal is None:
+            return
         room = None if self.position is None else field.distance(self.position, scene).tolist()
         for row, index in enumerate(scene.tolist()):
             for what, points in (("position", self.position), ("goal", self.goal)):

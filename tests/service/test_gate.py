@@ -14,8 +14,7 @@ from navi_core.errors import ConfigError
 from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
-from navi_core.world.lookahead.flight import HorizonFlight, Start, depth_ahead
-from navi_core.world.lookahead.terms import FlightOutlook
+from navi_core.world.lookahead import FlightOutlook, HorizonFlight, Start, depth_ahead
 from navi_core.world.sensor.panorama import denormalise_depth
 
 ROWS = 24

@@ -185,7 +185,4 @@ def surface_voxels(triangles: FloatArray, lower: npt.ArrayLike, voxel: float, re
     # Sorting and comparing takes a third of the time of `np.unique`, which hashes.
     unique = np.sort(keys[:count])
     unique = unique[np.diff(unique, prepend=-1) > 0]
-    z = unique % resolution
-    y = unique // resolution % resolution
-    x = unique // (resolution * resolution)
-    return np.stack([x, y, z], axis=1).astype(np.int32)
+    return np.stack(np.unravel_index(unique, (resolution,) * 3), axis=1).astype(np.int32)

@@ -7,6 +7,7 @@ in one that all may write to, as /tmp, somebody else could lay it down. For the 
 and folders that others may write to, whoever owns them; sticky folders, as /tmp, let nobody replace another's files.
 """
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -15,7 +16,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from navi_core.errors import ConfigError
@@ -106,6 +107,13 @@ def build_key(sources: Iterable[Path], *parts: str) -> str:
     for source in sorted(sources):
         digest.update(f"\0{source.name}\0".encode() + source.read_bytes())
     return digest.hexdigest()[:24]
+
+
+def declare(library: ctypes.CDLL, result: type | None, signatures: Mapping[str, Sequence[type]]) -> None:
+    """Set the argument types of functions of a library, and their result."""
+    for name, arguments in signatures.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
 
 
 def run_compiler(command: Sequence[str], unavailable: type[ConfigError]) -> str:

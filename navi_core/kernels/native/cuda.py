@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key, built, run_compiler
+from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key, built, declare, run_compiler
 
 SOURCE = SOURCES / "cuda" / "trace_cuda.cu"
 """The translation unit of the kernels."""
@@ -166,9 +166,7 @@ def _declare(library: ctypes.CDLL) -> _Nvrtc:
         "nvrtcGetCUBIN": [pointer, pointer],
         "nvrtcVersion": [pointer, pointer],
     }
-    for name, arguments in signatures.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, number
+    declare(library, number, signatures)
     library.nvrtcGetErrorString.argtypes, library.nvrtcGetErrorString.restype = [number], text
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(library, library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
@@ -302,7 +300,5 @@ def _declare_driver(driver: ctypes.CDLL) -> ctypes.CDLL:
         "cuGetErrorString": [number, pointer],
         "cuLaunchKernel": [pointer, *[size] * 7, pointer, pointer, pointer],
     }
-    for name, arguments in signatures.items():
-        function = getattr(driver, name)
-        function.argtypes, function.restype = arguments, number
+    declare(driver, number, signatures)
     return driver

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key, built, run_compiler
+from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key, built, declare, run_compiler
 from navi_core.kernels.structs import layout_check
 
 LIBRARY = "libnavi_kernels.so"
@@ -165,9 +165,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_lookahead_terms": [*[pointer] * 6, integer, integer],
         **{f"navi_jobs_{job}": [pointer] * 2 for job in ("cast", "distance", "within")},
     }
-    for name, arguments in signatures.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+    declare(library, None, signatures)
     library.navi_lanes.argtypes, library.navi_lanes.restype = [], integer
     library.navi_step.argtypes, library.navi_step.restype = [pointer, integer, integer], size
     return library

@@ -39,9 +39,8 @@ def lists_equal(bounds: Int64, items: Int32, other: Int64) -> bool:
         length = bounds[n + 1] - a
         if length != bounds[other[n] + 1] - b:
             return False
-        for i in range(length):
-            if items[a + i] != items[b + i]:
-                return False
+        if not np.array_equal(items[a : a + length], items[b : b + length]):
+            return False
     return True
 
 
@@ -53,8 +52,7 @@ def take_lists(bounds: Int64, items: Int32, chosen: Int64) -> tuple[Int64, Int32
         out[k + 1] = out[k] + bounds[chosen[k] + 1] - bounds[chosen[k]]
     taken = np.empty(out[-1], np.int32)
     for k in range(chosen.shape[0]):
-        for i in range(out[k + 1] - out[k]):
-            taken[out[k] + i] = items[bounds[chosen[k]] + i]
+        taken[out[k] : out[k + 1]] = items[bounds[chosen[k]] : bounds[chosen[k] + 1]]
     return out, taken
 
 

@@ -6,7 +6,7 @@ The tracer also works on CPU tensors, where it runs the very jobs of the CUDA ke
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,14 +41,6 @@ def cuda_device(device: torch.device) -> torch.device:
     if index > last:
         raise ConfigError(f"device {str(device)!r} does not exist; allowed: cuda:0..cuda:{last}")
     return torch.device("cuda", index)
-
-
-class _Kernels(Protocol):
-    resources: dict[str, KernelResources]
-
-    def launch(
-        self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int, /
-    ) -> None: ...
 
 
 class _Loops:
@@ -93,7 +85,7 @@ class CudaTracer:
         self.tiles: Sequence[tuple[int, int]] = TILES
         """Shapes of tiles to choose from."""
         self._on_cuda = device.type == "cuda"
-        self._kernels: _Kernels = CudaKernels(device, flags) if self._on_cuda else _Loops()
+        self._kernels = CudaKernels(device, flags) if self._on_cuda else _Loops()
 
     @property
     def nbytes(self) -> int:

@@ -76,9 +76,8 @@ def cell_words(
         count = int(cells[s, 0]) ** 3
         first = int(bases[s, 0])
         cell = slice(first, first + count)
-        octants = cubes[8 * first : 8 * (first + count)].reshape(8, count).astype(np.uint64)
-        for octant in range(8):
-            words[cell] |= octants[octant] << np.uint64(8 * octant)
+        octants = cubes[8 * first : 8 * (first + count)].reshape(8, count)
+        words[cell] = np.ascontiguousarray(octants.T).view("<u8")[:, 0]
         surface = np.flatnonzero(grid[cell] >= 0)
         start, length = records[int(bases[s, 1]) + grid[cell][surface]].astype(np.int64).T
         words[first + surface] = (start | (length & _SPLIT_WORD) << 32).astype(np.uint64)

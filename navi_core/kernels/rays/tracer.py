@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 import numba
@@ -48,7 +49,6 @@ _CAST: Callable[..., npt.NDArray[np.int64]] = cast_tiles
 _CLOSEST: Callable[..., tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]] = closest_triangles
 
 logger = logging.getLogger(__name__)
-_noticed = False
 
 
 class Tracer(Protocol):
@@ -100,15 +100,14 @@ def build_tracer(
     except NativeUnavailableError as error:
         if wanted == "native":
             raise
-        _notice(error)
+        _notice(str(error))
         return NumbaTracer(packed)
 
 
-def _notice(error: NativeUnavailableError) -> None:
-    global _noticed
-    if not _noticed:
-        logger.warning("rays are cast by the slower numba kernels: %s", error)
-        _noticed = True
+@cache
+def _notice(reason: str) -> None:
+    """Warn once for each reason why there is no C++."""
+    logger.warning("rays are cast by the slower numba kernels: %s", reason)
 
 
 class NumbaTracer:

@@ -11,8 +11,7 @@ from navi_core.config import EnvConfig
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import limiter_bins
-from navi_core.world.lookahead.flight import Start, depth_ahead
-from navi_core.world.lookahead.terms import FlightOutlook, sampled
+from navi_core.world.lookahead import FlightOutlook, Start, depth_ahead, sampled
 from navi_core.world.sensor.panorama import denormalise_depth
 from tests.world.conftest import native_field
 

@@ -7,8 +7,7 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.world import Field
-from navi_core.world.lookahead.flight import HorizonFlight, Start
-from navi_core.world.lookahead.terms import FlightOutlook
+from navi_core.world.lookahead import FlightOutlook, HorizonFlight, Start
 from tests.world.conftest import native_field
 
 ROWS = 64

@@ -1,5 +1,5 @@
 // Lookahead: each row flies a held action to its end, looks at a few bins from there, and gets the reward terms of that;
-// nothing is counted. world/lookahead/terms.py has the same as tensor operations. Called row by row.
+// nothing is counted. world/lookahead.py has the same as tensor operations. Called row by row.
 #pragma once
 
 #include <cstring>

@@ -1,1 +1,0 @@
-"""Simulated lookahead: held motions flown in the distance field."""
