@@ -181,7 +181,7 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ConfigError(f"the environment variable {name} names no setting{hint}")
             continue
-        result = merge(result, _nested(path, _value(environ[name])))
+        result = merge(result, nested(path, _value(environ[name])))
     return result
 
 
@@ -200,7 +200,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
         parsed = _value(value)
         if isinstance(parsed, dict) and any(v is None and ":" in str(name) for name, v in parsed.items()):
             raise ConfigError(f"--set {text!r}: a colon wants a space behind it, for example {{clearance: 0.5}}")
-        result = merge(result, _nested(path, parsed))
+        result = merge(result, nested(path, parsed))
     return result
 
 
@@ -222,8 +222,9 @@ def preset_values(name: str) -> dict[str, Any]:
     return read_config_file(_FOLDER / f"{name}.yaml")
 
 
-def _nested(path: tuple[str, ...], value: object) -> dict[str, Any]:
-    return {path[0]: _nested(path[1:], value) if len(path) > 1 else value}
+def nested(path: Sequence[str], value: object) -> dict[str, Any]:
+    """Return a value as the only entry of sections within sections."""
+    return {path[0]: nested(path[1:], value) if len(path) > 1 else value}
 
 
 def _value(text: str) -> object:

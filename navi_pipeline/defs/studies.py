@@ -11,14 +11,9 @@ from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.orchestration import worked_as
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-from navi_pipeline.lib.studies.catalogue import find_study, over_scenes, partition_of
-from navi_pipeline.lib.studies.perform import perform_study
-from navi_pipeline.lib.studies.results import selection_note
+from navi_pipeline.lib.studies.catalogue import STUDIES, find_study, over_scenes, partition_of
 
-STUDY_NAMES = ("quick", "ppo", "grpo", "dqn", "ppo_speed")
-"""Studies of the catalogue; a test holds the two together, because the catalogue is not imported at load."""
-
-study_partitions = dg.StaticPartitionsDefinition(list(STUDY_NAMES))
+study_partitions = dg.StaticPartitionsDefinition(list(STUDIES))
 trial_partitions = dg.DynamicPartitionsDefinition(name="trials")
 
 
@@ -62,6 +57,10 @@ trial = dg.AssetSpec(
 
 
 def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult[None]:
+    # Optuna is imported when a study runs, not when the graph is loaded.
+    from navi_pipeline.lib.studies.perform import perform_study
+    from navi_pipeline.lib.studies.results import selection_note
+
     given = {name: value for name, value in settings.model_dump().items() if value is not None}
     config = find_study(context.partition_key, overrides=given)
     if "task" not in config.settings:

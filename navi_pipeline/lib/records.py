@@ -41,17 +41,31 @@ def content_key(*parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def write_document(path: Path, document: dict[str, Any]) -> None:
-    """Write a document whole or not at all.
+def write_text(path: Path, text: str, kind: str = "") -> None:
+    """Write a file whole or not at all, in a folder that is made if missing.
+
+    Args:
+        path: The file.
+        text: What it holds.
+        kind: What it is, for the message, such as "the report ".
 
     Raises:
         RecordError: The file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, (json.dumps(document, indent=1) + "\n").encode())
+        write_durably(path, text.encode())
     except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+        raise RecordError(f"cannot write {kind}{path}: {error.strerror or error}") from error
+
+
+def write_document(path: Path, document: dict[str, Any]) -> None:
+    """Write a document whole or not at all.
+
+    Raises:
+        RecordError: The file cannot be written.
+    """
+    write_text(path, json.dumps(document, indent=1) + "\n")
 
 
 def read_document(path: Path, *, made_by: str) -> dict[str, Any]:

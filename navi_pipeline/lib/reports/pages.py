@@ -9,9 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from navi_core.errors import RecordError, printable
+from navi_core.errors import printable
 from navi_core.record import navi_home
-from navi_core.record.durable import write_durably
+from navi_pipeline.lib.records import write_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,11 +76,7 @@ def write_page(file: Path, title: str, parts: Sequence[Part]) -> Path:
     Raises:
         RecordError: The file cannot be written.
     """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, html_page(title, parts).encode())
-    except OSError as error:
-        raise RecordError(f"cannot write the report {file}: {error.strerror or error}") from error
+    write_text(file, html_page(title, parts), "the report ")
     return file
 
 

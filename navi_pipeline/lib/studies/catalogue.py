@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, RunError
-from navi_core.presets import merge, merge_sources, read_config_file, setting_sources
+from navi_core.presets import merge, merge_sources, nested, read_config_file, setting_sources
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.settings import ChoiceParameter, FloatParameter, IntParameter, Parameter, StudyConfig
 
@@ -162,10 +162,7 @@ def trial_settings(config: StudyConfig, params: Mapping[str, Any]) -> dict[str, 
     """
     values: dict[str, Any] = dict(config.settings)
     for path, value in params.items():
-        nested: Any = value
-        for part in reversed(path.split(".")):
-            nested = {part: nested}
-        values = merge(values, nested)
+        values = merge(values, nested(path.split("."), value))
     flags = values | {"algorithm": config.learner}
     return merge_sources(setting_sources(preset=config.preset, environ={}, flags=flags))
 
@@ -179,16 +176,8 @@ def trial_config(config: StudyConfig, params: Mapping[str, Any]) -> TrainConfig:
     try:
         return parse_config(TrainConfig, trial_settings(config, params))
     except ConfigError as error:
-        raise ConfigError(f"study {config.name}, {_described(params) or 'fixed settings'}: {error}") from error
-
-
-def check_space(config: StudyConfig) -> None:
-    """Refuse a study whose space names what is no setting, before anything is trained.
-
-    Raises:
-        ConfigError: Names the setting.
-    """
-    corner_config(config)
+        values = ", ".join(f"{re.sub(r'[^a-z_.]', '?', name)} {value}" for name, value in params.items())
+        raise ConfigError(f"study {config.name}, {values or 'fixed settings'}: {error}") from error
 
 
 def corner_config(config: StudyConfig) -> TrainConfig:
@@ -197,7 +186,11 @@ def corner_config(config: StudyConfig) -> TrainConfig:
     Raises:
         ConfigError: A setting does not exist or cannot have this value.
     """
-    return trial_config(config, {name: _corner(parameter) for name, parameter in search_space(config).items()})
+    corner = {
+        name: parameter.choices[0] if isinstance(parameter, ChoiceParameter) else parameter.low
+        for name, parameter in search_space(config).items()
+    }
+    return trial_config(config, corner)
 
 
 def _suggest(trial: Trial, name: str, parameter: Parameter) -> object:
@@ -206,11 +199,3 @@ def _suggest(trial: Trial, name: str, parameter: Parameter) -> object:
     if isinstance(parameter, IntParameter):
         return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log)
     return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
-
-
-def _corner(parameter: Parameter) -> object:
-    return parameter.choices[0] if isinstance(parameter, ChoiceParameter) else parameter.low
-
-
-def _described(params: Mapping[str, Any]) -> str:
-    return ", ".join(f"{re.sub(r'[^a-z_.]', '?', name)} {value}" for name, value in params.items())

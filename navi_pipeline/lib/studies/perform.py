@@ -1,7 +1,5 @@
 """Study run: starts and restarts workers, follows their trials, writes the HTML page."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -12,8 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.trial import TrialState
 
 from navi_core.errors import NaviError, RunError
 from navi_pipeline.lib.reports.pages import (
@@ -32,9 +35,6 @@ from navi_pipeline.lib.training.supervised import run_supervised
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import StudyConfig
 
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
 _CURVES = 8
 _SCATTERS = 8
 _SHOWN = ("slot", "trial", "state", "value", "reward_ema", "sps", "memory_gib", "feasible", "step", "wall_time_seconds")
@@ -42,13 +42,14 @@ _SHOWN = ("slot", "trial", "state", "value", "reward_ema", "sps", "memory_gib", 
 Rows = list[dict[str, Any]]
 
 
-def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows) -> Path:
+def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows, chart: str) -> Path:
     """Write the page of a study and return its path.
 
     Args:
         queue: The study.
         row: Its row of `studies`.
         rows: Latest trial of every slot as rows of `trials`.
+        chart: From `history_chart`.
     """
     config = queue.config
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in config.objectives)
@@ -62,10 +63,8 @@ def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows) -> Path
     best = {trial.number for trial in queue.best()}
     worth = [text_part(f"Of {selection_note(trials_compared(queue))}.")] if best else []
     parts += section("Best", [table_part(_table([one for one in rows if one["trial"] in best])), *worth])
-    if len(config.objectives) > 1:
-        parts += section("Front", [_front(queue, rows)])
-    else:
-        parts += section("History", [_history(queue, rows)])
+    parts += section("History" if len(config.objectives) == 1 else "Front", [chart])
+    if len(config.objectives) == 1:
         parts += section("Curves", [_curves(queue, rows)])
     weights = importances(queue)
     if weights:
@@ -81,11 +80,7 @@ def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows) -> Path
 
 def importances(queue: TrialQueue) -> dict[str, float]:
     """Return how much each setting decided, by PED-ANOVA (Watanabe et al. 2023); empty where trials are too few."""
-    import optuna
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    done = [trial for trial in queue.trials() if trial.state.name == "COMPLETE"]
-    if len(queue.config.objectives) > 1 or len(done) < 4:
+    if len(queue.config.objectives) > 1 or len(queue.trials(TrialState.COMPLETE)) < 4:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -96,32 +91,25 @@ def importances(queue: TrialQueue) -> dict[str, float]:
 
 
 def history_chart(queue: TrialQueue, rows: Rows) -> str:
-    """Draw value by trial, or the first two objectives against each other."""
-    if len(queue.config.objectives) > 1:
-        return _front(queue, rows)
+    """Draw value by trial with the best so far, or the first two objectives against each other."""
+    objectives = queue.config.objectives
+    if len(objectives) > 1:
+        best = {trial.number for trial in queue.best()}
+        front: dict[str, list[tuple[float, float]]] = {"trials": [], "front": []}
+        for one in rows:
+            if one["objective_values"]:
+                first, second, *_ = one["objective_values"]
+                front["front" if one["trial"] in best else "trials"].append((first, second))
+        return scatter_chart(front, x=objectives[0].metric, y=objectives[1].metric)
+    valued = [one for one in rows if one["value"] is not None]
     groups = {
-        state: [(one["slot"], one["value"]) for one in rows if one["state"] == state and one["value"] is not None]
+        state: [(one["slot"], one["value"]) for one in valued if one["state"] == state]
         for state in ("complete", "pruned")
     }
-    return scatter_chart(groups, x="trial", y=_metric(queue))
-
-
-def _history(queue: TrialQueue, rows: Rows) -> Part:
-    better = max if queue.config.objectives[0].direction == "maximize" else min
-    values: list[tuple[float, float]] = []
-    record: list[tuple[float, float]] = []
-    for one in rows:
-        if one["value"] is None or one["state"] != "complete":
-            continue
-        values.append((one["slot"], one["value"]))
-        if one["feasible"]:
-            record.append((one["slot"], better(one["value"], record[-1][1] if record else one["value"])))
-    curves = {"trial": values, "best so far": record}
-    return line_chart(
-        {name: ([x for x, _ in points], [y for _, y in points]) for name, points in curves.items()},
-        x="trial",
-        y=_metric(queue),
-    )
+    feasible = [one for one in valued if one["state"] == "complete" and one["feasible"]]
+    record = accumulate((one["value"] for one in feasible), max if objectives[0].direction == "maximize" else min)
+    groups["best so far"] = list(zip((one["slot"] for one in feasible), record, strict=True))
+    return scatter_chart(groups, x="trial", y=objectives[0].metric)
 
 
 def _curves(queue: TrialQueue, rows: Rows) -> Part:
@@ -133,7 +121,7 @@ def _curves(queue: TrialQueue, rows: Rows) -> Part:
         points = sorted(trials[one["trial"]].intermediate_values.items())
         if points:
             curves[f"{one['slot']} ({one['state']})"] = ([float(s) for s, _ in points], [v for _, v in points])
-    return line_chart(curves, x="decisions", y=_metric(queue))
+    return line_chart(curves, x="decisions", y=queue.config.objectives[0].metric)
 
 
 def _slices(queue: TrialQueue, rows: Rows) -> list[Part]:
@@ -142,27 +130,12 @@ def _slices(queue: TrialQueue, rows: Rows) -> list[Part]:
     for name in sorted({name for one in done for name in one["params"]})[:_SCATTERS]:
         points = [(one["params"][name], one["value"]) for one in done if name in one["params"]]
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value, _ in points):
-            parts.append(scatter_chart({name: points}, x=name, y=_metric(queue)))
+            parts.append(scatter_chart({name: points}, x=name, y=queue.config.objectives[0].metric))
     return parts
-
-
-def _front(queue: TrialQueue, rows: Rows) -> str:
-    first, second = queue.config.objectives[:2]
-    best = {trial.number for trial in queue.best()}
-    groups: dict[str, list[tuple[float, float]]] = {"trials": [], "front": []}
-    for one in rows:
-        if one["objective_values"]:
-            pair = (float(one["objective_values"][0]), float(one["objective_values"][1]))
-            groups["front" if one["trial"] in best else "trials"].append(pair)
-    return scatter_chart(groups, x=first.metric, y=second.metric)
 
 
 def _table(rows: Rows) -> Rows:
     return [{name: one[name] for name in _SHOWN} | {"params": json.dumps(one["params"])} for one in rows]
-
-
-def _metric(queue: TrialQueue) -> str:
-    return queue.config.objectives[0].metric
 
 
 _GRACE = 90.0
@@ -177,7 +150,6 @@ class StudyResult:
     Attributes:
         row: Its row of `studies`.
         trials: Latest trial of every slot as rows of `trials`, by slot.
-        best: The best feasible trial, or the front.
         chart: Value by trial, or the front, SVG.
         report: HTML page.
         reused: Whether nothing had to be trained.
@@ -185,7 +157,6 @@ class StudyResult:
 
     row: dict[str, Any]
     trials: list[dict[str, Any]]
-    best: list[FrozenTrial]
     chart: str
     report: Path
     reused: bool
@@ -196,7 +167,6 @@ def perform_study(
     *,
     on_line: Callable[[str], None],
     on_trial: Callable[[dict[str, Any]], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> StudyResult:
     """Carry a study to its end, begun or gone on with.
 
@@ -204,7 +174,6 @@ def perform_study(
         config: Of the study.
         on_line: Called with every line of the workers.
         on_trial: Called in this thread with the row of every slot that is done, also those of earlier sittings.
-        stop: Asked once a second; once it answers True, the trainers checkpoint and the study rests.
 
     Raises:
         ConfigError: A study of this name has other settings, or one of its settings does not exist, or a preset differs
@@ -217,27 +186,28 @@ def perform_study(
         begun, differing = queue.release_lost(), queue.differing()
         if begun > 0:
             queue.require_same_settings()
+            record_study(queue, "running")
 
         def report() -> None:
-            _report_trials(queue, reported, on_trial)
+            for slot, trial in sorted(queue.latest().items()):
+                if slot not in reported and trial.state.is_finished() and trial.user_attrs.get("outcome") != "lost":
+                    reported.add(slot)
+                    on_trial(trial_row(queue, trial))
 
-        report()
         status = "stopped"  # what is cancelled from outside goes on another time
-        if begun > 0:
-            record_study(queue, "running")
         try:
+            report()
             # A worker that ends while another still trains cannot take up what that one loses.
             for _ in range(_RESTARTS):
                 left = queue.release_lost()
-                if left <= 0 or stop():
+                if left <= 0:
                     break
-                _sitting(queue, min(config.workers, left), on_line, stop, report)
-                _wait_for_others(queue, on_line, stop, report)
+                _sitting(queue, min(config.workers, left), on_line, report)
+                _wait_for_others(queue, on_line, report)
             left = queue.release_lost()
-            if left <= 0:
-                status = "finished"
-            elif not stop():
+            if left > 0:
                 raise RunError(f"{left} trials of study {config.name} have no outcome; `navi study resume` goes on")
+            status = "finished"
         except NaviError:
             status = "failed"
             raise
@@ -254,15 +224,14 @@ def study_result(queue: TrialQueue, status: str, *, reused: bool) -> StudyResult
     row = record_study(queue, status)
     Warehouse().ingest()
     rows = [trial_row(queue, trial) for _, trial in sorted(queue.latest().items())]
-    page = write_study_page(queue, row, rows)
-    return StudyResult(row, rows, queue.best(), history_chart(queue, rows), page, reused)
+    chart = history_chart(queue, rows)
+    return StudyResult(row, rows, chart, write_study_page(queue, row, rows, chart), reused)
 
 
 def _sitting(
     queue: TrialQueue,
     workers: int,
     on_line: Callable[[str], None],
-    stop: Callable[[], bool],
     each_second: Callable[[], None],
 ) -> None:
     """Let workers work until none finds a trial."""
@@ -271,8 +240,6 @@ def _sitting(
         sitting = [pool.submit(_employ, queue.config.name, on_line, ending) for _ in range(workers)]
         try:
             while wait(sitting, timeout=1.0).not_done:
-                if stop():
-                    ending.set()
                 each_second()
         finally:
             # Cancelled from outside: each worker is stopped and leaves its trial to be taken up.
@@ -282,12 +249,10 @@ def _sitting(
             employed.result()
 
 
-def _wait_for_others(
-    queue: TrialQueue, on_line: Callable[[str], None], stop: Callable[[], bool], each_second: Callable[[], None]
-) -> None:
+def _wait_for_others(queue: TrialQueue, on_line: Callable[[str], None], each_second: Callable[[], None]) -> None:
     """Wait while all trials that are left are with the living workers of another command of this study."""
     announced = 0
-    while 0 < (left := queue.release_lost()) <= queue.in_living_hands() and not stop():
+    while 0 < (left := queue.release_lost()) <= queue.in_living_hands():
         if left != announced:
             on_line(f"study {queue.config.name}: waiting for {left} trials that another command of it trains")
             announced = left
@@ -305,10 +270,3 @@ def _employ(name: str, on_line: Callable[[str], None], ending: threading.Event) 
             raise RunError(f"a worker of study {name} ended with exit code {code}; its last lines:\n" + "\n".join(last))
         on_line(f"a worker of study {name} was killed by signal {-code}; another takes its place")
     raise RunError(f"workers of study {name} were killed {_RESTARTS} times; `navi study resume {name}` goes on")
-
-
-def _report_trials(queue: TrialQueue, reported: set[int], on_trial: Callable[[dict[str, Any]], None]) -> None:
-    for slot, trial in sorted(queue.latest().items()):
-        if slot not in reported and trial.state.is_finished() and trial.user_attrs.get("outcome") != "lost":
-            reported.add(slot)
-            on_trial(trial_row(queue, trial))

@@ -1,24 +1,21 @@
 """Results of a study: rows of `studies` and `trials`, the best trial as a preset, and an audit."""
 
-from __future__ import annotations
-
+from collections import Counter
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
 
 from navi_core.config import TrainConfig, config_hash, parse_config
-from navi_core.errors import ConfigError, RecordError, RunError, as_argument
+from navi_core.errors import ConfigError, RunError, as_argument
 from navi_core.presets.plain_yaml import write_yaml
 from navi_core.record import navi_home
-from navi_core.record.durable import write_durably
-from navi_pipeline.lib.records import pipeline_log
+from navi_pipeline.lib.records import pipeline_log, write_text
 from navi_pipeline.lib.studies.catalogue import partition_of, search_space, trial_config, trial_settings
-from navi_pipeline.lib.studies.trial_queue import TrialQueue, constraint_values, is_feasible, number_of
+from navi_pipeline.lib.studies.trial_queue import TrialQueue, constraint_values, is_feasible
 from navi_pipeline.settings import StudyConfig
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 
@@ -64,7 +61,7 @@ def record_trials(queue: TrialQueue, trials: Sequence[FrozenTrial]) -> None:
     """Write trials to the outbox; a trial that is written again replaces its row."""
     with pipeline_log(f"study-{queue.config.name}", config_hash=config_hash(queue.config)) as log:
         for trial in trials:
-            if trial.state.name != "WAITING":
+            if trial.state != TrialState.WAITING:
                 log.row("trials", trial_row(queue, trial))
 
 
@@ -75,8 +72,8 @@ def record_study(queue: TrialQueue, status: str) -> dict[str, Any]:
         queue: The study.
         status: running, finished, stopped or failed.
     """
-    config, trials = queue.config, list(queue.latest().values())
-    best = queue.best()
+    config, best = queue.config, queue.best()
+    states = Counter(trial.state for trial in queue.latest().values())
     began = [t.datetime_start for t in queue.trials() if t.datetime_start is not None]
     ended = [t.datetime_complete for t in queue.trials() if t.datetime_complete is not None]
     row: dict[str, Any] = {
@@ -89,10 +86,10 @@ def record_study(queue: TrialQueue, status: str) -> dict[str, Any]:
         "storage": queue.study._storage.__class__.__name__,
         "search_space": {name: parameter.model_dump() for name, parameter in search_space(config).items()},
         "status": status,
-        "trials": len(trials),
-        "completed": number_of(trials, "COMPLETE"),
-        "pruned": number_of(trials, "PRUNED"),
-        "failed": number_of(trials, "FAIL"),
+        "trials": states.total(),
+        "completed": states[TrialState.COMPLETE],
+        "pruned": states[TrialState.PRUNED],
+        "failed": states[TrialState.FAIL],
         "best_trial": best[0].number if best else None,
         "best_value": best[0].values[0] if best else None,
         "best_values": [trial.values for trial in best],
@@ -110,11 +107,7 @@ def record_study(queue: TrialQueue, status: str) -> dict[str, Any]:
 
 def _moment(time: datetime | None) -> str | None:
     """Return a time of Optuna's, which is local, as UTC."""
-    if time is None:
-        return None
-    from datetime import UTC
-
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return None if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def pick_trial(queue: TrialQueue, number: int | None = None) -> FrozenTrial:
@@ -151,22 +144,17 @@ def write_preset(queue: TrialQueue, trial: FrozenTrial, file: Path) -> None:
             f"{error}; trial {trial.number} itself was trained with --config {as_argument(kept)}"
         ) from error
     values = ", ".join(f"{value:.6g}" for value in trial.values or ())
-    settings = trial_settings(queue.config, trial.params)
     metrics = ", ".join(objective.metric for objective in queue.config.objectives)
-    text = f"# Trial {trial.number} of study {queue.config.name}: {metrics} {values or 'unknown'}.\n"
-    text += f"# Of {selection_note(trials_compared(queue))}.\n"
-    text += write_yaml(settings)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, text.encode())
-    except OSError as error:
-        raise RecordError(f"cannot write the preset {file}: {error.strerror or error}") from error
+    note = (
+        f"# Trial {trial.number} of study {queue.config.name}: {metrics} {values or 'unknown'}.\n"
+        f"# Of {selection_note(trials_compared(queue))}.\n"
+    )
+    write_text(file, note + write_yaml(trial_settings(queue.config, trial.params)), "the preset ")
 
 
 def trials_compared(queue: TrialQueue) -> int:
     """Return how many trials the best was chosen from; those that were pruned had their chance, too."""
-    trials = list(queue.latest().values())
-    return number_of(trials, "COMPLETE") + number_of(trials, "PRUNED")
+    return sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in queue.latest().values())
 
 
 def selection_note(trials: int) -> str:

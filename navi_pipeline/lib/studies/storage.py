@@ -1,31 +1,38 @@
-"""Storage of a study: a journal that survives a writer's death, or an SQL server."""
+"""Optuna's parts of a study: storage, sampler, pruner. The storage survives a writer's death, or is an SQL server."""
 
-from __future__ import annotations
-
+import mmap
 import os
+import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
+
+from optuna import Study, samplers
+from optuna.exceptions import ExperimentalWarning
+from optuna.pruners import BasePruner, HyperbandPruner, NopPruner
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from navi_core.errors import ConfigError, RecordError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import navi_home
+from navi_pipeline.lib.studies.catalogue import trial_config
 from navi_pipeline.settings import StudyConfig
 
-if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
-
-_CHUNK = 1 << 16
-
-
-def studies_folder() -> Path:
-    """Return the folder of studies, `studies/` of the Navi home."""
-    return navi_home() / "studies"
+_SAMPLERS: dict[str, Callable[..., samplers.BaseSampler]] = {
+    "random": samplers.RandomSampler,
+    "gp": samplers.GPSampler,
+    "nsga2": samplers.NSGAIISampler,
+}
 
 
 def study_folder(name: str) -> Path:
     """Return the folder of a study: study.json, journal.log, workers/."""
-    return studies_folder() / name
+    return navi_home() / "studies" / name
 
 
 def open_storage(config: StudyConfig) -> BaseStorage:
@@ -35,10 +42,6 @@ def open_storage(config: StudyConfig) -> BaseStorage:
         ConfigError: The storage is no SQL address.
         RecordError: The storage cannot be opened.
     """
-    from optuna.storages import JournalStorage, RDBStorage
-    from optuna.storages.journal import JournalFileBackend
-    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-
     address = os.environ.get("NAVI_STUDY_STORAGE") or config.storage
     if address is not None:
         try:
@@ -53,7 +56,7 @@ def open_storage(config: StudyConfig) -> BaseStorage:
     file = study_folder(config.name) / "journal.log"
     file.parent.mkdir(parents=True, exist_ok=True)
     lock: Any = _JournalLock(file)
-    # A reader does not take the lock, so what a writer left half done is mended before anybody reads.
+    # A reader does not take the lock, so an unfinished line is cut off before anybody reads.
     lock.acquire()
     lock.release()
     return JournalStorage(JournalFileBackend(str(file), lock_obj=lock))
@@ -62,17 +65,16 @@ def open_storage(config: StudyConfig) -> BaseStorage:
 class _JournalLock:
     """The journal's lock: held by the kernel, so a writer that is killed does not keep it.
 
-    Whoever takes it first cuts off what a killed writer left of a line: with the lock held nobody is writing.
+    Taking it cuts off the unfinished line of a killed writer: with the lock held nobody is writing.
     """
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
-        self._file = journal.with_suffix(".lock")
         self._held = ExitStack()
 
     def acquire(self) -> bool:
         with ExitStack() as held:
-            held.enter_context(wait_for_lock(self._file))
+            held.enter_context(wait_for_lock(self._journal.with_suffix(".lock")))
             repair_journal(self._journal)
             self._held = held.pop_all()
         return True
@@ -89,15 +91,11 @@ def repair_journal(journal: Path) -> int:
     """
     try:
         with journal.open("rb+") as file:
-            size = keep = file.seek(0, os.SEEK_END)
-            while keep:
-                begin = max(0, keep - _CHUNK)
-                file.seek(begin)
-                end = file.read(keep - begin).rfind(b"\n")
-                if end >= 0:
-                    keep = begin + end + 1
-                    break
-                keep = begin
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                return 0  # an empty file cannot be mapped
+            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
+                keep = text.rfind(b"\n") + 1
             if keep < size:
                 file.truncate(keep)
                 os.fsync(file.fileno())
@@ -106,3 +104,41 @@ def repair_journal(journal: Path) -> int:
         return 0
     except OSError as error:
         raise RecordError(f"cannot mend the journal {journal}: {error.strerror or error}") from error
+
+
+def study_sampler(config: StudyConfig, slot: int) -> samplers.BaseSampler:
+    """Return the sampler of a slot's proposal; proposals follow from the study's seed and the slot."""
+    seed = (config.seed * 1_000_003 + slot) % 2**31
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        if config.sampler == "tpe":
+            return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(2, config.trials // 3)))
+        return _SAMPLERS[config.sampler](seed=seed)
+
+
+def study_pruner(config: StudyConfig) -> BasePruner:
+    """Return the pruner of a study."""
+    if config.pruning is None:
+        return NopPruner()
+    steps = trial_config(config, {}).total_steps
+    return SlotHyperband(
+        min_resource=config.pruning.min_steps,
+        max_resource="auto" if steps is None else max(steps, config.pruning.min_steps),
+        reduction_factor=config.pruning.reduction_factor,
+    )
+
+
+class SlotHyperband(HyperbandPruner):
+    """Hyperband pruner over slots, independent of interruptions; an attempt that was lost competes with nobody.
+
+    Optuna draws a trial's bracket from its number, which another attempt at the same slot has not, lets failed trials
+    compete, and knows no brackets before a process has asked for the first time.
+    """
+
+    def _get_bracket_id(self, study: Study, trial: FrozenTrial) -> int:
+        if not self._pruners:
+            self._try_initialization(study)
+        if trial.user_attrs.get("outcome") == "lost":
+            return -1
+        slot: Any = SimpleNamespace(number=trial.user_attrs.get("slot", trial.number))
+        return super()._get_bracket_id(study, slot)

@@ -6,16 +6,17 @@ where the old one stood. So nothing is lost, and no slot counts twice. A trial t
 an error, no time left) is an outcome and stays.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
+
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from navi_core.config import config_hash, parse_config
 from navi_core.config.base import Config
@@ -25,15 +26,9 @@ from navi_core.errors import ConfigError, RecordError
 from navi_core.machine.file_lock import is_locked, wait_for_lock
 from navi_core.record import navi_home
 from navi_pipeline.lib.records import read_document, write_document
-from navi_pipeline.lib.studies.catalogue import check_space, corner_config, search_space, trial_config
-from navi_pipeline.lib.studies.storage import open_storage, studies_folder, study_folder
+from navi_pipeline.lib.studies.catalogue import corner_config, search_space, trial_config
+from navi_pipeline.lib.studies.storage import open_storage, study_folder, study_pruner, study_sampler
 from navi_pipeline.settings import StudyConfig
-
-if TYPE_CHECKING:
-    from optuna import Study
-    from optuna.pruners import BasePruner
-    from optuna.samplers import BaseSampler
-    from optuna.trial import FrozenTrial, Trial
 
 LOST = "its worker was lost"
 """Reason of a trial whose worker died."""
@@ -47,7 +42,7 @@ _FREE = ("trials", "workers", "storage", "timeout", "attempts")
 
 def known_studies() -> list[str]:
     """Return the names of the studies of this home."""
-    return sorted(file.parent.name for file in studies_folder().glob("*/study.json"))
+    return sorted(file.parent.name for file in study_folder("").glob("*/study.json"))
 
 
 def read_study(name: str) -> StudyConfig:
@@ -82,21 +77,19 @@ class TrialQueue:
             ConfigError: A study of this name has other settings, or a setting of its space does not exist.
             RecordError: Its storage cannot be opened.
         """
-        import optuna
-
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.config = config
         self.folder = study_folder(config.name)
-        check_space(config)
+        corner_config(config)  # refuses a setting that does not exist before anything is trained
         self._claim = self.folder / "claim.lock"
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         with wait_for_lock(self._claim):
             self._keep_settings()
-            self.study: Study = optuna.create_study(
+            self.study: optuna.Study = optuna.create_study(
                 storage=open_storage(config),
                 study_name=config.name,
                 directions=[objective.direction for objective in config.objectives],
-                pruner=_pruner(config),
+                pruner=study_pruner(config),
                 load_if_exists=True,
             )
         self._lock = wait_for_lock(self._lock_of(self.worker))
@@ -149,15 +142,15 @@ class TrialQueue:
             with suppress(OSError):
                 self._lock_of(self.worker).unlink()
 
-    def __enter__(self) -> TrialQueue:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(orderly=kind is None)
 
-    def trials(self) -> list[FrozenTrial]:
-        """Return every trial, attempts that were lost too."""
-        return self.study.get_trials(deepcopy=False)
+    def trials(self, *states: TrialState) -> list[FrozenTrial]:
+        """Return every trial, attempts that were lost too, or those of some states."""
+        return self.study.get_trials(deepcopy=False, states=states or None)
 
     def latest(self) -> dict[int, FrozenTrial]:
         """Return slot → its latest trial."""
@@ -171,21 +164,21 @@ class TrialQueue:
         """Take the next trial; None where every slot is done or in other hands."""
         with wait_for_lock(self._claim):
             self._requeue_lost()
-            slots = len(self.latest())
-            if not self._waiting():
-                if slots >= self.config.trials:
+            waiting = self.trials(TrialState.WAITING)
+            slot = int(waiting[0].user_attrs["slot"]) if waiting else len(self.latest())
+            if not waiting:
+                if slot >= self.config.trials:
                     return None
-                # In one entry: whoever is killed here leaves a slot that waits, or none.
-                self.study.enqueue_trial({}, user_attrs={"slot": slots, "began_ns": time.time_ns()})
+                # In one entry: a process that is killed here leaves a slot that waits, or none.
+                self.study.enqueue_trial({}, user_attrs={"slot": slot, "began_ns": time.time_ns()})
             # Proposals follow from seed and slot, however many attempts came before: a study that was resumed proposes
             # what it would have, and never the same for two slots.
-            slot = next((int(trial.user_attrs["slot"]) for trial in self._waiting()), slots)
-            self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + slot)
+            self.study.sampler = study_sampler(self.config, slot)
             trial = self.study.ask()
             if "slot" not in trial.user_attrs:
                 # The storage is a server's: a machine with a home, and a lock, of its own has just taken what waited.
                 slot = len(self.latest())
-                self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + slot)
+                self.study.sampler = study_sampler(self.config, slot)
                 trial.set_user_attr("slot", slot)
                 trial.set_user_attr("began_ns", time.time_ns())
             trial.set_user_attr("worker", self.worker)
@@ -204,14 +197,12 @@ class TrialQueue:
 
     def in_living_hands(self) -> int:
         """Return how many trials are with workers that this machine can see alive."""
-        running = [trial for trial in self.trials() if trial.state.name == "RUNNING"]
+        running = self.trials(TrialState.RUNNING)
         return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in running)
 
     def best(self) -> list[FrozenTrial]:
         """Return the best feasible trial, or the front of them where there are several objectives."""
-        from optuna.trial import TrialState
-
-        done = [t for t in self.trials() if t.state == TrialState.COMPLETE and is_feasible(t)]
+        done = [trial for trial in self.trials(TrialState.COMPLETE) if is_feasible(trial)]
         if len(self.study.directions) > 1:
             numbers = {trial.number for trial in self.study.best_trials}
             return [trial for trial in done if trial.number in numbers]
@@ -219,13 +210,10 @@ class TrialQueue:
         return sorted(done, key=lambda trial: (sign * float(trial.value or 0.0), trial.number))[:1]
 
     def _requeue_lost(self) -> None:
-        for trial in self.trials():
+        for trial in self.trials(TrialState.RUNNING):
             # Every claim is made under the lock that is held now: a running trial without a worker lost it meanwhile.
-            if trial.state.name == "RUNNING" and self._is_lost(str(trial.user_attrs.get("worker", ""))):
+            if self._is_lost(str(trial.user_attrs.get("worker", ""))):
                 self._requeue(trial, LOST)
-
-    def _waiting(self) -> list[FrozenTrial]:
-        return [trial for trial in self.trials() if trial.state.name == "WAITING"]
 
     def _lock_of(self, worker: str) -> Path:
         return self.folder / "workers" / f"{worker}.lock"
@@ -239,8 +227,6 @@ class TrialQueue:
         return not worker or not is_locked(lock)
 
     def _requeue(self, trial: FrozenTrial, reason: str) -> None:
-        from optuna.trial import TrialState
-
         attributes = trial.user_attrs
         attempt = int(attributes.get("attempt", 1))
         # A stopped worker is no evidence about its trial; what always comes between may never cease.
@@ -299,41 +285,3 @@ def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Ite
             yield from _differences(was, inner, f"{section}{name}.")
         elif was != current.get(name, usual):
             yield f"{section}{name} {was}"
-
-
-def _sampler(config: StudyConfig, seed: int) -> BaseSampler:
-    import warnings
-
-    from optuna import samplers
-    from optuna.exceptions import ExperimentalWarning
-
-    seed %= 2**31
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        if config.sampler == "random":
-            return samplers.RandomSampler(seed=seed)
-        if config.sampler == "gp":
-            return samplers.GPSampler(seed=seed)
-        if config.sampler == "nsga2":
-            return samplers.NSGAIISampler(seed=seed)
-        return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(2, config.trials // 3)))
-
-
-def _pruner(config: StudyConfig) -> BasePruner:
-    from optuna import pruners
-
-    if config.pruning is None:
-        return pruners.NopPruner()
-    from navi_pipeline.lib.studies.pruner import SlotHyperband
-
-    steps = trial_config(config, {}).total_steps
-    return SlotHyperband(
-        min_resource=config.pruning.min_steps,
-        max_resource="auto" if steps is None else max(steps, config.pruning.min_steps),
-        reduction_factor=config.pruning.reduction_factor,
-    )
-
-
-def number_of(trials: Sequence[FrozenTrial], state: str) -> int:
-    """Return how many trials have a state."""
-    return sum(trial.state.name == state for trial in trials)

@@ -3,8 +3,6 @@
 A trial is a supervised training run. Its metrics are read from the outbox while it runs, and it may be pruned.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import signal
@@ -16,7 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from optuna.trial import Trial, TrialState
 
 from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, NaviError, RunError
@@ -29,9 +29,6 @@ from navi_pipeline.lib.training.supervised import disk_is_full, runs_in_use, wai
 from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import ObjectiveConfig, StudyConfig
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 
 class RunCurve:
@@ -53,11 +50,8 @@ class RunCurve:
         outbox = outbox_path()
         # A segment moves to done/ once it is in the database: looked for there second, it cannot be missed.
         for folder in (outbox, outbox / "done"):
-            if not folder.is_dir():
-                continue
-            for file in sorted(folder.iterdir()):
-                name = file.name
-                if name >= self._since and name.endswith("-metrics.ndjson") and name not in self._seen:
+            for file in sorted(folder.glob("*-metrics.ndjson")):
+                if file.name >= self._since and file.name not in self._seen:
                     self._take(file)
 
     def recall(self) -> None:
@@ -66,9 +60,8 @@ class RunCurve:
         Raises:
             RecordError: The warehouse cannot be read.
         """
-        warehouse = Warehouse()
-        warehouse.ingest()
-        rows = warehouse.query("select name, step, value from metrics where run_id = ?", [self._run_id])
+        Warehouse().ingest()
+        rows = Warehouse().query("select name, step, value from metrics where run_id = ?", [self._run_id])
         for name, step, value in rows.dropna().itertuples(index=False):
             self._values.setdefault(name, {})[int(step)] = float(value)
 
@@ -81,7 +74,7 @@ class RunCurve:
         """Decisions of the latest row."""
         return max((step for values in self._values.values() for step in values), default=0)
 
-    def figure(self, objective: ObjectiveConfig, result: Mapping[str, Any] | None) -> float | None:
+    def figure(self, objective: ObjectiveConfig, result: Mapping[str, Any]) -> float | None:
         """Return the value of an objective in the run; None where it has no such metric.
 
         Args:
@@ -90,15 +83,10 @@ class RunCurve:
         """
         values = [value for _, value in self.points(objective.metric)]
         if not values:
-            given = (result or {}).get(objective.metric)
-            if given is None:
-                given = (result or {}).get("metrics", {}).get(objective.metric)
+            given = result.get(objective.metric, result.get("metrics", {}).get(objective.metric))
             return float(given) if isinstance(given, int | float) and math.isfinite(given) else None
-        if objective.summary == "median":
-            return statistics.median(values)
-        if objective.summary == "best":
-            return max(values) if objective.direction == "maximize" else min(values)
-        return values[-1]
+        better = max if objective.direction == "maximize" else min
+        return {"last": values[-1], "median": statistics.median(values), "best": better(values)}[objective.summary]
 
     def last(self) -> dict[str, float]:
         """Return the latest value of every metric."""
@@ -250,7 +238,7 @@ class _Attempt:
                 continue
             self._trial.report(value, step)
             self._reported = step
-            if self._config.pruning is not None and self._trial.should_prune():
+            if self._trial.should_prune():
                 self._stopped = Outcome.PRUNED
                 return
 
@@ -305,8 +293,6 @@ def _report(queue: TrialQueue, trial: Trial, ending: _Ending, began: float) -> s
     Returns:
         complete, pruned, failed or interrupted.
     """
-    from optuna.trial import TrialState
-
     if ending.outcome in _REQUEUED:
         queue.give_back(trial, ending.outcome.value)
         return "interrupted"

@@ -18,7 +18,7 @@ from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.studies.catalogue import (
     SPACES,
     STUDIES,
-    check_space,
+    corner_config,
     draw,
     find_study,
     over_scenes,
@@ -558,7 +558,7 @@ def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_studies_that_are_ready_vary_settings_that_exist(name):
-    assert check_space(find_study(name)) is None
+    assert corner_config(find_study(name)).algorithm == find_study(name).learner
 
 
 @pytest.mark.parametrize("preset", ["rooms", "rooms_standard"])
@@ -578,9 +578,16 @@ def test_other_scenes_are_another_study():
         over_scenes(find_study("ppo"), [])
 
 
-def test_a_study_that_is_told_to_rest_says_so_and_goes_on():
+def test_study_that_is_interrupted_is_stopped_and_resumes(monkeypatch):
+    from navi_pipeline.lib.studies import perform
+
     config = small_study(trials=2)
-    assert perform_study(config, on_line=print, stop=lambda: True).row["status"] == "stopped"
+    with monkeypatch.context() as until:
+        until.setattr(perform, "_sitting", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            perform_study(config, on_line=print)
+    Warehouse().ingest()
+    assert Warehouse().query("select status from studies")["status"].tolist() == ["stopped"]
     with TrialQueue(config) as queue:
         complete_by(queue)
     result = perform_study(config, on_line=print)
@@ -605,7 +612,7 @@ def test_no_trial_becomes_a_version(learner):
 def test_every_learner_has_a_space(learner):
     given = {"demonstrations": ("flights",)} if learner == "bc" else {}
     config = parse_config(StudyConfig, {"name": "x", "learner": learner, "preset": "quick"} | given)
-    assert check_space(config) is None and len(search_space(config)) >= 3
+    assert corner_config(config).algorithm == learner and len(search_space(config)) >= 3
 
 
 def test_the_best_trial_is_a_preset_that_training_takes(tmp_path):
