@@ -29,7 +29,8 @@ class Variant:
     cloned: bool = False
 
 
-def _sensor(azimuth: int, elevation: int) -> dict[str, Any]:
+def sensor_settings(azimuth: int, elevation: int) -> dict[str, Any]:
+    """Return the settings of a panorama of azimuth × elevation bins."""
     bins = {"azimuth_bins": azimuth, "elevation_bins": elevation}
     return {"env": dict(bins), "policy": dict(bins)}
 
@@ -75,9 +76,9 @@ VARIANTS: dict[str, Variant] = {
             "encoder_spherical_cnn", "Which eye: convolutions on the sphere?", {"policy": {"encoder": "spherical_cnn"}}
         ),
         Variant("encoder_rayvit", "Which eye: a vision transformer?", {"policy": {"encoder": "rayvit"}}),
-        Variant("resolution_32x8", "How coarse may the panorama be?", _sensor(32, 8)),
-        Variant("resolution_128x24", "What does a finer panorama bring?", _sensor(128, 24)),
-        Variant("resolution_256x48", "What does the finest panorama bring?", _sensor(256, 48)),
+        Variant("resolution_32x8", "How coarse may the panorama be?", sensor_settings(32, 8)),
+        Variant("resolution_128x24", "What does a finer panorama bring?", sensor_settings(128, 24)),
+        Variant("resolution_256x48", "What does the finest panorama bring?", sensor_settings(256, 48)),
         Variant("grpo", "Does it learn without a critic?", algorithm="grpo"),
         Variant("dqn", "Does it learn off policy?", algorithm="dqn"),
         Variant("bc+ppo", "Is a clone the better beginning?", cloned=True),

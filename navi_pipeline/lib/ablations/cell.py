@@ -23,7 +23,9 @@ from navi_core.presets import merge, resolve_config
 from navi_core.terminal import print_status
 from navi_pipeline.lib.ablations.catalogue import Variant, find_variants
 from navi_pipeline.lib.records import BenchmarkLog, content_key, pipeline_folder, read_document, write_document
-from navi_pipeline.lib.training.supervised import interruption, run_supervised, runs_in_use, wait_for_run
+from navi_pipeline.lib.records import Outcome as Status
+from navi_pipeline.lib.sweeps.cells import CellError, run_command
+from navi_pipeline.lib.training.supervised import run_supervised, runs_in_use, wait_for_run
 from navi_pipeline.lib.training.trainer_client import require_whole
 from navi_pipeline.settings import AblationConfig
 
@@ -39,7 +41,7 @@ class CellOutcome:
     Attributes:
         variant: Its name.
         seed: Of the training.
-        status: ok, or how it ended instead: crash, timeout.
+        status: ok, or how it ended instead: out_of_memory, crash, timeout.
         detail: Its last line of output, where it is not ok.
         result: File of the evaluation; empty where there is none.
         checkpoint: What was evaluated.
@@ -50,7 +52,7 @@ class CellOutcome:
 
     variant: str
     seed: int
-    status: str
+    status: Status
     detail: str
     result: str
     checkpoint: str
@@ -119,8 +121,9 @@ def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Call
     folder = pipeline_folder() / "ablations" / key
     settings = folder / "settings.json"
     write_document(settings, settings_of(variant, config, seed))
-    steps = _Commands(config.timeout, on_line)
-    result, checkpoint, status, detail = folder / "evaluation.json", "", "ok", ""
+    steps = _Commands(config.timeout, key, on_line)
+    result, checkpoint, detail = folder / "evaluation.json", "", ""
+    status: Status = "ok"
     metrics: dict[str, float] = {}
     shared = ("--preset", config.preset, "--config", str(settings), "--asset", _ASSET, "--partition", key)
     try:
@@ -128,10 +131,8 @@ def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Call
         if variant.cloned:
             train = resolved(variant, config, seed)
             demos = _demonstrations(steps, config, train)
-            _require_free(key)
             cloned = steps.train("clone", "bc", "--demos", str(demos), *shared, "--no-register", "--json")
             initial = str(cloned["checkpoint"])
-        _require_free(key)
         trained = steps.train("train", "train", variant.algorithm, *shared, "--from", initial, "--no-register",
                               "--publish", "off", "--json")  # fmt: skip
         checkpoint = str(trained["checkpoint"])
@@ -141,29 +142,12 @@ def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Call
                           "--out", str(result), "--json")["summary"]  # fmt: skip
         for figure in ("c_vis_auc", "c_vis_final", "collisions_per_minute", "collision_free_rate"):
             metrics[figure] = float(flown[figure])
-    except _CommandError as failure:
-        if failure.status == "crash" and runs_in_use(prefix=_runs_of(key)):
-            raise _held(key) from failure
-        status, detail, result = failure.status, str(failure), Path()
+    except CellError as failure:
+        status, detail = failure.status, str(failure)
     return CellOutcome(
         variant.name, seed, status, detail, str(result) if status == "ok" else "", checkpoint, steps.cpu_minutes,
         metrics, steps.commands,
     )  # fmt: skip
-
-
-def _require_free(key: str) -> None:
-    """Wait for a trainer that an earlier process left behind."""
-    if not wait_for_run(_runs_of(key)):
-        raise _held(key)
-
-
-def _held(key: str) -> RunError:
-    return RunError(f"another process trains {_runs_of(key)}*; wait for it or end it, then give the same command again")
-
-
-def _runs_of(key: str) -> str:
-    """Return what the names of a cell's runs begin with."""
-    return f"{_ASSET}-{key}-"
 
 
 def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig) -> Path:
@@ -181,44 +165,42 @@ def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig
     return folder
 
 
-class _CommandError(Exception):
-    def __init__(self, status: str, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-
-
 class _Commands:
-    """Runs `navi` commands one after the other, and keeps their processor time."""
+    """Runs the `navi` commands of a cell one after the other, and keeps their processor time."""
 
-    def __init__(self, timeout: float, on_line: Callable[[str], None]) -> None:
+    def __init__(self, timeout: float, key: str, on_line: Callable[[str], None]) -> None:
         self.cpu_minutes: dict[str, float] = {}
         self.commands: list[str] = []
         self._timeout, self._on_line = timeout, on_line
+        self._runs = f"{_ASSET}-{key}-"
 
     def run(self, stage: str, *arguments: str) -> dict[str, Any]:
         """Return the JSON document that a command printed."""
         self.commands.append(" ".join(("navi", *arguments)))
-        command = [sys.executable, "-m", "navi_core.cli.main", *arguments]
         before = _children_seconds()
         try:
-            code, output, last = run_supervised(command, on_line=self._on_line, timeout=self._timeout)
-        except TimeoutError as error:
-            raise _CommandError("timeout", f"{stage}: {error}") from None
+            return run_command(arguments, stage, dict, timeout=self._timeout, on_line=self._on_line)
+        except CellError as error:
+            raise CellError(error.status, f"{stage}: {error}") from error
         finally:
             self.cpu_minutes[stage] = (_children_seconds() - before) / 60.0
-        if why := interruption(code, last):
-            raise RunError(f"{stage} {why}; the same command goes on with it")
-        if code != 0:
-            raise _CommandError("crash", f"{stage}, exit code {code}: {last[-1] if last else 'no output'}")
-        try:
-            document = json.loads(output)
-        except ValueError as error:
-            raise _CommandError("crash", f"{stage}: its answer cannot be read: {error}") from None
-        return dict(document)
 
     def train(self, stage: str, *arguments: str) -> dict[str, Any]:
-        """Return the result of a training that went to its end; a short one is no outcome."""
-        result = self.run(stage, *arguments)
+        """Return the result of a training that went to its end; a short one is no outcome.
+
+        A trainer that an earlier process left behind is waited for.
+        """
+        held = RunError(
+            f"another process trains {self._runs}*; wait for it or end it, then give the same command again"
+        )
+        if not wait_for_run(self._runs):
+            raise held
+        try:
+            result = self.run(stage, *arguments)
+        except CellError as error:
+            if error.status == "crash" and runs_in_use(prefix=self._runs):
+                raise held from error
+            raise
         require_whole(result, stage)
         return result
 
@@ -240,7 +222,7 @@ def _record(name: str, key: str, outcome: CellOutcome, config: AblationConfig) -
             seed=outcome.seed,
             step=int(outcome.metrics.get("steps", 0)),
             parameters={"preset": config.preset, "steps": config.steps, "scenes": list(config.scenes)},
-            outcome="ok" if outcome.status == "ok" else ("timeout" if outcome.status == "timeout" else "crash"),
+            outcome=outcome.status,
             detail=outcome.detail or None,
         )
 

@@ -163,6 +163,9 @@ def _summary(
             "iqm": interquartile_mean(seed_matrix(results, _METRIC)) if results else None,
             "collisions_per_minute": _mean(good, "collisions_per_minute"),
             "cpu_minutes": sum(sum(o.cpu_minutes.values()) for o in good) / len(good) if good else None,
+            "difference": None,
+            "low": None,
+            "high": None,
         }
         verdict = verdicts.get(variant.name)
         if verdict is not None:
@@ -170,8 +173,6 @@ def _summary(
             bars.append((variant.name, verdict.mean_difference, verdict.low, verdict.high))
             failed = f" {row['failed']} of {len(mine)} seeds failed." if row["failed"] else ""
             sentences.append(verdict.sentence + failed)
-        else:
-            row |= {"difference": None, "low": None, "high": None}
         rows.append(row)
     return rows, sentences, bars
 
@@ -210,21 +211,19 @@ def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: 
 
 def _earlier_looks(sides: dict[str, tuple[list[Any], list[Any]]]) -> dict[str, list[int]]:
     """Return with how many seeds each pair was compared before, where that was a part of these flights."""
-    warehouse = Warehouse()
-    warehouse.ingest()
-    known = warehouse.query(
+    Warehouse().ingest()
+    known = Warehouse().query(
         "select seeds, evaluations from comparisons where metric = ? and \"over\" = 'seeds and scenes' and seeds >= 5",
         [_METRIC],
     )
     looks: dict[str, list[int]] = {}
     for name, (a, b) in sides.items():
         mine = {result.evaluation_id for result in (*a, *b)}
-        found = [
+        looks[name] = sorted(
             int(seeds)
             for seeds, evaluations in known.itertuples(index=False)
             if {*json.loads(evaluations)["a"], *json.loads(evaluations)["b"]} < mine
-        ]
-        looks[name] = sorted(found)
+        )
     return looks
 
 

@@ -69,10 +69,9 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         trained = night.data("training").get("steps_per_second")
         if trained:
             log.cell(f"training-{config.profile}", {"steps_per_second": (trained, "1/s")}, seed=config.seed)
-    warehouse = Warehouse()
-    warehouse.ingest()
+    Warehouse().ingest()
     # Process CPU time is what neighbours on the machine disturb least; wall time is shown beside it.
-    drift = warehouse.query(
+    drift = Warehouse().query(
         "select cell, name, value, baseline, unit, slowdown_percent, benchmark_slowdown_percent, earlier_runs, "
         "cell_drifts or benchmark_drifts as drifts, name = 'cpu_ms' as judged from drift_vs_baseline "
         "where benchmark = ? and run_id like ? || '%' order by name, cell",

@@ -142,7 +142,7 @@ class Night:
             stage = Stage(name, status, round(time.monotonic() - began, 2), gates, data)
         self.stages[name] = stage
         self._keep()
-        self.record(f"night_{name}", f"{stage.status} after {stage.seconds:.0f} s", {"gates": _plain(stage)["gates"]})
+        self.record(f"night_{name}", f"{stage.status} after {stage.seconds:.0f} s", {"gates": asdict(stage)["gates"]})
         self.report(f"{name}: {stage.status} after {stage.seconds:.0f} s")
         for gate in stage.gates:
             if not gate.passed:
@@ -198,7 +198,7 @@ class Night:
                 "began_at": self.began_at,
                 "config_hash": config_hash(self.config),
                 "config": self.config.model_dump(mode="json"),
-                "stages": [_plain(stage) for stage in self.stages.values()],
+                "stages": [asdict(stage) for stage in self.stages.values()],
             },
         )
 
@@ -231,10 +231,6 @@ def read_night(name: str) -> dict[str, Any]:
         RecordError: There was no such night.
     """
     return read_document(pipeline_folder() / "nights" / f"{name}.json", made_by="the job nightly_training")
-
-
-def _plain(stage: Stage) -> dict[str, Any]:
-    return asdict(stage)
 
 
 SMALL_MINUTES = 60.0

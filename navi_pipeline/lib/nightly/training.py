@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,20 +56,14 @@ class ViewerProbe:
         if note is None:
             return
         seen: list[DistanceMatrix] = []
-        arrived = threading.Event()
 
         def handle(batch: list[Any]) -> None:
             seen.extend(message for message in batch if isinstance(message, DistanceMatrix))
-            if seen:
-                arrived.set()
 
         began = time.monotonic()
-        feed = Feed([note.endpoint], handle, watching=True)
-        try:
-            while not arrived.wait(0.2) and not self._over.is_set() and time.monotonic() - began < _PATIENCE_SECONDS:
+        with closing(Feed([note.endpoint], handle, watching=True)):
+            while not seen and not self._over.wait(0.2) and time.monotonic() - began < _PATIENCE_SECONDS:
                 pass
-        finally:
-            feed.close()
         seconds = f"{time.monotonic() - began:.1f} s"
         size = "x".join(str(bins) for bins in seen[0].matrix_shape) if seen else None
         what = f"an observation of {size} after {seconds}" if seen else f"no observation within {seconds}"
@@ -89,7 +84,7 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Train until the night's share of time is over; the trainer then checkpoints and ends."""
     config, settings = night.config, night_settings(night)
     seconds = 60.0 * config.minutes * config.training_share
-    _let_end(night, settings)
+    wait_for_run(_run_id(night, settings))  # of a night that was killed a moment ago: it writes where the run stands
     monitor = _monitor(night, seconds)
     viewer = ViewerProbe(f"{ASSET}-{night.name}-", lambda: monitor.step is not None) if config.viewer else None
     try:
@@ -130,7 +125,7 @@ def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         # A trainer would begin another run. What was trained is whole, and the rest of the night is about that.
         detail = f"{trained['run_id']} was trained by another version of Navi, whose settings were others"
         return [Gate("resume", False, False, detail)], data
-    _let_end(night, settings)
+    wait_for_run(_run_id(night, settings))
     for more in night.config.proof_steps:
         # Not where training ended: a proof that was interrupted has gone on from there.
         began = _newest_step(data)
@@ -193,11 +188,6 @@ def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, A
     )
 
 
-def _let_end(night: Night, settings: TrainConfig) -> None:
-    """Wait for the trainer of a night that was killed a moment ago: it writes where the run stands."""
-    wait_for_run(_run_id(night, settings))
-
-
 def _run_id(night: Night, settings: TrainConfig) -> str:
     return f"{ASSET}-{night.name}-{config_hash(settings)}"
 
@@ -228,16 +218,19 @@ def _monitor(night: Night, seconds: float, until_step: int | None = None) -> Mon
 
 
 def _finite(run_id: str) -> Gate:
-    warehouse = Warehouse()
-    warehouse.ingest()
-    row = warehouse.query(
-        "select count(*) as rows, count(*) filter (not isfinite(value)) as broken, "
-        "min(name) filter (not isfinite(value)) as first from metrics where run_id = ?",
-        [run_id],
-    ).iloc[0]
-    detail = f"{int(row['rows'])} metric rows, {int(row['broken'])} of them not finite"
-    passed = int(row["rows"]) > 0 and int(row["broken"]) == 0
-    return Gate("finite metrics", True, passed, detail + (f" ({row['first']})" if int(row["broken"]) else ""))
+    Warehouse().ingest()
+    row = (
+        Warehouse()
+        .query(
+            "select count(*) as rows, count(*) filter (not isfinite(value)) as broken, "
+            "min(name) filter (not isfinite(value)) as first from metrics where run_id = ?",
+            [run_id],
+        )
+        .iloc[0]
+    )
+    rows, broken = int(row["rows"]), int(row["broken"])
+    detail = f"{rows} metric rows, {broken} of them not finite{f' ({row.first})' if broken else ''}"
+    return Gate("finite metrics", True, rows > 0 and not broken, detail)
 
 
 def _kept(result: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Catalogue of sweeps: factors, levels, and the size of a cell in either profile."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from navi_core.errors import ConfigError
 from navi_core.presets import merge
+from navi_pipeline.lib.ablations.catalogue import sensor_settings
 from navi_pipeline.lib.sweeps.cells import Cell, read_train
 from navi_pipeline.settings import SweepConfig
 
@@ -34,7 +36,7 @@ class Size:
     rollout: int
     steps: int
     seeds: int
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,68 +70,46 @@ def find_sweep(name: str) -> Sweep:
 def _training(levels: Sequence[Level], quick: Size, full: Size) -> Callable[[SweepConfig, Scenery], list[Cell]]:
     def cells(config: SweepConfig, scenes: Scenery) -> list[Cell]:
         size = quick if config.profile == "quick" else full
-        steps = config.steps or size.steps
-        own_seconds = _QUICK_SECONDS if config.profile == "quick" else None
-        seconds = config.seconds or own_seconds
+        profile_seconds = _QUICK_SECONDS if config.profile == "quick" else None
+        seconds = config.seconds or profile_seconds
+        limits = [] if seconds is None else ["--seconds", f"{seconds:g}"]
+        limits += [] if config.memory_limit is None else ["--memory-limit", f"{config.memory_limit:g}"]
         asked = _asked(
             preset=(config.preset, size.preset),
-            seconds=(config.seconds, own_seconds),
+            seconds=(config.seconds, profile_seconds),
             steps=(config.steps, size.steps),
             threads=(config.threads, _THREADS),
         )
-        return [
-            _cell(factors, settings, size, config, steps, seconds, seed, scenes, asked)
-            for seed in range(config.seeds or size.seeds)
-            for factors, settings in levels
-        ]
+        made = []
+        for seed in range(config.seeds or size.seeds):
+            base = merge({"seed": seed, "threads": config.threads}, size.settings)
+            for factors, settings in levels:
+                actors = settings.get("actors", size.actors)
+                rollout = settings.get("ppo", {}).get("rollout", size.rollout)
+                updates = (config.steps or size.steps) / (actors * rollout)
+                # The first update warms up and is not timed.
+                timed = max(1, (math.ceil(updates) if config.profile == "full" else math.floor(updates)) - 1)
+                arguments = ("bench", "train", "--json", "--preset", config.preset or size.preset, "--actors",
+                             str(actors), "--rollout", str(rollout), "--updates", str(timed), *limits)  # fmt: skip
+                made.append(
+                    Cell(
+                        factors=factors | {"seed": seed},
+                        arguments=arguments,
+                        read=read_train,
+                        settings=merge(base, {key: value for key, value in settings.items() if key != "actors"}),
+                        scenes=tuple(str(path) for path, _ in scenes),
+                        scene_hashes=tuple(digest for _, digest in scenes),
+                        asked=asked,
+                    )
+                )
+        return made
 
     return cells
-
-
-def _cell(
-    factors: dict[str, Any],
-    settings: dict[str, Any],
-    size: Size,
-    config: SweepConfig,
-    steps: int,
-    seconds: float | None,
-    seed: int,
-    scenes: Scenery,
-    asked: dict[str, Any],
-) -> Cell:
-    actors = settings.get("actors", size.actors)
-    rollout = settings.get("ppo", {}).get("rollout", size.rollout)
-    updates = -(-steps // (actors * rollout)) if config.profile == "full" else steps // (actors * rollout)
-    base: dict[str, Any] = {"seed": seed, "threads": config.threads}
-    for path, value in size.settings:
-        section, _, key = path.partition(".")
-        base = merge(base, {section: {key: value}})
-    arguments = ["bench", "train", "--json", "--preset", config.preset or size.preset]
-    # The first update warms up and is not timed.
-    arguments += ["--actors", str(actors), "--rollout", str(rollout), "--updates", str(max(1, updates - 1))]
-    if seconds is not None:
-        arguments += ["--seconds", f"{seconds:g}"]
-    if config.memory_limit is not None:
-        arguments += ["--memory-limit", f"{config.memory_limit:g}"]
-    return Cell(
-        factors=factors | {"seed": seed},
-        arguments=tuple(arguments),
-        read=read_train,
-        settings=merge(base, {key: value for key, value in settings.items() if key != "actors"}),
-        scenes=tuple(str(path) for path, _ in scenes),
-        scene_hashes=tuple(digest for _, digest in scenes),
-        asked=asked,
-    )
 
 
 def _asked(**given: tuple[Any, Any]) -> dict[str, Any]:
     """Return what was asked for that is not the profile's own, from pairs of both."""
     return {name: wanted for name, (wanted, own) in given.items() if wanted not in (None, own)}
-
-
-def _sensor(azimuth: int, elevation: int) -> Level:
-    bins = {"azimuth_bins": azimuth, "elevation_bins": elevation}
-    return {"resolution": f"{azimuth}x{elevation}"}, {"env": bins, "policy": bins}
 
 
 def _raycast(config: SweepConfig, _scenes: Scenery) -> list[Cell]:
@@ -165,8 +145,11 @@ SWEEPS: dict[str, Sweep] = {
             "What does a finer panorama cost?",
             _SPEED,
             _training(
-                [_sensor(*size) for size in RESOLUTIONS],
-                Size("standard", 4, 8, _QUICK_STEPS, 1, (("ppo.bptt", 8),)),
+                [
+                    ({"resolution": f"{width}x{height}"}, sensor_settings(width, height))
+                    for width, height in RESOLUTIONS
+                ],
+                Size("standard", 4, 8, _QUICK_STEPS, 1, {"ppo": {"bptt": 8}}),
                 Size("standard", 4, 256, 2048, 3),
             ),
         ),
@@ -176,8 +159,8 @@ SWEEPS: dict[str, Sweep] = {
             _LEARNT,
             _training(
                 [({"core": core}, {"policy": {"core": core}}) for core in CORES],
-                Size("quick", 4, 64, _QUICK_STEPS, 3, (("ppo.minibatch", 4),)),
-                Size("standard", 16, 64, 25_000, 3, (("ppo.minibatch", 8),)),
+                Size("quick", 4, 64, _QUICK_STEPS, 3, {"ppo": {"minibatch": 4}}),
+                Size("standard", 16, 64, 25_000, 3, {"ppo": {"minibatch": 8}}),
             ),
         ),
         Sweep(
@@ -186,8 +169,8 @@ SWEEPS: dict[str, Sweep] = {
             _LEARNT,
             _training(
                 [({"encoder": encoder}, {"policy": {"encoder": encoder}}) for encoder in ENCODERS],
-                Size("quick", 4, 64, _QUICK_STEPS, 1, (("ppo.minibatch", 4),)),
-                Size("standard", 16, 64, 8_192, 3, (("ppo.minibatch", 8),)),
+                Size("quick", 4, 64, _QUICK_STEPS, 1, {"ppo": {"minibatch": 4}}),
+                Size("standard", 16, 64, 8_192, 3, {"ppo": {"minibatch": 8}}),
             ),
         ),
         Sweep(
@@ -196,7 +179,7 @@ SWEEPS: dict[str, Sweep] = {
             _LEARNT,
             _training(
                 [({"rollout": rollout}, {"ppo": {"rollout": rollout}}) for rollout in CADENCES],
-                Size("quick", 1, 256, _QUICK_STEPS, 1, (("ppo.minibatch", 4),)),
+                Size("quick", 1, 256, _QUICK_STEPS, 1, {"ppo": {"minibatch": 4}}),
                 Size("quick", 16, 256, 65_536, 3),
             ),
         ),
@@ -206,8 +189,8 @@ SWEEPS: dict[str, Sweep] = {
             _SPEED,
             _training(
                 [({"actors": actors}, {"actors": actors}) for actors in ACTORS],
-                Size("quick", 4, 16, _QUICK_STEPS, 1, (("ppo.bptt", 16), ("ppo.minibatch", 8))),
-                Size("quick", 4, 64, 16_384, 3, (("ppo.minibatch", 8),)),
+                Size("quick", 4, 16, _QUICK_STEPS, 1, {"ppo": {"bptt": 16, "minibatch": 8}}),
+                Size("quick", 4, 64, 16_384, 3, {"ppo": {"minibatch": 8}}),
             ),
         ),
         Sweep(

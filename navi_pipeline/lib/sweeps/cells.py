@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from navi_core.errors import RunError
 from navi_core.machine.file_lock import wait_for_lock
@@ -37,12 +37,17 @@ UNITS = {
 
 def read_train(document: dict[str, Any]) -> tuple[dict[str, float], list[list[float]]]:
     """Return figures and reward curve of what `navi bench train --json` answers."""
+    updating = [
+        float(stage["seconds"])
+        for stage in document["stages"]
+        if stage["name"].startswith("update/") and stage["name"].count("/") == 1
+    ]
     figures = {
         "steps": float(document["total_steps"]),
         "reward_ema": float(document["reward_ema"]),
         "steps_per_second": float(document["steps_per_second"]),
         "steps_per_2_cpu_seconds": float(document["steps_per_2_cpu_seconds"]),
-        "update_ms": 1e3 * _seconds(document["stages"], "update/") / max(int(document["updates"]), 1),
+        "update_ms": 1e3 * sum(updating) / max(int(document["updates"]), 1),
         "peak_memory_mb": float(document["peak_memory_mb"]),
     }
     if document["forward_ms"] is not None:
@@ -50,10 +55,7 @@ def read_train(document: dict[str, Any]) -> tuple[dict[str, float], list[list[fl
     return figures, [[float(steps), float(reward)] for steps, reward in document["curve"]]
 
 
-def _seconds(stages: list[dict[str, Any]], phase: str) -> float:
-    return sum(float(s["seconds"]) for s in stages if s["name"].startswith(phase) and s["name"].count("/") == 1)
-
-
+Answer = TypeVar("Answer")
 Reader = Callable[[dict[str, Any]], tuple[dict[str, float], list[list[float]]]]
 
 
@@ -119,8 +121,8 @@ class Outcome:
     reused: bool = field(default=False, compare=False)
 
 
-TIME_IS_UP = 124
-"""Exit code of `navi bench` that measured nothing in the time that it was given."""
+_STATUS: dict[int, Status] = {errno.ENOMEM: "out_of_memory", 124: "timeout"}
+"""Exit codes that are no crash; 124 is that of `navi bench` that measured nothing in the time that it was given."""
 _VERSION = 1
 
 
@@ -154,7 +156,7 @@ def run_cells(
         with wait_for_lock(file.with_suffix(".lock")):
             if file.exists() and not again:
                 known = read_document(file, made_by=sweep)
-                outcomes.append(Outcome(**{name: known[name] for name in known if name != "reused"}, reused=True))
+                outcomes.append(Outcome(**(known | {"reused": True})))
                 continue
             outcome = _measure(sweep, cell, key, run_id, config)
             _record(sweep, cell, outcome, config)
@@ -173,30 +175,21 @@ def cell_key(sweep: str, cell: Cell) -> str:
 
 
 def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig) -> Outcome:
-    command = [sys.executable, "-m", "navi_core.cli.main", *cell.arguments]
-    for scene in cell.scenes:
-        command += ["--scene", scene]
+    arguments = [*cell.arguments, *(word for scene in cell.scenes for word in ("--scene", scene))]
     if cell.settings is not None:
         file = pipeline_folder() / "configs" / f"{sweep}-{key}.json"
         write_document(file, cell.settings)
-        command += ["--config", str(file)]
-    began, kills = time.monotonic(), _kernel_kills()
-    metrics: dict[str, float] = {}
-    curve: list[list[float]] = []
-    status: Status
+        arguments += ["--config", str(file)]
+    began = time.monotonic()
+    status: Status = "ok"
+    detail, metrics, curve = "", dict[str, float](), list[list[float]]()
     try:
-        code, output, last = run_supervised(command, on_line=lambda _: None, timeout=config.timeout, grace_seconds=2.0)
-    except TimeoutError as error:
-        status, detail = "timeout", str(error)
-    else:
-        if why := interruption(code, last):
-            raise RunError(f"cell {cell.name} of {sweep} {why}; the same command goes on with it")
-        status, detail = _status(code, last, killed=_kernel_kills() > kills)
-        if status == "ok":
-            try:
-                metrics, curve = cell.read(json.loads(output))
-            except (ValueError, KeyError, TypeError) as error:
-                status, detail = "crash", f"its answer cannot be read: {type(error).__name__} {error}"
+        metrics, curve = run_command(
+            arguments, f"cell {cell.name} of {sweep}", cell.read, timeout=config.timeout, grace_seconds=2.0
+        )
+    except CellError as error:
+        status = error.status
+        detail = str(error)
     metrics["wall_seconds"] = time.monotonic() - began
     return Outcome(
         cell=cell.name,
@@ -211,15 +204,60 @@ def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig)
     )
 
 
-def _status(code: int, last: list[str], *, killed: bool) -> tuple[Status, str]:
+class CellError(Exception):
+    """End of a command that is the outcome of its cell.
+
+    Args:
+        status: How it ended.
+        detail: Why.
+    """
+
+    def __init__(self, status: Status, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+def run_command(
+    arguments: Sequence[str],
+    name: str,
+    read: Callable[[dict[str, Any]], Answer],
+    *,
+    timeout: float,
+    grace_seconds: float = 30.0,
+    on_line: Callable[[str], None] = lambda _: None,
+) -> Answer:
+    """Run a `navi` command of a cell in a child process, and read the JSON document that it prints.
+
+    Args:
+        arguments: Of `navi`.
+        name: What it is called where it has no outcome.
+        read: Reader of the document.
+        timeout: Wall time after which it is ended [s].
+        grace_seconds: Time between SIGTERM and SIGKILL [s].
+        on_line: Called with every line of its standard error.
+
+    Raises:
+        CellError: It failed, which is an outcome: out of memory, crash, timeout.
+        RunError: It was stopped, or the disk is full; there is no outcome yet.
+    """
+    command, kills = [sys.executable, "-m", "navi_core.cli.main", *arguments], _kernel_kills()
+    try:
+        code, output, last = run_supervised(command, on_line=on_line, timeout=timeout, grace_seconds=grace_seconds)
+    except TimeoutError as error:
+        raise CellError("timeout", str(error)) from None
+    if why := interruption(code, last):
+        raise RunError(f"{name} {why}; the same command goes on with it")
     last_line = last[-1] if last else "no output"
-    if code == 0:
-        return "ok", ""
-    if code == errno.ENOMEM or (code < 0 and killed):
-        return "out_of_memory", last_line if code > 0 else f"killed by the kernel: {last_line}"
-    if code == TIME_IS_UP:
-        return "timeout", last_line
-    return "crash", f"{f'exit code {code}' if code > 0 else f'signal {-code}'}: {last_line}"
+    if code < 0 and _kernel_kills() > kills:
+        raise CellError("out_of_memory", f"killed by the kernel: {last_line}")
+    if code in _STATUS:
+        raise CellError(_STATUS[code], last_line)
+    if code != 0:
+        raise CellError("crash", f"{f'exit code {code}' if code > 0 else f'signal {-code}'}: {last_line}")
+    try:
+        return read(json.loads(output))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CellError("crash", f"its answer cannot be read: {type(error).__name__} {error}") from error
 
 
 def _kernel_kills() -> int:

@@ -17,7 +17,7 @@ from navi_pipeline.lib.reports.pages import (
     text_part,
     write_page,
 )
-from navi_pipeline.lib.sweeps.catalogue import Scenery, Sweep, find_sweep
+from navi_pipeline.lib.sweeps.catalogue import Scenery, find_sweep
 from navi_pipeline.lib.sweeps.cells import Outcome, run_cells
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import SweepConfig
@@ -125,51 +125,44 @@ class Verdict:
             "verdict": "promote" if self.promote else "keep the incumbent",
         }
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
 
-
-def core_verdicts(outcomes: Sequence[Outcome], incumbent: str = INCUMBENT) -> list[Verdict]:
+def core_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     """Judge every core against the incumbent by the promotion checklist.
 
     Args:
         outcomes: Of the temporal core sweep.
-        incumbent: The core that holds the place.
     """
     rewards = _by_level(outcomes, "reward_ema")
     rates = _by_level(outcomes, "steps_per_2_cpu_seconds")
     verdicts = []
     for core in dict.fromkeys(str(outcome.level) for outcome in outcomes):
-        if core == incumbent:
+        if core == INCUMBENT:
             continue
-        reward = paired_difference(rewards.get(core, {}), rewards.get(incumbent, {}))
+        reward = paired_difference(rewards.get(core, {}), rewards.get(INCUMBENT, {}))
         better = reward is not None and reward.low > 0 and reward.seeds >= CLAIM_SEEDS
-        throughput = _ratio(rates.get(core, {}), rates.get(incumbent, {}))
+        throughput = _ratio(rates.get(core, {}), rates.get(INCUMBENT, {}))
         fast, plain = throughput is not None and throughput >= LEAST_THROUGHPUT, core not in _NEEDS_BUILD
         promote = better and fast and plain
-        judgement = _sentence(core, incumbent, reward, throughput, promote)
+        judgement = _sentence(core, reward, throughput, promote)
         verdicts.append(Verdict(core, reward, better, throughput, fast, plain, promote, judgement))
     return verdicts
 
 
-def _sentence(core: str, incumbent: str, reward: Difference | None, throughput: float | None, promote: bool) -> str:
+def _sentence(core: str, reward: Difference | None, throughput: float | None, promote: bool) -> str:
     if reward is None or throughput is None:
-        return f"{core} against {incumbent}: fewer than two pairs were measured, so nothing can be judgement."
-    if reward.low > 0 and reward.seeds < CLAIM_SEEDS:
-        judgement = f"ahead of {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
-    elif reward.low > 0:
-        judgement = f"better than {incumbent}"
-    elif reward.high < 0 and reward.seeds < CLAIM_SEEDS:
-        judgement = f"behind {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
+        return f"{core} against {INCUMBENT}: fewer than two pairs were measured, so there is no verdict."
+    few = reward.seeds < CLAIM_SEEDS
+    claim = f", but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)" if few else ""
+    if reward.low > 0:
+        judgement = f"{'ahead of' if few else 'better than'} {INCUMBENT}{claim}"
     elif reward.high < 0:
-        judgement = f"worse than {incumbent}"
+        judgement = f"{'behind' if few else 'worse than'} {INCUMBENT}{claim}"
     else:
-        judgement = f"not shown to differ from {incumbent}"
+        judgement = f"not shown to differ from {INCUMBENT}"
     return (
         f"{core} is {judgement} in reward_ema: {reward.mean:+.4f} [{reward.low:+.4f}, {reward.high:+.4f}] over "
         f"{reward.seeds} seeds, at {throughput:.2f} times its throughput. "
-        + (f"Promote {core}." if promote else f"Keep {incumbent}.")
+        + (f"Promote {core}." if promote else f"Keep {INCUMBENT}.")
     )
 
 
@@ -201,8 +194,7 @@ class SweepResult:
     """What a sweep showed.
 
     Attributes:
-        sweep: The sweep.
-        config: Its settings.
+        document: What is kept of it, as `--json` prints it.
         outcomes: Of every cell.
         rows: One line per level.
         verdicts: The promotion checklist, for temporal cores alone.
@@ -211,8 +203,7 @@ class SweepResult:
         report: HTML file with all of this.
     """
 
-    sweep: Sweep
-    config: SweepConfig
+    document: dict[str, Any]
     outcomes: list[Outcome]
     rows: list[dict[str, Any]]
     verdicts: list[Verdict]
@@ -261,11 +252,11 @@ def perform_sweep(
         "profile": config.profile,
         "rows": rows,
         "outcomes": {outcome.cell: outcome.status for outcome in outcomes},
-        "verdicts": [verdict.as_dict() for verdict in verdicts],
+        "verdicts": [asdict(verdict) for verdict in verdicts],
         "report": str(report),
     }
     write_document(_path(name, config.profile), document)
-    return SweepResult(sweep, config, outcomes, rows, verdicts, charts, judged, report)
+    return SweepResult(document, outcomes, rows, verdicts, charts, judged, report)
 
 
 def _charts(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known
 from navi_pipeline.lib.ablations.perform import perform_ablation
 from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.reports.warehouse_report import run_report
+from navi_pipeline.lib.sweeps import cells
 from navi_pipeline.lib.training.supervised import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import AblationConfig
@@ -232,7 +233,7 @@ def test_a_cell_whose_run_another_process_holds_has_no_outcome(monkeypatch):
 
 def test_a_full_disk_is_no_outcome(monkeypatch):
     told = ["a line", "error: x.pt: the checkpoint cannot be written: No space left on device"]
-    monkeypatch.setattr(cell, "run_supervised", lambda *_, **__: (4, "", told))
+    monkeypatch.setattr(cells, "run_supervised", lambda *_, **__: (4, "", told))
     with pytest.raises(RunError, match=r"train has no room: .*No space left on device; the same command goes on"):
         run_cell("full", VARIANTS[BASE], TINY, 0, on_line=print)
     assert known_outcome(VARIANTS[BASE], TINY, 0) is None
@@ -244,7 +245,7 @@ def test_a_cell_that_is_killed_between_its_rows_and_its_outcome_counts_once(monk
             raise KeyboardInterrupt
         write_document(file, document)
 
-    monkeypatch.setattr(cell, "run_supervised", lambda *_, **__: (3, "", ["error: a broken scene"]))
+    monkeypatch.setattr(cells, "run_supervised", lambda *_, **__: (3, "", ["error: a broken scene"]))
     with monkeypatch.context() as until:
         until.setattr(cell, "write_document", killed)
         with pytest.raises(KeyboardInterrupt):

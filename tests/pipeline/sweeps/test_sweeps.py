@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import pytest
 
@@ -232,7 +233,7 @@ def test_a_core_is_promoted_only_if_every_point_of_the_checklist_holds(seeds, le
     (verdict,) = core_verdicts(outcomes)
     assert verdict.promote is promote and word in verdict.sentence
     assert ("worse" in verdict.sentence) == ("worse" in word)
-    assert json.dumps(verdict.as_dict())
+    assert json.dumps(asdict(verdict))
 
 
 def test_a_level_shows_how_its_cells_ended_and_the_mean_of_those_measured():
@@ -241,4 +242,4 @@ def test_a_level_shows_how_its_cells_ended_and_the_mean_of_those_measured():
     assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0}
     (alone,) = core_verdicts([*outcomes, outcome("mamba2", 2, 0.0)])
     assert alone.reward is None and alone.as_row()["throughput ratio"] == "–"
-    json.dumps(alone.as_dict(), allow_nan=False)
+    json.dumps(asdict(alone), allow_nan=False)
