@@ -1,6 +1,6 @@
 """Settings that the pipeline alone reads: nights, studies, sweeps, ablations."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
@@ -92,6 +92,18 @@ class NightlyConfig(Config):
 NAME = r"^[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*$"
 
 
+Bounded = TypeVar("Bounded", "FloatParameter", "IntParameter")
+
+
+def _check_bounds(parameter: Bounded) -> Bounded:
+    """Refuse bounds without a value between them."""
+    if parameter.low > parameter.high:
+        raise ConfigError(f"low {parameter.low:g} is above high {parameter.high:g}")
+    if parameter.log and parameter.low <= 0:
+        raise ConfigError(f"low {parameter.low:g} has no logarithm; log needs bounds above zero")
+    return parameter
+
+
 class FloatParameter(Config):
     """A real number between two bounds."""
 
@@ -104,10 +116,7 @@ class FloatParameter(Config):
     log: bool = False
     """Search its logarithm."""
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        _check_bounds(self.low, self.high, self.log)
-        return self
+    _ordered = model_validator(mode="after")(_check_bounds)
 
 
 class IntParameter(Config):
@@ -122,10 +131,7 @@ class IntParameter(Config):
     log: bool = False
     """Search its logarithm."""
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        _check_bounds(self.low, self.high, self.log)
-        return self
+    _ordered = model_validator(mode="after")(_check_bounds)
 
 
 class ChoiceParameter(Config):
@@ -235,13 +241,6 @@ class StudyConfig(Config):
         if (self.learner == "bc") != bool(self.demonstrations):
             raise ConfigError("demonstrations are what bc learns from: name their folders for bc, and for bc alone")
         return self
-
-
-def _check_bounds(low: float, high: float, log: bool) -> None:
-    if low > high:
-        raise ConfigError(f"low {low:g} is above high {high:g}")
-    if log and low <= 0:
-        raise ConfigError(f"low {low:g} has no logarithm; log needs bounds above zero")
 
 
 class SweepConfig(Config):

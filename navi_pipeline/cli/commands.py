@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from navi_pipeline.cli import ablate as cli_ablate
-from navi_pipeline.cli import nightly as cli_nightly
-from navi_pipeline.cli import study as cli_study
+from navi_pipeline.cli import experiments, study
 from navi_pipeline.cli import warehouse as cli_warehouse
 
 
@@ -16,11 +14,9 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
     app.command("materialize")(materialize)
     app.command("query")(query)
-    app.command("sweep")(sweep)
     cli_warehouse.register(app)
-    cli_nightly.register(app)
-    cli_study.register(app)
-    cli_ablate.register(app)
+    experiments.register(app)
+    study.register(app)
 
 
 def demo(
@@ -68,36 +64,3 @@ def query(
     from navi_pipeline.cli.query import run_query
 
     run_query(sql, as_json=as_json, as_csv=as_csv, rebuild=rebuild, home=home)
-
-
-def sweep(
-    name: Annotated[str | None, typer.Argument(help="The sweep; without one they are listed.")] = None,
-    profile: Annotated[str, typer.Option(help="quick (2,000 decisions or 20 s a cell) or full.")] = "quick",
-    preset: Annotated[str | None, typer.Option(help="Settings that do not vary: demo, quick, standard.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Repeats of each cell.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Decisions of a cell.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Training time of a cell [s].")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Wall time after which a cell is killed [s].")] = None,
-    memory_limit: Annotated[float | None, typer.Option(help="Address space of a cell [GiB].")] = None,
-    threads: Annotated[int | None, typer.Option(help="Torch threads of a cell; 0 measures what is best.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure every cell anew.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-) -> None:
-    """Vary one thing, measure each combination in its own process, and print the result.
-
-    Memory that runs out, a crash and a time-out are outcomes of their cell. Cells that are done are not
-    measured again, so a sweep that was interrupted goes on.
-    """
-    from navi_pipeline.cli.sweep import run_sweep
-
-    settings = {
-        "profile": profile,
-        "preset": preset,
-        "seeds": seeds,
-        "steps": steps,
-        "seconds": seconds,
-        "timeout": timeout,
-        "memory_limit": memory_limit,
-        "threads": threads,
-    }
-    run_sweep(name, settings, again=again, as_json=as_json)

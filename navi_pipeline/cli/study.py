@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.errors import as_argument
-from navi_core.terminal import print_status
+from navi_core.errors import RunError, as_argument
+from navi_core.terminal import print_facts, print_json, print_records, print_status, progress_bar
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.studies.perform import StudyResult
@@ -70,7 +72,6 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show how a study stands, and write its page."""
-    from navi_core.terminal import print_json, print_records
     from navi_pipeline.lib.studies.perform import study_result
     from navi_pipeline.lib.studies.trial_queue import TrialQueue, known_studies, read_study
 
@@ -85,8 +86,7 @@ def show(
         return
     with TrialQueue(read_study(name)) as queue:
         left = queue.release_lost()
-        running = any(trial.state.name == "RUNNING" for trial in queue.trials())
-        status = "finished" if left <= 0 else "running" if running else "stopped"
+        status = "finished" if left <= 0 else "running" if queue.running() else "stopped"
         _print_result(queue.config, study_result(queue, status, reused=True), as_json)
 
 
@@ -99,7 +99,6 @@ def best(
     as_json: Json = False,
 ) -> None:
     """Show the best feasible trial, and make a preset of it: `navi train LEARNER --preset FILE`."""
-    from navi_core.terminal import print_facts, print_json
     from navi_pipeline.lib.studies.results import pick_trial, selection_note, trial_row, trials_compared, write_preset
     from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
 
@@ -128,10 +127,6 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Kill workers and supervisor of a study, and look whether every trial is there once: config, metrics, lineage."""
-    import tempfile
-
-    from navi_core.errors import RunError
-    from navi_core.terminal import print_facts, print_json
     from navi_pipeline.bench.study import kill_and_resume
 
     with tempfile.TemporaryDirectory(prefix="navi-study-") as home:
@@ -150,28 +145,24 @@ _LISTED = {"name", "learner", "trials", "workers", "sampler"}
 
 
 def _perform(config: StudyConfig, as_json: bool) -> None:
-    from navi_core.terminal import progress_bar
     from navi_pipeline.lib.studies.perform import perform_study
 
-    done = 0
+    done = count(1)
     with progress_bar(f"study {config.name}", quiet=as_json) as progress:
 
-        def count(row: dict[str, Any]) -> None:
-            nonlocal done
-            done += 1
-            progress(f"trial {row['trial']} {row['state']}", done / config.trials)
+        def advance(row: dict[str, Any]) -> None:
+            progress(f"trial {row['trial']} {row['state']}", next(done) / config.trials)
 
         def report(line: str) -> None:
             # The lines of a worker report trials; those of the trainers are in their runs' logs.
             if line.startswith(("study ", "a worker")):
                 print_status(line)
 
-        result = perform_study(config, on_line=report, on_trial=count)
+        result = perform_study(config, on_line=report, on_trial=advance)
     _print_result(config, result, as_json)
 
 
 def _print_result(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
-    from navi_core.terminal import print_json, print_records
     from navi_pipeline.lib.studies.results import selection_note
 
     if as_json:

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -20,7 +20,7 @@ from navi_pipeline.defs.partitions import GPU
 from navi_pipeline.defs.warehouse import folded_in
 from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.nightly.night import Night, night_lock, night_name, nightly_config
-from navi_pipeline.lib.nightly.stages import stages_of, summed_up_if_broken, write_summary, written_off
+from navi_pipeline.lib.nightly.stages import run_stages, stages_of, summed_up_if_broken, write_summary
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.settings import NightlyConfig
 
@@ -65,8 +65,6 @@ def _materialization(
     )
 
 
-_STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
-_VALIDATION_STAGES = ("preflight", "evaluation", "benchmarks")
 _LATEST = timedelta(hours=1)
 """Most delay of a scheduled night: the daemon catches up on what it missed while the machine was off."""
 # No op has a retry policy: Dagster would take Terminate for a failure of the step and start the trainer again in the
@@ -85,12 +83,12 @@ class NightSettings(dg.Config):
     )
 
 
+@dataclass
 class NightHold:
     """The lock on the name of the night that a run works on; given back when the run is over."""
 
-    def __init__(self) -> None:
-        self._held = ExitStack()
-        self._name: str | None = None
+    held: ExitStack
+    name: str | None = None
 
     def take(self, context: dg.OpExecutionContext, name: str) -> None:
         """Lock a night's name and tag the run with it, once a run: one taken up again begins at any stage.
@@ -98,26 +96,19 @@ class NightHold:
         Raises:
             RunError: Another process works on this night.
         """
-        if self._name == name:
+        if self.name == name:
             return
-        self._held.enter_context(hold_lock(night_lock(name), f"night {name}"))
-        self._name = name
+        self.held.enter_context(hold_lock(night_lock(name), f"night {name}"))
+        self.name = name
         # Whoever launched the run: by its tag a failure's sensor knows which night it was.
         context.instance.add_run_tags(context.run_id, {"night": name})
-
-    def close(self) -> None:
-        """Give the lock back."""
-        self._held.close()
 
 
 @dg.resource(description="The lock on the night's name, for as long as the run takes.")
 def night_hold(_: dg.InitResourceContext) -> Iterator[NightHold]:
     """Hold nothing until a night has a name."""
-    hold = NightHold()
-    try:
-        yield hold
-    finally:
-        hold.close()
+    with ExitStack() as held:
+        yield NightHold(held)
 
 
 def _begin(train: bool) -> dg.OpDefinition:
@@ -161,7 +152,8 @@ def _stage(stage: str) -> dg.OpDefinition:
         metadata |= {"status": done.status, "seconds": done.seconds}
         if tonight.failed:
             # Dagster abandons what follows a failed step, the summary too: it is written here.
-            metadata |= _summary(context, tonight, written_off(tonight))
+            run_stages(tonight)
+            metadata |= _summary(context, tonight)
             reasons = "; ".join(f"{gate.name}: {gate.detail}" for gate in tonight.failed)
             raise dg.Failure(f"night {tonight.name} failed: {reasons}", metadata=metadata, allow_retries=False)
         for made in renewed_by(stage, tonight):
@@ -172,10 +164,10 @@ def _stage(stage: str) -> dg.OpDefinition:
     return run
 
 
-def _summary(context: dg.OpExecutionContext, tonight: Night, written: tuple[Path, Path]) -> dict[str, Any]:
-    """Report the warehouse, which a summary folds into, to Dagster; return what is shown of the summary."""
+def _summary(context: dg.OpExecutionContext, tonight: Night) -> dict[str, Any]:
+    """Write the summary, report the warehouse that it folds into to Dagster, and return what is shown of it."""
+    markdown, page = write_summary(tonight)
     context.log_event(renewed_warehouse(tonight, context.log.warning))
-    markdown, page = written
     return {
         "verdict": tonight.verdict,
         "summary": dg.MetadataValue.md(markdown.read_text("utf-8")),
@@ -187,11 +179,11 @@ def _summary(context: dg.OpExecutionContext, tonight: Night, written: tuple[Path
 def morning_summary(context: dg.OpExecutionContext, night: dict[str, Any]) -> None:
     """Summarise the night."""
     tonight = _tonight(context, night)
-    context.add_output_metadata(_summary(context, tonight, write_summary(tonight)))
+    context.add_output_metadata(_summary(context, tonight))
 
 
-def _night(name: str, stages: tuple[str, ...], train: bool, description: str) -> dg.JobDefinition:
-    begin, work = _begin(train), [_stage(stage) for stage in stages]
+def _night(name: str, train: bool, description: str) -> dg.JobDefinition:
+    begin, work = _begin(train), [_stage(stage) for stage in stages_of(NightlyConfig(train=train))]
 
     # One process, so that ops share the imports of torch and the lock; training is a child process anyway.
     @dg.job(name=name, description=description, executor_def=dg.in_process_executor, resource_defs={"hold": night_hold})
@@ -205,11 +197,11 @@ def _night(name: str, stages: tuple[str, ...], train: bool, description: str) ->
 
 
 nightly_training = _night(
-    "nightly_training", _STAGES, True,
+    "nightly_training", True,
     "Preflight, training from latest where it fits, resume proof, evaluation, benchmarks, gated promotion, summary.",
 )  # fmt: skip
 nightly_validation = _night(
-    "nightly_validation", _VALIDATION_STAGES, False,
+    "nightly_validation", False,
     "Preflight, evaluation of the champion, benchmarks and drift, summary; nothing is trained.",
 )  # fmt: skip
 JOBS: tuple[dg.JobDefinition, ...] = (nightly_training, nightly_validation)

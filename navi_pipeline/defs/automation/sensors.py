@@ -5,7 +5,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -14,9 +14,6 @@ from navi_pipeline.defs.corpus import CompileSettings
 from navi_pipeline.lib.corpus.scenes import due_scenes
 from navi_pipeline.lib.orchestration import record_failure
 from navi_pipeline.lib.training.supervised import sweep
-
-if TYPE_CHECKING:
-    from navi_pipeline.lib.corpus.scenes import SceneSource
 
 _OPEN = (
     dg.DagsterRunStatus.QUEUED,
@@ -68,15 +65,14 @@ def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Skip
         return dg.SensorResult([_plan_anew(f"sources-{change}")], cursor=cursor)
     change = known.get("change", 0)
     if known.get("stage") == "compile":
-        due = [source.name for source in _due(context.instance)]
+        compiled = context.instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
+        due = [source.name for source in due_scenes(compiled, CompileSettings().compile_config())]
         requests = [_request(("compiled_scene",), f"compile-{change}-{name}", partition=name) for name in due]
         cursor = json.dumps({"signature": signature, "stage": "gather", "change": change})
         return dg.SensorResult(requests, cursor=cursor, skip_reason=None if due else "every scene is up to date")
     if known.get("stage") == "gather":
-        there = {key.to_user_string() for key in _asset_keys(context)}
-        last = tuple(name for name in ("scene_quality", "corpus") if name in there)
         cursor = json.dumps({"signature": signature, "stage": "done", "change": change})
-        return dg.SensorResult([_request(last, f"corpus-{change}")], cursor=cursor)
+        return dg.SensorResult([_request(("scene_quality", "corpus"), f"corpus-{change}")], cursor=cursor)
     return dg.SkipReason("the scenes have not changed")
 
 
@@ -163,13 +159,3 @@ def _at_work(instance: dg.DagsterInstance) -> bool:
     """Whether a run that a sensor asked for is still open."""
     runs = instance.get_runs(dg.RunsFilter(statuses=list(_OPEN)), limit=200)
     return any("navi/sensed" in run.tags for run in runs)
-
-
-def _due(instance: dg.DagsterInstance) -> list["SceneSource"]:
-    known = instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
-    return due_scenes(known, CompileSettings().compile_config())
-
-
-def _asset_keys(context: dg.SensorEvaluationContext) -> set[dg.AssetKey]:
-    repository = context.repository_def
-    return set(repository.asset_graph.get_all_asset_keys()) if repository is not None else set()

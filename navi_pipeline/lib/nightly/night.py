@@ -153,6 +153,14 @@ class Night:
         """Return what a stage left; empty where it was skipped."""
         return self.stages[stage].data if stage in self.stages else {}
 
+    def gate_rows(self) -> list[dict[str, Any]]:
+        """Return every gate as a row of a table."""
+        return [
+            {"gate": gate.name, "stage": stage.name, "kind": "hard" if gate.hard else "soft",
+             "holds": "yes" if gate.passed else "NO", "figures": gate.detail}
+            for stage in self.stages.values() for gate in stage.gates
+        ]  # fmt: skip
+
     def record(self, event: str, detail: str, more: dict[str, Any] | None = None) -> None:
         """Write a row of `events`."""
         with pipeline_log(self.run_id, seed=self.config.seed, config_hash=config_hash(self.config)) as log:

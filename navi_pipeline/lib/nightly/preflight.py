@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from navi_core.config import CompileConfig
+from navi_core.config import CompileConfig, TrainConfig
 from navi_core.errors import NaviError, RecordError
 from navi_core.record import hardware_profile, navi_home
 from navi_pipeline.lib.corpus.scenes import (
@@ -33,7 +33,6 @@ from navi_pipeline.lib.training.supervised import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from navi_core.config import TrainConfig
     from navi_core.models import ModelVersion, Registry
 
 ASSET = "nightly"
@@ -66,31 +65,31 @@ def choose_start(config: TrainConfig, registry: Registry) -> Start:
         RegistryError: The registry cannot be read.
     """
     passed: dict[str, str] = {}
-    for version, what, paid_alike in _candidates(registry):
-        why = _why_not(config, version, paid_alike=paid_alike)
+    for version, what in _candidates(registry):
+        why = _why_not(config, version, needs_same_rewards=what == "latest")
         if why is None:
             return Start(version.version, f"{version.version}, {what}", list(passed.values()))
         passed.setdefault(version.version, f"{version.version} ({what}) {why}")
     return Start("none", "new weights", list(passed.values()))
 
 
-def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str, bool]]:
-    """Yield versions, what they are, and whether they have to have been paid as the night pays."""
+def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str]]:
+    """Yield versions and what they are."""
     versions = {version.version: version for version in registry.list()}
     aliases = registry.aliases()
     if "latest" in aliases:
-        yield versions[aliases["latest"]], "latest", True
+        yield versions[aliases["latest"]], "latest"
     # Of nights with the same settings one is enough: hundreds of versions are a few networks.
     looked_at: set[str] = set()
     for version in reversed(versions.values()):
         if version.run_id.startswith(f"{ASSET}-") and version.config_hash not in looked_at:
             looked_at.add(version.config_hash)
-            yield version, "made by a night", False
+            yield version, "made by a night"
     if "champion" in aliases:
-        yield versions[aliases["champion"]], "champion", False
+        yield versions[aliases["champion"]], "champion"
 
 
-def _why_not(config: TrainConfig, version: ModelVersion, *, paid_alike: bool) -> str | None:
+def _why_not(config: TrainConfig, version: ModelVersion, *, needs_same_rewards: bool) -> str | None:
     """Return why a night cannot begin with a version, None where it can."""
     from navi_core.models import load_checkpoint
     from navi_core.models.lineage import same_network, same_rewards
@@ -102,7 +101,7 @@ def _why_not(config: TrainConfig, version: ModelVersion, *, paid_alike: bool) ->
         return f"cannot be read: {error}"
     if not same_network(config.policy, checkpoint):
         return "is another network than the profile's"
-    if paid_alike and not same_rewards(config, theirs):
+    if needs_same_rewards and not same_rewards(config, theirs):
         return "was paid for something else than the profile pays for"
     return None
 
@@ -111,14 +110,16 @@ def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Look at everything that would otherwise fail at three in the morning; missing scenes are made."""
     from navi_core.kernels.native.library import find_compiler
 
-    home, gates, data = navi_home(), [], dict[str, Any]()
+    home, data = navi_home(), dict[str, Any]()
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free / 2**30
     need = night.config.free_disk_gib
-    gates.append(Gate("free disk", True, free >= need, f"{free:.1f} GiB free, {need:g} needed"))
-    gates.append(Gate("home is writable", True, os.access(home, os.W_OK), str(home)))
-    gates.append(_answer("profile", lambda: preset_settings(night.config).algorithm))
-    gates.append(_answer("warehouse", _warehouse))
+    gates = [
+        Gate("free disk", True, free >= need, f"{free:.1f} GiB free, {need:g} needed"),
+        Gate("home is writable", True, os.access(home, os.W_OK), str(home)),
+        _answer("profile", lambda: preset_settings(night.config).algorithm),
+        _answer("warehouse", _warehouse),
+    ]
     if not night.config.train:
         gates.append(_answer("champion", _champion))
     # Scenes may have to be made, which takes minutes and space: not where the night cannot begin anyway.

@@ -8,11 +8,11 @@ from typing import Any
 
 from navi_core.errors import RecordError
 from navi_core.machine.file_lock import hold_lock
-from navi_core.record.durable import write_durably
 from navi_pipeline.lib.nightly.measuring import benchmarks, evaluation, promotion
 from navi_pipeline.lib.nightly.night import Gate, Night, Work, night_lock, night_name
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.training import bounded_training, resume_proof
+from navi_pipeline.lib.records import write_text
 from navi_pipeline.lib.reports.pages import (
     REWARD_PANELS,
     Part,
@@ -54,22 +54,20 @@ def write_summary(night: Night) -> tuple[Path, Path]:
     if run_id:
         parts += section("Training", curve_charts(curve_of(run_id), REWARD_PANELS))
     markdown, page = summary_paths(night.name)
-    markdown.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(markdown, ("\n".join(lines).rstrip() + "\n").encode())
+    write_text(markdown, "\n".join(lines).rstrip() + "\n", "the summary ")
     write_page(page, title, parts)
     night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
-    warehouse = Warehouse()
-    warehouse.ingest()
-    _compact(warehouse, night.config.compact_segments)
+    Warehouse().ingest()
+    _compact(night.config.compact_segments)
     return markdown, page
 
 
-def _compact(warehouse: Warehouse, most: int | None) -> None:
+def _compact(most: int | None) -> None:
     """Put the rows of many small files into a few large ones; every row stays, and a failure waits for tomorrow."""
-    if most is None or sum(1 for _ in warehouse.done.glob("*.ndjson")) <= most:
+    if most is None or sum(1 for _ in Warehouse().done.glob("*.ndjson")) <= most:
         return
     try:
-        warehouse.compact()
+        Warehouse().compact()
     except RecordError as error:
         logging.getLogger("navi.nightly").warning("the warehouse was not compacted: %s", error)
 
@@ -95,17 +93,12 @@ def _outcome(promotion: dict[str, Any]) -> str:
 def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
     about = night.data("preflight")
     where = f"Begun {night.began_at} on {about.get('hardware', 'unknown hardware')}, code {about.get('revision')}."
-    sections: list[tuple[str, str, list[dict[str, Any]]]] = [
-        ("Verdict", f"{_headline(night).rstrip('.')}. {where}", [])
-    ]
-    gates = [
-        {"gate": gate.name, "stage": stage.name, "kind": "hard" if gate.hard else "soft",
-         "holds": "yes" if gate.passed else "NO", "figures": gate.detail}
-        for stage in night.stages.values() for gate in stage.gates
-    ]  # fmt: skip
-    sections.append(("Gates", "", gates))
     stages = [{"stage": s.name, "status": s.status, "seconds": round(s.seconds, 1)} for s in night.stages.values()]
-    sections.append(("Stages", "", stages))
+    sections: list[tuple[str, str, list[dict[str, Any]]]] = [
+        ("Verdict", f"{_headline(night).rstrip('.')}. {where}", []),
+        ("Gates", "", night.gate_rows()),
+        ("Stages", "", stages),
+    ]
     flown = night.data("evaluation")
     if flown:
         text = " ".join(row["sentence"] for row in flown["comparisons"].values())
@@ -161,9 +154,14 @@ def run_night(
     with hold_lock(night_lock(name), f"night {name}"):
         night = Night(config, name, report=report)
         with summed_up_if_broken(night):
-            for stage, work in stages_of(config).items():
-                night.run(stage, work)
+            run_stages(night)
         return night, write_summary(night)
+
+
+def run_stages(night: Night) -> None:
+    """Run the stages that are left of a night; once a hard gate has failed, they are skipped."""
+    for stage, work in stages_of(night.config).items():
+        night.run(stage, work)
 
 
 @contextmanager
@@ -179,11 +177,3 @@ def summed_up_if_broken(night: Night) -> Iterator[None]:
             # The night's own error is the one to report.
             logging.getLogger("navi.nightly").warning("the summary of night %s is not written: %s", night.name, fault)
         raise
-
-
-def written_off(night: Night) -> tuple[Path, Path]:
-    """Mark what is left of a night that a hard gate has failed as skipped, and write its summary."""
-    for stage, work in stages_of(night.config).items():
-        if stage not in night.stages:
-            night.run(stage, work)
-    return write_summary(night)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.config.learn import upgrade_train_config
-from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.nightly.night import Gate, Night, preset_settings
@@ -89,11 +89,9 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     viewer = ViewerProbe(f"{ASSET}-{night.name}-", lambda: monitor.step is not None) if config.viewer else None
     try:
         result = _train(night, settings, monitor)
-    except NaviError as error:
-        return [Gate("training ends well", True, False, str(error))], {}
     finally:
         watched = [viewer.gate()] if viewer else []
-    speed = sorted(monitor.speeds)[len(monitor.speeds) // 2] if monitor.speeds else 0.0
+    speed = statistics.median_high(monitor.speeds) if monitor.speeds else 0.0
     floor, hardware = config.floor_steps_per_second, str(hardware_profile()["hardware"])
     applies = config.floor_hardware is None or config.floor_hardware in hardware
     gates = [
@@ -158,17 +156,10 @@ def _newest_step(data: dict[str, Any]) -> int:
 
 
 def night_policy(night: Night) -> dict[str, Any]:
-    """Return the night's policy as the evaluation takes it.
-
-    Raises:
-        RunError: The night trained nothing.
-    """
+    """Return the policy of a night whose resume proof holds, as the evaluation takes it."""
     from navi_core.models import load_checkpoint
 
-    result = night.data("resume_proof") or night.data("training")
-    if not result:
-        raise RunError(f"night {night.name} trained nothing")
-    result = {name: value for name, value in result.items() if name != "settings"}
+    result = night.data("resume_proof")
     weights = load_checkpoint(Path(result["checkpoint"])).weights_hash
     # Named by its version: evaluations of other nights' policies stay beside it on the leaderboard.
     named = {"algorithm": "ppo", "profile": f"{ASSET}-{result['version']}", "seed": night.config.seed}
@@ -219,18 +210,14 @@ def _monitor(night: Night, seconds: float, until_step: int | None = None) -> Mon
 
 def _finite(run_id: str) -> Gate:
     Warehouse().ingest()
-    row = (
-        Warehouse()
-        .query(
-            "select count(*) as rows, count(*) filter (not isfinite(value)) as broken, "
-            "min(name) filter (not isfinite(value)) as first from metrics where run_id = ?",
-            [run_id],
-        )
-        .iloc[0]
+    found = Warehouse().query(
+        "select count(*) as rows, count(*) filter (not isfinite(value)) as broken, "
+        "min(name) filter (not isfinite(value)) as first from metrics where run_id = ?",
+        [run_id],
     )
-    rows, broken = int(row["rows"]), int(row["broken"])
-    detail = f"{rows} metric rows, {broken} of them not finite{f' ({row.first})' if broken else ''}"
-    return Gate("finite metrics", True, rows > 0 and not broken, detail)
+    rows, broken, first = next(found.itertuples(index=False, name=None))
+    detail = f"{rows} metric rows, {broken} of them not finite{f' ({first})' if broken else ''}"
+    return Gate("finite metrics", True, rows > 0 and broken == 0, detail)
 
 
 def _kept(result: dict[str, Any]) -> dict[str, Any]:

@@ -152,6 +152,10 @@ class TrialQueue:
         """Return every trial, attempts that were lost too, or those of some states."""
         return self.study.get_trials(deepcopy=False, states=states or None)
 
+    def running(self) -> list[FrozenTrial]:
+        """Return the trials that workers have taken, lost ones too."""
+        return self.trials(TrialState.RUNNING)
+
     def latest(self) -> dict[int, FrozenTrial]:
         """Return slot → its latest trial."""
         return {slot: trial for trial in self.trials() if (slot := trial.user_attrs.get("slot")) is not None}
@@ -197,8 +201,7 @@ class TrialQueue:
 
     def in_living_hands(self) -> int:
         """Return how many trials are with workers that this machine can see alive."""
-        running = self.trials(TrialState.RUNNING)
-        return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in running)
+        return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in self.running())
 
     def best(self) -> list[FrozenTrial]:
         """Return the best feasible trial, or the front of them where there are several objectives."""
@@ -210,7 +213,7 @@ class TrialQueue:
         return sorted(done, key=lambda trial: (sign * float(trial.value or 0.0), trial.number))[:1]
 
     def _requeue_lost(self) -> None:
-        for trial in self.trials(TrialState.RUNNING):
+        for trial in self.running():
             # Every claim is made under the lock that is held now: a running trial without a worker lost it meanwhile.
             if self._is_lost(str(trial.user_attrs.get("worker", ""))):
                 self._requeue(trial, LOST)

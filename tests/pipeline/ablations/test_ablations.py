@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
-from navi_pipeline.cli.ablate import register
+from navi_pipeline.cli.experiments import register
 from navi_pipeline.lib.ablations import cell, perform
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
@@ -112,7 +112,7 @@ def test_the_command_takes_variants_and_their_settings():
     register(app)
 
     def ablate(*words):
-        return CliRunner().invoke(app, ["--cells", "0", "--seeds", "1", "--json", *words])
+        return CliRunner().invoke(app, ["ablate", "--cells", "0", "--seeds", "1", "--json", *words])
 
     vary = ["--vary", "slow:ppo.learning_rate=1e-5", "--vary", "slow:ppo.epochs=3", "--vary", "same:actors=16"]
     done = ablate(*vary)

@@ -1,0 +1,182 @@
+"""`navi sweep`, `navi ablate` and `navi nightly`: experiments of many cells, and a night by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from navi_core.cli.settings import add_settings
+from navi_core.errors import ConfigError, RunError
+from navi_core.terminal import print_json, print_records, print_status
+
+if TYPE_CHECKING:
+    from navi_pipeline.settings import NightlyConfig
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `navi`, and the settings of a night to `navi settings`."""
+    for command in (sweep, ablate, nightly):
+        app.command(command.__name__)(command)
+    add_settings("nightly", _settings)
+
+
+def sweep(
+    name: Annotated[str | None, typer.Argument(help="The sweep; without one they are listed.")] = None,
+    profile: Annotated[str, typer.Option(help="quick (2,000 decisions or 20 s a cell) or full.")] = "quick",
+    preset: Annotated[str | None, typer.Option(help="Settings that do not vary: demo, quick, standard.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Repeats of each cell.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Decisions of a cell.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Training time of a cell [s].")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Wall time after which a cell is killed [s].")] = None,
+    memory_limit: Annotated[float | None, typer.Option(help="Address space of a cell [GiB].")] = None,
+    threads: Annotated[int | None, typer.Option(help="Torch threads of a cell; 0 measures what is best.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure every cell anew.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Vary one thing, measure each combination in its own process, and print the result.
+
+    Memory that runs out, a crash and a time-out are outcomes of their cell. Cells that are done are not
+    measured again, so a sweep that was interrupted goes on.
+    """
+    from navi_core.config import parse_config
+    from navi_pipeline.lib.sweeps.catalogue import SWEEPS
+    from navi_pipeline.lib.sweeps.perform import perform_sweep
+    from navi_pipeline.settings import SweepConfig
+
+    if name is None:
+        if as_json:
+            print_json({sweep.name: sweep.question for sweep in SWEEPS.values()})
+        else:
+            print_records("sweeps", [{"sweep": sweep.name, "question": sweep.question} for sweep in SWEEPS.values()])
+        return
+    given = {"profile": profile, "preset": preset, "seeds": seeds, "steps": steps, "seconds": seconds,
+             "timeout": timeout, "memory_limit": memory_limit, "threads": threads}  # fmt: skip
+    config = parse_config(SweepConfig, {key: value for key, value in given.items() if value is not None})
+    result = perform_sweep(name, config, on_line=print_status, again=again)
+    if as_json:
+        print_json(result.document | {"reused": result.reused})
+        return
+    print_records(f"{name}, {config.profile}", result.rows)
+    if result.verdicts:
+        print_records("promotion checklist", [verdict.as_row() for verdict in result.verdicts])
+        typer.echo("\n".join(verdict.sentence for verdict in result.verdicts))
+    typer.echo(f"report: {result.report}")
+
+
+def ablate(
+    variants: Annotated[
+        list[str] | None, typer.Argument(help="What to change; without one, everything. See --list.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the ablation, in its rows and its page.")] = "ablation",
+    preset: Annotated[str, typer.Option(help="Settings that do not vary: a preset or a .yaml file.")] = "demo",
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting of all variants, a.b=c.")] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="A variant of your own and a setting of it, name:a.b=c; may be repeated.", metavar="V"),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Decisions that a cell trains.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Training seeds of each variant.")] = None,
+    train: Annotated[
+        list[str] | None, typer.Option(help="Scenes to train in, family:seeds; may be repeated.", metavar="S")
+    ] = None,
+    scene: Annotated[
+        list[str] | None, typer.Option("--scene", help="Unseen scenes to fly in; may be repeated.", metavar="S")
+    ] = None,
+    protocol: Annotated[str | None, typer.Option(help="Length of those flights: quick or full.")] = None,
+    cells: Annotated[int | None, typer.Option(min=0, help="Cells to measure now; 0 shows what is known.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Cells at the same time, each on one core.")] = 1,
+    listed: Annotated[bool, typer.Option("--list", help="Show the variants and what they ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Ablations: each variant is trained with several seeds and flown on unseen scenes, against the base.
+
+    Cells that are done are not measured again, so it may be stopped, or made in pieces with --cells. The table holds
+    the paired difference to the base with its two-way interval over seeds and scenes.
+    """
+    from navi_pipeline.lib.ablations.catalogue import VARIANTS
+
+    if listed:
+        print_records("variants", [{"variant": v.name, "question": v.question} for v in VARIANTS.values()])
+        return
+    from navi_core.config import parse_config
+    from navi_core.presets import parse_assignments
+    from navi_pipeline.lib.ablations.perform import perform_ablation
+    from navi_pipeline.settings import AblationConfig
+
+    given = {"preset": preset, "base": parse_assignments(assign or ()), "variants": _variants(vary or ()),
+             "steps": steps, "seeds": seeds, "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
+    config = parse_config(AblationConfig, {key: value for key, value in given.items() if value is not None})
+    done = perform_ablation(variants or (), config, name=name, cells=cells, jobs=jobs, on_line=print_status)
+    if as_json:
+        print_json({"rows": done.rows, "sentences": done.sentences, "waiting": done.waiting, "skipped": done.skipped,
+                    "report": str(done.report)})  # fmt: skip
+        return
+    print_records(f"ablation {name}", done.rows)
+    for sentence in done.sentences:
+        typer.echo(sentence)
+    for variant, why in done.skipped.items():
+        typer.echo(f"{variant} {why}: left out")
+    if done.waiting:
+        typer.echo(f"{done.waiting} cells wait; the same command goes on with them")
+    typer.echo(f"report: {done.report}")
+
+
+def _variants(entries: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the settings of variants of one's own by name."""
+    from navi_core.presets import parse_assignments
+
+    assignments: dict[str, list[str]] = {}
+    for entry in entries:
+        name, separator, assignment = entry.partition(":")
+        if not name or not separator:
+            raise ConfigError(f"--vary {entry!r} is not name:a.b=c, for instance unhurried:ppo.learning_rate=1e-4")
+        assignments.setdefault(name, []).append(assignment)
+    return {name: parse_assignments(own) for name, own in assignments.items()}
+
+
+def _settings() -> type[NightlyConfig]:
+    from navi_pipeline.settings import NightlyConfig
+
+    return NightlyConfig
+
+
+def nightly(
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Length [min]; up to 60 it is a small night of the profile quick.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings (NightlyConfig).")] = None,
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a=b; may be repeated.")] = None,
+    validation: Annotated[bool, typer.Option("--validation", help="Train nothing; evaluate the champion.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the night; the same name goes on where it stood.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Preflight, bounded training, resume proof, evaluation, benchmarks and drift, gated promotion, summary.
+
+    The morning's summary is written to reports/ of the Navi home in Markdown and HTML. Ends with an error when a hard
+    gate does not hold.
+    """
+    from navi_pipeline.lib.nightly.night import nightly_config
+    from navi_pipeline.lib.nightly.stages import run_night
+
+    settings = nightly_config(minutes=minutes, file=config, assignments=assign or (), train=not validation)
+    night, (markdown, page) = run_night(settings, name, report=print_status)
+    if as_json:
+        print_json(
+            {
+                "night": night.name,
+                "verdict": night.verdict,
+                "stages": {stage.name: stage.status for stage in night.stages.values()},
+                "failed": [gate.name for gate in night.failed],
+                "warnings": [gate.name for gate in night.warnings],
+                "markdown": str(markdown),
+                "html": str(page),
+            }
+        )
+    else:
+        print_records(f"night {night.name}: {night.verdict}", night.gate_rows())
+        typer.echo(f"summary: {markdown}\n         {page}")
+    if night.failed:
+        raise RunError(f"night {night.name} failed: {'; '.join(gate.name for gate in night.failed)}; see {markdown}")
