@@ -29,9 +29,8 @@ def distance_matrix(
     position: torch.Tensor,
     yaw: float,
     before: torch.Tensor | None = None,
-    overhead: np.ndarray | None = None,
 ) -> DistanceMatrix:
-    """Return the published form of one drone's observation.
+    """Return the published form of one drone's observation, without the picture from above.
 
     Args:
         obs: (3, Az, El) float32: normalised depth, semantic id, valid.
@@ -41,7 +40,6 @@ def distance_matrix(
         position: (3,) [m].
         yaw: [rad].
         before: (3, Az, El) observation before, for the change of depth; None at the first of an episode.
-        overhead: (256, 256, 3) uint8 picture from above.
     """
     now = time.time()
     depth = obs[0].numpy()[None]
@@ -54,7 +52,7 @@ def distance_matrix(
         delta_depth=np.zeros_like(depth) if before is None else depth - before[0].numpy()[None],
         semantic=obs[1].numpy()[None].astype(np.int32),
         valid_mask=obs[2].numpy()[None] > 0,
-        overhead=_NOT_DRAWN if overhead is None else overhead,
+        overhead=_NOT_DRAWN,
         robot_pose=RobotPose(x, y, z, 0.0, 0.0, float(yaw), now),
         step_id=step_id,
         timestamp=now,

@@ -93,7 +93,7 @@ class ActorServer(Server):
         self._turned = time.monotonic()
         if learning is not None:
             self._parts.callback(learning.close)
-            learning.start()
+            learning.trainer.start()
 
     def turn(self, wait_ms: int) -> None:
         """Receive messages, decide, send actions."""

@@ -4,12 +4,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from navi_core.config import EnvironmentConfig
 from navi_core.errors import WireError
 from navi_core.service.server import ServiceMetrics
-from navi_core.service.wire import Action, BatchStepRequest, StepRequest, StepResult, decode
+from navi_core.service.wire import Action, BatchStepRequest, StepRequest, decode
 
 _LOG = logging.getLogger("navi.service")
 _WARN_SECONDS = 10.0
@@ -26,13 +26,11 @@ class Request:
         envelope: Frames before the topic, the return address.
         batch: Whether the answer carries observations.
         actions: Action of each row.
-        results: Of the rows that were flown, now or before.
     """
 
     envelope: list[bytes]
     batch: bool
     actions: dict[int, Action]
-    results: dict[int, StepResult] = field(default_factory=dict)
 
 
 class RequestQueue:
@@ -80,12 +78,9 @@ class RequestQueue:
 
     def _decoded(self, envelope: list[bytes], frames: list[bytes]) -> Request:
         message = decode(frames, self._config.wire)
-        if isinstance(message, StepRequest):
-            actions: tuple[Action, ...] = (message.action,)
-        elif isinstance(message, BatchStepRequest):
-            actions = message.actions
-        else:
+        if not isinstance(message, StepRequest | BatchStepRequest):
             raise WireError(f"{type(message).__name__} is no request; send StepRequest or BatchStepRequest")
+        actions = message.actions if isinstance(message, BatchStepRequest) else (message.action,)
         first, last = self._config.first_env_id, self._config.first_env_id + self._config.sessions - 1
         by_row: dict[int, Action] = {}
         for action in actions:
@@ -132,17 +127,14 @@ class Contention:
             in_turn = next(reversed(peers), peer) != peer
             last = peers.pop(peer, None)
             if in_turn and last is not None and now - last <= self._seconds:
-                self._report(drone, now)
+                self._metrics.count("contended_total", about="requests of drones that two peers fly in turns")
+                if now - self._warned >= _WARN_SECONDS:
+                    self._warned = now
+                    _LOG.warning(
+                        "drone %d is flown by two actors in turns, and each receives the other's results: stop one of "
+                        "them, or start an environment for each",
+                        drone,
+                    )
             peers[peer] = now
             if len(peers) > _MAX_PEERS:
                 del peers[next(iter(peers))]
-
-    def _report(self, drone: int, now: float) -> None:
-        self._metrics.count("contended_total", about="requests of drones that two peers fly in turns")
-        if now - self._warned >= _WARN_SECONDS:
-            self._warned = now
-            _LOG.warning(
-                "drone %d is flown by two actors in turns, and each receives the other's results: stop one of them, "
-                "or start an environment for each",
-                drone,
-            )

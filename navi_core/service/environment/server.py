@@ -87,7 +87,7 @@ class EnvironmentServer(Server):
         self._obs = list(self.env.reset())
         self._before: list[torch.Tensor | None] = [None] * c.sessions
         self._step_ids = [0] * c.sessions
-        self._results: list[StepResult | None] = [None] * c.sessions
+        self._results: dict[int, StepResult] = {}
         self._requests = RequestQueue(c, self.metrics)
         self._flown_at = [time.monotonic()] * c.sessions
         self._goal_sent_at = [0.0] * c.sessions
@@ -138,10 +138,9 @@ class EnvironmentServer(Server):
         rows: dict[int, Action] = {}
         for request in batch:
             for row, action in request.actions.items():
-                result = self._results[row]
-                if result is not None and result.step_id == action.step_id:
+                last = self._results.get(row)
+                if last is not None and last.step_id == action.step_id:
                     # The answer was lost on its way: the drone flew this decision already.
-                    request.results[row] = result
                     self.metrics.count("repeated_total", about="requests answered again")
                 else:
                     rows[row] = action
@@ -149,11 +148,6 @@ class EnvironmentServer(Server):
             actions = list(rows.values())
             self._step(list(rows), np.concatenate([_commands_of(a) for a in actions]), [a.step_id for a in actions])
         for request in batch:
-            for row in request.actions:
-                if row not in request.results:
-                    result = self._results[row]
-                    assert result is not None
-                    request.results[row] = result
             self._answer(request)
 
     def _step(self, rows: list[int], commands: np.ndarray, step_ids: list[int]) -> None:
@@ -193,7 +187,7 @@ class EnvironmentServer(Server):
         reply: Message
         if request.batch:
             pose = self.env.poses()
-            results = tuple(request.results[row] for row in request.actions)
+            results = tuple(self._results[row] for row in request.actions)
             reply = BatchStepResult(results, tuple(self._observation(row, pose) for row in request.actions))
             wanted, first = selected_drone(self.publisher), self.config.first_env_id
             if wanted is not None and first <= wanted < first + self.config.sessions:
@@ -201,7 +195,7 @@ class EnvironmentServer(Server):
             self._viewers.offer(self._viewer_observation)
         else:
             (row,) = request.actions
-            reply = request.results[row]
+            reply = self._results[row]
             if self.publisher.watched(_OBSERVATIONS):
                 self.publisher.publish(self._observation(row))
         self._reply(request.envelope, reply)
@@ -229,7 +223,7 @@ class EnvironmentServer(Server):
         self.metrics.count("hovered_total", count - int(is_fresh.sum()), about="decisions without an action")
         rows, now = list(range(count)), time.monotonic()
         self._step(rows, commands, [step_id + 1 for step_id in self._step_ids])
-        self.publisher.publish(BatchStepResult(tuple(a for a in self._results if a is not None), ()))
+        self.publisher.publish(BatchStepResult(tuple(self._results.values()), ()))
         if self.publisher.watched(_OBSERVATIONS):
             for row in rows:
                 if now - self._goal_sent_at[row] >= self._limits.heartbeat_seconds:
@@ -250,24 +244,26 @@ class EnvironmentServer(Server):
         """Publish a drone's goal, in an environment with goals."""
         self._goal_sent_at[row] = time.monotonic()
         if self.publisher.watched(_TELEMETRY):
-            env_id, step_id = row + self.config.first_env_id, self._step_ids[row]
-            goal = goal_event(self.env, row, env_id=env_id, episode_id=self._episode(row), step_id=step_id)
+            goal = goal_event(self.env, row, **self._where(row))
             if goal is not None:
                 self.publisher.publish(goal)
 
     def _episode(self, row: int) -> int:
         return self._first_episode + int(self.env.counters["episode"].numpy()[row])
 
+    def _where(self, row: int) -> dict[str, int]:
+        """Return drone, episode and decision of a row, as messages name them."""
+        env_id = row + self.config.first_env_id
+        return {"env_id": env_id, "episode_id": self._episode(row), "step_id": self._step_ids[row]}
+
     def _observation(self, row: int, pose: Poses | None = None) -> DistanceMatrix:
         pose = pose or self.env.poses()
         return distance_matrix(
             self._obs[row],
-            env_id=row + self.config.first_env_id,
-            episode_id=self._episode(row),
-            step_id=self._step_ids[row],
             position=pose["position"][row],
             yaw=float(pose["yaw"][row]),
             before=self._before[row],
+            **self._where(row),
         )
 
     def _viewer_observation(self, env_id: int) -> DistanceMatrix:
@@ -278,8 +274,7 @@ class EnvironmentServer(Server):
         if look is None:
             return matrix
         values, picture = look
-        where = {"episode_id": matrix.episode_id, "env_id": env_id, "step_id": matrix.step_id}
-        self.publish_event(SCENE_EVENT, payload("scene", values), **where)
+        self.publish_event(SCENE_EVENT, payload("scene", values), **self._where(row))
         return replace(matrix, overhead=picture)
 
     def _reply(self, envelope: list[bytes], message: Message) -> None:

@@ -28,6 +28,7 @@ from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
 PILOT = "person"
 """Pilot, in the files."""
+_AT_REST: dict[str, Any] = {"speed": 0.0, "reward": 0.0, "terms": {}, "collided": False, "episode_return": 0.0}
 _STATE_EVERY = 20
 """Decisions between saved states, from which undo starts."""
 
@@ -61,11 +62,8 @@ class ExplorerSession:
         observation: (3, Az, El) of the drone.
         trajectory: Positions since the start of the flight, (x, y, z) each [m].
         trajectory_version: Changes whenever `trajectory` changes other than by growing.
-        terms: Reward terms of the last decision, unweighted.
-        reward: Weighted reward of the last decision.
-        collided: Whether the last decision collided.
-        speed: After it [m/s].
-        episode_return: Sum of the rewards of the flight so far.
+        last: Of the last decision: weighted `reward`, unweighted reward `terms`, `speed` after it [m/s], whether it
+            `collided`, and the sum of the flight's rewards so far (`episode_return`).
         paused: Whether time is stopped.
         recording: The flight being recorded, or None.
         saved: Files written by this session.
@@ -255,14 +253,16 @@ class ExplorerSession:
         x, y, z, _ = self.pose()
         self.trajectory.append((x, y, z))
         if batch is None:
-            self.terms: dict[str, float] = {}
-            self.reward, self.collided, self.speed, self.episode_return = 0.0, False, 0.0, 0.0
+            self.last = _AT_REST
             return
-        self.terms = {name: float(value[0]) for name, value in batch.info["reward_terms"].items()}
-        self.reward = float(batch.reward[0])
-        self.collided = bool(batch.info["collision"][0])
-        self.speed = float(batch.info["speed"][0])
-        self.episode_return = float(batch.info["episode_return"][0])
+        info = batch.info
+        self.last = {
+            "speed": float(info["speed"][0]),
+            "reward": float(batch.reward[0]),
+            "terms": {name: float(value[0]) for name, value in info["reward_terms"].items()},
+            "collided": bool(info["collision"][0]),
+            "episode_return": float(info["episode_return"][0]),
+        }
 
     def _recover(self, folder: Path, known: set[str]) -> None:
         """Save the flights of killed explorers, unless they were saved before the kill."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navi_core.config import ContinuousTrainingConfig
+from navi_core.config import ContinuousTrainingConfig, config_hash
 from navi_core.errors import ConfigError, NaviError
 from navi_core.models import Registry
 from navi_core.policy import NavigationPolicy
@@ -59,7 +59,7 @@ class FlightLearning:
         ConfigError: The model is a program or cannot be learned on, or a setting needs a gate and there is none.
 
     Attributes:
-        trainer: The trainer; its thread runs from `start` to `close`.
+        trainer: The trainer; `close` ends its thread.
     """
 
     _runner: EagerRunner
@@ -74,8 +74,6 @@ class FlightLearning:
         outbox: Path | None = None,
         registry: Registry | None = None,
     ) -> None:
-        from navi_core.config import config_hash
-
         # Everything is checked before a journal is begun that nothing would be written to.
         policy, self._scale = _trainable(model)
         shadow = self._shadow = None
@@ -99,10 +97,6 @@ class FlightLearning:
         self._awaited: dict[int, tuple[Experience, bool, int]] = {}
         # Present episode of each drone.
         self._episodes: dict[int, int] = {}
-
-    def start(self) -> None:
-        """Start the trainer."""
-        self.trainer.start()
 
     def close(self) -> None:
         """Stop the trainer, register the learned weights, and make all records durable."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from navi_core.config import WireConfig
@@ -192,10 +193,9 @@ class WatchedEnv(EnvironmentWrapper):
         counters = {name: int(value[row]) for name, value in env.counters.items()}
         pose = env.poses()
         position = pose["position"][row].cpu()
-        look, picture = self._view.look(row, float(position[1])), None
+        look = self._view.look(row, float(position[1]))
         if look is not None:
-            where, picture = look
-            broadcast.event("scene", self.decisions, where, row, counters["episode"])
+            broadcast.event("scene", self.decisions, look[0], row, counters["episode"])
         goal = goal_event(env, row, env_id=row, episode_id=counters["episode"], step_id=self.decisions)
         if goal is not None:
             broadcast.publish(goal)
@@ -216,8 +216,9 @@ class WatchedEnv(EnvironmentWrapper):
             position=position,
             yaw=float(pose["yaw"][row]),
             before=before[2].cpu() if before is not None and follows else None,
-            overhead=picture,
         )
+        if look is not None:
+            matrix = replace(matrix, overhead=look[1])
         with broadcast.lock:
             if broadcast.viewers.offer(lambda _: matrix):
                 self.shown += 1

@@ -127,12 +127,8 @@ class ExploreShow:
             "pose": [x, y, z, yaw],
             "max_distance": session.config.max_distance,
             "step": len(session.trajectory) - 1,
-            "speed": session.speed,
-            "reward": session.reward,
-            "terms": session.terms,
+            **session.last,
             "weights": session.env.config.reward.resolved(),
-            "collided": session.collided,
-            "episode_return": session.episode_return,
             "seen_share": session.seen_share(),
             "sharp": self.sharp,
         }
