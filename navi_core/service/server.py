@@ -311,8 +311,7 @@ class Server(abc.ABC):
             payload = np.asarray(numbers, np.float32).reshape(-1)
             self.publisher.publish(TelemetryEvent(kind, episode_id, env_id, step_id, payload, time.time()))
 
-    def warn_if_reachable(self, *endpoints: str) -> None:
-        """Warn of endpoints that other machines can reach: there is no authentication."""
-        for endpoint in endpoints:
-            if not is_loopback(endpoint):
-                _LOG.warning("%s is reachable from other machines, and there is no authentication", endpoint)
+    def warn_if_reachable(self, endpoint: str) -> None:
+        """Warn of an endpoint that other machines can reach: there is no authentication."""
+        if not is_loopback(endpoint):
+            _LOG.warning("%s is reachable from other machines, and there is no authentication", endpoint)

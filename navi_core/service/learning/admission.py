@@ -332,16 +332,14 @@ class ShadowFlight:
         rows: Drones.
         decisions: Of each drone.
         seed: Of the starts; another one for every call.
+
+    Attributes:
+        env: Its environment.
     """
 
     def __init__(self, field: Field, env: EnvConfig, rows: int, decisions: int, seed: int = 0) -> None:
-        self._env = NavigationEnv(field, rows, env.model_copy(update={"stagger": False}), seed=seed)
+        self.env = NavigationEnv(field, rows, env.model_copy(update={"stagger": False}), seed=seed)
         self._decisions, self._seed, self._calls = decisions, seed, 0
-
-    @property
-    def has_goals(self) -> bool:
-        """Whether its flights have goals."""
-        return self._env.goals is not None
 
     def __call__(self, candidate: NavigationPolicy, serving: NavigationPolicy) -> ShadowResult:
         """Fly both and compare."""
@@ -358,29 +356,26 @@ class ShadowFlight:
     @torch.no_grad()
     def _fly(self, policy: NavigationPolicy, seed: int) -> tuple[torch.Tensor, int]:
         """Return (B,) mean rewards per decision and the number of collisions of a deterministic flight."""
-        rows = self._env.num_envs
-        obs, state, step = self._env.reset(seed), policy.initial_state(rows), torch.zeros(rows, 3)
-        occupancy = OccupancyMemory.of_env(self._env.config, rows) if policy.config.place_memory else None
+        rows = self.env.num_envs
+        obs, state, step = self.env.reset(seed), policy.initial_state(rows), torch.zeros(rows, 3)
+        occupancy = OccupancyMemory.of_env(self.env.config, rows) if policy.config.place_memory else None
         recovery = None
         if policy.config.recovery:
-            recovery = Recovery(rows, self._env.config.dynamics.decision_hz, seed)
+            recovery = Recovery(rows, self.env.config.dynamics.decision_hz, seed)
         keys = torch.arange(rows)
         reset, total, hits = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), 0
         for step_number in range(self._decisions):
-            pose = self._poses()
-            goal = self._env.relative_goals() if policy.config.goal else None
+            now = self.env.poses()
+            pose = pose_rows(now["position"], now["yaw"])
+            goal = self.env.relative_goals() if policy.config.goal else None
             inputs = [step] if occupancy is None else [step, occupancy.look(obs, pose, reset, goal=goal)]
             aux = torch.cat(inputs if goal is None else [*inputs, goal], dim=1)
             out = policy.act(obs, aux, state, reset, None)
             action = out.action
             if recovery is not None:
                 action = recovery.act(action, pose, reset, keys, torch.full_like(keys, step_number))
-            batch = self._env.step(action)
+            batch = self.env.step(action)
             obs, state, reset = batch.obs, out.state, batch.truncated | batch.terminated
             total += batch.reward
             hits += int(batch.info["collision"].sum())
         return total / self._decisions, hits
-
-    def _poses(self) -> torch.Tensor:
-        now = self._env.poses()
-        return pose_rows(now["position"], now["yaw"])

@@ -275,7 +275,7 @@ class FlightLearning:
 
     def _require_goals(self, model: ServedModel) -> None:
         """Refuse a policy for goals where shadow evaluations have none."""
-        if self._shadow is not None and model.runner.config.goal and not self._shadow.has_goals:
+        if self._shadow is not None and model.runner.config.goal and self._shadow.env.goals is None:
             raise ConfigError(
                 f"{model.name} flies to goals, and shadow evaluations here have none; start the service with it, or "
                 "with --set training.shadow_evaluation=off"

@@ -28,15 +28,17 @@ def features_of(policy: NavigationPolicy, sample: Sample) -> Tensor:
     """
     numbers = sample.rows["place"].astype(np.int64)
     zero = tuple(part[0] for part in policy.initial_state(1))
-    state = _stacked([trajectory.start_state(zero) for trajectory in sample.trajectories])
+    states = [trajectory.start_state(zero) for trajectory in sample.trajectories]
+    state = tuple(torch.stack(parts) for parts in zip(*states))
     begins = numbers // _BLOCK * _BLOCK
     with torch.no_grad():
         for start in range(0, int(begins.max()), _BLOCK):
             rows = np.flatnonzero(begins > start)
             inputs = [sample.trajectories[row].inputs(start, start + _BLOCK) for row in rows]
-            _, after = _features(policy, inputs, _part(state, rows), _BLOCK)
+            index = torch.from_numpy(rows)
+            _, after = _features(policy, inputs, tuple(part[index] for part in state), _BLOCK)
             for part, new in zip(state, after):
-                part[torch.from_numpy(rows)] = new
+                part[index] = new
     inputs = [
         trajectory.inputs(begin, number + 1) for trajectory, begin, number in zip(sample.trajectories, begins, numbers)
     ]
@@ -122,11 +124,3 @@ def _features(
     going = torch.zeros(latent.shape[:2], dtype=torch.bool)
     features: tuple[Tensor, State] = policy.core(policy.joined(latent, aux, None), state, going)
     return features
-
-
-def _stacked(states: list[State]) -> State:
-    return tuple(torch.stack(parts) for parts in zip(*states))
-
-
-def _part(state: State, rows: np.ndarray) -> State:
-    return tuple(part[torch.from_numpy(rows)] for part in state)

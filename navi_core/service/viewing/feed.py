@@ -155,7 +155,13 @@ class Feed:
         subscriber = self._subscriber
         try:
             while not self._done.is_set():
-                self._apply_requests()
+                # Sockets belong to this thread, so it applies the requests of others.
+                if self._wanted != self._watching:
+                    self._watching, socket = self._wanted, subscriber.socket.raw
+                    change = socket.subscribe if self._watching else socket.unsubscribe
+                    change(OBSERVATIONS.encode())
+                for selector in self._selectors:
+                    selector.keep()
                 first = subscriber.receive(_WAIT_SECONDS)
                 if first is None:
                     continue
@@ -167,15 +173,6 @@ class Feed:
             subscriber.close()
             for selector in self._selectors:
                 selector.close()
-
-    def _apply_requests(self) -> None:
-        """Apply the requests of other threads: sockets belong to this one."""
-        if self._wanted != self._watching:
-            self._watching, socket = self._wanted, self._subscriber.socket.raw
-            change = socket.subscribe if self._watching else socket.unsubscribe
-            change(OBSERVATIONS.encode())
-        for selector in self._selectors:
-            selector.keep()
 
     def _newest(self, batch: list[Message]) -> list[Message]:
         """Return the batch with the newest observation alone, of the selected drone, else of the lowest number."""

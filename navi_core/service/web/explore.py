@@ -14,7 +14,7 @@ from typing import Any
 from navi_core.demos import export_minari, load_demonstration, read_index
 from navi_core.errors import ConfigError, DemoError, NaviError
 from navi_core.service.explorer import ExplorerSession
-from navi_core.service.web.hub import Hub, map_facts, panorama_arrays, trajectory_array
+from navi_core.service.web.hub import Hub, panorama_arrays, trajectory_array
 
 _MAP_EVERY = 5
 """Decisions per map."""
@@ -138,7 +138,9 @@ class ExploreShow:
             self.hub.send("trajectory", {}, {"points": trajectory_array(session.trajectory)})
             with_map = True
         if with_map:
-            self.hub.send("map", map_facts(session.map()), {"image": session.seen_map()})
+            view = session.map()
+            place = {"corner": view.corner, "metres_per_pixel": view.metres_per_pixel, "height": view.height}
+            self.hub.send("map", place, {"image": session.seen_map()})
         self.hub.send("flight", self._flight())
         self.hub.send_phase("paused" if session.paused else "flying")
 

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.service.viewing import Digest
-from navi_core.world.floor.overhead import Overhead
 
 _DTYPES = ("float32", "uint8", "uint16")
 """Types that a page has typed arrays for."""
@@ -146,12 +145,6 @@ class Hub:
             self._changed(len(self._viewers))
 
 
-def metres(depth: npt.NDArray[np.float32], max_distance: float) -> npt.NDArray[np.float32]:
-    """Return depth [m] of normalised depth; `navi_core.world.denormalise_depth` without torch."""
-    depth_m: npt.NDArray[np.float32] = np.expm1(depth * np.float32(math.log1p(max_distance)))
-    return depth_m
-
-
 def panorama_arrays(
     depth: npt.NDArray[np.float32], semantic: npt.NDArray[Any], valid: npt.NDArray[Any], max_distance: float
 ) -> dict[str, npt.NDArray[Any]]:
@@ -164,15 +157,11 @@ def panorama_arrays(
         max_distance: Range of the sensor [m].
     """
     return {
-        "depth": metres(depth, max_distance),
+        # As `navi_core.world.denormalise_depth`, without torch.
+        "depth": np.expm1(depth * np.float32(math.log1p(max_distance))),
         "semantic": semantic.astype(np.uint16),
         "valid": (valid > 0).astype(np.uint8),
     }
-
-
-def map_facts(view: Overhead) -> dict[str, Any]:
-    """Return corner, scale and height of the map."""
-    return {"corner": view.corner, "metres_per_pixel": view.metres_per_pixel, "height": view.height}
 
 
 def trajectory_array(points: list[tuple[float, float, float]]) -> npt.NDArray[np.float32]:

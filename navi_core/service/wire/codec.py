@@ -10,7 +10,6 @@ import math
 import re
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,6 @@ import numpy.typing as npt
 from navi_core.config import WireConfig
 from navi_core.errors import WireError
 from navi_core.service.wire.messages import (
-    MESSAGES,
     Action,
     BatchStepRequest,
     BatchStepResult,
@@ -29,9 +27,6 @@ from navi_core.service.wire.messages import (
     StepResult,
     TelemetryEvent,
 )
-
-if TYPE_CHECKING:
-    import msgpack
 
 ARRAY_TYPE = 1
 """Code of the MessagePack extension type."""
@@ -125,10 +120,15 @@ def encode(message: Message) -> list[bytes]:
     """
     import msgpack
 
+    def extension(value: object) -> msgpack.ExtType:
+        if isinstance(value, np.ndarray):
+            return msgpack.ExtType(ARRAY_TYPE, pack_array(value))
+        raise WireError(f"{type(value).__name__} cannot travel")
+
     if type(message) not in _TOPIC_OF:
         raise WireError(f"{type(message).__name__} travels only within another message")
     payload = {"_type": type(message).__name__, **message.to_map()}
-    return [topic_of(message).encode(), msgpack.packb(payload, default=_extension)]
+    return [topic_of(message).encode(), msgpack.packb(payload, default=extension)]
 
 
 def decode(frames: Sequence[bytes], limits: WireConfig | None = None) -> Message:
@@ -149,12 +149,12 @@ def decode(frames: Sequence[bytes], limits: WireConfig | None = None) -> Message
         raise WireError(f"a payload of {len(payload):,} bytes; at most {most:,} are allowed")
     allowed = _classes(topic)
     data = _unpacked(payload)
-    name = data.pop("_type", None)
-    if not isinstance(name, str) or name not in MESSAGES:
-        raise WireError(f"_type is {str(name)[:40]!r}; allowed: {', '.join(c.__name__ for c in allowed)}")
-    if MESSAGES[name] not in allowed:
-        raise WireError(f"{name} does not travel under {topic.decode()}")
-    return MESSAGES[name].from_map(data)
+    name = str(data.pop("_type", None))
+    message = next((cls for cls in allowed if cls.__name__ == name), None)
+    if message is None:
+        names = ", ".join(cls.__name__ for cls in allowed)
+        raise WireError(f"{name[:40]!r} does not travel under {topic.decode()}; allowed for _type: {names}")
+    return message.from_map(data)
 
 
 def _classes(topic: bytes) -> tuple[type[Message], ...]:
@@ -209,11 +209,3 @@ def _array(code: int, data: bytes) -> np.ndarray:
     if code != ARRAY_TYPE:
         raise WireError(f"MessagePack extension type {code}; only {ARRAY_TYPE}, arrays, is allowed")
     return unpack_array(data)
-
-
-def _extension(value: object) -> msgpack.ExtType:
-    import msgpack
-
-    if isinstance(value, np.ndarray):
-        return msgpack.ExtType(ARRAY_TYPE, pack_array(value))
-    raise WireError(f"{type(value).__name__} cannot travel")
