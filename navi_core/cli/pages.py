@@ -28,7 +28,7 @@ def open_page(show: Show, host: str, port: int, browser: bool) -> None:
     """
     import torch
 
-    from navi_core.service.web import listen, serve_page
+    from navi_core.service.web.app import listen, serve_page
 
     # One drone: waiting for a second thread costs more than it brings.
     torch.set_num_threads(1)
@@ -79,7 +79,7 @@ def explore(
     """
     from navi_core.config import ExplorerConfig, parse_config
     from navi_core.record.home import scene_loaders
-    from navi_core.service.explorer import ExplorerSession, SceneChoice
+    from navi_core.service.explorer.session import ExplorerSession, SceneChoice
     from navi_core.service.web.explore import ExploreShow
 
     names = [*(scene or ()), *map(str, gmdag_file or ())] or ["apartment:0"]
@@ -163,7 +163,7 @@ def record(
     from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
     from navi_core.learn.run.process import StopFlag
     from navi_core.service.recordings import Recorded, record_session
-    from navi_core.service.viewing import announced
+    from navi_core.service.viewing.feed import announced
 
     notes = announced()
     endpoints = sub or ([notes[0].endpoint] if notes else [OBSERVATION_ENDPOINT, ACTION_ENDPOINT])

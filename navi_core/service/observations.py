@@ -80,7 +80,6 @@ class ObservationPublisher:
 
     Attributes:
         selected: Drone that is published.
-        built: Observations built so far.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class ObservationPublisher:
         self._last: DistanceMatrix | None = None
         self._sent_at = -float("inf")
         self.selected = 0
-        self.built = 0
 
     def due(self) -> bool:
         """Return whether an observation offered now would be sent."""
@@ -108,7 +106,6 @@ class ObservationPublisher:
         if not self.due():
             return False
         self._last = build(self.selected)
-        self.built += 1
         now = self._clock()
         # Counted from the last due time, so that the mean rate holds; no burst after a pause.
         period = 1.0 / self._limits.observation_hz

@@ -20,8 +20,7 @@ from navi_core.service.learning.admission import Admission
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.observations import distance_matrix
 from navi_core.service.recordings import Recording, RecordingWriter
-from navi_core.service.viewing import Digest
-from navi_core.service.viewing.digest import LAYOUTS, payload
+from navi_core.service.viewing.digest import LAYOUTS, Digest, payload
 from navi_core.service.web import explore
 from navi_core.service.web.live import LiveShow, ReplayShow
 from navi_core.service.wire import (

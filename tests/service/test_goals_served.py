@@ -24,7 +24,8 @@ from navi_core.service.learning.admission import ShadowFlight
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.observations import GOAL_EVENT, GoalTable, distance_matrix
 from navi_core.service.policies.served_model import load_model
-from navi_core.service.viewing import Digest, Feed
+from navi_core.service.viewing.digest import Digest
+from navi_core.service.viewing.feed import Feed
 from navi_core.service.wire import DistanceMatrix, StepRequest, Subscriber, TelemetryEvent, encode
 from navi_core.world import NavigationEnv
 from navi_core.world.goals import relative_goal

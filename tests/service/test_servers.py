@@ -16,7 +16,8 @@ import torch
 
 from navi_core.config import EnvironmentConfig
 from navi_core.service.server import HealthPages, ServiceMetrics, host_and_port
-from navi_core.service.viewing import Digest, Feed
+from navi_core.service.viewing.digest import Digest
+from navi_core.service.viewing.feed import Feed
 from navi_core.service.wire import (
     Action,
     BatchStepRequest,

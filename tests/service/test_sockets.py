@@ -117,13 +117,13 @@ def test_viewers_get_the_selected_drone_ten_times_a_second_and_heartbeats_in_a_p
     for _ in range(1000):
         offered.offer(build)
         now[0] += 0.01
-    assert offered.built == 0 and asked == []  # nobody watches: not one is built
+    assert asked == []  # nobody watches: not one is built
     reader = subscriber(publisher)
     offered.selected = 5
     for _ in range(100):
         offered.offer(build)
         now[0] += 0.01
-    assert 9 <= offered.built <= 11 and set(asked) == {5}
+    assert 9 <= len(asked) <= 11 and set(asked) == {5}
     assert not offered.heartbeat()
     now[0] += 1.0
     assert offered.heartbeat() and not offered.heartbeat()

@@ -23,7 +23,7 @@ from navi_core.learn.run.records import run_device
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.presets import resolve_config
 from navi_core.record.home import load_scenes
-from navi_core.service.viewing import TrainingBroadcast, WatchedEnv
+from navi_core.service.viewing.broadcast import TrainingBroadcast, WatchedEnv
 from navi_core.world import EnvironmentWrapper, Field, NavigationEnv
 
 _PATIENCE_SECONDS = 60.0
@@ -182,7 +182,7 @@ def _serve(endpoint: str) -> None:
     from websockets.exceptions import ConnectionClosed
     from websockets.sync.client import ClientConnection, connect
 
-    from navi_core.service.web import served_page
+    from navi_core.service.web.app import served_page
     from navi_core.service.web.live import LiveShow
 
     def drain(connection: ClientConnection) -> None:

@@ -130,11 +130,6 @@ class Feed:
         self._thread = threading.Thread(target=self._read, name="navi-feed", daemon=True)
         self._thread.start()
 
-    @property
-    def refused(self) -> int:
-        """Messages that broke the format."""
-        return self._subscriber.refused
-
     def watch(self, on: bool) -> None:
         """Receive observations, or stop."""
         self._wanted = on

@@ -13,7 +13,7 @@ from typing import Any
 
 from navi_core.demos import export_minari, load_demonstration, read_index
 from navi_core.errors import ConfigError, DemoError, NaviError
-from navi_core.service.explorer import ExplorerSession
+from navi_core.service.explorer.session import ExplorerSession
 from navi_core.service.web.hub import Hub, panorama_arrays, trajectory_array
 
 _MAP_EVERY = 5

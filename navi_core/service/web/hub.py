@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.service.viewing import Digest
+from navi_core.service.viewing.digest import Digest
 
 _DTYPES = ("float32", "uint8", "uint16")
 """Types that a page has typed arrays for."""

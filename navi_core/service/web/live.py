@@ -19,7 +19,8 @@ from navi_core.config import WireConfig
 from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
 from navi_core.errors import ConfigError
 from navi_core.service.recordings import Recording
-from navi_core.service.viewing import Announcement, Digest, Feed, announced
+from navi_core.service.viewing.digest import Digest
+from navi_core.service.viewing.feed import Announcement, Feed, announced
 from navi_core.service.web.hub import Hub, send_changes
 from navi_core.service.wire import DistanceMatrix, Message
 

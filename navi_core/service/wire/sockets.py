@@ -160,14 +160,12 @@ class Publisher:
 
     Attributes:
         endpoint: Bound endpoint.
-        sent: Number of sent messages.
     """
 
     def __init__(self, endpoint: str, limits: WireConfig | None = None, *, purpose: str = "publisher") -> None:
         # Every subscription is reported, so that a new reader can be sent the present state.
         self.socket = Socket("XPUB", limits or WireConfig(), purpose, XPUB_VERBOSE=1)
         self.endpoint = self.socket.bind(endpoint)
-        self.sent = 0
         self._watching: set[bytes] = set()
         self._newcomers: set[bytes] = set()
         self._topics = [topic.encode() for topic in TOPICS]
@@ -197,9 +195,7 @@ class Publisher:
 
     def publish(self, message: Message) -> bool:
         """Send a message if its topic has a subscriber; return whether it was sent."""
-        sent = self.watched(topic_of(message)) and self.socket.send(encode(message))
-        self.sent += sent
-        return sent
+        return self.watched(topic_of(message)) and self.socket.send(encode(message))
 
     def close(self) -> None:
         """Close the socket; pending messages have half a second to leave."""

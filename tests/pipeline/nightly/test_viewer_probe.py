@@ -5,7 +5,7 @@ import time
 import torch
 
 from navi_core.config import EnvConfig
-from navi_core.service.viewing import TrainingBroadcast
+from navi_core.service.viewing.broadcast import TrainingBroadcast
 from navi_core.world import Field, NavigationEnv
 from navi_pipeline.lib.nightly.training import ViewerProbe
 

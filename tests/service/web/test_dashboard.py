@@ -18,8 +18,10 @@ from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.learn.run.records import Progress
 from navi_core.service.recordings import Recording, record_session
-from navi_core.service.viewing import Digest, Feed, TrainingBroadcast
-from navi_core.service.web import listen, served_page
+from navi_core.service.viewing.broadcast import TrainingBroadcast
+from navi_core.service.viewing.digest import Digest
+from navi_core.service.viewing.feed import Feed
+from navi_core.service.web.app import listen, served_page
 from navi_core.service.web.hub import Viewer, pack_message
 from navi_core.service.web.live import LiveShow
 from navi_core.service.wire import DistanceMatrix, RobotPose, StepResult

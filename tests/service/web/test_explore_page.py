@@ -13,8 +13,9 @@ from websockets.sync.client import connect
 
 from navi_core.demos import import_minari, load_demonstration
 from navi_core.errors import DemoError
-from navi_core.service.explorer import ExplorerSession, SceneChoice
-from navi_core.service.web import app, listen, serve_page, served_page
+from navi_core.service.explorer.session import ExplorerSession, SceneChoice
+from navi_core.service.web import app
+from navi_core.service.web.app import listen, serve_page, served_page
 from navi_core.service.web.explore import ExploreShow
 from tests.service.web.page_client import page_client, unpacked
 from tests.service.web.test_explorer import SMALL

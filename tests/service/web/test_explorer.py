@@ -20,7 +20,8 @@ from navi_core.errors import ConfigError, DemoError
 from navi_core.machine import file_lock
 from navi_core.record.journal import FrameFormat, Journal
 from navi_core.scenes import load_gmdag
-from navi_core.service.explorer import ExplorerSession, SceneChoice, flight_journal
+from navi_core.service.explorer import flight_journal
+from navi_core.service.explorer.session import ExplorerSession, SceneChoice
 from tests.conftest import box_triangles
 
 SMALL = ExplorerConfig(azimuth_bins=16, elevation_bins=8, sharp_bins=(32, 8))

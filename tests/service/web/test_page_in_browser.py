@@ -14,11 +14,11 @@ import torch
 from navi_core.config import ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.demos import load_demonstration
 from navi_core.learn.run.records import Progress
-from navi_core.service.explorer import ExplorerSession, SceneChoice
+from navi_core.service.explorer.session import ExplorerSession, SceneChoice
 from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.viewing import TrainingBroadcast
-from navi_core.service.web import served_page
+from navi_core.service.viewing.broadcast import TrainingBroadcast
+from navi_core.service.web.app import served_page
 from navi_core.service.web.explore import ExploreShow
 from navi_core.service.web.live import LiveShow
 from navi_core.world import Field, NavigationEnv

@@ -24,8 +24,8 @@ from navi_core.service.recordings import (
     record_session,
     trace_episode,
 )
-from navi_core.service.viewing import TrainingBroadcast
-from navi_core.service.web import served_page
+from navi_core.service.viewing.broadcast import TrainingBroadcast
+from navi_core.service.web.app import served_page
 from navi_core.service.web.live import ReplayShow
 from navi_core.service.wire import DistanceMatrix, encode
 from navi_core.world import denormalise_depth, spherical_directions
