@@ -4,12 +4,14 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TypeVar
 
-from navi_core.errors import RunError
+from navi_core.errors import NaviError, RunError
 
+_T = TypeVar("_T")
 NO_WRITE_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Error codes of a place that this user may not write: by rights, or on a read-only mount."""
 
@@ -151,12 +153,24 @@ def remove_locked(path: Path, descriptor: int) -> None:
     os.close(descriptor)
 
 
-@contextmanager
-def is_abandoned(path: Path) -> Iterator[bool]:
-    """Yield whether a killed process left a locked file; if so, hold its lock for the block."""
-    with path.open("rb") as file:
-        # Without a link, its owner ended between the opening and the lock.
-        yield try_lock(file.fileno()) and os.fstat(file.fileno()).st_nlink > 0
+def recover_abandoned(paths: Iterable[Path], recover: Callable[[Path], _T], report: Callable[..., None]) -> list[_T]:
+    """Recover the locked files that killed processes left, each with its lock held; return the results.
+
+    Args:
+        paths: Files; those of living processes are passed over.
+        recover: Recovers a file, and removes it.
+        report: Called as a logger with the path and the error of a file that cannot be recovered; the file stays.
+    """
+    recovered = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                # Without a link, its owner ended between the opening and the lock.
+                if try_lock(file.fileno()) and os.fstat(file.fileno()).st_nlink:
+                    recovered.append(recover(path))
+        except (OSError, ValueError, KeyError, TypeError, NaviError) as error:
+            report(path, error)
+    return recovered
 
 
 def write_at(descriptor: int, data: bytes, offset: int = 0) -> None:

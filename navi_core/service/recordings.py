@@ -24,7 +24,8 @@ from navi_core.record.journal import Frame, FrameFormat, Journal, JournalWriter
 from navi_core.record.rerun import EpisodeTrace
 from navi_core.service.viewing.digest import Digest
 from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY, DroneSelector
-from navi_core.service.wire import DistanceMatrix, Message, Subscriber, decode
+from navi_core.service.wire import DistanceMatrix, Message, decode
+from navi_core.service.wire.sockets import Subscriber
 from navi_core.world import spherical_directions
 from navi_core.world.sensor.panorama import denormalise_depth
 

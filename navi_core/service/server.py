@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from navi_core.config import WireConfig
 from navi_core.errors import ConfigError, ServiceError
-from navi_core.service.wire import Publisher, TelemetryEvent
-from navi_core.service.wire.sockets import is_loopback
+from navi_core.service.wire import TelemetryEvent
+from navi_core.service.wire.sockets import Publisher, is_loopback
 
 _BUCKETS_MS = (0.5, 1.0, 2.0, 3.5, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1000.0)
 _RECENT = 1024

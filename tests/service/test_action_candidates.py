@@ -14,7 +14,7 @@ from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.flight.subjects import resolve_subject
 from navi_core.service.gate import DroneState, RolloutGate, choose_action
-from navi_core.service.wire import Subscriber
+from navi_core.service.wire.sockets import Subscriber
 from navi_core.world import Field, NavigationEnv
 from tests.conftest import fly_ahead
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture

@@ -28,14 +28,13 @@ from navi_core.service.wire import (
     Action,
     BatchStepResult,
     DistanceMatrix,
-    Publisher,
     StepRequest,
     StepResult,
-    Subscriber,
     TelemetryEvent,
     decode,
     encode,
 )
+from navi_core.service.wire.sockets import Publisher, Subscriber
 from tests.service.conftest import ANY, BRISK, SMALL, requester, tiny_model, until
 
 

@@ -20,7 +20,8 @@ from navi_core.service.actor.server import ActorServer
 from navi_core.service.environment.server import EnvironmentServer
 from navi_core.service.learning.experience_record import ExperienceJournal, ServiceRecord, recover_journals
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.wire import Fault, StepRequest, StepResult, Subscriber, decode, encode
+from navi_core.service.wire import Fault, StepRequest, StepResult, decode, encode
+from navi_core.service.wire.sockets import Subscriber
 from tests.service.conftest import ANY, BRISK, SMALL, requester, tiny_model, until
 from tests.service.learning.test_buffer import experience
 from tests.service.learning.test_learning_actor import rows
@@ -75,8 +76,14 @@ def test_request_for_a_killed_environment_is_not_flown_by_the_next(stage, asked:
         EnvironmentServer(stage.field, SMALL, EnvironmentConfig(sessions=2, wire=BRISK, **endpoints)),
         time.time(),
     )
-    step, flown = again._step, []
-    again._step = lambda rows, actions: (flown.extend(actions), step(rows, actions))
+    next_batch, flown = again._requests.next_batch, []
+
+    def recorded():
+        batch = next_batch()
+        flown.extend(action for request in batch for action in request.actions.values())
+        return batch
+
+    again._requests.next_batch = recorded
     stage.run(again)
     until(lambda: len(flown) > 20)
     assert all(action.timestamp > begun for action in flown) and {action.step_id for action in flown[:2]} == {1}

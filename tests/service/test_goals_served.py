@@ -26,7 +26,8 @@ from navi_core.service.observations import GOAL_EVENT, GoalTable, distance_matri
 from navi_core.service.policies.served_model import load_model
 from navi_core.service.viewing.digest import Digest
 from navi_core.service.viewing.feed import Feed
-from navi_core.service.wire import DistanceMatrix, StepRequest, Subscriber, TelemetryEvent, encode
+from navi_core.service.wire import DistanceMatrix, StepRequest, TelemetryEvent, encode
+from navi_core.service.wire.sockets import Subscriber
 from navi_core.world import NavigationEnv
 from navi_core.world.goals import relative_goal
 from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows

@@ -25,10 +25,10 @@ from navi_core.service.wire import (
     Fault,
     StepRequest,
     StepResult,
-    Subscriber,
     decode,
     encode,
 )
+from navi_core.service.wire.sockets import Subscriber
 from navi_core.world import NavigationEnv
 from tests.conftest import fly_ahead
 from tests.service.conftest import SMALL, TINY, requester, tiny_model, until

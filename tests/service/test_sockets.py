@@ -10,8 +10,8 @@ import torch
 from navi_core.config import WireConfig
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.service.observations import ObservationPublisher, distance_matrix, observation_of
-from navi_core.service.wire import DistanceMatrix, Publisher, Subscriber
-from navi_core.service.wire.sockets import is_loopback
+from navi_core.service.wire import DistanceMatrix
+from navi_core.service.wire.sockets import Publisher, Subscriber, is_loopback
 from tests.service.wire_samples import action, matrix
 
 ANY = "tcp://127.0.0.1:0"

@@ -29,12 +29,10 @@ from navi_core.service.wire import (
     DistanceMatrix,
     Fault,
     Message,
-    Publisher,
     StepResult,
-    Subscriber,
     TelemetryEvent,
 )
-from navi_core.service.wire.sockets import poller_of
+from navi_core.service.wire.sockets import Publisher, Subscriber, poller_of
 
 _LOG = logging.getLogger("navi.service")
 _TOPICS = ("distance_matrix_v2", "step_result_v2", "telemetry_event_v2")

@@ -1,36 +1,146 @@
-"""Environment server: drones that fly the requests of actors, and publish their observations.
+"""Environment server: queue of step requests, drones that fly them, and their published observations.
 
 Requests that wait together are flown as one batch of the drones they name; the second request for a drone is flown in
 the next batch. Drones without a request stand still and cost nothing.
 """
 
+import logging
 import secrets
 import time
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from navi_core.config import EnvConfig, EnvironmentConfig
 from navi_core.errors import NaviError, WireError
-from navi_core.service.environment.requests import Request, RequestQueue
 from navi_core.service.observations import ObservationPublisher, SceneView, distance_matrix, goal_event
-from navi_core.service.server import Server
+from navi_core.service.server import Server, ServiceMetrics
 from navi_core.service.viewing.digest import SCENE_EVENT, payload
 from navi_core.service.viewing.feed import selected_drone
 from navi_core.service.wire import (
     Action,
+    BatchStepRequest,
     BatchStepResult,
     DistanceMatrix,
     Fault,
     Message,
-    Publisher,
+    StepRequest,
     StepResult,
-    Subscriber,
+    decode,
     encode,
 )
-from navi_core.service.wire.sockets import Socket, poller_of
+from navi_core.service.wire.sockets import Publisher, Socket, Subscriber, poller_of
 from navi_core.world import Field, NavigationEnv, Poses
+
+_LOG = logging.getLogger("navi.service")
+_WARN_SECONDS = 10.0
+"""Shortest time between two warnings of contention [s]; all of it is counted."""
+_MAX_PEERS = 8
+"""Peers kept for a drone: a peer that reconnects for every decision must not fill the memory."""
+
+
+@dataclass
+class Request:
+    """A request that waits to be flown."""
+
+    envelope: list[bytes]
+    """Frames before the topic, the return address."""
+    batch: bool
+    """Whether the answer carries observations."""
+    actions: dict[int, Action]
+    """Action of each row."""
+
+
+class RequestQueue:
+    """Requests that wait, at most `config.backlog`; contention of peers is counted in `metrics`."""
+
+    def __init__(self, config: EnvironmentConfig, metrics: ServiceMetrics) -> None:
+        self._config = config
+        self._waiting: deque[Request] = deque()
+        self._contention = Contention(metrics, config.wire.peer_timeout_seconds)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, envelope: list[bytes], frames: list[bytes]) -> None:
+        """Decode and queue a request; a refused one raises a `WireError` with the code of the fault."""
+        request = self._decoded(envelope, frames)
+        if len(self._waiting) >= self._config.backlog:
+            raise WireError("the environment has more requests than it can keep; ask again later", code="busy")
+        self._contention.record((row + self._config.first_env_id for row in request.actions), envelope[0])
+        self._waiting.append(request)
+
+    def next_batch(self) -> list[Request]:
+        """Remove and return the requests to fly together: the first decision of each drone, in their order."""
+        batch: list[Request] = []
+        later: deque[Request] = deque()
+        taken: set[int] = set()
+        for request in self._waiting:
+            (later if taken & request.actions.keys() else batch).append(request)
+            taken |= request.actions.keys()
+        self._waiting = later
+        return batch
+
+    def _decoded(self, envelope: list[bytes], frames: list[bytes]) -> Request:
+        message = decode(frames, self._config.wire)
+        if not isinstance(message, StepRequest | BatchStepRequest):
+            raise WireError(f"{type(message).__name__} is no request; send StepRequest or BatchStepRequest")
+        actions = message.actions if isinstance(message, BatchStepRequest) else (message.action,)
+        first, last = self._config.first_env_id, self._config.first_env_id + self._config.sessions - 1
+        by_row: dict[int, Action] = {}
+        for action in actions:
+            if len(action.env_ids) != 1:
+                raise WireError(f"an action of {len(action.env_ids)} drones; one per request, or a BatchStepRequest")
+            env_id = int(action.env_ids[0])
+            if not first <= env_id <= last:
+                raise WireError(f"no drone {env_id}; this environment has {first} to {last}", code="unknown_env")
+            if env_id - first in by_row:
+                raise WireError(f"drone {env_id} is named twice in one batch")
+            by_row[env_id - first] = action
+        if not by_row:
+            raise WireError("a batch without actions")
+        return Request(envelope, isinstance(message, BatchStepRequest), by_row)
+
+
+class Contention:
+    """Detects drones that several peers fly in turns: each receives the results of the other's decisions.
+
+    A restarted actor is no contention: it has another identity, and the former one is silent.
+
+    Args:
+        metrics: Counter `contended_total`.
+        seconds: Silence after which an earlier peer is forgotten [s].
+    """
+
+    def __init__(self, metrics: ServiceMetrics, seconds: float) -> None:
+        self._metrics, self._seconds = metrics, seconds
+        # Last request of each peer by drone, the latest at the end: three peers may take turns.
+        self._peers: dict[int, dict[bytes, float]] = {}
+        self._warned = -_WARN_SECONDS
+
+    def record(self, drones: Iterable[int], peer: bytes, now: float | None = None) -> None:
+        """Record a request of a peer, the identity of its socket, for drones on the wire; `now` is monotonic [s]."""
+        now = time.monotonic() if now is None else now
+        for drone in drones:
+            peers = self._peers.setdefault(drone, {})
+            in_turn = next(reversed(peers), peer) != peer
+            last = peers.pop(peer, None)
+            if in_turn and last is not None and now - last <= self._seconds:
+                self._metrics.count("contended_total", about="requests of drones that two peers fly in turns")
+                if now - self._warned >= _WARN_SECONDS:
+                    self._warned = now
+                    _LOG.warning(
+                        "drone %d is flown by two actors in turns, and each receives the other's results: stop one of "
+                        "them, or start an environment for each",
+                        drone,
+                    )
+            peers[peer] = now
+            if len(peers) > _MAX_PEERS:
+                del peers[next(iter(peers))]
+
 
 _OBSERVATIONS, _TELEMETRY = "distance_matrix_v2", "telemetry_event_v2"
 
@@ -55,13 +165,12 @@ class EnvironmentServer(Server):
 
     def __init__(self, field: Field, env: EnvConfig | None = None, config: EnvironmentConfig | None = None) -> None:
         self.config = c = config or EnvironmentConfig()
-        limits = c.wire
         self.env = NavigationEnv(
             field, c.sessions, (env or EnvConfig()).model_copy(update={"stagger": False}), seed=c.seed
         )
-        publisher = Publisher(c.publish, limits, purpose="observations of the environment")
-        super().__init__("environment", c.http, publisher, limits)
-        self._viewers = ObservationPublisher(publisher, limits)
+        publisher = Publisher(c.publish, c.wire, purpose="observations of the environment")
+        super().__init__("environment", c.http, publisher, c.wire)
+        self._viewers = ObservationPublisher(publisher, c.wire)
         self._viewers.selected = c.first_env_id
         self._view = SceneView(self.env)
         self.answer_endpoint = ""
@@ -69,7 +178,7 @@ class EnvironmentServer(Server):
         peers = [publisher.socket]
         if c.mode == "step":
             # ZeroMQ drops answers beyond this queue silently, and makes room only in halves of it.
-            self._router = Socket("ROUTER", limits, "step requests of the environment", SNDHWM=2 * c.backlog)
+            self._router = Socket("ROUTER", c.wire, "step requests of the environment", SNDHWM=2 * c.backlog)
             self._parts.callback(self._router.close)
             try:
                 self.answer_endpoint = self._router.bind(c.answer)
@@ -79,7 +188,7 @@ class EnvironmentServer(Server):
             self.warn_if_reachable(self.answer_endpoint)
             peers.append(self._router)
         else:
-            self._actions = Subscriber(c.actions, ("action_v2",), limits)
+            self._actions = Subscriber(c.actions, ("action_v2",), c.wire)
             self._parts.callback(self._actions.close)
         self._poller = poller_of(*peers)
         # Episodes of a restarted server must differ from those before, whatever the clock shows.

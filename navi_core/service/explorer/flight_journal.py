@@ -14,7 +14,8 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ import numpy.typing as npt
 
 from navi_core.demos import Demonstration
 from navi_core.demos.demonstration import MAX_BYTES
-from navi_core.errors import DemoError, NaviError, RecordError
-from navi_core.machine.file_lock import is_abandoned
+from navi_core.errors import DemoError, RecordError
+from navi_core.machine.file_lock import recover_abandoned
 from navi_core.record.journal import FrameFormat, Journal, JournalWriter
 
 _LOG = logging.getLogger("navi.explore")
@@ -112,22 +113,21 @@ def flight_of(facts: Mapping[str, Any], decisions: Sequence[bytes], source: Path
     return Demonstration(observations, rows["action"].astype(np.float32), starts, source=source, **fields)
 
 
-def recover_flights(folder: Path) -> Iterator[Demonstration]:
-    """Yield the flights that killed explorers were recording; each journal is removed when the next is asked for.
+def recover_flights(folder: Path, save: Callable[[Demonstration], None]) -> None:
+    """Save the flights that killed explorers were recording, and remove their journals.
 
     Flights of fewer than two decisions are dropped, as `ExplorerSession.finish` does. A file that is no journal stays,
     with a warning.
     """
-    for path in sorted(folder.glob(".*.flight")):
-        try:
-            with is_abandoned(path) as abandoned:
-                if abandoned:
-                    demo = _read(path)
-                    if demo is not None:
-                        yield demo
-                    path.unlink(missing_ok=True)
-        except (OSError, ValueError, KeyError, TypeError, NaviError) as error:
-            _LOG.warning("%s cannot be saved as a flight (%s); inspect it, then remove it", path, error)
+
+    def recover(path: Path) -> None:
+        demo = _read(path)
+        if demo is not None:
+            save(demo)
+        path.unlink(missing_ok=True)
+
+    report = partial(_LOG.warning, "%s cannot be saved as a flight (%s); inspect it, then remove it")
+    recover_abandoned(sorted(folder.glob(".*.flight")), recover, report)
 
 
 def _read(path: Path) -> Demonstration | None:

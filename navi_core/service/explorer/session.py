@@ -266,9 +266,12 @@ class ExplorerSession:
 
     def _recover(self, folder: Path, known: set[str]) -> None:
         """Save the flights of killed explorers, unless they were saved before the kill."""
-        for demo in recover_flights(folder):
+
+        def save(demo: Demonstration) -> None:
             if demo.content_hash() not in known:
                 self.recovered.append(self._save(folder, demo))
+
+        recover_flights(folder, save)
         if self.recovered:
             self._index_folder(folder)
 

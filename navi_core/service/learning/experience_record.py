@@ -17,11 +17,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RecordError
-from navi_core.machine.file_lock import is_abandoned
+from navi_core.machine.file_lock import recover_abandoned
 from navi_core.record import MetricLog, outbox_path, row_context
 from navi_core.record.journal import FrameFormat, Journal, JournalWriter
 from navi_core.service.learning.experience import Experience
@@ -105,12 +106,9 @@ def recover_journals(folder: Path, outbox: Path) -> int:
 
     A row that the outbox already has counts once there: its key is its run and number.
     """
-    count = 0
-    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.journal")]):
-        try:
-            count += _recover(path, outbox)
-        except (OSError, RecordError) as error:
-            _LOG.warning("%s cannot be recovered now: %s", path, error)
+    paths = sorted([*folder.glob("*.jsonl"), *folder.glob("*.journal")])
+    report = partial(_LOG.warning, "%s cannot be recovered now: %s")
+    count = sum(recover_abandoned(paths, lambda path: _recover(path, outbox), report))
     if count:
         _LOG.info("%d experiences of killed services are recorded", count)
     return count
@@ -118,25 +116,22 @@ def recover_journals(folder: Path, outbox: Path) -> int:
 
 def _recover(path: Path, outbox: Path) -> int:
     read = _read_lines if path.suffix == ".jsonl" else _read_frames
-    with is_abandoned(path) as abandoned:
-        if not abandoned:
-            return 0
-        # All of it is read before anything is recorded.
-        count = sum(1 for _ in read(path)) - 1
-        if count > 0:
-            rows = read(path)
-            head = next(rows)
-            try:
-                log = MetricLog(outbox, str(head["run_id"]), dict(head["context"]))  # type: ignore[call-overload]
-            except (KeyError, TypeError, ValueError):
-                raise RecordError(_STRANGE) from None
-            for number, row in enumerate(rows, 1):
-                log.row("service_experiences", row)
-                # A journal that grew while the outbox could not be written may not fit into memory.
-                if number % _ROWS_PER_FLUSH == 0:
-                    log.flush()
-            log.flush()
-        path.unlink(missing_ok=True)
+    # All of it is read before anything is recorded.
+    count = sum(1 for _ in read(path)) - 1
+    if count > 0:
+        rows = read(path)
+        head = next(rows)
+        try:
+            log = MetricLog(outbox, str(head["run_id"]), dict(head["context"]))  # type: ignore[call-overload]
+        except (KeyError, TypeError, ValueError):
+            raise RecordError(_STRANGE) from None
+        for number, row in enumerate(rows, 1):
+            log.row("service_experiences", row)
+            # A journal that grew while the outbox could not be written may not fit into memory.
+            if number % _ROWS_PER_FLUSH == 0:
+                log.flush()
+        log.flush()
+    path.unlink(missing_ok=True)
     return max(count, 0)
 
 

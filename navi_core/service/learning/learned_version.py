@@ -11,10 +11,10 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from navi_core.errors import NaviError
-from navi_core.machine.file_lock import create_locked, is_abandoned
+from navi_core.machine.file_lock import create_locked, recover_abandoned
 from navi_core.models import Checkpoint, Registry, add_scenes, record_registry, save_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.scenes import Scene
@@ -133,35 +133,28 @@ class LearnedWeights:
 
 def recover_learned(registry: Registry) -> list[str]:
     """Register the weights of killed services; return the versions."""
-    versions = []
-    for claim in sorted((registry.path / "learned").glob("*.json")):
-        try:
-            version = _recover(registry, claim)
-            if version is not None:
-                versions.append(version)
-                record_registry(registry)
-        except (OSError, ValueError, TypeError, NaviError) as error:
-            _LOG.warning("the weights of %s cannot be registered now: %s", claim, error)
+    report = partial(_LOG.warning, "the weights of %s cannot be registered now: %s")
+    claims = sorted((registry.path / "learned").glob("*.json"))
+    recovered = recover_abandoned(claims, lambda claim: _recover(registry, claim), report)
+    versions = [version for version in recovered if version is not None]
     if versions:
         _LOG.warning("weights of killed services are registered: %s", ", ".join(versions))
     return versions
 
 
 def _recover(registry: Registry, claim: Path) -> str | None:
-    weights = claim.with_suffix(".pt")
-    with is_abandoned(claim) as abandoned:
-        if not abandoned:
-            return None
-        version = None
-        if weights.is_file():
-            with claim.open("rb") as file:
-                facts = json.loads(file.read(_MOST_BYTES))
-            if not isinstance(facts, dict) or not isinstance(facts.get("parents"), list):
-                raise ValueError("not a claim file; inspect it, then remove it")
-            parents = [name for name in facts["parents"] if isinstance(name, str)]
-            notes = f"learned in flight with {facts.get('served')} by a service that was killed"
-            version = registry.register(weights, parents=parents, notes=notes, tags=_TAGS)
-        # Also files whose writing was interrupted.
-        for left in (weights, *claim.parent.glob(f".{weights.name}.*"), claim):
-            left.unlink(missing_ok=True)
+    weights, version = claim.with_suffix(".pt"), None
+    if weights.is_file():
+        with claim.open("rb") as file:
+            facts = json.loads(file.read(_MOST_BYTES))
+        if not isinstance(facts, dict) or not isinstance(facts.get("parents"), list):
+            raise ValueError("not a claim file; inspect it, then remove it")
+        parents = [name for name in facts["parents"] if isinstance(name, str)]
+        notes = f"learned in flight with {facts.get('served')} by a service that was killed"
+        version = registry.register(weights, parents=parents, notes=notes, tags=_TAGS)
+    # Also files whose writing was interrupted.
+    for left in (weights, *claim.parent.glob(f".{weights.name}.*"), claim):
+        left.unlink(missing_ok=True)
+    if version is not None:
+        record_registry(registry)
     return version

@@ -19,7 +19,8 @@ from navi_core.config import WireConfig
 from navi_core.service.observations import ObservationPublisher, SceneView, distance_matrix, goal_event
 from navi_core.service.viewing.digest import PHASES, SCENE_EVENT, payload
 from navi_core.service.viewing.feed import Announcement, PublisherNote, selected_drone
-from navi_core.service.wire import Publisher, TelemetryEvent
+from navi_core.service.wire import TelemetryEvent
+from navi_core.service.wire.sockets import Publisher
 from navi_core.world import Environment, EnvironmentWrapper, NavigationEnv, StepBatch
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ killed publisher may belong to another process by now.
 
 import contextlib
 import json
-import math
 import os
 import struct
 import threading
@@ -26,14 +25,15 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
+import zmq
 from pydantic import TypeAdapter
 
 from navi_core.config import WireConfig
 from navi_core.errors import WireError
 from navi_core.machine.file_lock import create_locked, is_locked, try_lock
 from navi_core.record import navi_home
-from navi_core.service.wire import DistanceMatrix, Message, Publisher, Subscriber
-from navi_core.service.wire.sockets import Socket
+from navi_core.service.wire import DistanceMatrix, Message
+from navi_core.service.wire.sockets import Publisher, Socket, Subscriber
 
 _WORD = struct.Struct("<6sq")
 _MARK = b"\x02drone"
@@ -59,8 +59,6 @@ class DroneSelector:
     """
 
     def __init__(self, endpoint: str, limits: WireConfig | None = None) -> None:
-        import zmq
-
         self._socket = Socket("XSUB", limits or WireConfig(), "publisher to ask for a drone")
         self._socket.connect(endpoint)
         self._monitor = self._socket.raw.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -171,25 +169,15 @@ class Feed:
 
     def _newest(self, batch: list[Message]) -> list[Message]:
         """Return the batch with the newest observation alone, of the selected drone, else of the lowest number."""
-        newest: DistanceMatrix | None = None
-        picture: DistanceMatrix | None = None
-        kept: list[Message] = []
-        for message in batch:
-            if not isinstance(message, DistanceMatrix):
-                kept.append(message)
-            elif self._is_shown(message, newest):
-                newest = message
-                picture = message if message.overhead.size else picture
-        if picture is not None and picture is not newest:
-            kept.append(picture)
-        return kept if newest is None else [*kept, newest]
-
-    def _is_shown(self, message: DistanceMatrix, before: DistanceMatrix | None) -> bool:
-        if self._drone is not None:
-            return self._drone in message.env_ids
-        # A new viewer receives every drone of a service once.
-        lowest = [min(one.env_ids.tolist(), default=math.inf) for one in (message, before) if one is not None]
-        return lowest[0] <= lowest[-1]
+        observations = [message for message in batch if isinstance(message, DistanceMatrix)]
+        drone = self._drone
+        if drone is None:
+            # A new viewer receives every drone of a service once.
+            drone = min((number for message in observations for number in message.env_ids.tolist()), default=-1)
+        shown = [message for message in observations if drone in message.env_ids]
+        pictures = [message for message in shown if message.overhead.size]
+        others = [message for message in batch if not isinstance(message, DistanceMatrix)]
+        return [*others, *(message for message in pictures[-1:] if message is not shown[-1]), *shown[-1:]]
 
 
 _MOST_BYTES = 1 << 20

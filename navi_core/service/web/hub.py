@@ -78,8 +78,7 @@ class Viewer:
             self._ready.clear()
             await self._ready.wait()
         # The kind that has waited longest is first.
-        kind = next(iter(self._waiting))
-        return self._waiting.pop(kind)
+        return self._waiting.pop(next(iter(self._waiting)))
 
 
 class Hub:
@@ -89,7 +88,7 @@ class Hub:
         changed: Called with the number of viewers whenever it changes.
     """
 
-    def __init__(self, changed: Callable[[int], None] | None = None) -> None:
+    def __init__(self, changed: Callable[[int], None] = lambda _: None) -> None:
         self._viewers: set[Viewer] = set()
         self._newest: dict[str, bytes] = {}
         self._phase: tuple[str, str] | None = None
@@ -106,14 +105,14 @@ class Hub:
         for kind, message in self._newest.items():
             viewer.put(kind, message)
         self._viewers.add(viewer)
-        self._report_viewers()
+        self._changed(len(self._viewers))
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
         """Remove a viewer."""
         if viewer in self._viewers:
             self._viewers.remove(viewer)
-            self._report_viewers()
+            self._changed(len(self._viewers))
 
     def send(
         self, kind: str, facts: Mapping[str, object], arrays: Mapping[str, npt.NDArray[Any]] | None = None
@@ -139,10 +138,6 @@ class Hub:
     def forget(self, kind: str) -> None:
         """Send new viewers no message of `kind` until there is a new one."""
         self._newest.pop(kind, None)
-
-    def _report_viewers(self) -> None:
-        if self._changed is not None:
-            self._changed(len(self._viewers))
 
 
 def panorama_arrays(

@@ -15,6 +15,8 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
+import zmq
+
 from navi_core.config import WireConfig
 from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
 from navi_core.errors import ConfigError
@@ -152,8 +154,6 @@ class LiveShow:
         self._send_sources()
 
     def _open_source(self, key: str) -> None:
-        import zmq
-
         same_run = self._chosen is not None and self._chosen.rpartition("@")[0] == key.rpartition("@")[0] != ""
         self._close_feed()
         self._chosen = key

@@ -15,7 +15,6 @@ from navi_core.service.wire.messages import (
     StepResult,
     TelemetryEvent,
 )
-from navi_core.service.wire.sockets import Publisher, Subscriber
 
 __all__ = [
     "MOST_STEP_ID",
@@ -28,11 +27,9 @@ __all__ = [
     "DistanceMatrix",
     "Fault",
     "Message",
-    "Publisher",
     "RobotPose",
     "StepRequest",
     "StepResult",
-    "Subscriber",
     "TelemetryEvent",
     "decode",
     "encode",

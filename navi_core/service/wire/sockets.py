@@ -4,22 +4,18 @@ ZeroMQ's CONFLATE keeps single frames and loses messages of two, so a reader tha
 empties its short queue (`Subscriber.waiting`) and keeps the last.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+import zmq
 
 from navi_core.config import WireConfig
 from navi_core.errors import ConfigError, ServiceError, WireError
 from navi_core.service.wire.codec import TOPICS, decode, encode, topic_of
 from navi_core.service.wire.messages import Message
-
-if TYPE_CHECKING:
-    import zmq
 
 _LINGER_MS = 500
 _OPTIONS = {
@@ -62,8 +58,6 @@ class Socket:
     """
 
     def __init__(self, kind: str, limits: WireConfig, purpose: str, **options: int) -> None:
-        import zmq
-
         self._purpose = purpose
         self.raw: zmq.Socket[bytes] = zmq.Context.instance().socket(getattr(zmq, kind))
         queue = {"SNDHWM": limits.queue_length, "RCVHWM": limits.queue_length, "MAXMSGSIZE": limits.max_message_bytes}
@@ -77,8 +71,6 @@ class Socket:
             ServiceError: The port is taken, or the address is not of this machine.
             ConfigError: It is no endpoint.
         """
-        import zmq
-
         self._check(endpoint)
         try:
             self.raw.bind(endpoint.replace(":0", ":*") if endpoint.endswith(":0") else endpoint)
@@ -104,8 +96,6 @@ class Socket:
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Send a message; return false where the peer is gone or does not read."""
-        import zmq
-
         try:
             self.raw.send_multipart(frames, zmq.NOBLOCK, copy=False)
         except zmq.ZMQError:
@@ -114,8 +104,6 @@ class Socket:
 
     def arrived(self, most: int) -> Iterator[list[bytes]]:
         """Yield the frames of the messages that have arrived, `most` at most: a flood does not block the reader."""
-        import zmq
-
         for _ in range(most):
             # Asking is cheaper than the exception of an empty socket, and plain numbers than pyzmq's enumerations.
             if not int(self.raw.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN):
@@ -142,8 +130,6 @@ class Socket:
 
 def poller_of(*sockets: Socket) -> zmq.Poller:
     """Return a poller that waits for messages to any of the sockets."""
-    import zmq
-
     poller = zmq.Poller()
     for socket in sockets:
         poller.register(socket.raw, zmq.POLLIN)

@@ -15,7 +15,8 @@ from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.learning.policy_update import features_of
 from navi_core.service.policies.served_model import ProgramRunner, ServedModel
 from navi_core.service.policies.sessions import SessionTable
-from navi_core.service.wire import DistanceMatrix, RobotPose, StepResult, Subscriber, TelemetryEvent
+from navi_core.service.wire import DistanceMatrix, RobotPose, StepResult, TelemetryEvent
+from navi_core.service.wire.sockets import Subscriber
 from tests.service.conftest import SMALL, TINY, tiny_model, until
 
 FAST = {"training_interval": 0.02, "batch_size": 16, "min_batch_size": 4}
