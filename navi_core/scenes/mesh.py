@@ -75,7 +75,11 @@ def mesh_from_arrays(
     """
     points = _triples(name, "vertices", vertices, "f")
     corners = _triples(name, "faces", faces, "iu").astype(np.int32)
-    ids = np.ones(len(corners), np.int32) if face_semantic is None else _ids(name, face_semantic)
+    ids = (
+        np.ones(len(corners), np.int32)
+        if face_semantic is None
+        else _numbers(name, "semantic ids", face_semantic, "iu").astype(np.int32)
+    )
     names = dict(semantic_names) if semantic_names is not None else {1: "surface"}
     for key, value in names.items():
         if not isinstance(key, int | np.integer) or not isinstance(value, str):
@@ -112,10 +116,6 @@ def _triples(name: str, what: str, value: npt.ArrayLike, kinds: str) -> npt.NDAr
     if array.size and (array.ndim != 2 or array.shape[1] != 3):
         raise MeshError(f"{name}: {what} of shape {array.shape}, expected (N, 3)")
     return array.reshape(-1, 3)
-
-
-def _ids(name: str, value: npt.ArrayLike) -> npt.NDArray[np.int32]:
-    return _numbers(name, "semantic ids", value, "iu").astype(np.int32)
 
 
 def check_mesh(mesh: Mesh, where: str | None = None) -> Mesh:

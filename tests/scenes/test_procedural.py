@@ -15,7 +15,7 @@ from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError
 from navi_core.kernels import TriangleBVH
 from navi_core.scenes import FAMILIES, compile_mesh, generate_scene
-from navi_core.scenes.procedural.scan import _without_ball
+from navi_core.scenes.procedural.storey import _without_ball
 from navi_core.world import Field, FloorMap, scene_verdict
 
 CLOSED = [family for family in FAMILIES if family != "scan"]

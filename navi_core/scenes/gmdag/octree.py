@@ -138,7 +138,7 @@ def surface_triangles(
     flat = np.isfinite(planes[:, 0])
     pieces = [
         _planes(key[near[flat]], planes[flat], semantic[nearest[near[flat]]]),
-        _gaps(key[near[~flat]], corners[near[~flat]], semantic[nearest[near[~flat]]]),
+        _emitted(gap_faces, key[near[~flat]], semantic[nearest[near[~flat]]], corners[near[~flat]], 1),
         _blocks(key, distance, semantic, known),
     ]
     ids = np.concatenate([ids for _, ids in pieces])
@@ -217,11 +217,6 @@ def _planes(key: Int64, planes: Float64, semantic: Int32) -> tuple[Float64, Int3
         key, planes, semantic, area = parent[merged], mean[merged], semantic[first[merged]], whole[merged]
         edge *= 2
     return np.concatenate([piece for piece, _ in done]), np.concatenate([ids for _, ids in done])
-
-
-def _gaps(key: Int64, corners: Float32, semantic: Int32) -> tuple[Float64, Int32]:
-    """Return triangles [voxel] and ids in the voxels that no plane fits."""
-    return _emitted(gap_faces, key, semantic, np.ascontiguousarray(corners), 1)
 
 
 def _blocks(key: Int64, distance: Float32, semantic: Int32, known: Bool) -> tuple[Float64, Int32]:

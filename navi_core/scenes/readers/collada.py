@@ -142,17 +142,18 @@ class _Document:
             name = node.get("name") or node.get("id") or ""
             inner: list[tuple[ET.Element, Matrix, int]] = []
             for child in node:
-                if child.tag in ("instance_geometry", "instance_controller"):
-                    yield child, matrix, name
-                elif child.tag == "node":
-                    inner.append((child, matrix, nesting))
-                elif child.tag == "instance_node":
-                    if nesting >= _MAX_NESTING:
-                        raise MeshError(
-                            f"instances lie more than {_MAX_NESTING} deep in instances at {name!r}; a "
-                            "node that contains itself has no end"
-                        )
-                    inner.append((self._follow(child, "node"), matrix, nesting + 1))
+                match child.tag:
+                    case "instance_geometry" | "instance_controller":
+                        yield child, matrix, name
+                    case "node":
+                        inner.append((child, matrix, nesting))
+                    case "instance_node":
+                        if nesting >= _MAX_NESTING:
+                            raise MeshError(
+                                f"instances lie more than {_MAX_NESTING} deep in instances at {name!r}; a node that "
+                                "contains itself has no end"
+                            )
+                        inner.append((self._follow(child, "node"), matrix, nesting + 1))
             stack += reversed(inner)
 
     def _follow(self, element: ET.Element, *kinds: str) -> ET.Element:
@@ -228,16 +229,14 @@ class _Document:
             if len(outline) >= 3:
                 corners.append(join_holes(points, outline, holes))
         if primitive.tag in ("trifans", "tristrips"):
-            faces = np.concatenate([_unrolled(corner, primitive.tag) for corner in corners if len(corner)])
-            lengths = np.full(len(faces), 3)
-            flat = faces.reshape(-1)
-        else:
-            flat = np.concatenate(corners)
-            if primitive.tag == "polygons":
+            corners = [_unrolled(corner, primitive.tag).reshape(-1) for corner in corners if len(corner)]
+        flat = np.concatenate(corners)
+        match primitive.tag:
+            case "polygons":
                 lengths = np.array([len(corner) for corner in corners])
-            elif primitive.tag == "polylist":
+            case "polylist":
                 lengths = _numbers(primitive.find("vcount"), np.int64)
-            else:
+            case _:
                 lengths = np.full(len(flat) // 3, 3)
         if lengths.min(initial=0) < 0 or lengths.sum() != len(flat):
             raise MeshError(
@@ -292,28 +291,31 @@ def _transform(node: ET.Element) -> Matrix:
     """Return the product of a node's transforms, in their order."""
     matrix = np.eye(4)
     for child in node:
-        if child.tag in ("lookat", "skew"):
-            # Cameras have them; a mesh below is refused by its name.
-            matrix = np.full((4, 4), np.nan)
-        elif child.tag in ("matrix", "translate", "scale", "rotate"):
-            matrix = matrix @ _step(child.tag, _numbers(child, np.float64))
+        step = np.eye(4)
+        match child.tag:
+            case "lookat" | "skew":
+                # Cameras have them; a mesh below is refused by its name.
+                step = np.full((4, 4), np.nan)
+            case "matrix":
+                step = _numbers(child, np.float64).reshape(4, 4)
+            case "translate":
+                step[:3, 3] = _numbers(child, np.float64).reshape(3)
+            case "scale":
+                step[[0, 1, 2], [0, 1, 2]] = _numbers(child, np.float64).reshape(3)
+            case "rotate":
+                step[:3, :3] = _rotation(*_numbers(child, np.float64).reshape(4))
+            case _:
+                continue
+        matrix = matrix @ step
     return matrix
 
 
-def _step(kind: str, values: npt.NDArray[np.float64]) -> Matrix:
-    if kind == "matrix":
-        return values.reshape(4, 4)
-    out = np.eye(4)
-    if kind == "translate":
-        out[:3, 3] = values.reshape(3)
-    elif kind == "scale":
-        out[[0, 1, 2], [0, 1, 2]] = values.reshape(3)
-    else:
-        x, y, z, degrees = values.reshape(4)
-        axis, angle = np.array([x, y, z]), np.deg2rad(degrees)
-        length = float(np.linalg.norm(axis))
-        if length > 0:
-            x, y, z = axis / length
-            cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
-            out[:3, :3] += np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
-    return out
+def _rotation(x: float, y: float, z: float, degrees: float) -> Matrix:
+    """Return the rotation (3, 3) about an axis; the identity where it has no direction."""
+    length = float(np.linalg.norm([x, y, z]))
+    if length == 0:
+        return np.eye(3)
+    x, y, z = np.array([x, y, z]) / length
+    angle = np.deg2rad(degrees)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + (np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross)

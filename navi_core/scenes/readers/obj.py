@@ -24,30 +24,30 @@ def read_obj(path: Path) -> list[Part]:
     vertices: list[tuple[float, float, float]] = []
     colors: list[tuple[float, float, float]] = []
     # Corners of the polygons, and how many each has: a list of lists would take ten times the memory.
-    faces: dict[tuple[str, str, str], tuple[array[int], array[int]]] = {}
+    faces: dict[tuple[str, ...], tuple[array[int], array[int]]] = {}
     names = dict.fromkeys(_NAMES, "")
     current: tuple[array[int], array[int]] | None = None
     for number, line in _lines(path):
         fields = line.split()
         if not fields:
             continue
-        key = fields[0]
         try:
-            if key == b"v":
-                vertices.append((float(fields[1]), float(fields[2]), float(fields[3])))
-                if len(fields) >= 7:
-                    colors.append((float(fields[4]), float(fields[5]), float(fields[6])))
-            elif key == b"f":
-                if current is None:
-                    current = faces.setdefault((names[b"o"], names[b"g"], names[b"usemtl"]), (array("q"), array("q")))
-                ring = [_index(field, len(vertices)) for field in fields[1:]]
-                if len(ring) < 3:
-                    raise ValueError(f"a face needs 3 vertices, it has {len(ring)}")
-                current[0].extend(ring)
-                current[1].append(len(ring))
-            elif key in names:
-                names[key] = b" ".join(fields[1:]).decode("utf-8", "replace")
-                current = None
+            match fields[0]:
+                case b"v":
+                    vertices.append((float(fields[1]), float(fields[2]), float(fields[3])))
+                    if len(fields) >= 7:
+                        colors.append((float(fields[4]), float(fields[5]), float(fields[6])))
+                case b"f":
+                    if current is None:
+                        current = faces.setdefault(tuple(names.values()), (array("q"), array("q")))
+                    ring = [_index(field, len(vertices)) for field in fields[1:]]
+                    if len(ring) < 3:
+                        raise ValueError(f"a face needs 3 vertices, it has {len(ring)}")
+                    current[0].extend(ring)
+                    current[1].append(len(ring))
+                case b"o" | b"g" | b"usemtl" as key:
+                    names[key] = b" ".join(fields[1:]).decode("utf-8", "replace")
+                    current = None
         except (ValueError, IndexError) as error:
             shown = line[:60].decode("utf-8", "replace").strip()
             raise MeshError(f"line {number} {shown!r} is broken or truncated: {error}") from None

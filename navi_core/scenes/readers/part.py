@@ -44,8 +44,6 @@ class MeshFacts:
     """Bounds (2, 3) in the file's units and axes; None where only the geometry has them."""
     colors: bool
     """True where vertices or faces have colours."""
-    properties: tuple[str, ...] = ()
-    """Integer properties of the faces (PLY)."""
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,8 @@ def read_ply_facts(path: Path) -> MeshFacts:
     if face is None or face.count == 0:
         raise MeshError("no triangles: it holds points without faces; export a surface")
     names = set(face.names()) | (set(vertex.names()) if vertex else set())
-    ids = tuple(name for name in face.names() if name.endswith("_id"))
     # Scans come as triangles or as quads; twice the faces errs upwards.
-    return MeshFacts(2 * face.count, False, None, {"red", "green", "blue"} <= names, ids)
+    return MeshFacts(2 * face.count, False, None, {"red", "green", "blue"} <= names)
 
 
 Columns = dict[str, npt.NDArray[Any]]

@@ -73,16 +73,16 @@ def _read_text(data: bytes, path: Path) -> list[Part]:
     number = 0
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
         fields = line.split()
-        key = fields[0].lower() if fields else b""
         try:
-            if key == b"vertex":
-                corners.append((float(fields[1]), float(fields[2]), float(fields[3])))
-            elif key == b"solid":
-                close(number)
-                name, closed = b" ".join(fields[1:]).decode("utf-8", "replace"), False
-            elif key == b"endsolid":
-                close(number)
-                closed = True
+            match fields[0].lower() if fields else b"":
+                case b"vertex":
+                    corners.append((float(fields[1]), float(fields[2]), float(fields[3])))
+                case b"solid":
+                    close(number)
+                    name, closed = b" ".join(fields[1:]).decode("utf-8", "replace"), False
+                case b"endsolid":
+                    close(number)
+                    closed = True
         except (ValueError, IndexError) as error:
             shown = line[:60].decode("utf-8", "replace").strip()
             raise MeshError(f"line {number} {shown!r} is broken or truncated: {error}") from None

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.part import triangulate
+from navi_core.scenes.readers.part import rotation_matrix, triangulate
 
 Matrix = npt.NDArray[np.float64]
 
@@ -60,30 +60,25 @@ def read_pose(element: ET.Element | None) -> Matrix:
     out = np.eye(4)
     if element is None:
         return out
-    rotation = element.get("rotation_format", "euler_rpy")
-    if rotation not in ("euler_rpy", "quat_xyzw"):
-        raise MeshError(f"<pose> has the rotation_format {rotation!r:.40}; read are euler_rpy and quat_xyzw")
-    if rotation == "quat_xyzw":
-        values = numbers(element, 7, (0, 0, 0, 0, 0, 0, 1))
-        length = float(np.linalg.norm(values[3:]))
-        if length == 0:
-            raise MeshError("<pose> has the quaternion 0 0 0 0, which is no rotation")
-        x, y, z, w = values[3:] / length
-        out[:3, :3] = [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    else:
-        values = numbers(element, 6, (0,) * 6)
-        turn = np.deg2rad(values[3:]) if is_true(element.get("degrees", "")) else values[3:]
-        (cr, cp, cy), (sr, sp, sy) = ([f(float(angle)) for angle in turn] for f in (math.cos, math.sin))
-        # First about x, then y, then z, all of them fixed.
-        out[:3, :3] = [
-            [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
-            [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
-            [-sp, cp * sr, cp * cr],
-        ]
+    match element.get("rotation_format", "euler_rpy"):
+        case "quat_xyzw":
+            values = numbers(element, 7, (0, 0, 0, 0, 0, 0, 1))
+            length = float(np.linalg.norm(values[3:]))
+            if length == 0:
+                raise MeshError("<pose> has the quaternion 0 0 0 0, which is no rotation")
+            out[:3, :3] = rotation_matrix(*(values[3:] / length))
+        case "euler_rpy":
+            values = numbers(element, 6, (0,) * 6)
+            turn = np.deg2rad(values[3:]) if is_true(element.get("degrees", "")) else values[3:]
+            (cr, cp, cy), (sr, sp, sy) = ([f(float(angle)) for angle in turn] for f in (math.cos, math.sin))
+            # First about x, then y, then z, all of them fixed.
+            out[:3, :3] = [
+                [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
+                [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
+                [-sp, cp * sr, cp * cr],
+            ]
+        case other:
+            raise MeshError(f"<pose> has the rotation_format {other!r:.40}; read are euler_rpy and quat_xyzw")
     out[:3, 3] = values[:3]
     return out
 
@@ -188,20 +183,18 @@ def shape_triangles(shape: ET.Element) -> Surface:
     Raises:
         MeshError: A size is missing or impossible.
     """
-    if shape.tag == "polyline":
-        return _polyline(shape)
-    if shape.tag == "plane":
-        return plane_corners(shape), np.array([[0, 1, 2], [0, 2, 3]])
-    if shape.tag == "box":
-        return _box(_sizes(shape.find("size"), 3) / 2)
-    if shape.tag == "ellipsoid":
-        points, faces = _turned(*_half_circle(0.0))
-        return points * _sizes(shape.find("radii"), 3), faces
-    radius = float(_sizes(shape.find("radius"), 1)[0])
-    if shape.tag == "sphere":
-        points, faces = _turned(*_half_circle(0.0))
-        return points * radius, faces
-    half = float(_sizes(shape.find("length"), 1)[0]) / 2
+    match shape.tag:
+        case "polyline":
+            return _polyline(shape)
+        case "plane":
+            return plane_corners(shape), np.array([[0, 1, 2], [0, 2, 3]])
+        case "box":
+            return _box(_sizes(shape.find("size"), 3) / 2)
+        case "sphere" | "ellipsoid":
+            radii = _sizes(shape.find("radius"), 1) if shape.tag == "sphere" else _sizes(shape.find("radii"), 3)
+            points, faces = _turned(*_half_circle(0.0))
+            return points * radii, faces
+    radius, half = float(_sizes(shape.find("radius"), 1)[0]), float(_sizes(shape.find("length"), 1)[0]) / 2
     if shape.tag == "capsule":
         return _turned(*(line * radius for line in _half_circle(half / radius)))
     top = 0.0 if shape.tag == "cone" else radius
