@@ -23,6 +23,7 @@ from navi_core.scenes.manifest import note_verdict
 from navi_core.scenes.memory import check_memory, check_reading, check_references
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.naming import file_stem
+from navi_core.scenes.readers.mesh_file import hash_source, read_mesh
 
 COMPILER_VERSION = 3
 """Raised whenever the same mesh and configuration would give another scene; older files are then rebuilt."""
@@ -101,7 +102,11 @@ def _compile(mesh: Path | str | Mesh, config: CompileConfig, report: Progress) -
     if not isinstance(config, CompileConfig):
         raise SceneError(f"config is {type(config).__name__}; write CompileConfig(resolution=512)")
     report("read", 0.0)
-    checked = check_mesh(mesh) if isinstance(mesh, Mesh) else _read(Path(mesh), config)
+    if isinstance(mesh, Mesh):
+        checked = check_mesh(mesh)
+    else:
+        check_reading(Path(mesh))
+        checked = read_mesh(mesh, up_axis=config.up_axis, unit_scale=config.unit_scale, semantics=config.semantics)
     check_memory(checked, config)
     report("bounds", 0.0)
     decimation = None
@@ -202,8 +207,6 @@ def compile_to_file(
     if isinstance(source, Mesh):
         name, source_hash = name or source.name, source.source_hash
     else:
-        from navi_core.scenes.readers.mesh_file import hash_source
-
         name, source_hash = name or Path(source).stem, hash_source(Path(source))
     path = output_path(name, source_hash, out_dir, config)
     existing = _reusable(path, source_hash, config)
@@ -239,7 +242,7 @@ def store_verdict(path: Path, scene: Scene, verdict: str) -> None:
     Raises:
         SceneError: The file or the manifest cannot be written.
     """
-    scene.with_verdict(verdict).save(path)
+    replace(scene, verdict=verdict).save(path)
     note_verdict(path, verdict)
     try:
         stamp = json.loads(_sidecar(path).read_text())
@@ -271,13 +274,6 @@ def _stamp(path: Path, source_hash: str, config: CompileConfig) -> dict[str, str
         "compile_hash": compile_hash(config),
         "compiler_version": COMPILER_VERSION,
     }
-
-
-def _read(path: Path, config: CompileConfig) -> Mesh:
-    from navi_core.scenes.readers.mesh_file import read_mesh
-
-    check_reading(path)
-    return read_mesh(path, up_axis=config.up_axis, unit_scale=config.unit_scale, semantics=config.semantics)
 
 
 @contextlib.contextmanager

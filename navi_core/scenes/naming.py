@@ -6,6 +6,7 @@ of its path makes it unique. Surfaces have 1-based semantic ids: 1 is the unknow
 sorted order.
 """
 
+import difflib
 import hashlib
 import os
 import re
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from navi_core.errors import SceneError, printable
+from navi_core.errors import SceneError, as_argument, printable
 
 _STEM = 160
 """Bytes of a scene's name in a file's name, which has 255 with what is added, in a temporary one too."""
@@ -42,6 +43,23 @@ def own_stem(name: str) -> str:
     """Return what a file of one scene is called: its name, or where that is none for a file, its stem and a digest."""
     stem = file_stem(name)
     return stem if stem == name else f"{stem}-{path_digest(name)}"
+
+
+def missing_file(path: Path, names: Iterable[str], kind: str, command: str) -> str:
+    """Return why a file cannot be opened that is not there, and what lies in its folder instead.
+
+    Args:
+        path: The file.
+        names: Those of the folder that it may be confused with.
+        kind: What they are.
+        command: What to do next; its last argument is the folder.
+    """
+    if not path.parent.is_dir():
+        return f"does not exist, and neither does the folder {path.parent}"
+    known = sorted(names)
+    near = difflib.get_close_matches(path.name, known, n=3, cutoff=0.4) or known[:3]
+    there = f"did you mean {', '.join(near)}?" if near else f"{path.parent} holds no {kind}."
+    return f"does not exist; {there} {command} {as_argument(path.parent)}"
 
 
 def distinct_names(files: dict[Path, tuple[str, Path]]) -> dict[Path, str]:

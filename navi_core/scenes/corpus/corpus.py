@@ -170,8 +170,7 @@ def compile_corpus(
     if jobs < 1:
         raise ConfigError(f"jobs {jobs} must be at least 1")
     report = progress or (lambda _label, _share: None)
-    rows: dict[int, ManifestRow] = {}
-    vocabularies: dict[int, dict[int, str]] = {}
+    made: dict[int, tuple[ManifestRow, dict[int, str]]] = {}
 
     def show(stages: dict[str, str], share: float) -> None:
         report(" · ".join(f"{name}: {stage}" for name, stage in stages.items()), share)
@@ -188,14 +187,13 @@ def compile_corpus(
             for note in result.notes:
                 _log.warning("%s", note)
             verdict = judge(load_gmdag(result.row.gmdag)) if judge is not None else result.row.verdict
-            rows[index], vocabularies[index] = replace(result.row, verdict=verdict), result.vocabulary
+            made[index] = replace(result.row, verdict=verdict), result.vocabulary
             if done is not None:
                 done(result)
-    if not rows:
+    if not made:
         raise SceneError(f"none of {len(sources)} scenes could be compiled; see what is wrong with: navi doctor DIR")
-    kept = tuple(rows[index] for index in sorted(rows))
-    manifest = Manifest(kept, merge_vocabularies(vocabularies[index] for index in sorted(rows)))
-    manifest = update_manifest(path, manifest)
+    rows, vocabularies = zip(*(made[index] for index in sorted(made)), strict=True)
+    manifest = update_manifest(path, Manifest(rows, merge_vocabularies(vocabularies)))
     report("done", 1.0)
     return manifest
 

@@ -9,7 +9,7 @@ import os
 import struct
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -80,10 +80,6 @@ class Scene:
     def has_surface(self) -> bool:
         """True where a ray can hit something; a version 1 file may hold nothing but empty space."""
         return self.triangles is not None and len(self.triangles) > 0
-
-    def with_verdict(self, verdict: str | None) -> Scene:
-        """Return the scene with another spawn verdict."""
-        return replace(self, verdict=verdict)
 
     def save(self, path: Path | str, version: Literal[1, 2] = 2) -> Path:
         """Write the scene to `path`, completely or not at all; returns the path.

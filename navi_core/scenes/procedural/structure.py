@@ -173,24 +173,14 @@ def connect_rooms(
     """
     clear, corner = 1.0, 0.2
     edges = shared_edges(plan.rooms, clear + 0.1 + 2 * corner)
-    weight = rng.random(len(edges))
-    for k, (i, j, *_) in enumerate(edges):
-        hubs = (plan.rooms[i].kind == hub) + (plan.rooms[j].kind == hub)
-        weight[k] -= hubs
-    parent = list(range(len(plan.rooms)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            i = parent[i]
-        return i
-
+    is_hub = [room.kind == hub for room in plan.rooms]
+    weight = rng.random(len(edges)) - [is_hub[i] + is_hub[j] for i, j, *_ in edges]
+    group = list(range(len(plan.rooms)))
     for k in np.argsort(weight, kind="stable"):
         i, j, axis, coordinate, start, end = edges[k]
-        joined = root(i) == root(j)
-        if joined and rng.random() >= loops:
+        if group[i] == group[j] and rng.random() >= loops:
             continue
-        if not joined:
-            parent[root(i)] = root(j)
+        group = [group[j] if number == group[i] else number for number in group]
         lowest = min(plan.rooms[i].ceiling, plan.rooms[j].ceiling)
         room = end - start - 2 * corner
         if room > 2.0 and rng.random() < wide:
@@ -200,7 +190,7 @@ def connect_rooms(
             width, height, framed = min(rng.uniform(clear + 0.1, clear + 0.35), room), 2.15, True
         center = (start + end) / 2 + rng.uniform(-0.5, 0.5) * (room - width)
         plan.doors.append(Door(axis, coordinate, center - width / 2, center + width / 2, height, (i, j), framed))
-    if len({root(i) for i in range(len(plan.rooms))}) != 1:
+    if len(set(group)) != 1:
         raise AssertionError("a plan's rooms must touch along walls long enough for a door")
 
 

@@ -13,11 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.gltf_check import GltfFile, open_gltf
+from navi_core.scenes.readers.gltf_check import COMPONENTS, DTYPES, GltfFile, open_gltf
 from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, face_majority, rotation_matrix
 
-_DTYPES = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
-_WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
 _TRIANGLES, _STRIP, _FAN = 4, 5, 6
 _INSTANCING = "EXT_mesh_gpu_instancing"
 _MAX_DEPTH_WORK = 5_000_000
@@ -236,8 +234,8 @@ def _accessor(gltf: GltfFile, index: object, rows: int | None = None) -> npt.NDA
     accessor = accessors[_index(index, len(accessors), "accessor")]
     count, width, dtype = (
         int(accessor["count"]),
-        _WIDTHS[accessor["type"]],
-        np.dtype(_DTYPES[accessor["componentType"]]),
+        COMPONENTS[accessor["type"]],
+        np.dtype(DTYPES[accessor["componentType"]]),
     )
     if rows is not None and count != rows:
         raise MeshError(f"accessor {index} has {count} entries for {rows} vertices")
@@ -261,7 +259,7 @@ def _apply_sparse(gltf: GltfFile, sparse: dict[str, Any], raw: npt.NDArray[Any])
     indices, values = sparse["indices"], sparse["values"]
     where = np.frombuffer(
         gltf.view(int(indices["bufferView"])),
-        _DTYPES[indices["componentType"]],
+        DTYPES[indices["componentType"]],
         count,
         int(indices.get("byteOffset", 0)),
     ).astype(np.int64)

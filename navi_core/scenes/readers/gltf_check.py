@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.part import parse_json
 
-_COMPONENT_BYTES = {5120: 1, 5121: 1, 5122: 2, 5123: 2, 5125: 4, 5126: 4}
-_COMPONENTS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
+DTYPES = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
+"""Numpy type of each component type."""
+COMPONENTS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
+"""Components of each element type."""
 _KNOWN_EXTENSIONS = ("KHR_materials_", "KHR_texture_", "KHR_lights_", "EXT_texture_", "MSFT_texture_")
 _KNOWN_EXTENSION = {"KHR_mesh_quantization", "EXT_mesh_gpu_instancing", "KHR_xmp_json_ld", "KHR_animation_pointer"}
 _COMPRESSIONS = {
@@ -206,7 +210,7 @@ def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:
         if "bufferView" not in accessor or not count:
             continue
         view = views[int(accessor["bufferView"])]
-        element = _COMPONENT_BYTES[accessor["componentType"]] * _COMPONENTS[accessor["type"]]
+        element = np.dtype(DTYPES[accessor["componentType"]]).itemsize * COMPONENTS[accessor["type"]]
         stride = int(view.get("byteStride", 0)) or element
         if stride < element or int(accessor.get("byteOffset", 0)) < 0:
             raise MeshError(f"accessor {index} has a stride of {stride} bytes or a negative offset")

@@ -4,7 +4,6 @@ Faces are named from annotations, vertex colours, object names and materials, in
 """
 
 import contextlib
-import difflib
 import hashlib
 import os
 import re
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, MeshError, as_argument
 from navi_core.scenes.mesh import Mesh, check_mesh
-from navi_core.scenes.naming import UNKNOWN_NAME, build_vocabulary, printable_name
+from navi_core.scenes.naming import UNKNOWN_NAME, build_vocabulary, missing_file, printable_name
 from navi_core.scenes.readers.annotation import (
     annotation_files,
     annotation_key,
@@ -39,10 +38,9 @@ from navi_core.scenes.readers.habitat_scene import (
     instance_templates,
     read_scene_instance,
 )
-from navi_core.scenes.readers.obj import read_obj, read_obj_facts
+from navi_core.scenes.readers.obj_stl import read_obj, read_obj_facts, read_stl, read_stl_facts
 from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, reading
 from navi_core.scenes.readers.ply import read_ply, read_ply_facts
-from navi_core.scenes.readers.stl import read_stl, read_stl_facts
 
 _SOURCES = get_args(CompileConfig.model_fields["semantics"].annotation)
 _MAX_COLORS = 1024
@@ -199,7 +197,9 @@ def _format_of(path: Path) -> _Format:
             f"{path}: file type {path.suffix!r} is not supported; allowed: {', '.join(MESH_SUFFIXES)}{hint}"
         )
     if not os.path.exists(path):
-        raise MeshError(_missing(path))
+        names = (file.name for file in path.parent.glob("*") if is_mesh_file(file))
+        command = "List what is there with: navi scenes discover"
+        raise MeshError(f"{path}: {missing_file(path, names, 'meshes', command)}")
     if not path.is_file():
         raise MeshError(f"{path}: is not a file")
     if path.stat().st_size == 0:
@@ -277,16 +277,6 @@ def source_files(path: Path) -> list[Path]:
     """
     with reading(path):
         return list(dict.fromkeys((path, *_format_of(path).side_files(path))))
-
-
-def _missing(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"{path}: does not exist, and neither does the folder {folder}"
-    names = sorted(p.name for p in folder.iterdir() if is_mesh_file(p))
-    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.4) or names[:3]
-    known = f"; did you mean {', '.join(near)}?" if near else f"; {folder} holds no meshes"
-    return f"{path}: does not exist{known} List what is there with: navi scenes discover {as_argument(folder)}"
 
 
 def read_parts(path: Path) -> list[Part]:

@@ -47,11 +47,11 @@ class ModelFinder:
         """
         key = uri, asking.parent
         if key not in self._found:
-            self._found[key] = self._search(uri, _above(asking))
+            self._found[key] = self._search(uri, asking)
         return self._found[key]
 
-    def _search(self, uri: str, own: list[Path]) -> Path | None:
-        relative = path_below(uri)
+    def _search(self, uri: str, asking: Path) -> Path | None:
+        relative, own = path_below(uri), _above(asking)
         if not relative:
             return None
         roots = dict.fromkeys(
@@ -65,11 +65,11 @@ class ModelFinder:
         tries = [(root, rel) for root, rel in tries if os.path.normpath(root / rel).startswith(allowed)]
         for root, rel in tries:
             found = Path(os.path.normpath(root / rel))
-            if os.path.exists(found) and self._confined(found := _latest(found), own):
+            if os.path.exists(found) and self.is_confined(found := _latest(found), asking):
                 return found
         for root, rel in tries:
             spelled = self._respelled(root, rel)
-            if spelled is not None and self._confined(spelled := _latest(spelled), own):
+            if spelled is not None and self.is_confined(spelled := _latest(spelled), asking):
                 self.respelled[Path(rel).name] = spelled.name
                 return spelled
         return None
@@ -78,14 +78,11 @@ class ModelFinder:
         """Return whether a file may be read: it lies, links followed, below a folder that is looked in.
 
         Args:
-            file: Below a folder that `find` returned.
+            file: Below a folder of `find`.
             asking: The file that names it.
         """
-        return self._confined(file, _above(asking))
-
-    def _confined(self, file: Path, own: list[Path]) -> bool:
         real = Path(os.path.realpath(file))
-        folders = (Path(os.path.realpath(folder)) for folder in (*own, *self._world))
+        folders = (Path(os.path.realpath(folder)) for folder in (*_above(asking), *self._world))
         # All files lie below the root of the file system.
         below = any(real.is_relative_to(folder) for folder in folders if folder != folder.parent)
         return below or any(file.is_relative_to(folder) for folder in self._shared)
