@@ -8,22 +8,19 @@ import math
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Annotated, Any
 
 from navi_core.bench.report import Column, Log, Option, Report, Row, comma_names, figure, known_names, report
-from navi_core.bench.task_runs import run_task
+from navi_core.bench.task_runs import run_task, temporary_run
 from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.process import torch_threads
 from navi_core.learn.run.records import Progress
 from navi_core.presets import merge, parse_assignments
-from navi_core.record import RunDirectory
 from navi_core.scale.ray_cluster import RayCluster
 
 _EPISODES = 20
@@ -261,11 +258,8 @@ def run_apex_bench(
             progress(f"seed {seed}: {at.line()}  last 100 {at.metrics.get('return_100', math.nan):.1f}")
 
         start, used = time.perf_counter(), time.process_time()
-        with tempfile.TemporaryDirectory() as folder:
-            root = Path(folder)
-            with RunDirectory.open(root / "runs", asset="bench", partition=f"apex-{seed}", config=config) as run:
-                log = run.metric_log(root / "outbox")
-                result = launch_apex(config, run, in_process=in_process, progress=observe, log=log, made=places.append)
+        with temporary_run(config, f"apex-{seed}") as (run, log):
+            result = launch_apex(config, run, in_process=in_process, progress=observe, log=log, made=places.append)
         later = [at.metrics for at in seen[len(seen) // 2 :]] or [result.metrics]
         hundreds = [(at.steps, at.metrics["return_100"]) for at in seen if "return_100" in at.metrics]
         target = DQN_TARGETS["cart_pole"]

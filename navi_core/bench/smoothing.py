@@ -19,6 +19,7 @@ from navi_core.bench.report import Option, Progress, Report, Row, Table, known_n
 from navi_core.bench.task_runs import TaskRun, run_task
 from navi_core.bench.tasks import DQN_TARGETS, task_config
 from navi_core.config import EarlyStopConfig, TrainConfig, config_hash
+from navi_core.evaluate.statistics import student_interval
 from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.learn.run.monitor import sign_changes
 from navi_core.presets import merge
@@ -333,13 +334,8 @@ def _stop(curve: Mapping[str, Any], task: str, at: int | None) -> tuple[float, f
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
     """Return Student's 95 % interval of a mean; the mean twice where there is one value."""
-    from scipy import stats
-
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, mean
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return mean - half, mean + half
+    interval = student_interval({"": values})
+    return (interval.low, interval.high) if len(values) > 1 else (interval.mean, interval.mean)
 
 
 def smoothing_report(rows: Sequence[Row], done: str) -> list[Table]:

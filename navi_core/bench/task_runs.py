@@ -4,8 +4,8 @@ import math
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from navi_core.learn.run.checkpoints import checkpoints_in
 from navi_core.learn.run.records import Progress
 from navi_core.models import load_checkpoint
 from navi_core.policy import NavigationPolicy, build_policy
-from navi_core.record import RunDirectory
+from navi_core.record import MetricLog, RunDirectory
 from navi_core.tasks import reference_task
 from navi_core.world.interface import Environment, StepBatch
 
@@ -112,6 +112,23 @@ class _Meter:
             self._start += time.process_time() - now
 
 
+@contextmanager
+def temporary_run(config: TrainConfig, partition: str) -> Iterator[tuple[RunDirectory, MetricLog]]:
+    """Yield a run directory and its metric log, in a folder that is removed at the end.
+
+    Args:
+        config: Of the run.
+        partition: Its name.
+    """
+    with tempfile.TemporaryDirectory(prefix="navi-bench-") as name:
+        root = Path(name)
+        with (
+            RunDirectory.open(root / "runs", asset="bench", partition=partition, config=config) as run,
+            run.metric_log(root / "outbox") as log,
+        ):
+            yield run, log
+
+
 def run_task(
     config: TrainConfig,
     *,
@@ -147,12 +164,9 @@ def run_task(
         env = _NoisyRewards(env, reward_noise, config.seed)
     run = TaskRun(network=network_name(config, build_policy(config.policy, 0, env.spaces)))
     with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory = log = None
         if workers.first:
-            opened = RunDirectory.open(root / "runs", asset="bench", partition=config.algorithm, config=config)
-            directory = stack.enter_context(opened)
-            log = stack.enter_context(directory.metric_log(root / "outbox"))
+            directory, log = stack.enter_context(temporary_run(config, config.algorithm))
 
         def evaluate() -> float:
             assert directory is not None

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from navi_core.bench.learning.train import TrainBenchmark, run_train
+from navi_core.bench.learning.train import run_train
+from navi_core.bench.report import Row
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig, parse_config
 from navi_core.policy import build_policy, policy_macs
@@ -127,28 +128,28 @@ def training_rows(
     finally:
         # Or another number of drones would be compiled as one of any size, and these graphs keep their memory.
         torch.compiler.reset()
-    before = time.perf_counter() - began - done.wall_seconds
+    before = time.perf_counter() - began - done["wall_seconds"]
     name = f"PPO, {drones} drones, {config.execution}, {config.precision}"
-    speed = done.steps_per_second
+    speed = done["steps_per_second"]
     needed = device.type == "cuda" and config.execution == "graph" and drones >= 1024
     yield DeviceRow(name, speed, "steps/s", speed >= STEP_TARGET if needed else None)
     yield DeviceRow(f"{name}: before the updates measured", before, "s")
     if device.type == "cuda":
         yield DeviceRow(f"{name}: memory at most", torch.cuda.max_memory_allocated(device) / 2**30, "GiB")
-    for stage in done.stages:
-        yield DeviceRow(f"{name}: {stage.name}", f"{stage.milliseconds:.4g} ms a call, {stage.share:.1%}")
+    for stage in done["stages"]:
+        yield DeviceRow(f"{name}: {stage['name']}", f"{stage['milliseconds']:.4g} ms a call, {stage['share']:.1%}")
     yield from _gaps(name, config, done, device)
 
 
-def _gaps(name: str, config: TrainConfig, done: TrainBenchmark, device: torch.device) -> Iterator[DeviceRow]:
+def _gaps(name: str, config: TrainConfig, done: Row, device: torch.device) -> Iterator[DeviceRow]:
     """Compare with what a product of matrices and a copy reach here."""
     products, copied = _limits(device, torch.bfloat16 if config.precision == "bf16" else torch.float32)
     macs = policy_macs(build_policy(config.policy))["total"]
     # A decision is computed once, and in each epoch forward and, at twice the work, backward.
-    operations = 2.0 * macs * (1 + 3 * _EPOCHS) * done.steps_per_second
+    operations = 2.0 * macs * (1 + 3 * _EPOCHS) * done["steps_per_second"]
     rays = config.policy.azimuth_bins * config.policy.elevation_bins
     # Of an observation 12 bytes a ray are written and read when it is cast, 3.125 stored, and read in each epoch.
-    moved = rays * (2 * 12 + 3.125 * (1 + _EPOCHS)) * done.steps_per_second
+    moved = rays * (2 * 12 + 3.125 * (1 + _EPOCHS)) * done["steps_per_second"]
     yield DeviceRow(f"{name}: share of a product's {products / 1e12:.4g} TFLOP/s", operations / products)
     yield DeviceRow(f"{name}: share of a copy's {copied / 1e9:.4g} GB/s, observations alone", moved / copied)
 

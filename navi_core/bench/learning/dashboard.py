@@ -9,14 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from statistics import fmean, stdev
 from typing import Annotated
 
 import torch
 
 from navi_core.bench.report import Assignments, Option, Progress, Report, Row, Scenes, Table, machine
 from navi_core.config import TrainConfig
+from navi_core.evaluate.statistics import student_interval
 from navi_core.learn.algorithms.registry import build_learner
 from navi_core.learn.rollout.collector import Collector
 from navi_core.learn.run.records import run_device
@@ -84,7 +83,7 @@ def run_dashboard(
                 with_page = turn % 4 in (1, 2)
                 turns.env = watched if with_page else env
                 page.show(with_page)
-                _until(partial(_watched_is, broadcast, with_page))
+                _await_watched(broadcast, with_page)
                 shown_before, page_before, direct_before = watched.shown, page.cpu_seconds(), watched.seconds
                 wall, cpu = time.perf_counter(), time.process_time()
                 stats = collector.collect(rollout)
@@ -107,15 +106,14 @@ def run_dashboard(
                 for with_page, seconds in spent.items():
                     taken[with_page].append(1000.0 * seconds / (rounds * steps))
     ratios = [on / off - 1.0 for off, on in zip(taken[False], taken[True], strict=True)]
-    half = _student(len(ratios)) * stdev(ratios) / len(ratios) ** 0.5
-    mean = fmean(ratios)
+    interval = student_interval({"": ratios})
     return {
         "steps": steps,
         "without": tuple(taken[False]),
         "watched": tuple(taken[True]),
-        "overhead": mean,
-        "low": mean - half,
-        "high": mean + half,
+        "overhead": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
         "direct_share": direct / (sum(taken[True]) * rounds * steps / 1000.0),
         "observations": shown,
         "unwatched_observations": unseen,
@@ -124,19 +122,9 @@ def run_dashboard(
     }
 
 
-def _watched_is(broadcast: TrainingBroadcast, wanted: bool) -> bool:
-    return broadcast.watched == wanted
-
-
-def _student(count: int) -> float:
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, count - 1))
-
-
-def _until(condition: Callable[[], bool]) -> None:
+def _await_watched(broadcast: TrainingBroadcast, wanted: bool) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not condition():
+    while broadcast.watched != wanted:
         if time.monotonic() > deadline:
             raise TimeoutError("the dashboard's page did not open or close within a minute")
         time.sleep(0.05)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from navi_core.bench.report import Assignments, Column, Log, Option, Report, Row, Scenes, figure, report
+from navi_core.bench.task_runs import temporary_run
 from navi_core.config import EvalConfig, TrainConfig
 from navi_core.demos import make_pairs, write_pairs
 from navi_core.evaluate import build_course, compare, evaluate
 from navi_core.learn import Progress, train
 from navi_core.policy import build_policy
 from navi_core.presets import merge, parse_assignments, resolve_config
-from navi_core.record import RunDirectory
 from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 from navi_core.world import Field
@@ -117,8 +117,8 @@ def run_dpo(
 
             before = evaluate(build_policy(config.policy, seed=seed), course, name="before")
             start = time.process_time()
-            with RunDirectory.open(Path(folder) / "runs", asset="dpo", partition=str(seed), config=config) as run:
-                done = train(config, run, field=field, log=run.metric_log(Path(folder) / "outbox"), progress=learned)
+            with temporary_run(config, str(seed)) as (run, log):
+                done = train(config, run, field=field, log=log, progress=learned)
                 seconds = time.process_time() - start
                 after = evaluate(done.checkpoint, course, name="after")
             moved, over = compare(after, before), compare(after, base)

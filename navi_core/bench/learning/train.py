@@ -1,85 +1,22 @@
 """Training throughput: decisions per CPU-second of a whole run, and the time of each stage."""
 
 import json
-import math
 import resource
-import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from navi_core.bench.report import Assignments, Log, Option, Report, Scenes, Table, machine
+from navi_core.bench.report import Assignments, Log, Option, Report, Row, Scenes, Table, machine
+from navi_core.bench.task_runs import temporary_run
 from navi_core.config import TrainConfig
 from navi_core.learn import Progress, train
 from navi_core.learn.run.records import run_device
 from navi_core.presets import resolve_config
-from navi_core.record import RunDirectory
 from navi_core.record.home import load_scenes
 from navi_core.world import Field
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A part of a run.
-
-    Attributes:
-        name: phase/stage; a second slash is a part of another stage.
-        milliseconds: Mean of a call.
-        seconds: Sum over the measured updates [s].
-        share: Of the time of all stages that are no parts of others.
-    """
-
-    name: str
-    milliseconds: float
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True)
-class TrainBenchmark:
-    """What a measured run did.
-
-    Attributes:
-        steps: Decisions of the measured updates.
-        updates: How many those were.
-        wall_seconds: Time on the wall.
-        cpu_seconds: Processor time of this process, all threads.
-        stages: By time, longest first.
-        total_steps: Decisions of the whole run, those that warmed up among them.
-        reward_ema: Smoothed reward after the last update.
-        curve: (decisions, smoothed reward) after every update.
-        complete: False where the time was up before the last update.
-        peak_memory_mb: Largest resident memory of this process so far [MB].
-    """
-
-    steps: int
-    updates: int
-    wall_seconds: float
-    cpu_seconds: float
-    stages: tuple[Stage, ...]
-    total_steps: int
-    reward_ema: float
-    curve: tuple[tuple[int, float], ...]
-    complete: bool
-    peak_memory_mb: float
-
-    @property
-    def steps_per_second(self) -> float:
-        """Decisions per second on the wall."""
-        return self.steps / self.wall_seconds
-
-    @property
-    def steps_per_two_cpu_seconds(self) -> float:
-        """Decisions for two seconds of processor time: a second of two quiet cores."""
-        return 2.0 * self.steps / self.cpu_seconds
-
-    @property
-    def forward_ms(self) -> float:
-        """Mean time of the policy's call for one decision of all rows [ms]; NaN where nothing was recorded."""
-        return next((stage.milliseconds for stage in self.stages if stage.name == "rollout/forward"), math.nan)
 
 
 # More than 60 lines: one measurement, its arguments and its row.
@@ -91,7 +28,7 @@ def run_train(
     warmup: int = 1,
     seconds: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> TrainBenchmark:
+) -> Row:
     """Train as `navi train ppo` does, records and all, and measure.
 
     Args:
@@ -103,6 +40,24 @@ def run_train(
         seconds: Time after which the run ends with the update it has made last [s]; None: no bound.
         progress: Called with a line after every update.
 
+    Returns:
+        A row with the keys:
+        steps: Decisions of the measured updates.
+        updates: How many those were.
+        wall_seconds: Time on the wall.
+        cpu_seconds: Processor time of this process, all threads.
+        stages: By time, longest first: name (phase/stage; a second slash is a part of another stage), milliseconds
+            (mean of a call), seconds (sum over the measured updates), share (of the time of all stages that are no
+            parts of others).
+        total_steps: Decisions of the whole run, those that warmed up among them.
+        reward_ema: Smoothed reward after the last update.
+        curve: (decisions, smoothed reward) after every update.
+        complete: False where the time was up before the last update.
+        peak_memory_mb: Largest resident memory of this process so far [MB].
+        steps_per_second: Decisions per second on the wall.
+        steps_per_2_cpu_seconds: Decisions for two seconds of processor time: a second of two quiet cores.
+        forward_ms: Mean time of the policy's call for one decision of all rows [ms]; None where nothing was recorded.
+
     Raises:
         TimeoutError: Not one update was made in time.
     """
@@ -113,61 +68,66 @@ def run_train(
     )
     marks: list[tuple[float, float]] = []
     curve: list[tuple[int, float]] = []
-    with tempfile.TemporaryDirectory(prefix="navi-bench-") as name:
-        root = Path(name)
-        with RunDirectory.open(root / "runs", asset="bench", partition="train", config=config) as run:
-            log = run.metric_log(root / "outbox")
 
-            def mark(done: Progress) -> None:
-                marks.append((time.perf_counter(), time.process_time()))
-                curve.append((done.steps, done.metrics["reward_ema"]))
-                progress(f"update {len(curve)} of {planned}")
+    def mark(done: Progress) -> None:
+        marks.append((time.perf_counter(), time.process_time()))
+        curve.append((done.steps, done.metrics["reward_ema"]))
+        progress(f"update {len(curve)} of {planned}")
 
-            began = (time.perf_counter(), time.process_time())
+    with temporary_run(config, "train") as (run, log):
+        began = (time.perf_counter(), time.process_time())
 
-            def late() -> bool:
-                return seconds is not None and time.perf_counter() - began[0] > seconds
+        def late() -> bool:
+            return seconds is not None and time.perf_counter() - began[0] > seconds
 
-            result = train(config, run, field=field, log=log, stop=late, progress=mark)
-            log.close()
+        result = train(config, run, field=field, log=log, stop=late, progress=mark)
+        log.close()
         if not curve:
             raise TimeoutError(
                 f"not one update of {per_update:,} decisions was made in {seconds:g} s; give it more time"
             )
         skipped = warmup if len(curve) > warmup else 0
-        stages = _stages(root / "outbox", per_update * skipped)
+        stages = _stages(log.outbox, per_update * skipped)
     (wall, cpu), (wall_end, cpu_end) = (began, *marks)[skipped], marks[-1]
     measured = len(curve) - skipped
-    return TrainBenchmark(
-        steps=per_update * measured,
-        updates=measured,
-        wall_seconds=wall_end - wall,
-        cpu_seconds=cpu_end - cpu,
-        stages=stages,
-        total_steps=result.steps,
-        reward_ema=result.reward_ema,
-        curve=tuple(curve),
-        complete=len(curve) == planned,
-        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-    )
+    return {
+        "steps": per_update * measured,
+        "updates": measured,
+        "wall_seconds": wall_end - wall,
+        "cpu_seconds": cpu_end - cpu,
+        "stages": stages,
+        "total_steps": result.steps,
+        "reward_ema": result.reward_ema,
+        "curve": curve,
+        "complete": len(curve) == planned,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "steps_per_second": per_update * measured / (wall_end - wall),
+        "steps_per_2_cpu_seconds": 2.0 * per_update * measured / (cpu_end - cpu),
+        "forward_ms": next((s["milliseconds"] for s in stages if s["name"] == "rollout/forward"), None),
+    }
 
 
-def _stages(outbox: Path, after: int) -> tuple[Stage, ...]:
-    total: dict[str, float] = {}
-    calls: dict[str, float] = {}
+def _stages(outbox: Path, after: int) -> list[Row]:
+    total: defaultdict[str, float] = defaultdict(float)
+    calls: defaultdict[str, float] = defaultdict(float)
     for file in outbox.glob("*-stage_timings.ndjson"):
         for line in file.read_text().splitlines()[1:]:
             row = json.loads(line)
             if row["step"] <= after:
                 continue
             name, seconds = row["stage"], 1e-3 * row["total_milliseconds"]
-            total[name] = total.get(name, 0.0) + seconds
-            calls[name] = calls.get(name, 0.0) + (row["total_milliseconds"] / row["milliseconds"] if seconds else 0.0)
+            total[name] += seconds
+            calls[name] += row["total_milliseconds"] / row["milliseconds"] if seconds else 0.0
     whole = sum(seconds for name, seconds in total.items() if name.count("/") == 1)
-    return tuple(
-        Stage(name, 1e3 * seconds / max(calls[name], 1.0), seconds, seconds / whole)
+    return [
+        {
+            "name": name,
+            "milliseconds": 1e3 * seconds / max(calls[name], 1.0),
+            "seconds": seconds,
+            "share": seconds / whole,
+        }
         for name, seconds in sorted(total.items(), key=lambda item: -item[1])
-    )
+    ]
 
 
 def measure_train(
@@ -193,24 +153,27 @@ def measure_train(
         scenes = load_scenes(scene or ["apartment:0,1"], config.compile.resolution)
         field = Field(scenes, device=run_device(config), threads=config.threads)
         result = run_train(config, field, updates=updates, seconds=seconds, progress=log)
-    rates = {
-        "steps_per_second": result.steps_per_second,
-        "steps_per_2_cpu_seconds": result.steps_per_two_cpu_seconds,
-        "forward_ms": None if math.isnan(result.forward_ms) else result.forward_ms,
-    }
     policy = config.policy
     title = (
         f"{policy.azimuth_bins}x{policy.elevation_bins}, {policy.encoder} + {policy.core}, {config.ppo.epochs} "
-        f"epochs, on {machine()['hardware']}:\n{result.steps_per_two_cpu_seconds:.0f} steps per 2 CPU-seconds, "
-        f"{result.steps_per_second:.0f} steps/s on the wall"
+        f"epochs, on {machine()['hardware']}:\n{result['steps_per_2_cpu_seconds']:.0f} steps per 2 CPU-seconds, "
+        f"{result['steps_per_second']:.0f} steps/s on the wall"
     )
-    cells = []
-    for stage in result.stages:
-        part = stage.name.count("/") > 1
-        share = f"({stage.share:.1%})" if part else f"{stage.share:.1%}"
-        cells.append([("  " if part else "") + stage.name, f"{stage.milliseconds:.2f}", f"{stage.seconds:.2f}", share])
-    headings = ("stage", "mean [ms]", "total [s]", "share")
-    return Report(asdict(result) | rates, [Table(title, headings, cells, words=1)])
+    cells = [
+        (
+            ("  " if is_part(stage) else "") + stage["name"],
+            f"{stage['milliseconds']:.2f}",
+            f"{stage['seconds']:.2f}",
+            f"({stage['share']:.1%})" if is_part(stage) else f"{stage['share']:.1%}",
+        )
+        for stage in result["stages"]
+    ]
+    return Report(result, [Table(title, ("stage", "mean [ms]", "total [s]", "share"), cells, words=1)])
+
+
+def is_part(stage: Row) -> bool:
+    """Return whether a stage is a part of another one."""
+    return bool(stage["name"].count("/") > 1)
 
 
 _WORDS = ("allocate memory", "out of memory", "bad_alloc", "Cannot allocate")
