@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from navi_core.bench.report import (
@@ -41,32 +40,30 @@ MEASURED_ELSEWHERE = {"pufferlib 3.0, its MLP": (320_000.0, 1), "pufferlib 3.0, 
 """Samples per CPU-second and epochs of PufferLib, which is not run here: measured on another day and machine."""
 
 
-@dataclass(frozen=True)
-class CartPoleCase:
-    """One trainer's throughput.
+_CASE: Row = {
+    "trainer": "navi",
+    "width": 64,
+    "epochs": 4,
+    "rows": 256,
+    "rollout": 32,
+    "minibatch": 1024,
+    "samples": 400_000,
+    "processes": 1,
+}
+"""Case of a speed measurement.
 
-    Attributes:
-        trainer: `navi`, or one of `PEERS`.
-        width: Width of navi's network; Stable-Baselines3 has two networks of 64x64.
-        epochs: Passes over each rollout.
-        rows: Environment rows.
-        rollout: Decisions per row and update.
-        minibatch: Decisions per gradient step.
-        samples: Decisions that are timed.
-        processes: Processes that share the rows.
-    """
-
-    trainer: str
-    width: int = 64
-    epochs: int = 4
-    rows: int = 256
-    rollout: int = 32
-    minibatch: int = 1024
-    samples: int = 400_000
-    processes: int = 1
+trainer: `navi`, or one of `PEERS`.
+width: Width of navi's network; Stable-Baselines3 has two networks of 64x64.
+epochs: Passes over each rollout.
+rows: Environment rows.
+rollout: Decisions per row and update.
+minibatch: Decisions per gradient step.
+samples: Decisions that are timed.
+processes: Processes that share the rows.
+"""
 
 
-def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int = 400_000) -> list[CartPoleCase]:
+def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int = 400_000) -> list[Row]:
     """Return the cases: widths 64 and 32 at 4 epochs and at 1, and the peers.
 
     Args:
@@ -80,19 +77,19 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
     for name in known_names("peer", against, PEERS):
         if name in _MODULES and importlib.util.find_spec(_MODULES[name]) is None:
             raise ConfigError(f"{name} is not installed; pip install -e '.[bench]', or leave it out of --against")
-    cases = [CartPoleCase("navi", width, epochs, samples=samples) for width in (64, 32) for epochs in (4, 1)]
+    cases: list[Row] = [{"width": width, "epochs": epochs} for width in (64, 32) for epochs in (4, 1)]
     if processes > 1:
-        cases += [CartPoleCase("navi", epochs=e, samples=samples, processes=processes) for e in (4, 1)]
+        cases += [{"epochs": epochs, "processes": processes} for epochs in (4, 1)]
     if "sb3" in against:
-        peer: dict[str, Any] = {"rows": 8, "rollout": 128, "minibatch": 64, "samples": max(4096, samples // 50)}
-        cases += [CartPoleCase("sb3", epochs=epochs, **peer) for epochs in (4, 1)]
+        peer: Row = {"trainer": "sb3", "rows": 8, "rollout": 128, "minibatch": 64, "samples": max(4096, samples // 50)}
+        cases += [peer | {"epochs": epochs} for epochs in (4, 1)]
     if "gymnasium" in against:
-        cases += [CartPoleCase(who, epochs=0, samples=samples) for who in ("navi environment", "gymnasium")]
-    return cases
+        cases += [{"trainer": name, "epochs": 0} for name in ("navi environment", "gymnasium")]
+    return [_CASE | {"samples": samples} | case for case in cases]
 
 
 def run_cartpole(
-    cases: Sequence[CartPoleCase], repeats: int = 3, progress: Callable[[str, int, int], None] = lambda *_: None
+    cases: Sequence[Row], repeats: int = 3, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> Iterator[Row]:
     """Measure every case in turns; yield their rows at the end.
 
@@ -117,19 +114,19 @@ def run_cartpole(
     taken: list[list[dict[str, Any]]] = [[] for _ in cases]
     for turn in range(repeats):
         for number, case in enumerate(cases):
-            taken[number].append(_in_child("throughput", vars(case)))
-            progress(case.trainer, turn * len(cases) + number + 1, repeats * len(cases))
+            taken[number].append(_in_child("throughput", case))
+            progress(case["trainer"], turn * len(cases) + number + 1, repeats * len(cases))
     rates = [statistics.median(m["samples"] / m["cpu_seconds"] for m in turns) for turns in taken]
-    peers = {case.epochs: rate for case, rate in zip(cases, rates) if case.trainer == "sb3"}
+    peers = {case["epochs"]: rate for case, rate in zip(cases, rates) if case["trainer"] == "sb3"}
     for case, turns, rate in zip(cases, taken, rates):
-        peer = peers.get(case.epochs)
+        peer = peers.get(case["epochs"])
         yield {
-            "trainer": case.trainer,
+            "trainer": case["trainer"],
             "network": turns[0]["network"],
-            "epochs": case.epochs,
-            "batch": case.rows * case.rollout,
-            "minibatch": case.minibatch,
-            "processes": case.processes,
+            "epochs": case["epochs"],
+            "batch": case["rows"] * case["rollout"],
+            "minibatch": case["minibatch"],
+            "processes": case["processes"],
             "samples_per_second": statistics.median(m["samples"] / m["seconds"] for m in turns),
             "samples_per_cpu_second": rate,
             "times_sb3": None if peer is None else rate / peer,

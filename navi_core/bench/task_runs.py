@@ -171,7 +171,7 @@ def run_task(
         def evaluate() -> float:
             assert directory is not None
             latest = checkpoints_in(directory.checkpoints)[-1]
-            return float(episode_returns(config, _policy(config, env, latest), episodes, len(run.evaluated)).mean())
+            return _mean_return(config, env, latest, episodes, len(run.evaluated))
 
         meter = _Meter(run, target, evaluate if curve else None, interval)
 
@@ -182,26 +182,19 @@ def run_task(
         stop = lambda: until_solved and run.solved_at is not None  # noqa: E731
         result = train(config, directory, env=env, log=log, stop=stop, progress=observe, workers=workers)
         if workers.first:
-            returns = episode_returns(config, _policy(config, env, result.checkpoint), episodes, 0)
-            run.final_return = float(returns.mean())
+            run.final_return = _mean_return(config, env, result.checkpoint, episodes, 0)
     return run
 
 
-def solve(
-    config: TrainConfig,
-    trainer: str,
-    target: float,
-    progress: Callable[[Progress], None] = lambda _: None,
-) -> Row:
+def solve(config: TrainConfig, trainer: str, target: float) -> Row:
     """Learn a task; return a row of `cartpole.run_solve`.
 
     Args:
         config: A run of ppo or grpo.
         trainer: Its name in the row.
         target: Mean return of the last 100 training episodes that counts as solved.
-        progress: Called after every update.
     """
-    run, rule = run_task(config, target=target, progress=progress), config.rule
+    run, rule = run_task(config, target=target), config.rule
     if config.algorithm == "ppo":
         epochs, minibatch = rule.epochs, rule.minibatch * rule.bptt
     else:
@@ -251,23 +244,19 @@ def _task(config: TrainConfig, rows: int, seed: int, *, first_row: int = 0) -> E
     return reference_task(str(config.task), rows, seed, first_row=first_row, **options)
 
 
-def _policy(config: TrainConfig, env: Environment, checkpoint: Path) -> NavigationPolicy:
-    policy = build_policy(config.policy, 0, env.spaces)
-    policy.load_state_dict(load_checkpoint(checkpoint).policy_state)
-    return policy
-
-
-@torch.no_grad()
-def episode_returns(config: TrainConfig, policy: NavigationPolicy, episodes: int, number: int) -> Tensor:
-    """Return what the most probable actions earn in one episode of each of as many rows, (episodes,).
+def _mean_return(config: TrainConfig, env: Environment, checkpoint: Path, episodes: int, number: int) -> float:
+    """Return what the most probable actions earn in one episode of each of as many rows, the mean.
 
     Args:
         config: The run.
-        policy: Its network.
+        env: Its environment.
+        checkpoint: Its weights.
         episodes: How many.
         number: Of the evaluation; sets the starts, which training does not see.
     """
-    return first_returns(policy, _task(config, episodes, config.seed + _OTHER_STARTS * (number + 1)))
+    policy = build_policy(config.policy, 0, env.spaces)
+    policy.load_state_dict(load_checkpoint(checkpoint).policy_state)
+    return float(first_returns(policy, _task(config, episodes, config.seed + _OTHER_STARTS * (number + 1))).mean())
 
 
 @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,8 +63,6 @@ def doctor(
 
 def check_machine() -> list[dict[str, str]]:
     """Return what Navi finds on this machine: rows of `what`, `state` (ok, warning, broken) and `detail`."""
-    import shutil
-
     from navi_core.config.registry import load_plugins, loaded_plugins
     from navi_core.kernels.native.library import NativeUnavailableError, find_compiler, load_library
     from navi_core.record import hardware_profile, navi_home
@@ -84,7 +84,7 @@ def check_machine() -> list[dict[str, str]]:
     there = next(folder for folder in (home, *home.parents) if folder.is_dir())
     free = shutil.disk_usage(there).free / 2**30
     state = "warning" if free < 5 else "ok"
-    rows.append(_fact("NAVI_HOME", state if _writable(there) else "broken", f"{home}, {free:.0f} GiB free"))
+    rows.append(_fact("NAVI_HOME", state if os.access(there, os.W_OK) else "broken", f"{home}, {free:.0f} GiB free"))
     root = environment_root()
     if root is None:
         rows.append(_fact("NAVI_SCENES", "ok", "unset: training uses generated apartments"))
@@ -103,12 +103,6 @@ def check_machine() -> list[dict[str, str]]:
 
 def _fact(what: str, state: str, detail: str) -> dict[str, str]:
     return {"what": what, "state": state, "detail": detail}
-
-
-def _writable(folder: Path) -> bool:
-    import os
-
-    return os.access(folder, os.W_OK)
 
 
 def _print_machine(rows: list[dict[str, str]]) -> None:

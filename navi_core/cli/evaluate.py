@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.bench.report import Column, figure
 from navi_core.cli.models import open_registry
 from navi_core.errors import ConfigError, EvaluationError, RecordError, RegistryError
 from navi_core.terminal import print_json, print_table, progress_bar
@@ -67,7 +68,27 @@ _NAMED = 4
 """Scenes that a table names."""
 _STUCK = 60.0
 """Collisions a minute from which a policy is likely stuck at walls."""
-_SHOWN = ("c_vis_auc", "c_vis_final", "c_visit", "collisions_per_minute", "collision_free_rate", "path_length")
+_COVERAGE: dict[str, Column] = {
+    "AUC": figure("c_vis_auc", ".1f"),
+    "interval": lambda row: (
+        "–" if row["c_vis_auc_low"] is None else f"{row['c_vis_auc_low']:.1f}–{row['c_vis_auc_high']:.1f}"
+    ),
+    "C_vis": figure("c_vis_final", ".1f"),
+    "C_visit": figure("c_visit", ".1f"),
+    "collisions": figure("collisions_per_minute", ".2f"),
+    "clean": lambda row: f"{100 * row['collision_free_rate']:.0f} %",
+    "path": figure("path_length", ".1f"),
+}
+_COVERAGE_UNITS = "coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m"
+_GOALS: dict[str, Column] = {
+    "success": figure("success", ".1f", 100.0),
+    "SPL": figure("spl", ".3f"),
+    "SoftSPL": figure("soft_spl", ".3f"),
+    "left": figure("goal_distance", ".2f"),
+    "collisions": figure("collisions_per_minute", ".2f"),
+    "path": figure("path_length", ".1f"),
+}
+_GOAL_UNITS = "success in %, SPL of 1; way left to the goal in m, collisions per minute, path in m"
 
 
 app = typer.Typer()
@@ -298,42 +319,10 @@ def print_results(results: list[EvalResult]) -> None:
     title = f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions"
     names = results[0].scenes
     where = f"in {', '.join(names[:_NAMED])}" + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-    if summary.get("task") == "point_goal":
-        print_table(
-            title,
-            ("subject", "success", "SPL", "SoftSPL", "left", "collisions", "path"),
-            ((result.subject, *_goal_figures(result.summary)) for result in results),
-            words=1,
-            caption=f"{where}: success in %, SPL of 1; way left to the goal in m, collisions per minute, path in m",
-        )
-        return
-
-    def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
-        auc, final, visit, collisions, free, path = (float(row[name]) for name in _SHOWN)
-        return (
-            f"{auc:.1f}",
-            "–" if row["c_vis_auc_low"] is None else f"{row['c_vis_auc_low']:.1f}–{row['c_vis_auc_high']:.1f}",
-            f"{final:.1f}",
-            f"{visit:.1f}",
-            f"{collisions:.2f}",
-            f"{100 * free:.0f} %",
-            f"{path:.1f}",
-        )
-
-    print_table(
-        title,
-        ("subject", "AUC", "interval", "C_vis", "C_visit", "collisions", "clean", "path"),
-        ((result.subject, *figures(result.summary)) for result in results),
-        words=1,
-        caption=f"{where}: coverage in %, AUC with its 95 % interval; "
-        "collisions per minute, episodes without; path in m",
-    )
-
-
-def _goal_figures(row: Mapping[str, Any]) -> tuple[str, ...]:
-    left, collisions, path = (float(row[name]) for name in ("goal_distance", "collisions_per_minute", "path_length"))
-    spl = (f"{row['spl']:.3f}", f"{row['soft_spl']:.3f}")
-    return f"{100 * row['success']:.1f}", *spl, f"{left:.2f}", f"{collisions:.2f}", f"{path:.1f}"
+    goals = summary.get("task") == "point_goal"
+    columns, units = (_GOALS, _GOAL_UNITS) if goals else (_COVERAGE, _COVERAGE_UNITS)
+    cells = [[result.subject, *(read(result.summary) for read in columns.values())] for result in results]
+    print_table(title, ("subject", *columns), cells, words=1, caption=f"{where}: {units}")
 
 
 def print_sentences(comparisons: Sequence[Comparison | SeedComparison]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench.engine.compile import compile_cases, tessellate
+from navi_core.bench.engine.compile import check_scenes, tessellate
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
 from navi_core.scenes import generate_scene
@@ -29,9 +29,10 @@ def test_tessellation_keeps_the_surface_and_meets_the_number():
 
 def test_what_cannot_be_compiled_is_refused_before_anything_is_measured():
     with pytest.raises(ConfigError, match=r"'castle:1' is neither a mesh file nor one of .*maze:SEED"):
-        compile_cases(["castle:1"])
-    with pytest.raises(ConfigError, match="not a power of two"):
-        compile_cases(["maze:0"], [100])
+        check_scenes(["castle:1"])
+    command = ["bench", "compile", "--scene", "maze:0", "--resolution", "100"]
+    refused = CliRunner().invoke(build_app(plugins=False), command)
+    assert isinstance(refused.exception, ConfigError) and "not a power of two" in str(refused.exception)
 
 
 def test_command_measures_in_a_fresh_process_and_prints_json_alone():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from navi_core.bench.cartpole import CartPoleCase, run_cartpole, run_grpo, run_solve
+from navi_core.bench.cartpole import cartpole_cases, run_cartpole, run_grpo, run_solve
 from navi_core.bench.learning.dpo import dpo_config, run_dpo
 from navi_core.bench.tasks import PPO_TARGETS, task_config
 from navi_core.config import EvalConfig
@@ -22,7 +22,7 @@ def test_every_task_of_ppo_has_a_target_and_stays_within_a_million_decisions():
 
 
 def test_cart_pole_measures_the_run_loop_in_a_process_of_its_own():
-    case = CartPoleCase("navi", width=16, rows=8, rollout=16, minibatch=64, samples=512)
+    case = cartpole_cases()[0] | {"width": 16, "rows": 8, "rollout": 16, "minibatch": 64, "samples": 512}
     (row,) = run_cartpole([case], 1)
     assert (row["batch"], row["epochs"], row["processes"]) == (128, 4, 1) and row["samples_per_cpu_second"] > 0
     changes = {"total_steps": 4096, "actors": 16, "ppo": {"rollout": 16, "epochs": 1}}

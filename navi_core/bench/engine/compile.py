@@ -4,6 +4,7 @@ A process that has compiled before keeps its memory and its kernels; a fresh one
 The kernels' machine code lies in numba's cache from a small compilation made first.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,25 +29,11 @@ RESOLUTIONS = (512, 2048)
 _TESSELLATED = "tessellated"
 
 
-@dataclass(frozen=True)
-class CompileCase:
-    """One line of the benchmark."""
-
-    scene: str
-    """A mesh file, `family:seed`, or `tessellated:faces`."""
-    resolution: int
-    """Voxels along an edge."""
-    decimate: float | None = None
-    """Tolerance of the decimation [voxel]; None keeps every triangle."""
-
-
-def compile_cases(
-    scenes: Sequence[str] = SCENES, resolutions: Sequence[int] = RESOLUTIONS, decimate: float | None = None
-) -> list[CompileCase]:
-    """Return every scene at every resolution.
+def check_scenes(scenes: Sequence[str]) -> None:
+    """Check the names of scenes before anything is measured.
 
     Raises:
-        ConfigError: A scene or a resolution cannot be.
+        ConfigError: A scene cannot be.
     """
     for scene in scenes:
         family, colon, number = scene.partition(":")
@@ -58,18 +44,16 @@ def compile_cases(
             + ", ".join(f"{family}:SEED" for family in FAMILIES)
             + f", {_TESSELLATED}:TRIANGLES"
         )
-    return [
-        CompileCase(scene, parse_config(CompileConfig, {"resolution": size, "decimate": decimate}).resolution, decimate)
-        for scene in scenes
-        for size in resolutions
-    ]
 
 
-def run_compile(cases: Sequence[CompileCase], *, threads: int = 2, version_1: bool = False) -> Iterator[Row]:
-    """Measure the cases one after the other; rows come as they are done.
+def run_compile(
+    scenes: Sequence[str], configs: Sequence[CompileConfig], *, threads: int = 2, version_1: bool = False
+) -> Iterator[Row]:
+    """Measure every scene with all settings, one after the other; rows come as they are done.
 
     Args:
-        cases: What to measure.
+        scenes: Mesh files, `family:seed`, or `tessellated:faces`.
+        configs: Resolution [voxels along an edge], and tolerance of the decimation [voxel].
         threads: Threads of the kernels.
         version_1: Also write version 1.
 
@@ -95,10 +79,10 @@ def run_compile(cases: Sequence[CompileCase], *, threads: int = 2, version_1: bo
         SceneError: A compilation failed; the message is that of the compiler.
     """
     # Machine code that numba has not cached yet would be counted as compilation of the scene.
-    for decimate in {case.decimate for case in cases}:
-        _in_child(CompileCase("maze:0", 32, decimate), threads, version_1)
-    for case in cases:
-        yield _in_child(case, threads, version_1)
+    for decimate in {config.decimate for config in configs}:
+        _in_child("maze:0", CompileConfig(resolution=32, decimate=decimate), threads, version_1)
+    for scene, config in itertools.product(scenes, configs):
+        yield _in_child(scene, config, threads, version_1)
 
 
 def tessellate(mesh: Mesh, triangles: int) -> Mesh:
@@ -119,14 +103,14 @@ def tessellate(mesh: Mesh, triangles: int) -> Mesh:
     return mesh_from_arrays(f"{mesh.name}_{len(corners)}", corners.reshape(-1, 3), faces, semantic, mesh.semantic_names)
 
 
-def _in_child(case: CompileCase, threads: int, version_1: bool) -> Row:
+def _in_child(scene: str, config: CompileConfig, threads: int, version_1: bool) -> Row:
     # As a plain script, so that nothing but the scenes' room is imported; -P keeps its folder off the path.
-    command = [sys.executable, "-P", __file__, json.dumps([asdict(case), version_1])]
+    command = [sys.executable, "-P", __file__, json.dumps([scene, config.model_dump(), version_1])]
     environment = os.environ | {"NUMBA_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
-        raise SceneError(f"{case.scene} at {case.resolution}: {last}")
+        raise SceneError(f"{scene} at {config.resolution}: {last}")
     row: Row = json.loads(done.stdout.splitlines()[-1])
     return row
 
@@ -140,20 +124,19 @@ def _mesh(scene: str) -> Mesh:
     return read_mesh(Path(scene))
 
 
-def _measure(case: CompileCase, version_1: bool) -> Row:
+def _measure(name: str, config: CompileConfig, version_1: bool) -> Row:
     before = _peak_mb()
-    config = CompileConfig(resolution=case.resolution, decimate=case.decimate)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "scene.gmdag"
         wall, cpu = time.perf_counter(), time.process_time()
-        mesh = _mesh(case.scene)
+        mesh = _mesh(name)
         read_wall, read_cpu = time.perf_counter() - wall, time.process_time() - cpu
         wall, cpu = time.perf_counter(), time.process_time()
         scene = compile_mesh(mesh, config)
         scene.save(file)
         seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
         peak = _peak_mb()
-        if Path(case.scene).is_file():  # generating a mesh is no part of compiling it
+        if Path(name).is_file():  # generating a mesh is no part of compiling it
             seconds, cpu_seconds = seconds + read_wall, cpu_seconds + read_cpu
         wall = time.perf_counter()
         if version_1:
@@ -165,8 +148,8 @@ def _measure(case: CompileCase, version_1: bool) -> Row:
     assert dag is not None
     assert scene.triangles is not None
     return {
-        "scene": Path(case.scene).name,
-        "resolution": case.resolution,
+        "scene": Path(name).name,
+        "resolution": config.resolution,
         "triangles": len(mesh.faces),
         "kept": len(scene.triangles),
         "read_seconds": read_wall,
@@ -207,11 +190,14 @@ def compile_scenes(
     progress: Progress,
 ) -> Report:
     """Compile scenes in fresh processes."""
-    cases = compile_cases(scene or SCENES, resolution or RESOLUTIONS, decimate)
+    scenes = scene or SCENES
+    check_scenes(scenes)
+    settings = ({"resolution": size, "decimate": decimate} for size in resolution or RESOLUTIONS)
+    configs = [parse_config(CompileConfig, each) for each in settings]
     rows: list[dict[str, Any]] = []
-    for measured in run_compile(cases, threads=threads, version_1=version_1):
+    for measured in run_compile(scenes, configs, threads=threads, version_1=version_1):
         rows.append(measured)
-        progress(measured["scene"], len(rows), len(cases))
+        progress(measured["scene"], len(rows), len(scenes) * len(configs))
     columns: dict[str, Column] = {
         "scene": figure("scene"),
         "at": figure("resolution"),
@@ -237,5 +223,5 @@ def _thousands(key: str) -> Column:
 
 
 if __name__ == "__main__":
-    asked, old_version = json.loads(sys.argv[1])
-    sys.stdout.write(json.dumps(_measure(CompileCase(**asked), old_version)) + "\n")
+    asked, settings, old_version = json.loads(sys.argv[1])
+    sys.stdout.write(json.dumps(_measure(asked, CompileConfig(**settings), old_version)) + "\n")

@@ -26,7 +26,7 @@ from navi_core.bench.engine.device_training import (
     training_rows,
 )
 from navi_core.bench.engine.raycast import free_poses
-from navi_core.bench.report import Drones, Option, Repeats
+from navi_core.bench.report import Drones, Option, Repeats, sizes
 from navi_core.config import CompileConfig, EnvConfig
 from navi_core.errors import ConfigError, NaviError
 from navi_core.kernels.rays.brute import cast_brute
@@ -48,6 +48,10 @@ class _Setting:
     config: EnvConfig
     repeats: int
     seed: int
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
 
     def seconds(self, call: Callable[[], Any]) -> float:
         return device_seconds(call, self.device, self.repeats)
@@ -82,12 +86,11 @@ def run_device(
         ConfigError: torch sees no such device.
     """
     config = EnvConfig(azimuth_bins=azimuth_bins, elevation_bins=elevation_bins)
-    where = torch.device(device)
-    where = cuda_device(where) if where.type == "cuda" else where
+    where = torch.device(device) if device == "cpu" else cuda_device(torch.device(device))
     setting = _Setting(scenes, where, drones, config, repeats, seed)
     parts = [_machine, _correctness, _repeatability, _rays, _environment_right, _environment_fast]
-    parts += [_training, _decisions, _plain_training] if training else []
-    for part in [*parts, _tuning] if tune else parts:
+    parts += [_training, _decisions, _plain_training] * training + [_tuning] * tune
+    for part in parts:
         yield from _guarded(part.__name__.strip("_"), partial(part, setting))
 
 
@@ -113,7 +116,7 @@ def _machine(setting: _Setting) -> Iterator[DeviceRow]:
     yield DeviceRow(
         "versions", f"Python {sys.version.split()[0]}, torch {torch.__version__}, CUDA {torch.version.cuda}"
     )
-    if setting.device.type == "cuda":
+    if setting.on_gpu:
         torch.cuda.init()
         found = torch.cuda.get_device_properties(setting.device)
         size = f"{found.total_memory / 2**30:.0f} GiB, {found.multi_processor_count} multiprocessors"
@@ -209,7 +212,7 @@ def _rays(setting: _Setting) -> Iterator[DeviceRow]:
         number = count * len(sensor.directions)
         cast = partial(field.cast_rays, position, sensor.directions, scene, 100.0, out, sensor.elevation_bins)
         speed = number / setting.seconds(cast) / 1e9
-        needed = setting.device.type == "cuda" and count >= _TARGET_DRONES
+        needed = setting.on_gpu and count >= _TARGET_DRONES
         yield DeviceRow(f"rays, {count} drones", speed, "G/s", speed >= RAY_TARGET if needed else None)
         speed = number / setting.seconds(partial(sensor.cast, position, yaw, scene, out)) / 1e9
         yield DeviceRow(f"rays with turned directions, {count} drones", speed, "G/s")
@@ -222,7 +225,7 @@ def _environment_right(setting: _Setting) -> Iterator[DeviceRow]:
     rows, config = min(8, *setting.drones), setting.config
     plain = NavigationEnv(_field(setting), rows, config, setting.seed)
     cpu = NavigationEnv(Field(setting.scenes), rows, config, setting.seed)
-    captured = CapturedStep(NavigationEnv(_field(setting), rows, config, setting.seed)) if _captures(setting) else None
+    captured = CapturedStep(NavigationEnv(_field(setting), rows, config, setting.seed)) if setting.on_gpu else None
     generator = torch.Generator().manual_seed(setting.seed)
     apart, same = 0.0, True
     for _ in range(_STEPS):
@@ -244,11 +247,11 @@ def _environment_fast(setting: _Setting) -> Iterator[DeviceRow]:
         actions = (torch.rand(count, 4, generator=torch.Generator().manual_seed(1)) * 2 - 1).to(setting.device)
         speed = count / setting.seconds(partial(env.step, actions))
         yield DeviceRow(f"environment, {count} drones", speed, "steps/s")
-        if _captures(setting):
+        if setting.on_gpu:
             speed = count / setting.seconds(partial(CapturedStep(env), actions))
             passed = speed >= STEP_TARGET if count >= _TARGET_DRONES else None
             yield DeviceRow(f"environment as one graph, {count} drones", speed, "steps/s", passed)
-        if setting.device.type == "cuda":
+        if setting.on_gpu:
             yield DeviceRow(f"memory at most, {count} drones", torch.cuda.max_memory_allocated() / 2**30, "GiB")
 
 
@@ -261,24 +264,20 @@ def _training(setting: _Setting) -> Iterator[DeviceRow]:
         for row in _guarded(name, run):
             failed = row.what == name
             yield row
-        if failed and setting.device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled():
+        if failed and setting.on_gpu and torch.backends.cuda.cudnn_sdp_enabled():
             torch.backends.cuda.enable_cudnn_sdp(False)
             yield from _guarded(f"{name}, without cuDNN's attention", run)
 
 
 def _plain_training(setting: _Setting) -> Iterator[DeviceRow]:
     """PPO as written and in single precision, which is already in the CPU's table."""
-    if setting.device.type == "cuda":
+    if setting.on_gpu:
         count = min(setting.drones)
         yield from training_rows(partial(_field, setting), setting.config, count, setting.device, plain=True)
 
 
 def _decisions(setting: _Setting) -> Iterator[DeviceRow]:
     yield from decision_rows(training_config(setting.config, 1, setting.device).policy, setting.device, setting.repeats)
-
-
-def _captures(setting: _Setting) -> bool:
-    return setting.device.type == "cuda"
 
 
 def _tuning(setting: _Setting) -> Iterator[DeviceRow]:
@@ -307,28 +306,35 @@ def _scene(name: str, resolution: int) -> Scene:
     return compile_mesh(generate_scene(family, int(seed)), CompileConfig(resolution=resolution))
 
 
+_FLAGS: dict[str, dict[str, Any]] = {
+    "--device": {"default": "cuda", "help": "cuda, or cpu for the twin (default: %(default)s)"},
+    "--drones": {"type": int, "nargs": "+", "default": [256, 1024, 4096]},
+    "--scene": {
+        "nargs": "+",
+        "default": ["apartment:1", "maze:1", "atrium:1", "rooms:1"],
+        "metavar": "FAMILY:SEED",
+    },
+    "--resolution": {"type": int, "default": 512},
+    "--size": {"default": "256x48", "metavar": "AZxEL"},
+    "--repeats": {"type": int, "default": 20},
+    "--tune": {"action": "store_true", "help": "also measure other builds and orders of rays"},
+    "--no-training": {"action": "store_true", "help": "leave out PPO and decisions"},
+    "--json": {"action": "store_true", "help": "print one JSON object a line"},
+}
+"""Flags of `python -m navi_core.bench.engine.device`, where typer may be missing."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code is 1 where a bound is missed or a part failed."""
     parser = argparse.ArgumentParser(prog="python -m navi_core.bench.engine.device", description=__doc__)
-    parser.add_argument("--device", default="cuda", help="cuda, or cpu for the twin (default: %(default)s)")
-    parser.add_argument("--drones", type=int, nargs="+", default=[256, 1024, 4096])
-    parser.add_argument(
-        "--scene", nargs="+", default=["apartment:1", "maze:1", "atrium:1", "rooms:1"], metavar="FAMILY:SEED"
-    )
-    parser.add_argument("--resolution", type=int, default=512)
-    parser.add_argument("--size", default="256x48", metavar="AZxEL")
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--tune", action="store_true", help="also measure other builds and orders of rays")
-    parser.add_argument("--no-training", action="store_true", help="leave out PPO and decisions")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    for flag, settings in _FLAGS.items():
+        parser.add_argument(flag, **settings)
     chosen = parser.parse_args(arguments)
-    azimuth, _, elevation = chosen.size.partition("x")
-    if not (azimuth.isdecimal() and elevation.isdecimal()):
-        raise ConfigError(f"--size {chosen.size!r} is not of the form AxB; write it as 256x48")
+    ((azimuth, elevation),) = sizes([chosen.size])
     compiled = [_scene(name, chosen.resolution) for name in chosen.scene]
     failed = 0
     for row in run_device(
-        compiled, chosen.device, drones=chosen.drones, azimuth_bins=int(azimuth), elevation_bins=int(elevation),
+        compiled, chosen.device, drones=chosen.drones, azimuth_bins=azimuth, elevation_bins=elevation,
         repeats=chosen.repeats, tune=chosen.tune, training=not chosen.no_training,
     ):  # fmt: skip
         failed += row.passed is False

@@ -8,7 +8,6 @@ that counts as overhead.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -43,34 +42,6 @@ DRONES = (1, 16, 64, 256)
 """Rows by default."""
 WARM_UP = 3
 """Steps of each case before the first that counts."""
-
-
-@dataclass(frozen=True)
-class Soak:
-    """Resident memory over a long run.
-
-    Attributes:
-        steps: Steps after which it was read.
-        resident: What was read [bytes].
-    """
-
-    steps: tuple[int, ...]
-    resident: tuple[int, ...]
-
-    @property
-    def growth(self) -> float:
-        """Growth from the first reading after a tenth of the run to the last, as a share."""
-        return self.resident[-1] / self.settled - 1.0
-
-    @property
-    def settled(self) -> int:
-        """The first reading after a tenth of the run [bytes]."""
-        return next(r for s, r in zip(self.steps, self.resident) if s >= self.steps[-1] // 10)
-
-    @property
-    def steady(self) -> bool:
-        """Whether it grew by at most 1 % and 5 MB."""
-        return self.resident[-1] - self.settled <= 0.01 * self.settled + 5e6
 
 
 def run_env(
@@ -123,7 +94,7 @@ def run_soak(
     readings: int = 20,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> Soak:
+) -> Row:
     """Step a small environment for long and read its resident memory on the way.
 
     Args:
@@ -150,7 +121,23 @@ def run_soak(
         done = target
         resident.append(resident_bytes())
         progress(done, steps)
-    return Soak(tuple(at), tuple(resident))
+    return soak_row(at, resident)
+
+
+def soak_row(steps: Sequence[int], resident: Sequence[int]) -> Row:
+    """Return how resident memory grew over a long run.
+
+    Args:
+        steps: Steps after which it was read.
+        resident: What was read [bytes].
+
+    Returns:
+        A row with steps, resident, growth (from the first reading after a tenth of the run to the last, as a share) and
+        steady (whether it grew by at most 1 % and 5 MB).
+    """
+    settled = next(memory for step, memory in zip(steps, resident) if step >= steps[-1] // 10)
+    steady = resident[-1] - settled <= 0.01 * settled + 5e6
+    return {"steps": steps, "resident": resident, "growth": resident[-1] / settled - 1.0, "steady": steady}
 
 
 def _measure(config: EnvConfig, rows: int, field: Field, threads: int, steps: int, seed: int) -> Row:
@@ -222,8 +209,7 @@ def env(
 
 def _soak(scenes: Sequence[Scene], steps: int, progress: Progress) -> Report:
     result = run_soak(scenes, steps=steps, progress=lambda done, total: progress("", done, total))
-    document = {"steps": result.steps, "resident": result.resident, "growth": result.growth, "steady": result.steady}
-    lines = [f"{step:>10,} steps  {memory / 1e6:8.1f} MB" for step, memory in zip(result.steps, result.resident)]
-    word = "steady" if result.steady else "growing"
-    lines.append(f"{word}: {100 * result.growth:+.2f} % after the first tenth (at most 1 % + 5 MB is steady)")
-    return Report(document, lines=lines)
+    lines = [f"{step:>10,} steps  {memory / 1e6:8.1f} MB" for step, memory in zip(result["steps"], result["resident"])]
+    word = "steady" if result["steady"] else "growing"
+    lines.append(f"{word}: {100 * result['growth']:+.2f} % after the first tenth (at most 1 % + 5 MB is steady)")
+    return Report(result, lines=lines)
