@@ -26,8 +26,8 @@ from navi_core.bench.report import (
     known_names,
     table,
 )
-from navi_core.bench.task_runs import solve
-from navi_core.bench.tasks import PPO_TARGETS, task_config
+from navi_core.bench.task_runs import PPO_TARGETS, run_task, task_config
+from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, NaviError
 from navi_core.presets import parse_assignments
 
@@ -183,6 +183,36 @@ def run_solve(
         ask = {"trainer": trainer, "task": task, "seed": seed, "changes": dict(changes), "target": target}
         yield _in_child("solve", ask)
         progress(f"{trainer} seed {seed}", done, len(runs))
+
+
+def solve(config: TrainConfig, trainer: str, target: float) -> Row:
+    """Learn a task; return a row of `run_solve`.
+
+    Args:
+        config: A run of ppo or grpo.
+        trainer: Its name in the row.
+        target: Mean return of the last 100 training episodes that counts as solved.
+    """
+    run, rule = run_task(config, target=target), config.rule
+    if config.algorithm == "ppo":
+        epochs, minibatch = rule.epochs, rule.minibatch * rule.bptt
+    else:
+        epochs, minibatch = rule.update_epochs, rule.groups_per_step * rule.group_size * rule.horizon
+    return {
+        "trainer": trainer,
+        "task": config.task,
+        "network": run.network,
+        "epochs": epochs,
+        "batch": config.actors * rule.rollout,
+        "minibatch": minibatch,
+        "seed": config.seed,
+        "solved_at": run.solved_at,
+        "cpu_seconds_to_solve": run.cpu_seconds_to_solve,
+        "steps": run.steps,
+        "cpu_seconds": run.cpu_seconds,
+        "training_return": run.recent,
+        "final_return": run.final_return,
+    }
 
 
 def _in_child(kind: str, ask: dict[str, Any]) -> dict[str, Any]:

@@ -45,8 +45,7 @@ def _peak_mb() -> float:
 
 def _navi(ask: dict[str, Any]) -> dict[str, Any] | None:
     """Measure the training of `navi train ppo` from the end of its first update on; compiled code is loaded before."""
-    from navi_core.bench.task_runs import run_task
-    from navi_core.bench.tasks import task_config
+    from navi_core.bench.task_runs import run_task, task_config
     from navi_core.learn.parallel import joined_workers
 
     ppo = {name: ask[name] for name in ("rollout", "epochs", "minibatch")}
@@ -136,8 +135,8 @@ def _sb3_name(model: Any) -> str:  # noqa: ANN401 (stable-baselines3 is optional
 
 
 def _solve(ask: dict[str, Any]) -> dict[str, Any]:
-    from navi_core.bench.task_runs import solve
-    from navi_core.bench.tasks import task_config
+    from navi_core.bench.cartpole import solve
+    from navi_core.bench.task_runs import task_config
 
     return solve(task_config("ppo", ask["task"], ask["seed"], ask["changes"]), "navi", ask["target"])
 

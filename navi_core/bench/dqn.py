@@ -14,8 +14,7 @@ from contextlib import redirect_stdout
 from typing import Annotated, Any
 
 from navi_core.bench.report import Column, Log, Option, Report, Row, comma_names, figure, known_names, report
-from navi_core.bench.task_runs import run_task, temporary_run
-from navi_core.bench.tasks import DQN_TARGETS, task_config
+from navi_core.bench.task_runs import DQN_TARGETS, run_task, task_config, temporary_run
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.process import torch_threads

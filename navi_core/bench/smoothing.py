@@ -16,8 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from navi_core.bench.report import Option, Progress, Report, Row, Table, known_names
-from navi_core.bench.task_runs import TaskRun, run_task
-from navi_core.bench.tasks import DQN_TARGETS, task_config
+from navi_core.bench.task_runs import DQN_TARGETS, TaskRun, run_task, task_config
 from navi_core.config import EarlyStopConfig, TrainConfig, config_hash
 from navi_core.evaluate.statistics import student_interval
 from navi_core.learn.run.early_stopping import EarlyStopController

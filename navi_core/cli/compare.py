@@ -1,6 +1,6 @@
 """`navi compare` and `navi bench baselines`: paired comparisons of subjects, and of the scripted pilots."""
 
-from itertools import takewhile
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -146,13 +146,9 @@ def _pattern(names: list[str]) -> str:
     """Return one name for several: what they begin and end with, and a star between."""
     if len(names) == 1:
         return Path(names[0]).stem
-    start = _common(names)
-    return f"{start}*{_common([name[len(start) :][::-1] for name in names])[::-1]}"
-
-
-def _common(names: list[str]) -> str:
-    """Return the letters that all names begin with."""
-    return "".join(letters[0] for letters in takewhile(lambda each: len(set(each)) == 1, zip(*names, strict=False)))
+    start = os.path.commonprefix(names)  # noqa: RUF071 (letters, not folders)
+    end = os.path.commonprefix([name[len(start) :][::-1] for name in names])[::-1]  # noqa: RUF071
+    return f"{start}*{end}"
 
 
 def baselines(

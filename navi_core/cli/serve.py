@@ -68,16 +68,23 @@ def environment(
     env, vocabulary = EnvConfig(), None
     if like is not None:
         env, vocabulary = training_of(like, models)
+    changes: dict[str, Any] = {}
     if task is not None and task != env.task:
-        env = parse_config(EnvConfig, env.model_dump() | {"task": task})
-        reward = env.reward.model_dump() | {"preset": task, "weights": {}}
-        env = parse_config(EnvConfig, env.model_dump() | {"reward": reward})
+        changes = {"task": task, "reward": env.reward.model_dump() | {"preset": task, "weights": {}}}
     if size is not None:
         ((azimuth, elevation),) = sizes([size])
-        changed = env.model_dump() | {"azimuth_bins": azimuth, "elevation_bins": elevation}
-        env = parse_config(EnvConfig, changed)
-    settings: dict[str, Any] = {"mode": mode, "publish": pub, "answer": rep, "sessions": sessions, "http": http}
-    settings |= {"first_env_id": first_env_id, "seed": seed} | ({"actions": tuple(sub)} if sub else {})
+        changes |= {"azimuth_bins": azimuth, "elevation_bins": elevation}
+    env = parse_config(EnvConfig, env.model_dump() | changes)
+    settings: dict[str, Any] = {
+        "mode": mode,
+        "publish": pub,
+        "answer": rep,
+        "sessions": sessions,
+        "http": http,
+        "first_env_id": first_env_id,
+        "seed": seed,
+        **({"actions": tuple(sub)} if sub else {}),
+    }
     config = parse_config(EnvironmentConfig, settings)
     field = Field(load_scenes(scene or ["apartment:0"], resolution), threads=threads, vocabulary=vocabulary)
     server = EnvironmentServer(field, env, config)
@@ -154,17 +161,29 @@ def serve(
     registry = open_registry(models)
     if follow is None and model in registry.aliases():
         follow = model
-    settings: dict[str, Any] = {"mode": mode, "publish": pub, "step_endpoint": step_endpoint, "runtime": runtime}
-    settings |= {"device": device, "max_sessions": max_sessions, "groups": groups, "follow": follow, "http": http}
-    settings |= {"goal": None if goal is None else _position(goal), "recovery": recovery}
-    settings |= {"sample": sample or learn, "seed": seed, "threads": threads}
-    settings |= {"subscribe": tuple(sub)} if sub else {}
     given = parse_sections(assign, ("gate", "training"), "gate.threshold=0 or training.batch_size=64")
     if "gate" in given and not gate:
         raise ConfigError("--set gate.… without a gate; add --gate --scene FILE")
     if "training" in given and not learn:
         raise ConfigError("--set training.… without learning; add --learn")
-    settings |= {"gate": given.get("gate", {})} if gate else {}
+    settings: dict[str, Any] = {
+        "mode": mode,
+        "publish": pub,
+        "step_endpoint": step_endpoint,
+        "runtime": runtime,
+        "device": device,
+        "max_sessions": max_sessions,
+        "groups": groups,
+        "follow": follow,
+        "http": http,
+        "goal": None if goal is None else _position(goal),
+        "recovery": recovery,
+        "sample": sample or learn,
+        "seed": seed,
+        "threads": threads,
+        "gate": given.get("gate", {}) if gate else None,
+        **({"subscribe": tuple(sub)} if sub else {}),
+    }
     config = parse_config(ActorConfig, settings)
     training = parse_config(ContinuousTrainingConfig, given.get("training", {})) if learn else None
     with running_actor(model, config, registry, scenes=scene or (), resolution=resolution, training=training) as server:

@@ -6,7 +6,7 @@ import pytest
 
 from navi_core.bench.cartpole import cartpole_cases, run_cartpole, run_grpo, run_solve
 from navi_core.bench.learning.dpo import dpo_config, run_dpo
-from navi_core.bench.tasks import PPO_TARGETS, task_config
+from navi_core.bench.task_runs import PPO_TARGETS, task_config
 from navi_core.config import EvalConfig
 from navi_core.errors import ConfigError
 

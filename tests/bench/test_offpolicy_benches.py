@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from navi_core.bench import smoothing
 from navi_core.bench.dqn import run_dqn
 from navi_core.bench.learning.kernels import run_replay
-from navi_core.bench.tasks import DQN_TARGETS, task_config
+from navi_core.bench.task_runs import DQN_TARGETS, task_config
 from navi_core.cli.main import build_app
 from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError

@@ -55,7 +55,11 @@ def learner(
     resolved = flags.resolve("dqn")
     if in_process and (address is not None or processes is not None):
         raise ConfigError("--in-process takes neither --address nor --processes; leave them out")
-    _as_many_as(resolved.distributed.learners)
+    learners = resolved.distributed.learners
+    if learners > 1 and "WORLD_SIZE" not in os.environ:
+        # This command again under torchrun, as several learners.
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={learners}"]
+        os.execv(sys.executable, [*launcher, "-m", "navi_core.cli.main", *sys.argv[1:]])
     # Ray reports a dead process on standard output, which belongs to the result.
     with log_on_stderr(), redirect_stdout(sys.stderr):
         record = run_training(
@@ -94,11 +98,3 @@ def actor(
         print_json({"shard": shard, "ended": ended, "rollouts": shipped})
     else:
         print_facts("actor", {"shard": str(shard), "ended by": ended, "rollouts shipped": f"{shipped:,}"})
-
-
-def _as_many_as(learners: int) -> None:
-    """Start this command again under torchrun where several learners are wanted and this process is alone."""
-    if learners == 1 or "WORLD_SIZE" in os.environ:
-        return
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={learners}"]
-    os.execv(sys.executable, [*launcher, "-m", "navi_core.cli.main", *sys.argv[1:]])

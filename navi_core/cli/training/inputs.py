@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli.models import open_registry
 from navi_core.errors import GmdagError, MeshError, NaviError, SceneError
 from navi_core.terminal import progress_bar
 
@@ -112,11 +113,10 @@ def fitting_latest(config: TrainConfig) -> str:
     """
     import logging
 
-    from navi_core.models import Registry, load_checkpoint
+    from navi_core.models import load_checkpoint
     from navi_core.models.lineage import same_network
-    from navi_core.record import navi_home
 
-    registry = Registry(navi_home() / "models")
+    registry = open_registry(None)
     if "latest" not in registry.aliases():
         return "none"
     version = registry.resolve("latest")
