@@ -286,27 +286,32 @@ _SPEED_COLUMNS: dict[str, Column] = {
 
 def learning_table(rows: list[dict[str, Any]], target: float) -> Table:
     """Return the table of learning runs; its caption counts the seeds that reach the target."""
-    columns: dict[str, Column] = {
-        "trainer": figure("trainer"),
-        "network": figure("network"),
-        "epochs": figure("epochs"),
-        "batch": figure("batch"),
-        "minibatch": figure("minibatch"),
-        "seed": figure("seed"),
-        "solved at": figure("solved_at"),
-        "CPU-s to solve": figure("cpu_seconds_to_solve", ".2f"),
-        "steps": figure("steps"),
-        "CPU-s": figure("cpu_seconds", ".2f"),
-        "training return": figure("training_return", ".1f"),
-        "final return": figure("final_return", ".1f"),
-    }
     parts = []
     for trainer in dict.fromkeys(row["trainer"] for row in rows):
         runs = [row for row in rows if row["trainer"] == trainer]
         times = [row["cpu_seconds_to_solve"] for row in runs if row["cpu_seconds_to_solve"] is not None]
         middle = f"median {statistics.median(times):.2f} CPU-s" if len(times) == len(runs) else "no median"
         parts.append(f"{trainer}: {len(times)} of {len(runs)} reach {target:g}, {middle}")
-    return table(f"{rows[0]['task']}, learning", rows, columns, words=2, caption="; ".join(parts))
+    return table(
+        f"{rows[0]['task']}, learning",
+        rows,
+        {
+            "trainer": figure("trainer"),
+            "network": figure("network"),
+            "epochs": figure("epochs"),
+            "batch": figure("batch"),
+            "minibatch": figure("minibatch"),
+            "seed": figure("seed"),
+            "solved at": figure("solved_at"),
+            "CPU-s to solve": figure("cpu_seconds_to_solve", ".2f"),
+            "steps": figure("steps"),
+            "CPU-s": figure("cpu_seconds", ".2f"),
+            "training return": figure("training_return", ".1f"),
+            "final return": figure("final_return", ".1f"),
+        },
+        words=2,
+        caption="; ".join(parts),
+    )
 
 
 def run_grpo(

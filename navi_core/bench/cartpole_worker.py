@@ -5,7 +5,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -75,6 +75,11 @@ def _environment(ask: dict[str, Any]) -> dict[str, Any]:
     step = NativeStep(CartPole(ask["rows"], masked=False))
     actions = torch.randint(0, 2, (64, ask["rows"], 1), generator=torch.Generator().manual_seed(0)).float()
     step(actions[0])
+    return _stepped(step, list(actions), ask)
+
+
+def _stepped(step: Callable[[Any], object], actions: Sequence[Any], ask: dict[str, Any]) -> dict[str, Any]:
+    """Measure an environment without a trainer, by 64 drawn actions in turn."""
     steps = ask["samples"] // ask["rows"]
 
     def run() -> None:
@@ -90,14 +95,7 @@ def _gymnasium(ask: dict[str, Any]) -> dict[str, Any]:
     envs: Any = gymnasium.make_vec("CartPole-v1", ask["rows"], vectorization_mode="vector_entry_point")
     envs.reset(seed=0)
     envs.action_space.seed(0)
-    actions = [envs.action_space.sample() for _ in range(64)]
-    steps = ask["samples"] // ask["rows"]
-
-    def run() -> None:
-        for t in range(steps):
-            envs.step(actions[t % 64])
-
-    return _timed(run, steps * ask["rows"], "none")
+    return _stepped(envs.step, [envs.action_space.sample() for _ in range(64)], ask)
 
 
 def _sb3(ask: dict[str, Any]) -> dict[str, Any]:

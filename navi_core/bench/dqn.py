@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Annotated, Any
 
-from navi_core.bench.report import Column, Log, Option, Report, Row, comma_names, figure, known_names, report
+from navi_core.bench.report import Log, Option, Report, Row, comma_names, figure, known_names, report
 from navi_core.bench.task_runs import DQN_TARGETS, run_task, task_config, temporary_run
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
@@ -156,28 +156,33 @@ def dqn(
         changes=parse_assignments(assign or ()), until_solved=until_solved, progress=log,
     )  # fmt: skip
     rows = list(runs)
-    columns: dict[str, Column] = {
-        "trainer": figure("trainer"),
-        "network": figure("network"),
-        "seed": figure("seed"),
-        "steps": figure("steps"),
-        "solved at": figure("solved_at"),
-        "last 100": figure("recent", ".1f"),
-        "best 100": figure("best", ".1f"),
-        "evaluated at": figure("evaluated_at"),
-        "evaluation": figure("final", ".1f"),
-        "batch": figure("batch"),
-        "gradients": figure("gradient_steps"),
-        "steps/CPU-s": figure("steps_per_cpu_second", ",.0f"),
-        "CPU [s]": figure("cpu_seconds", ".1f"),
-    }
     caption = None
     if task in DQN_TARGETS:
         navi = [row for row in rows if row["trainer"] == "navi"]
         solved, seen = (sum(row[name] is not None for row in navi) for name in ("solved_at", "evaluated_at"))
         caption = f"{DQN_TARGETS[task]:g} reached by the last 100 training episodes in {solved} of {len(navi)} seeds"
         caption += f", by an evaluation in {seen}"
-    return report(f"Double DQN, {task}", rows, columns, words=2, caption=caption)
+    return report(
+        f"Double DQN, {task}",
+        rows,
+        {
+            "trainer": figure("trainer"),
+            "network": figure("network"),
+            "seed": figure("seed"),
+            "steps": figure("steps"),
+            "solved at": figure("solved_at"),
+            "last 100": figure("recent", ".1f"),
+            "best 100": figure("best", ".1f"),
+            "evaluated at": figure("evaluated_at"),
+            "evaluation": figure("final", ".1f"),
+            "batch": figure("batch"),
+            "gradients": figure("gradient_steps"),
+            "steps/CPU-s": figure("steps_per_cpu_second", ",.0f"),
+            "CPU [s]": figure("cpu_seconds", ".1f"),
+        },
+        words=2,
+        caption=caption,
+    )
 
 
 _RATES = ("actor_steps_per_s", "shard_adds_per_s", "shard_samples_per_s", "learner_updates_per_s", "sync_age_s")
@@ -314,22 +319,27 @@ def apex(
     # Ray reports a dead process on standard output, which belongs to the result.
     with redirect_stdout(sys.stderr):
         rows = list(runs)
-    columns: dict[str, Column] = {
-        "place": figure("place"),
-        "seed": figure("seed"),
-        "steps": figure("steps"),
-        "solved at": figure("solved_at"),
-        "last 100": figure("recent", ".1f"),
-        "best 100": figure("best", ".1f"),
-        "actors [steps/s]": figure("actor_steps_per_s", ",.0f"),
-        "added/s": figure("shard_adds_per_s", ",.0f"),
-        "drawn/s": figure("shard_samples_per_s", ",.0f"),
-        "gradients/s": figure("learner_updates_per_s", ",.1f"),
-        "sync age [s]": figure("sync_age_s", ".2f"),
-        "actors died": figure("actors_replaced"),
-        "shards died": figure("shards_replaced"),
-        "wall [s]": figure("seconds", ".0f"),
-        "learner CPU [s]": figure("learner_cpu_seconds", ".0f"),
-    }
     caption = f"{actors} actors, {rows[0]['shards']} shards; rates of the run's second half on a shared machine"
-    return report("Ape-X, cart_pole", rows, columns, words=1, caption=caption)
+    return report(
+        "Ape-X, cart_pole",
+        rows,
+        {
+            "place": figure("place"),
+            "seed": figure("seed"),
+            "steps": figure("steps"),
+            "solved at": figure("solved_at"),
+            "last 100": figure("recent", ".1f"),
+            "best 100": figure("best", ".1f"),
+            "actors [steps/s]": figure("actor_steps_per_s", ",.0f"),
+            "added/s": figure("shard_adds_per_s", ",.0f"),
+            "drawn/s": figure("shard_samples_per_s", ",.0f"),
+            "gradients/s": figure("learner_updates_per_s", ",.1f"),
+            "sync age [s]": figure("sync_age_s", ".2f"),
+            "actors died": figure("actors_replaced"),
+            "shards died": figure("shards_replaced"),
+            "wall [s]": figure("seconds", ".0f"),
+            "learner CPU [s]": figure("learner_cpu_seconds", ".0f"),
+        },
+        words=1,
+        caption=caption,
+    )

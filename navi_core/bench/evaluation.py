@@ -1,13 +1,15 @@
 """Speed of evaluations, order of the scripted baselines, and coverage of confidence intervals."""
 
-import time
+import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
 
 from navi_core.bench.report import Column, Option, Progress, Repeats, Report, Row, Scenes, figure, report, sizes
+from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import EvalConfig, PolicyConfig
 from navi_core.errors import ConfigError
 from navi_core.evaluate import (
@@ -72,29 +74,25 @@ def time_evaluation(
     for name in subjects:
         encoder, plus, core = name.partition("+")
         flown[name] = build_policy(PolicyConfig(encoder=encoder, core=core, **bins), seed=0) if plus else name
-    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in subjects}
-    for turn in range(repeats + 1):
-        for number, (name, subject) in enumerate(flown.items()):
-            cpu, wall = time.process_time(), time.perf_counter()
-            evaluate(subject, course, name=name)
-            if turn:
-                spent[name].append((time.process_time() - cpu, time.perf_counter() - wall))
-            progress(turn * len(flown) + number + 1, (repeats + 1) * len(flown))
+    done, total = itertools.count(1), (repeats + 1) * len(flown)
+
+    def fly(name: str) -> None:
+        evaluate(flown[name], course, name=name)
+        progress(next(done), total)
+
+    times = take_turns({name: partial(fly, name) for name in flown}, repeats, warmup=1)
     seconds = len(course.starts) * steps * config.dynamics.decision_seconds
-    rows = []
-    for name, times in spent.items():
-        cpu, wall = (sorted(column)[len(times) // 2] for column in zip(*times))
-        rows.append(
-            {
-                "subject": name,
-                "size": f"{azimuth}x{elevation}",
-                "drones": len(course.starts),
-                "simulated_seconds": seconds,
-                "per_cpu_second": seconds / cpu,
-                "per_wall_second": seconds / wall,
-            }
-        )
-    return rows
+    return [
+        {
+            "subject": name,
+            "size": f"{azimuth}x{elevation}",
+            "drones": len(course.starts),
+            "simulated_seconds": seconds,
+            "per_cpu_second": seconds / median(turns),
+            "per_wall_second": seconds / median(turns, WALL),
+        }
+        for name, turns in times.items()
+    ]
 
 
 def evaluation(
@@ -116,15 +114,20 @@ def evaluation(
         scenes, names, azimuth=azimuth, elevation=elevation, steps=steps, repeats=repeats,
         progress=lambda done, total: progress("", done, total),
     )  # fmt: skip
-    columns: dict[str, Column] = {
-        "subject": figure("subject"),
-        "size": figure("size"),
-        "drones": figure("drones"),
-        "s per CPU s": figure("per_cpu_second", ".1f"),
-        "s per s": figure("per_wall_second", ".1f"),
-    }
     caption = "simulated seconds, summed over drones, in each of one core and of the clock"
-    return report("evaluation", list(rows), columns, words=2, caption=caption)
+    return report(
+        "evaluation",
+        list(rows),
+        {
+            "subject": figure("subject"),
+            "size": figure("size"),
+            "drones": figure("drones"),
+            "s per CPU s": figure("per_cpu_second", ".1f"),
+            "s per s": figure("per_wall_second", ".1f"),
+        },
+        words=2,
+        caption=caption,
+    )
 
 
 SPREADS: tuple[tuple[float, float, float], ...] = (

@@ -198,24 +198,30 @@ def compile_scenes(
     for measured in run_compile(scenes, configs, threads=threads, version_1=version_1):
         rows.append(measured)
         progress(measured["scene"], len(rows), len(scenes) * len(configs))
-    columns: dict[str, Column] = {
-        "scene": figure("scene"),
-        "at": figure("resolution"),
-        "faces": _thousands("triangles"),
-        "kept": _thousands("kept"),
-        "s": figure("seconds", ".2f"),
-        "CPU": figure("cpu_seconds", ".2f"),
-        **({"v1": figure("version_1_seconds", ".1f")} if version_1 else {}),
-        "import": figure("import_mb", ".0f"),
-        "peak": figure("peak_mb", ".0f"),
-        "file": figure("file_mb", ".1f"),
-        "cells": figure("runtime_mb", ".1f"),
-        "nodes": _thousands("nodes_before"),
-        "stored": _thousands("nodes_after"),
-        **({} if decimate is None else {"off": figure("error_voxels", ".2f")}),
-    }
     caption = "s: after imports, with reading and writing; MB: imports, peak, file, run time; off: error [voxel]"
-    return report("compilation", rows, columns, threads=threads, words=1, caption=caption)
+    return report(
+        "compilation",
+        rows,
+        {
+            "scene": figure("scene"),
+            "at": figure("resolution"),
+            "faces": _thousands("triangles"),
+            "kept": _thousands("kept"),
+            "s": figure("seconds", ".2f"),
+            "CPU": figure("cpu_seconds", ".2f"),
+            **({"v1": figure("version_1_seconds", ".1f")} if version_1 else {}),
+            "import": figure("import_mb", ".0f"),
+            "peak": figure("peak_mb", ".0f"),
+            "file": figure("file_mb", ".1f"),
+            "cells": figure("runtime_mb", ".1f"),
+            "nodes": _thousands("nodes_before"),
+            "stored": _thousands("nodes_after"),
+            **({} if decimate is None else {"off": figure("error_voxels", ".2f")}),
+        },
+        threads=threads,
+        words=1,
+        caption=caption,
+    )
 
 
 def _thousands(key: str) -> Column:

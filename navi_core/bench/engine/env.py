@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from navi_core.bench.report import (
-    Column,
     Drones,
     Option,
     Progress,
@@ -190,21 +189,27 @@ def env(
     if soak:
         return _soak(scenes, soak, progress)
     rows = collect(run_env(bins, counts, scenes, threads=threads, steps=steps), len(bins) * len(counts), progress)
-    columns: dict[str, Column] = {
-        "sensor": lambda row: f"{row['azimuth_bins']}x{row['elevation_bins']}",
-        "drones": figure("drones"),
-        "steps/s": figure("steps_per_second", ",.0f"),
-        "CPU ms": figure("cpu_per_1000", ".3f"),
-        "cast ms": figure("cast_per_1000", ".3f"),
-        "over": figure("overhead", ".1f", 100.0),
-        "over wall": figure("overhead_wall", ".1f", 100.0),
-        "MB": figure("memory", ".0f", 1e-6),
-    }
     caption = (
         "CPU ms of a drone's step, and of a plain cast_rays of the same rays right after it; "
         "over: % of the step that the cast does not take, of CPU and of wall time"
     )
-    return report("environment", rows, columns, threads=threads, words=1, caption=caption)
+    return report(
+        "environment",
+        rows,
+        {
+            "sensor": lambda row: f"{row['azimuth_bins']}x{row['elevation_bins']}",
+            "drones": figure("drones"),
+            "steps/s": figure("steps_per_second", ",.0f"),
+            "CPU ms": figure("cpu_per_1000", ".3f"),
+            "cast ms": figure("cast_per_1000", ".3f"),
+            "over": figure("overhead", ".1f", 100.0),
+            "over wall": figure("overhead_wall", ".1f", 100.0),
+            "MB": figure("memory", ".0f", 1e-6),
+        },
+        threads=threads,
+        words=1,
+        caption=caption,
+    )
 
 
 def _soak(scenes: Sequence[Scene], steps: int, progress: Progress) -> Report:

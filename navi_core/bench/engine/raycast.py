@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from navi_core.bench.report import (
-    Column,
     Drones,
     Option,
     Progress,
@@ -282,18 +281,23 @@ def raycast(
         ):  # fmt: skip
             rows.append(row | {"size": f"{azimuth}x{elevation}"})
             progress(row["scene"], len(rows), len(scenes) * len(names) * len(counts) * len(bins))
-    columns: dict[str, Column] = {
-        "scene": figure("scene"),
-        "tracer": lambda row: row["tracer"] + (f" ({row['lanes']})" if row["tracer"] == "native" else ""),
-        "size": figure("size"),
-        "res.": figure("resolution"),
-        "drones": figure("drones"),
-        "M rays/CPU-s": figure("mrays_per_cpu_second", ".2f"),
-        "× Open3D": figure("times_open3d", ".2f"),
-        "samples": figure("samples_per_ray", ".2f"),
-        "MB": figure("memory", ".1f", 1e-6),
-        "p99 [voxel]": figure("error_p99", ".1e"),
-        "miss": figure("disagreement", ".1e"),
-        "names": figure("semantic_agreement", ".4f"),
-    }
-    return report("rays", rows, columns, threads=threads, words=3)
+    return report(
+        "rays",
+        rows,
+        {
+            "scene": figure("scene"),
+            "tracer": lambda row: row["tracer"] + (f" ({row['lanes']})" if row["tracer"] == "native" else ""),
+            "size": figure("size"),
+            "res.": figure("resolution"),
+            "drones": figure("drones"),
+            "M rays/CPU-s": figure("mrays_per_cpu_second", ".2f"),
+            "× Open3D": figure("times_open3d", ".2f"),
+            "samples": figure("samples_per_ray", ".2f"),
+            "MB": figure("memory", ".1f", 1e-6),
+            "p99 [voxel]": figure("error_p99", ".1e"),
+            "miss": figure("disagreement", ".1e"),
+            "names": figure("semantic_agreement", ".4f"),
+        },
+        threads=threads,
+        words=3,
+    )

@@ -82,9 +82,9 @@ def run_dashboard(
             for turn in range(2 * rounds):
                 with_page = turn % 4 in (1, 2)
                 turns.env = watched if with_page else env
-                page.show(with_page)
+                page("open" if with_page else "close")
                 _await_watched(broadcast, with_page)
-                shown_before, page_before, direct_before = watched.shown, page.cpu_seconds(), watched.seconds
+                shown_before, page_before, direct_before = watched.shown, page("time"), watched.seconds
                 wall, cpu = time.perf_counter(), time.process_time()
                 stats = collector.collect(rollout)
                 learner.update(rollout, index=made, steps=made * steps)
@@ -98,7 +98,7 @@ def run_dashboard(
                     shown += watched.shown - shown_before
                     direct += watched.seconds - direct_before
                     flying += stats.seconds
-                    page_seconds += page.cpu_seconds() - page_before
+                    page_seconds += page("time") - page_before
                     page_wall += wall
                 else:
                     unseen += watched.shown - shown_before
@@ -130,34 +130,25 @@ def _await_watched(broadcast: TrainingBroadcast, wanted: bool) -> None:
         time.sleep(0.05)
 
 
-class _Page:
-    """The dashboard's process; its standard input opens and closes a page."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def show(self, on: bool) -> None:
-        """Open or close the page."""
-        self._request("open" if on else "close")
-
-    def cpu_seconds(self) -> float:
-        """Return the processor time of the dashboard so far [s]."""
-        return float(self._request("time"))
-
-    def _request(self, word: str) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-        return self._process.stdout.readline()
-
-
 @contextmanager
-def _page(endpoint: str) -> Iterator[_Page]:
+def _page(endpoint: str) -> Iterator[Callable[[str], float]]:
+    """Run the dashboard's process.
+
+    Yields:
+        A function that sends it a word, `open` or `close` for a page or `time`, and returns its processor time [s].
+    """
     command = [sys.executable, "-m", "navi_core.bench.learning.dashboard", endpoint]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def request(word: str) -> float:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{word}\n")
+        process.stdin.flush()
+        return float(process.stdout.readline())
+
     try:
-        yield _Page(process)
+        yield request
     finally:
         process.kill()
         process.wait()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from navi_core.bench.report import Assignments, Column, Log, Option, Report, Row, Scenes, figure, report
+from navi_core.bench.report import Assignments, Log, Option, Report, Row, Scenes, figure, report
 from navi_core.bench.task_runs import temporary_run
 from navi_core.config import EvalConfig, TrainConfig
 from navi_core.demos import make_pairs, write_pairs
@@ -163,21 +163,26 @@ def dpo(
         flown, other, range(first_seed, first_seed + seeds),
         winner=winner, loser=loser, count=count, updates=updates, changes=changes, progress=log,
     )  # fmt: skip
-    columns: dict[str, Column] = {
-        "seed": figure("seed"),
-        "pairs": figure("pairs"),
-        "updates": figure("updates"),
-        "held out": figure("held_out", ".1%"),
-        "AUC before": figure("before", ".1f"),
-        "after": figure("after", ".1f"),
-        "gain": figure("gain", "+.1f"),
-        "low": figure("low", "+.1f"),
-        "high": figure("high", "+.1f"),
-        f"over {loser}": figure("over_loser", "+.1f"),
-        "its low": figure("over_loser_low", "+.1f"),
-        "its high": figure("over_loser_high", "+.1f"),
-        "CPU [s]": figure("cpu_seconds", ".0f"),
-    }
     title = f"DPO, {winner} preferred to {loser}; C_vis AUC of {len(other)} unseen scenes"
     caption = "intervals of 95 % over scenes and starts"
-    return report(title, list(done), columns, words=1, caption=caption)
+    return report(
+        title,
+        list(done),
+        {
+            "seed": figure("seed"),
+            "pairs": figure("pairs"),
+            "updates": figure("updates"),
+            "held out": figure("held_out", ".1%"),
+            "AUC before": figure("before", ".1f"),
+            "after": figure("after", ".1f"),
+            "gain": figure("gain", "+.1f"),
+            "low": figure("low", "+.1f"),
+            "high": figure("high", "+.1f"),
+            f"over {loser}": figure("over_loser", "+.1f"),
+            "its low": figure("over_loser_low", "+.1f"),
+            "its high": figure("over_loser_high", "+.1f"),
+            "CPU [s]": figure("cpu_seconds", ".0f"),
+        },
+        words=1,
+        caption=caption,
+    )

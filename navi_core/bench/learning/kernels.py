@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from navi_core.bench.report import Column, Option, Repeats, Report, Row, figure, report, sizes
+from navi_core.bench.report import Option, Repeats, Report, Row, figure, report, sizes
 from navi_core.bench.timing import clocks, median, take_turns
 from navi_core.learn.estimators.losses import gae, gae_reference, gae_tensors
 from navi_core.learn.replay.prioritized import PrioritizedReplay
@@ -104,17 +104,21 @@ def replay(
 ) -> Report:
     """Time prioritised replays of several capacities."""
     rows = list(run_replay(capacity or [10_000, 100_000, 1_000_000], batch, repeats))
-    columns: dict[str, Column] = {
-        "draws by": figure("name"),
-        "capacity": figure("capacity"),
-        "batch": figure("batch"),
-        "added/CPU-s": figure("add", ",.0f"),
-        "drawn/CPU-s": figure("sample", ",.0f"),
-        "updated/CPU-s": figure("update", ",.0f"),
-        "error [deviations]": figure("error", ".2f"),
-        "MB": figure("nbytes", ".1f", 1e-6),
-    }
-    return report("prioritised replay", rows, columns, words=1)
+    return report(
+        "prioritised replay",
+        rows,
+        {
+            "draws by": figure("name"),
+            "capacity": figure("capacity"),
+            "batch": figure("batch"),
+            "added/CPU-s": figure("add", ",.0f"),
+            "drawn/CPU-s": figure("sample", ",.0f"),
+            "updated/CPU-s": figure("update", ",.0f"),
+            "error [deviations]": figure("error", ".2f"),
+            "MB": figure("nbytes", ".1f", 1e-6),
+        },
+        words=1,
+    )
 
 
 _GAMMA, _LAMBDA = 0.99, 0.95
@@ -201,13 +205,17 @@ def measure_gae(
 ) -> Report:
     """Time every implementation of advantages."""
     rows = list(run_gae(sizes(size or ["128x64", "128x4096"]), repeats))
-    columns: dict[str, Column] = {
-        "way": figure("way"),
-        "T": figure("steps"),
-        "B": figure("rows"),
-        "CPU [ms]": figure("milliseconds", ".3f"),
-        "M samples/CPU-s": figure("samples_per_cpu_second", ".2f", 1e-6),
-        "× Python loop": figure("times_python", ",.0f"),
-        "error": figure("error", ".1e"),
-    }
-    return report("GAE", rows, columns, words=1)
+    return report(
+        "GAE",
+        rows,
+        {
+            "way": figure("way"),
+            "T": figure("steps"),
+            "B": figure("rows"),
+            "CPU [ms]": figure("milliseconds", ".3f"),
+            "M samples/CPU-s": figure("samples_per_cpu_second", ".2f", 1e-6),
+            "× Python loop": figure("times_python", ",.0f"),
+            "error": figure("error", ".1e"),
+        },
+        words=1,
+    )

@@ -7,6 +7,7 @@ policy that learns is then not the one that acted, which the ratio before the fi
 """
 
 import copy
+import itertools
 import math
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from navi_core.bench.report import Column, Log, Option, Report, Row, figure, known_names, report
+from navi_core.bench.report import Log, Option, Report, Row, figure, known_names, report
 from navi_core.bench.task_runs import first_returns
 from navi_core.config import TrainConfig, parse_config
 from navi_core.config.registry import CORE_NAMES
@@ -163,9 +164,8 @@ def run_memory(
             largest of the last rollout: what there is besides rounding. None where the state is not carried.
         cpu_seconds: Process CPU time.
     """
-    for case in cases:
-        for seed in seeds:
-            yield _learn(case, seed, progress, until_solved)
+    for case, seed in itertools.product(cases, seeds):
+        yield _learn(case, seed, progress, until_solved)
 
 
 def case_config(case: MemoryCase, seed: int) -> TrainConfig:
@@ -309,17 +309,21 @@ def memory(
     if steps is not None:
         cases = [replace(case, steps=min(steps, case.steps)) for case in cases]
     done = run_memory(cases, range(first_seed, first_seed + seeds), log, until_solved=not go_on)
-    columns: dict[str, Column] = {
-        "run": figure("case"),
-        "seed": figure("seed"),
-        "steps": figure("steps"),
-        "solved at": figure("solved_at"),
-        "best": figure("best", ".3f"),
-        "final": figure("final", ".3f"),
-        "episodes": figure("episodes"),
-        "kept": figure("kept", ".3f"),
-        "first ratio": figure("first_ratio", ".1e"),
-        "in double": figure("exact_ratio", ".1e"),
-        "CPU [s]": figure("cpu_seconds", ".0f"),
-    }
-    return report("memory: mean return of 10 updates", list(done), columns, words=1)
+    return report(
+        "memory: mean return of 10 updates",
+        list(done),
+        {
+            "run": figure("case"),
+            "seed": figure("seed"),
+            "steps": figure("steps"),
+            "solved at": figure("solved_at"),
+            "best": figure("best", ".3f"),
+            "final": figure("final", ".3f"),
+            "episodes": figure("episodes"),
+            "kept": figure("kept", ".3f"),
+            "first ratio": figure("first_ratio", ".1e"),
+            "in double": figure("exact_ratio", ".1e"),
+            "CPU [s]": figure("cpu_seconds", ".0f"),
+        },
+        words=1,
+    )

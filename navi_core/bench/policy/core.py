@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from navi_core.bench.report import Column, Option, Repeats, Report, Row, Threads, figure, known_names, report, sizes
+from navi_core.bench.report import Option, Repeats, Report, Row, Threads, figure, known_names, report, sizes
 from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.config.registry import CORE_NAMES as KNOWN_CORES
 from navi_core.config.registry import load_plugins
@@ -208,14 +208,19 @@ def core(
     rows = list(
         run_core(core_names(name or None), shapes, layers=layers, threads=threads, repeats=repeats, device=device)
     )
-    columns: dict[str, Column] = {
-        "core": figure("core"),
-        "rows x steps": figure("shape"),
-        "layers": figure("layers"),
-        "parameters": figure("parameters"),
-        "state": figure("state_floats"),
-        "step [ms]": figure("step_ms"),
-        "fwd+bwd [ms]": figure("both_ms"),
-        "× torch-gru time": figure("times_peer"),
-    }
-    return report(f"temporal cores, {device}", rows, columns, threads=threads, words=2)
+    return report(
+        f"temporal cores, {device}",
+        rows,
+        {
+            "core": figure("core"),
+            "rows x steps": figure("shape"),
+            "layers": figure("layers"),
+            "parameters": figure("parameters"),
+            "state": figure("state_floats"),
+            "step [ms]": figure("step_ms"),
+            "fwd+bwd [ms]": figure("both_ms"),
+            "× torch-gru time": figure("times_peer"),
+        },
+        threads=threads,
+        words=2,
+    )

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.bench.report import (
-    Column,
     Option,
     Repeats,
     Report,
@@ -184,14 +183,19 @@ def encoder(
     """Time encoders, forward and backward."""
     names = encoder_names(variant or ())
     rows = list(run_encoder(names, sizes(size or ["256x48"]), batch=batch, threads=threads, repeats=repeats))
-    columns: dict[str, Column] = {
-        "encoder": figure("encoder"),
-        "size": figure("size"),
-        "parameters": figure("parameters"),
-        "M MAC": figure("mmacs"),
-        "forward [ms]": figure("forward_ms"),
-        "fwd+bwd [ms]": figure("both_ms"),
-        "saved [MB]": figure("saved_mb"),
-        f"× {names[0]}": figure("speedup"),
-    }
-    return report(f"encoders, batch {batch}, CPU time", rows, columns, threads=threads, words=2)
+    return report(
+        f"encoders, batch {batch}, CPU time",
+        rows,
+        {
+            "encoder": figure("encoder"),
+            "size": figure("size"),
+            "parameters": figure("parameters"),
+            "M MAC": figure("mmacs"),
+            "forward [ms]": figure("forward_ms"),
+            "fwd+bwd [ms]": figure("both_ms"),
+            "saved [MB]": figure("saved_mb"),
+            f"× {names[0]}": figure("speedup"),
+        },
+        threads=threads,
+        words=2,
+    )

@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from navi_core.bench.report import Column, Option, Report, Row, Sizes, Threads, figure, known_names, report, sizes
+from navi_core.bench.report import Option, Report, Row, Sizes, Threads, figure, known_names, report, sizes
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.errors import ConfigError
@@ -145,16 +145,21 @@ def serve(
         for azimuth, elevation in sizes(size or ["256x48"])
     ]
     measured = list(run_serve(configs, runtime_names(runtime or None), rows, threads=threads, repeats=repeats))
-    columns: dict[str, Column] = {
-        "runtime": figure("runtime"),
-        "policy": figure("policy"),
-        "size": figure("size"),
-        "p50 [ms]": figure("p50_ms"),
-        "p95 [ms]": figure("p95_ms"),
-        "CPU p50 [ms]": figure("cpu_ms"),
-        "× eager CPU": figure("ratio"),
-        "strays": figure("strays"),
-        "build [s]": figure("build_seconds"),
-    }
     title = f"one decision of {rows} row{'s' if rows > 1 else ''}"
-    return report(title, measured, columns, threads=threads, words=3)
+    return report(
+        title,
+        measured,
+        {
+            "runtime": figure("runtime"),
+            "policy": figure("policy"),
+            "size": figure("size"),
+            "p50 [ms]": figure("p50_ms"),
+            "p95 [ms]": figure("p95_ms"),
+            "CPU p50 [ms]": figure("cpu_ms"),
+            "× eager CPU": figure("ratio"),
+            "strays": figure("strays"),
+            "build [s]": figure("build_seconds"),
+        },
+        threads=threads,
+        words=3,
+    )

@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from navi_core.bench.report import Column, Option, Progress, Report, Row, Scenes, Size, Threads, figure, report, sizes
+from navi_core.bench.report import Option, Progress, Report, Row, Scenes, Size, Threads, figure, report, sizes
 from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import EvalResult, build_course, compare, evaluate
@@ -180,21 +180,25 @@ def gate(
         decisions=decisions,
         seed=seed,
     )
-    columns: dict[str, Column] = {
-        "sessions": figure("sessions"),
-        "substeps": figure("substeps"),
-        "CPU p50 [ms]": figure("cpu_ms"),
-        "p50 [ms]": figure("wall_ms"),
-        "fastest [ms]": figure("fastest_ms"),
-        "with slower ones [ms]": figure("slower_ms"),
-        "motions": figure("motions"),
-        "colliding": figure("colliding", ".3f"),
-        "prevented": figure("prevented", ".3f"),
-        "false WAIT": figure("false_wait", ".3f"),
-        "collisions": figure("collisions_without"),
-        "behind the gate": figure("collisions_behind"),
-    }
-    return report("gate", [row], columns, threads=threads)
+    return report(
+        "gate",
+        [row],
+        {
+            "sessions": figure("sessions"),
+            "substeps": figure("substeps"),
+            "CPU p50 [ms]": figure("cpu_ms"),
+            "p50 [ms]": figure("wall_ms"),
+            "fastest [ms]": figure("fastest_ms"),
+            "with slower ones [ms]": figure("slower_ms"),
+            "motions": figure("motions"),
+            "colliding": figure("colliding", ".3f"),
+            "prevented": figure("prevented", ".3f"),
+            "false WAIT": figure("false_wait", ".3f"),
+            "collisions": figure("collisions_without"),
+            "behind the gate": figure("collisions_behind"),
+        },
+        threads=threads,
+    )
 
 
 _SENT, _SLOWER, _STANDS, _WAITS = range(4)
@@ -350,17 +354,21 @@ def gated_flight(
     file, _ = checkpoint_file(model)
     scenes = load_scenes(scene or ["apartment:9000-9007"], 512)
     rows = run_gated_flight(file, env, vocabulary, scenes, starts=starts, steps=steps, progress=progress)
-    columns: dict[str, Column] = {
-        "flown": figure("flown"),
-        "metric": figure("metric"),
-        "score": figure("score"),
-        "difference": figure("difference"),
-        "low": figure("low"),
-        "high": figure("high"),
-        "collisions/min": figure("collisions_per_minute"),
-        "WAIT": figure("wait", ".3f"),
-        "slower": figure("slower", ".3f"),
-        "stands": figure("stands", ".3f"),
-        "longest [s]": figure("longest", ".1f"),
-    }
-    return report(f"{model} and the gate", list(rows), columns, words=2)
+    return report(
+        f"{model} and the gate",
+        list(rows),
+        {
+            "flown": figure("flown"),
+            "metric": figure("metric"),
+            "score": figure("score"),
+            "difference": figure("difference"),
+            "low": figure("low"),
+            "high": figure("high"),
+            "collisions/min": figure("collisions_per_minute"),
+            "WAIT": figure("wait", ".3f"),
+            "slower": figure("slower", ".3f"),
+            "stands": figure("stands", ".3f"),
+            "longest [s]": figure("longest", ".1f"),
+        },
+        words=2,
+    )

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from navi_core.bench.report import Column, Option, Progress, Report, Row, figure, report, sizes
+from navi_core.bench.report import Option, Progress, Report, Row, figure, report, sizes
 from navi_core.bench.service.round_trip import EnvironmentProcess
 from navi_core.bench.timing import resident_bytes
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig, PolicyConfig, parse_config
@@ -279,30 +279,33 @@ def soak(
         training=parse_config(ContinuousTrainingConfig, given.get("training", {})), gate=gate_config, seed=seed,
         progress=progress,
     )  # fmt: skip
-    columns: dict[str, Column] = {
-        "decisions": figure("decisions"),
-        "WAIT, slower": lambda row: f"{row['wait']:.1%}, {row['slower']:.1%}" if row["gated"] else "no gate",
-        "seconds": figure("seconds", ".0f"),
-        "versions": figure("updates"),
-        "errors": figure("errors"),
-        "counts consistent": lambda row: "yes" if row["consistent"] else "no",
-        "memory [MB]": figure("memory_mb", ".0f"),
-        "grown in the second half [MB]": figure("growth_mb", ".1f"),
-        "trainer's share of a core": figure("trainer_share", ".1%"),
-        "lock held, p99 [ms]": figure("lock_p99_ms", ".3f"),
-        "lock held, longest [ms]": figure("lock_max_ms", ".3f"),
-        "a holder's work, longest [ms]": figure("lock_work_ms", ".3f"),
-        "holders beyond 1 ms": figure("lock_long"),
-        "an empty loop's work, longest [ms]": figure("idle_work_ms", ".3f"),
-        "empty loops beyond 1 ms": figure("idle_long"),
-        "buffer [MB]": figure("buffer_mb", ".1f"),
-        "recorded [bytes]": figure("recorded_bytes", ".0f"),
-        "episodes": figure("episodes"),
-        "live reward, first fifth": figure("reward_first", ".4f"),
-        "live reward, last fifth": figure("reward_last", ".4f"),
-        "gain, 95 %": _gain,
-    }
-    return report(f"soak, {served.name} in {scene}", [row], columns)
+    return report(
+        f"soak, {served.name} in {scene}",
+        [row],
+        {
+            "decisions": figure("decisions"),
+            "WAIT, slower": lambda row: f"{row['wait']:.1%}, {row['slower']:.1%}" if row["gated"] else "no gate",
+            "seconds": figure("seconds", ".0f"),
+            "versions": figure("updates"),
+            "errors": figure("errors"),
+            "counts consistent": lambda row: "yes" if row["consistent"] else "no",
+            "memory [MB]": figure("memory_mb", ".0f"),
+            "grown in the second half [MB]": figure("growth_mb", ".1f"),
+            "trainer's share of a core": figure("trainer_share", ".1%"),
+            "lock held, p99 [ms]": figure("lock_p99_ms", ".3f"),
+            "lock held, longest [ms]": figure("lock_max_ms", ".3f"),
+            "a holder's work, longest [ms]": figure("lock_work_ms", ".3f"),
+            "holders beyond 1 ms": figure("lock_long"),
+            "an empty loop's work, longest [ms]": figure("idle_work_ms", ".3f"),
+            "empty loops beyond 1 ms": figure("idle_long"),
+            "buffer [MB]": figure("buffer_mb", ".1f"),
+            "recorded [bytes]": figure("recorded_bytes", ".0f"),
+            "episodes": figure("episodes"),
+            "live reward, first fifth": figure("reward_first", ".4f"),
+            "live reward, last fifth": figure("reward_last", ".4f"),
+            "gain, 95 %": _gain,
+        },
+    )
 
 
 def _gain(row: Mapping[str, Any]) -> str:
