@@ -253,8 +253,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
     semantic, valid = empty(depth.shape, np.uint16), empty(depth.shape, np.bool_)
     actions, flown = np.empty((total, 4), np.float32), np.empty((total, 4), np.float32)
     flights: list[tuple[int, int, int]] = []
-    names: list[dict[str, int]] = []
-    spans: list[tuple[int, int]] = []
+    spans: list[tuple[int, int, dict[str, int]]] = []
     identities: list[SceneIdentity] = []
     known: dict[str, SceneIdentity] = {}
     at = 0
@@ -275,15 +274,14 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         flown[at:stop] = demo.actions if demo.flown is None else demo.flown
         semantic[at:stop], valid[at:stop] = demo.observations[:, 1], demo.observations[:, 2]
         flights += [(at + a, at + b, number) for a, b in demo.episodes()]
-        names.append(demo.vocabulary)
-        spans.append((at, stop))
+        spans.append((at, stop, demo.vocabulary))
         at = stop
         # Freed before the next one is read.
         del demo
         if progress is not None:
             progress(path.name)
-    vocabulary = _merge_vocabularies(names, folders[0])
-    for (begin, stop), own in zip(spans, names, strict=True):
+    vocabulary = _merge_vocabularies([own for *_, own in spans], folders[0])
+    for begin, stop, own in spans:
         if own != vocabulary:
             semantic[begin:stop] = id_table(own, vocabulary)[semantic[begin:stop]]
     scenes = canonical_names(identities)

@@ -23,7 +23,6 @@ import contextlib
 import hashlib
 import io
 import json
-import math
 import os
 import secrets
 import shutil
@@ -101,17 +100,19 @@ class Demonstration:
             self._refuse("episode_starts", f"{starts.dtype} {starts.shape}, expected bool ({len(self.observations)},)")
         if not starts[0]:
             self._refuse("episode_starts", "the first decision of a file must begin an episode")
-        if not (math.isfinite(self.decision_hz) and 0 < self.decision_hz <= 10_000):
-            self._refuse("decision_hz", f"{self.decision_hz} decisions per second; expected (0, 10000]")
-        if len(self.limits) != 4 or not all(math.isfinite(v) and 0 < v <= 1000 for v in self.limits):
-            self._refuse("limits", f"{self.limits}; expected four speeds in (0, 1000]")
-        if not (math.isfinite(self.max_distance) and 0 < self.max_distance <= 1e5):
-            self._refuse("max_distance", f"{self.max_distance} m; expected (0, 100000]")
         for name, number in self.vocabulary.items():
             if not isinstance(name, str) or type(number) is not int or not 1 <= number < 65_536:
                 self._refuse("vocabulary", f"{name!r}: {number!r}; expected a name and an id of 1 to 65535")
-        if len(set(self.vocabulary.values())) != len(self.vocabulary):
-            self._refuse("vocabulary", "two names share an id")
+        rate, speeds, most = self.decision_hz, self.limits, self.max_distance
+        checks = (
+            ("decision_hz", 0 < rate <= 10_000, f"{rate} decisions per second; expected (0, 10000]"),
+            ("limits", [0 < v <= 1000 for v in speeds] == [True] * 4, f"{speeds}; expected four speeds in (0, 1000]"),
+            ("max_distance", 0 < most <= 1e5, f"{most} m; expected (0, 100000]"),
+            ("vocabulary", len(set(self.vocabulary.values())) == len(self.vocabulary), "two names share an id"),
+        )
+        for name, holds, reason in checks:
+            if not holds:
+                self._refuse(name, reason)
 
     @property
     def azimuth_bins(self) -> int:

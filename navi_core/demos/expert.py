@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -173,12 +172,11 @@ def record_expert(
         missing = [n for n in range(config.episodes) if not (folder / _file(scene.name, n)).exists()]
         kept, hits = config.episodes - len(missing), 0
         done += kept * config.steps
-        report = None if progress is None else partial(_report, progress, scene.name, total)
-        if report is not None:
-            report(done)
+        if progress is not None:
+            progress(scene.name, done, total)
         for first in range(0, len(missing), _BLOCK):
             block = missing[first : first + _BLOCK]
-            flown = _fly(field, index, block, config, student, stop, report, done)
+            flown = _fly(field, index, block, config, student, stop, progress, done)
             if flown is None:
                 return rows
             for number, demo, collisions in flown:
@@ -191,10 +189,6 @@ def record_expert(
     others = sorted(path.name for path in folder.glob("*.npz") if path.name not in set(wanted))
     index_folder(folder, [*wanted, *others])
     return rows
-
-
-def _report(progress: Callable[[str, int, int], None], scene: str, total: int, done: int) -> None:
-    progress(scene, done, total)
 
 
 def _bind_settings(folder: Path, config: ExpertConfig) -> None:
@@ -251,7 +245,7 @@ def _fly(
     config: ExpertConfig,
     student: Student | None,
     stop: Callable[[], bool] | None,
-    report: Callable[[int], None] | None,
+    progress: Callable[[str, int, int], None] | None,
     before: int,
 ) -> list[tuple[int, Demonstration, int]] | None:
     """Fly one block of episodes of a scene; return None if it was stopped."""
@@ -294,8 +288,8 @@ def _fly(
         motion = dynamics.step(position, yaw, velocity, action, front, scene_index)
         position, yaw, velocity = motion.position, motion.yaw, motion.velocity
         collisions += motion.collided
-        if report is not None:
-            report(before + rows * (t + 1))
+        if progress is not None:
+            progress(scene.name, before + rows * (t + 1), len(field.scenes) * config.episodes * config.steps)
     starts = np.zeros(config.steps, bool)
     starts[0] = True
     date = datetime.now(UTC).isoformat(timespec="seconds")

@@ -5,7 +5,6 @@ from navi_core.evaluate.flight.course import Course, Start, build_course
 from navi_core.evaluate.flight.subjects import Autopilot, named_subject, take_off
 from navi_core.evaluate.metrics.coverage import Coverage, FloorTruth, measure_coverage
 from navi_core.evaluate.pictures import top_down_map, write_traces
-from navi_core.evaluate.piecewise import evaluate_in_pieces, join_results
 from navi_core.evaluate.promotion import (
     Decision,
     confirmed,
@@ -15,7 +14,7 @@ from navi_core.evaluate.promotion import (
     promote,
     scenes_seen,
 )
-from navi_core.evaluate.protocol import evaluate
+from navi_core.evaluate.protocol import evaluate, evaluate_in_pieces, join_results
 from navi_core.evaluate.recording import record_comparison, record_decision, record_evaluation
 from navi_core.evaluate.result import EvalResult, direction, flight_code
 from navi_core.evaluate.statistics import (

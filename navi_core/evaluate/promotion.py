@@ -124,22 +124,22 @@ def decide(
     likely = bootstrap_interval(paired_differences(challenger, opponent, SAFETY)).low
     rises = max(likely, collisions.low) > 0 or collisions.mean_difference > tolerance
     seen = max(seen, int(challenger.summary.get("scenes_trained_on") or 0))
-    alone = coverage.scenes < _FEWEST_SCENES
-    if seen:
-        reason = f"Refused, {version} was trained on {seen} of these scenes"
-    elif alone:
-        reason = f"Refused, {coverage.scenes} scene is too few; evaluate it on {_FEWEST_SCENES} or more"
-    elif not coverage.better:
-        reason = f"Refused, not shown to be better: {coverage.sentence}"
-    elif rises:
-        reason = f"Refused, it collides more: {collisions.sentence}"
-    else:
-        reason = f"Promoted: {coverage.sentence} Collisions: {collisions.sentence} {_clean_flights(challenger)}"
+    refusals = (
+        (seen > 0, f"{version} was trained on {seen} of these scenes"),
+        (
+            coverage.scenes < _FEWEST_SCENES,
+            f"{coverage.scenes} scene is too few; evaluate it on {_FEWEST_SCENES} or more",
+        ),
+        (not coverage.better, f"not shown to be better: {coverage.sentence}"),
+        (rises, f"it collides more: {collisions.sentence}"),
+    )
+    refused = next((why for holds, why in refusals if holds), None)
+    won = f"Promoted: {coverage.sentence} Collisions: {collisions.sentence} {_clean_flights(challenger)}"
     return Decision(
         version=version,
         alias=alias,
-        promoted=coverage.better and not rises and not seen and not alone,
-        reason=reason,
+        promoted=refused is None,
+        reason=won if refused is None else f"Refused, {refused}",
         previous_version=previous_version,
         opponent=opponent.subject,
         coverage=coverage,

@@ -42,7 +42,7 @@ class Interval:
     """A mean and its interval."""
 
     mean: float
-    """Mean over scenes of the scenes' means, in the unit of the values."""
+    """Mean, over scenes of the scenes' means, in the unit of the values."""
     low: float
     """Lower bound; NaN for one value."""
     high: float
@@ -182,23 +182,15 @@ MIN_SEEDS = 5
 
 
 @dataclass(frozen=True)
-class TwoWayInterval:
+class TwoWayInterval(Interval):
     """Mean over seeds and scenes with its two-way random-effects interval, in the unit of the values."""
 
-    mean: float
-    """Mean of the matrix."""
-    low: float
-    """Lower bound."""
-    high: float
-    """Upper bound."""
     standard_error: float
     """Standard error of the mean."""
     degrees_of_freedom: float
     """Degrees of freedom of Student's t, by Satterthwaite."""
     seeds: int
-    """Rows S."""
-    scenes: int
-    """Columns C."""
+    """Rows S; the scenes are the columns C."""
 
     @property
     def p_value(self) -> float:
@@ -246,7 +238,16 @@ def two_way_interval(matrix: npt.ArrayLike, *, confidence: float = 0.95) -> TwoW
     degrees = max(combined**2 / spread, fewest) if spread > 0 else fewest
     error = float(np.sqrt(combined / values.size))
     half = float(stdtrit(degrees, 0.5 + confidence / 2.0)) * error
-    return TwoWayInterval(mean, mean - half, mean + half, error, degrees, seeds, scenes)
+    return TwoWayInterval(
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
+        scenes=scenes,
+        episodes=values.size,
+        standard_error=error,
+        degrees_of_freedom=degrees,
+        seeds=seeds,
+    )
 
 
 def performance_profile(matrix: npt.ArrayLike, thresholds: Sequence[float]) -> list[float]:

@@ -141,13 +141,9 @@ class Categorical(ActionDistribution):
         below = self.log_probs.detach().double().exp().cumsum(-1) <= quantile
         return self.table[below.sum(-1).clamp_max(len(self.table) - 1)]
 
-    def index(self, actions: Tensor) -> Tensor:
-        """Return which row of the table actions (…, A) are, (…,)."""
-        return table_index(actions, self.table)
-
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log probability (…,) of actions of the table."""
-        return self.log_probs.gather(-1, self.index(actions)[..., None]).squeeze(-1)
+        return self.log_probs.gather(-1, table_index(actions, self.table)[..., None]).squeeze(-1)
 
     def entropy(self) -> Tensor:
         """Return the entropy (…,)."""

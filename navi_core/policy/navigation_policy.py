@@ -24,7 +24,7 @@ from navi_core.errors import ConfigError
 from navi_core.policy.cores import CORES, TemporalCore, build_core
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import ENCODERS, build_encoder
-from navi_core.policy.encoders.tasks import PictureEncoder, VectorEncoder
+from navi_core.policy.encoders.cnn import PictureEncoder, VectorEncoder
 from navi_core.policy.heads import PRIVILEGED, ActorCritic, QHead
 
 AUX_INPUTS = 3

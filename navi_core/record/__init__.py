@@ -4,11 +4,10 @@ Producers write immutable segment files here; only the pipeline's warehouse open
 """
 
 from navi_core.record.durable import write_durably
-from navi_core.record.hardware import hardware_profile, row_context
 from navi_core.record.home import navi_home, outbox_path
+from navi_core.record.measurement import StageTimer, hardware_profile, row_context
 from navi_core.record.metric_log import NATURAL_KEYS, MetricLog, TensorBoardWriter
 from navi_core.record.run_directory import RunDirectory
-from navi_core.record.stages import StageTimer
 
 __all__ = [
     "NATURAL_KEYS",

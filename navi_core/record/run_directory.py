@@ -29,7 +29,7 @@ from navi_core.config import Config, config_hash
 from navi_core.errors import RecordError, RunError, as_argument
 from navi_core.machine.file_lock import acquire_lock, hold_lock, is_locked
 from navi_core.record.durable import Closing, write_durably
-from navi_core.record.hardware import row_context
+from navi_core.record.measurement import row_context
 from navi_core.record.metric_log import MetricLog, TensorBoardWriter
 
 _LOG = logging.getLogger("navi.record")

@@ -12,7 +12,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import build_course, compare_seeds, evaluate, evaluate_in_pieces, join_results
-from navi_core.evaluate.piecewise import _piece_size
+from navi_core.evaluate.protocol import _piece_size
 from navi_core.evaluate.recording import record_comparison
 from tests.evaluate.conftest import made_result
 
@@ -36,12 +36,12 @@ def test_the_pieces_are_the_whole_and_are_flown_once(box_room, corridor, tmp_pat
     # What is missing is flown, the rest is read.
     (tmp_path / "planner" / "box.json").unlink()
     flown = []
-    monkeypatch.setattr("navi_core.evaluate.piecewise.evaluate", lambda s, c: flown.append(s) or evaluate(s, c))
+    monkeypatch.setattr("navi_core.evaluate.protocol.evaluate", lambda s, c: flown.append(s) or evaluate(s, c))
     again = evaluate_in_pieces(subjects, loaders, SHORT, tmp_path)
     assert flown == ["planner"] and again[1].episodes == results[1].episodes
     evaluate_in_pieces(["planner"], loaders[:1], SHORT.model_copy(update={"seed": 1}), tmp_path)
     assert flown == ["planner", "planner"]
-    monkeypatch.setattr("navi_core.evaluate.piecewise.flight_code", lambda: "another")
+    monkeypatch.setattr("navi_core.evaluate.protocol.flight_code", lambda: "another")
     evaluate_in_pieces(["planner"], loaders[:1], SHORT, tmp_path)
     assert flown == ["planner"] * 3
 

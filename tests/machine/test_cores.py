@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from navi_core.machine import chosen_threads, limit_threads, resources, usable_cores
-from navi_core.record import hardware
+from navi_core.record import measurement
 from navi_core.scenes.corpus import pool
 from navi_core.scenes.corpus.pool import _threads_for_children
 from navi_core.scenes.memory import CompileEstimate
@@ -52,7 +52,7 @@ def test_a_quota_of_version_1_counts_and_none_does_not(groups) -> None:
 
 def test_the_hardware_profile_and_workers_know_the_quota(groups, monkeypatch) -> None:
     (groups(2) / "cpu.max").write_text("300000 100000\n")
-    assert hardware._profile.__wrapped__()["cores"] == 3
+    assert measurement._profile.__wrapped__()["cores"] == 3
     monkeypatch.setattr(pool, "available_memory", lambda: None)
     assert pool.default_jobs([CompileEstimate(memory=1000, seconds=100.0, disk=1)] * 50) == 3
 

@@ -118,7 +118,7 @@ def test_a_checkpoint_makes_nothing_be_imported(trained, monkeypatch):
 def test_flights_are_kept_while_the_sources_are_the_same(trained, beside, monkeypatch, box_scene, tmp_path):
     short, loaders = EvalConfig(starts=1, max_steps=3, **SMALL, block=1), [("box", lambda: box_scene)]
     flown = []
-    monkeypatch.setattr("navi_core.evaluate.piecewise.evaluate", lambda s, c: flown.append(s) or evaluate(s, c))
+    monkeypatch.setattr("navi_core.evaluate.protocol.evaluate", lambda s, c: flown.append(s) or evaluate(s, c))
     (first,) = evaluate_in_pieces([trained], loaders, short, tmp_path / "pieces")
     evaluate_in_pieces([trained], loaders, short, tmp_path / "pieces")
     assert len(flown) == 1 and first.summary["own_networks"] == custom_networks("strips", "leaky")

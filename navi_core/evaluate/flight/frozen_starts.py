@@ -124,13 +124,8 @@ def _fly_block(
     faults = SensorFaults(config.sensor, config.seed, keys, flyer.max_distance)
     flyer.begin(keys, field)
 
-    positions = torch.empty(config.max_steps + 1, len(rows), 3)
-    positions[0] = position
-    yaws = torch.empty(config.max_steps + 1, len(rows))
-    yaws[0] = yaw
-    collided = torch.empty(config.max_steps, len(rows), dtype=torch.bool)
-    recovering = torch.zeros(config.max_steps, len(rows), dtype=torch.bool)
-    clearance = torch.empty(config.max_steps, len(rows))
+    poses = [(position, yaw)]
+    decisions: list[tuple[Tensor, Tensor, Tensor]] = []
     # Either all starts of a course have goals or none has.
     goals = [start.goal for start in rows if start.goal is not None]
     goal = torch.tensor(goals, dtype=torch.float32) if goals else None
@@ -147,13 +142,11 @@ def _fly_block(
             raise EvaluationError(
                 f"{flyer.name} returned NaN or Inf at decision {t} of scene {rows[row].scene}, start {rows[row].index}"
             )
-        if flyer.recovering is not None:
-            recovering[t] = flyer.recovering
+        stuck = torch.zeros(len(rows), dtype=torch.bool) if flyer.recovering is None else flyer.recovering.clone()
         motion = dynamics.step(position, yaw, velocity, action, front, scene)
         position, yaw, velocity = motion.position, motion.yaw, motion.velocity
-        positions[t + 1], yaws[t + 1] = position, yaw
-        collided[t] = motion.collided
-        clearance[t] = field.distance(position, scene)
+        poses.append((position, yaw))
+        decisions.append((motion.collided, field.distance(position, scene), stuck))
         if progress is not None:
             progress(before + t + 1, total)
         if goal is not None:
@@ -162,6 +155,8 @@ def _fly_block(
             success |= there
             if success.all():
                 break
+    positions, yaws = (torch.stack(values).cpu() for values in zip(*poses, strict=True))
+    collided, clearance, recovering = (torch.stack(values).cpu() for values in zip(*decisions, strict=True))
     flights = []
     for row in range(len(block)):
         steps = int(ended[row])

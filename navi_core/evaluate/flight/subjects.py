@@ -188,12 +188,11 @@ class Autopilot:
         recovery: bool | None = None,
     ) -> None:
         c = env.config
+        # An environment has more rows and seeds than a protocol.
         protocol = EvalConfig(
             azimuth_bins=c.azimuth_bins, elevation_bins=c.elevation_bins, task=c.task, deterministic=deterministic,
             recovery=recovery, dynamics=c.dynamics, goal=c.goal,
-        )  # fmt: skip
-        # An environment has more rows and seeds than a protocol.
-        protocol = protocol.model_copy(update={"block": env.num_envs, "seed": seed})
+        ).model_copy(update={"block": env.num_envs, "seed": seed})  # fmt: skip
         subject = _resolve_name(subject)
         if isinstance(subject, str) and subject in PILOTS:
             subject = build_pilot(subject, seed=seed, dynamics=c.dynamics, max_distance=c.max_distance)

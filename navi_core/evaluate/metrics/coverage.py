@@ -262,17 +262,19 @@ def curve_metrics(name: str, share: np.ndarray, area: np.ndarray) -> dict[str, A
         p % are reached, None if never.
     """
     flown = len(share) - 1
-    numbers: dict[str, Any] = {
+    at = {f"{name}_at_{step}": float(share[step]) if step <= flown else None for step in REPORTED_STEPS}
+    # `argmax` finds the first decision that reaches the percentage.
+    steps_to = {
+        f"{name}_steps_to_{percent}": int((share >= percent).argmax()) if share[-1] >= percent else None
+        for percent in REPORTED_SHARES
+    }
+    return {
         f"{name}_auc": float(share[1:].mean()) if flown else float(share[0]),
         f"{name}_final": float(share[-1]),
         f"{name}_m2": float(area[-1]),
+        **at,
+        **steps_to,
     }
-    for step in REPORTED_STEPS:
-        numbers[f"{name}_at_{step}"] = float(share[step]) if step <= flown else None
-    for percent in REPORTED_SHARES:
-        reached = np.flatnonzero(share >= percent)
-        numbers[f"{name}_steps_to_{percent}"] = int(reached[0]) if len(reached) else None
-    return numbers
 
 
 def mean_curve(coverages: Sequence[Coverage], scenes: Sequence[str], points: int = 41) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""Convolutional encoders: the ring CNN and the spherical CNN.
+"""Convolutional encoders: the ring CNN, the spherical CNN, and those of reference tasks (pictures, plain vectors).
 
 **Ring CNN**: 1-D convolutions around the azimuth circle, elevation bins as channels. The encoder of the CPU presets.
 Azimuth wraps, so every convolution pads circularly; elevation does not, so its bins (times three sensor channels) are
@@ -11,6 +11,9 @@ GroupNorm, whose statistics are one observation's own, so a row does not depend 
 *what* is around, not *where*: turning by the total stride (8 azimuth bins) leaves the embedding as it is. A task that
 needs headings wants rayvit or ring_cnn.
 """
+
+import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -101,21 +104,19 @@ class RingCNN(nn.Module):
         if not stages:
             stages.append(RingConv(channels, CHANNELS, kernel=3, stride=1))
             channels = CHANNELS
-        self.stages = nn.Sequential(*stages)
+        self.stages: Callable[[Tensor], Tensor] = nn.Sequential(*stages)
         self.project = nn.Linear(ring * channels, width)
-        self.norm = nn.LayerNorm(width)
+        self.norm: Callable[[Tensor], Tensor] = nn.LayerNorm(width)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Encode raw observations (B, 3, Az, El) to embeddings (B, D)."""
         features = self.features(obs)
-        out: Tensor = self.norm(self.project(features.flatten(1)))
-        return out
+        return self.norm(self.project(features.flatten(1)))
 
     def features(self, obs: Tensor) -> Tensor:
         """Return the last feature ring (B, bins, C) of raw observations (B, 3, Az, El)."""
         wrapped = self.scaling.ring(obs, self.stem.before, self.stem.after)
-        out: Tensor = self.stages(self.stem.convolve(wrapped))
-        return out
+        return self.stages(self.stem.convolve(wrapped))
 
 
 AZIMUTH_STRIDE = 8
@@ -193,21 +194,79 @@ class SphericalCNN(nn.Module):
             )
         self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
         last = _separable(128, 128, (1, 1)) if separable_refinement else Stage(CircularAzimuthConv2d(128, 128))
-        self.stages = nn.Sequential(
+        self.stages: Callable[[Tensor], Tensor] = nn.Sequential(
             Stage(CircularAzimuthConv2d(3, 32, stride=(2, 1))),
             _separable(32, 64, (2, 2)),
             _separable(64, 128, (2, 2)),
             last,
         )
         self.head = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, width))
-        self.norm = nn.LayerNorm(width)
+        self.norm: Callable[[Tensor], Tensor] = nn.LayerNorm(width)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Encode raw observations (B, 3, Az, El) to embeddings (B, D)."""
-        out: Tensor = self.norm(self.head(self.features(obs).mean(dim=(2, 3))))
-        return out
+        return self.norm(self.head(self.features(obs).mean(dim=(2, 3))))
 
     def features(self, obs: Tensor) -> Tensor:
         """Return the last feature map (B, 128, Az / 8, ⌈El / 4⌉) of raw observations (B, 3, Az, El)."""
-        out: Tensor = self.stages(self.scaling(obs))
-        return out
+        return self.stages(self.scaling(obs))
+
+
+class VectorEncoder(nn.Module):
+    """Two tanh layers, n-width-width, orthogonal with gain √2.
+
+    Args:
+        inputs: Numbers n of an observation.
+        width: Embedding width D.
+        scale: Divides each number; empty for 1.
+    """
+
+    scale: Tensor
+
+    def __init__(self, inputs: int, width: int, scale: tuple[float, ...] = ()) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(scale or (1.0,) * inputs), persistent=False)
+        first, second = nn.Linear(inputs, width), nn.Linear(width, width)
+        for layer in (first, second):
+            nn.init.orthogonal_(layer.weight, math.sqrt(2))
+            nn.init.zeros_(layer.bias)
+        self.layers: Callable[[Tensor], Tensor] = nn.Sequential(first, nn.Tanh(), second, nn.Tanh())
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return embeddings (B, D) of observations (B, n)."""
+        return self.layers(obs / self.scale)
+
+
+class PictureEncoder(nn.Module):
+    """8x8 stride 4, 4x4 stride 2, 3x3 stride 1, then a layer of D units; ReLU, orthogonal with gain √2.
+
+    Args:
+        shape: (C, H, W) of a stack, values 0 … 255.
+        width: Embedding width D.
+        channels: Of the three convolutions.
+
+    Raises:
+        ConfigError: The pictures are smaller than the kernels reach.
+    """
+
+    def __init__(self, shape: tuple[int, ...], width: int, channels: tuple[int, int, int] = (32, 64, 64)) -> None:
+        super().__init__()
+        if len(shape) != 3 or min(shape[1:]) < 36:
+            raise ConfigError(f"pictures of shape {shape}; allowed: (C, H, W) with H and W of 36 or more")
+        first, second, third = channels
+        self.layers = nn.Sequential(
+            nn.Conv2d(shape[0], first, 8, 4), nn.ReLU(), nn.Conv2d(first, second, 4, 2), nn.ReLU(),
+            nn.Conv2d(second, third, 3, 1), nn.ReLU(), nn.Flatten(),
+        )  # fmt: skip
+        with torch.no_grad():
+            features = self.layers(torch.zeros(1, *shape)).shape[1]
+        self.out = nn.Linear(features, width)
+        for layer in (*self.layers, self.out):
+            if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                nn.init.orthogonal_(layer.weight, math.sqrt(2))
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return embeddings (B, D) of pictures (B, C, H, W), bytes or numbers 0 … 255."""
+        return torch.relu(self.out(self.layers(obs.float() / 255.0)))

@@ -6,7 +6,7 @@ attends from one query per observation instead of one per patch.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,9 @@ class Layer(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.norm2 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.mlp: Callable[[Tensor], Tensor] = nn.Sequential(
+            nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)
+        )
 
     def forward(self, x: Tensor, key_bias: Tensor | None = None) -> Tensor:
         """Transform tokens.
@@ -113,8 +115,7 @@ class Layer(nn.Module):
 
     def _residual(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + self.out(mixed)
-        out: Tensor = x + self.mlp(self.norm2(x))
-        return out
+        return x + self.mlp(self.norm2(x))
 
 
 class RayViT(nn.Module):
@@ -162,7 +163,7 @@ class RayViT(nn.Module):
         self.cls = nn.Parameter(torch.randn(width) * 0.02)
         self.layers: Iterable[Layer] = nn.ModuleList(Layer(width, heads, 2 * width) for _ in range(layers))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(width)
-        self.project = nn.Linear(width, width)
+        self.project: Callable[[Tensor], Tensor] = nn.Linear(width, width)
         # Fixed codes follow from the shape, so they stay out of checkpoints.
         position = spherical_positions(azimuth_bins, elevation_bins, patch, width)
         self.register_buffer("position", position, persistent=False)
@@ -180,5 +181,4 @@ class RayViT(nn.Module):
         *layers, last = self.layers
         for layer in layers:
             x = layer(x, self.area_bias)
-        out: Tensor = self.project(self.norm(last.first_token(x, self.area_bias)))
-        return out
+        return self.project(self.norm(last.first_token(x, self.area_bias)))
