@@ -28,7 +28,7 @@ def demo(
     Scenes are generated; every mesh under $NAVI_SCENES is added when that is set. What has not changed
     since the last run is skipped.
     """
-    from navi_pipeline.cli.demo import run_demo
+    from navi_pipeline.cli.graph import run_demo
 
     run_demo(seed=seed, as_json=as_json)
 
@@ -45,7 +45,7 @@ def materialize(
 
     What has not changed since the last time is reused.
     """
-    from navi_pipeline.cli.materialize import run_graph
+    from navi_pipeline.cli.graph import run_graph
 
     run_graph(profile=profile, size=size, seed=seed, as_json=as_json)
 

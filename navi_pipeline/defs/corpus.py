@@ -1,7 +1,7 @@
 """Corpus: planned sources, compiled scenes, the split into training, validation and test; assets and checks."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -22,12 +22,9 @@ from navi_pipeline.lib.corpus.scenes import (
     write_corpus,
     write_plan,
 )
-from navi_pipeline.lib.orchestration import worked
+from navi_pipeline.lib.orchestration import materialized, worked
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table, scatter_chart
-
-if TYPE_CHECKING:
-    from navi_core.config import CompileConfig
 
 OWNERS = ["team:navi"]
 
@@ -60,7 +57,7 @@ class CompileSettings(dg.Config):
     )
     padding: float = Field(default=1.0, description="Free margin on each side of the mesh's bounds [m].")
 
-    def compile_config(self) -> "CompileConfig":
+    def compile_config(self) -> CompileConfig:
         """Return what the compiler is given."""
         return parse_config(CompileConfig, self.model_dump())
 
@@ -119,8 +116,7 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
 def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult[None]:
     """Compile one scene and judge it."""
     plan = read_plan()
-    source = plan.get(context.partition_key)
-    if source is None:
+    if (source := plan.get(context.partition_key)) is None:
         raise dg.Failure(
             f"scene {context.partition_key!r} is not among the {len(plan)} planned; materialize scene_sources again"
         )
@@ -130,23 +126,17 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
         context.log.warning("%s is left out: %s", source.name, made["verdict_reason"])
     else:
         context.log.info("%s: %s, %s", source.name, made["verdict"], "reused" if made["skipped"] else "compiled")
-    numbers = {name: made[name] for name in ("triangles", "resolution", "voxel_size", "floor_area_m2", "file_bytes")}
-    metadata: dict[str, Any] = {
-        **numbers,
+    shown = ("triangles", "resolution", "voxel_size", "floor_area_m2", "file_bytes", "verdict", "viable_spawns")
+    metadata = {
+        **{name: made[name] for name in shown},
         "split": source.split,
-        "verdict": made["verdict"],
-        "viable_spawns": made["viable_spawns"],
         "reused": made["skipped"],
         "seconds": time.perf_counter() - start,
+        "gmdag": dg.MetadataValue.path(made["gmdag"]) if made["gmdag"] else None,
+        "verdict_reason": made["verdict_reason"] if made["verdict"] == "FAIL" else None,
+        "map": dg.MetadataValue.md(made["picture"]) if made["picture"] else None,
     }
-    if made["gmdag"] is not None:
-        metadata["gmdag"] = dg.MetadataValue.path(made["gmdag"])
-    if made["verdict"] == "FAIL":
-        metadata["verdict_reason"] = made["verdict_reason"]
-    if made["picture"] is not None:
-        metadata["map"] = dg.MetadataValue.md(made["picture"])
-    version = made["content_hash"] or made["source_hash"]
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version[:16]))
+    return materialized(metadata, (made["content_hash"] or made["source_hash"])[:16])
 
 
 @dg.asset(

@@ -1,7 +1,7 @@
 """Evaluation: policies and pilots on held-out scenes, the leaderboard, and the gates before a promotion."""
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -24,14 +24,11 @@ from navi_pipeline.lib.evaluation.scoring import (
     worth_drawing,
     write_verdict,
 )
-from navi_pipeline.lib.orchestration import worked
+from navi_pipeline.lib.orchestration import materialized, worked, worked_as
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, interval_chart, markdown_table, scatter_chart
 from navi_pipeline.lib.training.policies import known_policies, policy_name, read_policy
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    from navi_core.config import EvalConfig
 
 
 class EvaluationSettings(dg.Config):
@@ -41,7 +38,7 @@ class EvaluationSettings(dg.Config):
     max_steps: int = Field(default=200, description="Length of a flight [decisions].")
     seed: int = Field(default=0, description="Seed of the starts.")
 
-    def protocol(self) -> "EvalConfig":
+    def protocol(self) -> EvalConfig:
         """Return how policies are flown."""
         return parse_config(EvalConfig, self.model_dump())
 
@@ -86,19 +83,22 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
         "reused": test.reused,
         "table": dg.MetadataValue.md(markdown_table(summary_rows(test))),
         "verdict": dg.MetadataValue.md("\n\n".join(test.comparisons[pilot]["c_vis_auc"].sentence for pilot in PILOTS)),
+        "other_policies": _table([result_row(name, result) for name, result in others.items()]),
+        "maps": _pictures(test.maps),
     }
-    if others:
-        rows = [result_row(name, result) for name, result in others.items()]
-        metadata["other_policies"] = dg.MetadataValue.md(markdown_table(rows))
-    if test.maps:
-        metadata["maps"] = dg.MetadataValue.md("\n\n".join(test.maps))
     if external is not None:
-        metadata["external_table"] = dg.MetadataValue.md(markdown_table(summary_rows(external)))
-        if external.maps:
-            metadata["external_maps"] = dg.MetadataValue.md("\n\n".join(external.maps))
+        metadata |= {"external_table": _table(summary_rows(external)), "external_maps": _pictures(external.maps)}
     ids = [result.evaluation_id for score in (test, external) if score for result in score.results.values()]
     ids += [result.evaluation_id for result in others.values()]
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(ids)))
+    return materialized(metadata, content_key(ids))
+
+
+def _table(rows: list[dict[str, Any]]) -> dg.MarkdownMetadataValue | None:
+    return dg.MetadataValue.md(markdown_table(rows)) if rows else None
+
+
+def _pictures(maps: list[str]) -> dg.MarkdownMetadataValue | None:
+    return dg.MetadataValue.md("\n\n".join(maps)) if maps else None
 
 
 @dg.asset(
@@ -122,16 +122,14 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
         low, high = (auc if bound is None else bound for bound in bounds)  # one flight has no interval
         bars.append((name, float(auc), float(low), float(high)))
     chart = interval_chart(bars, label="C_vis AUC [%], 95 % interval over scenes and starts")
-    metadata: dict[str, Any] = {
+    metadata = {
         "pilots": len(made.results),
         "reused": made.reused,
         "table": dg.MetadataValue.md(markdown_table([result_row(*item) for item in made.results.items()])),
         "picture": dg.MetadataValue.md(embedded_charts([chart], "pilots")),
+        "maps": _pictures(made.maps),
     }
-    if made.maps:
-        metadata["maps"] = dg.MetadataValue.md("\n\n".join(made.maps))
-    ids = [result.evaluation_id for result in made.results.values()]
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(ids)))
+    return materialized(metadata, content_key([result.evaluation_id for result in made.results.values()]))
 
 
 @dg.asset(
@@ -146,8 +144,7 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
 @worked
 def leaderboard() -> dg.MaterializeResult[None]:
     """Ask the warehouse."""
-    metadata, version = ranked()
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version))
+    return materialized(*ranked())
 
 
 def ranked() -> tuple[dict[str, Any], str]:
@@ -168,51 +165,43 @@ def ranked() -> tuple[dict[str, Any], str]:
     return metadata, content_key([[row["subject"], row["c_vis_auc_percent"]] for row in rows])
 
 
-def _comparison(context: dg.AssetCheckExecutionContext, pilot: str, metric: str) -> dict[str, Any]:
-    return dict(read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric])
+def _gate(name: str, pilot: str, metric: str, description: str, *, blocking: bool = False) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=policy_evaluation,
+        name=name,
+        partitions_def=profile_partitions,
+        blocking=blocking,
+        description=description,
+    )
+    @worked_as(name)
+    def gate(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        """Read the paired comparison."""
+        row = read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric]
+        return dg.AssetCheckResult(
+            passed=row["better"] if metric == "c_vis_auc" else row["difference"] < 0,
+            severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
+            description=row["sentence"],
+            metadata={name: row[name] for name in ("policy", "pilot", "difference", "low", "high")},
+        )
+
+    return gate
 
 
-def _result(row: dict[str, Any], passed: bool, severity: dg.AssetCheckSeverity) -> dg.AssetCheckResult:
-    numbers = {name: row[name] for name in ("policy", "pilot", "difference", "low", "high")}
-    return dg.AssetCheckResult(passed=passed, severity=severity, description=row["sentence"], metadata=numbers)
-
-
-@dg.asset_check(
-    asset=policy_evaluation,
-    partitions_def=profile_partitions,
-    blocking=True,
-    description="Gate of the promotion: more area seen than random flight, with the paired interval above 0.",
-)
-@worked
-def beats_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read the paired comparison."""
-    row = _comparison(context, "random", "c_vis_auc")
-    return _result(row, row["better"], dg.AssetCheckSeverity.ERROR)
-
-
-@dg.asset_check(
-    asset=policy_evaluation,
-    partitions_def=profile_partitions,
-    description="More area seen than forward-plus, with the paired interval above 0.",
-)
-@worked
-def beats_forward_plus(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read the paired comparison."""
-    row = _comparison(context, "forward-plus", "c_vis_auc")
-    return _result(row, row["better"], dg.AssetCheckSeverity.WARN)
-
-
-@dg.asset_check(
-    asset=policy_evaluation,
-    partitions_def=profile_partitions,
-    blocking=True,
-    description="Gate of the promotion: fewer collisions per minute than random flight.",
-)
-@worked
-def collides_less_than_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read the comparison."""
-    row = _comparison(context, "random", "collisions_per_minute")
-    return _result(row, row["difference"] < 0, dg.AssetCheckSeverity.ERROR)
+GATES = [
+    _gate(
+        "beats_random", "random", "c_vis_auc", blocking=True,
+        description="Gate of the promotion: more area seen than random flight, with the paired interval above 0.",
+    ),
+    _gate(
+        "beats_forward_plus", "forward-plus", "c_vis_auc",
+        description="More area seen than forward-plus, with the paired interval above 0.",
+    ),
+    _gate(
+        "collides_less_than_random", "random", "collisions_per_minute", blocking=True,
+        description="Gate of the promotion: fewer collisions per minute than random flight.",
+    ),
+]  # fmt: skip
+"""Comparisons with the pilots."""
 
 
 @dg.asset_check(

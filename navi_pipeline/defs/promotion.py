@@ -16,6 +16,9 @@ from navi_pipeline.lib.reports.pages import markdown_table
 from navi_pipeline.lib.training.policies import read_policy
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
+_LEADS = {"lead_points": "mean_difference", "lead_points_low": "low", "lead_points_high": "high"}
+"""Lead of the challenger in percentage points → its share in the decision."""
+
 
 @dg.asset(
     group_name="promotion",
@@ -46,11 +49,9 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
         "reason": decision["reason"],
         "reused": decision["reused"],
         "lineage": " → ".join(lineage_of(decision["champion"])) if decision["champion"] else "none",
+        **{name: 100 * float(decision[part]) for name, part in _LEADS.items() if decision.get(part) is not None},
         "versions": dg.MetadataValue.md(markdown_table([{name: row[name] for name in shown} for row in models])),
     }
-    for name, share in (("lead_points", "mean_difference"), ("lead_points_low", "low"), ("lead_points_high", "high")):
-        if decision.get(share) is not None:
-            metadata[name] = 100 * float(decision[share])
     champion = next((row["weights_hash"] for row in models if row["version"] == decision["champion"]), None)
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(champion)))
 

@@ -11,7 +11,7 @@ from navi_pipeline.defs.corpus import OWNERS
 from navi_pipeline.defs.evaluation import leaderboard
 from navi_pipeline.defs.promotion import promoted_model
 from navi_pipeline.defs.studies import study
-from navi_pipeline.lib.orchestration import worked
+from navi_pipeline.lib.orchestration import materialized, worked
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table
 from navi_pipeline.lib.warehouse.database import count_duplicate_keys
@@ -30,8 +30,7 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 @worked
 def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     """Fold everything in and count it."""
-    metadata, version = folded_in(context.log.warning)
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version))
+    return materialized(*folded_in(context.log.warning))
 
 
 def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from navi_core.config import parse_config
 from navi_core.errors import NaviError, RunError
@@ -137,6 +137,14 @@ def worked_as(name: str) -> Iterator[None]:
 def worked(function: F) -> F:
     """Count the time of every call of an asset's or check's function."""
     return worked_as(function.__name__)(function)
+
+
+def materialized(metadata: dict[str, Any], version: str) -> dg.MaterializeResult[None]:
+    """Return what an asset shows, without what is None, and its data version."""
+    import dagster as dg
+
+    shown = {name: value for name, value in metadata.items() if value is not None}
+    return dg.MaterializeResult(metadata=shown, data_version=dg.DataVersion(version))
 
 
 def record_failure(

@@ -14,6 +14,7 @@ import dagster as dg
 
 from navi_core.errors import RunError
 from navi_core.record.thinned_curve import ThinnedCurve
+from navi_pipeline.lib.orchestration import materialized
 from navi_pipeline.lib.reports.pages import CLONING_PANELS, REWARD_PANELS, curve_charts, embedded_charts
 from navi_pipeline.lib.training.policies import Start, cloning_curve_of, curve_of, train_policy
 from navi_pipeline.lib.training.trainer_client import Monitor
@@ -87,8 +88,7 @@ class LiveTraining:
 
     def _observe(self, *, curves: bool) -> None:
         """Report the newest point, and the curves where they are wanted and there are any."""
-        if self._newest is None:
-            return
+        assert self._newest is not None
         point, total = self._newest
         metadata: dict[str, Any] = {name: dg.MetadataValue.float(value) for name, value in point.items()}
         if total:
@@ -168,38 +168,21 @@ def materialize_policy(
             if not monitor.stalled:
                 raise
             raise RunError(f"no progress for {STALL_MINUTES:g} min, so the trainer was ended: {error}") from error
-    metadata = _metadata(policy) | _curves(policy, cloned=algorithm == "bc")
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(policy["weights_hash"][:16]))
-
-
-def _metadata(policy: dict[str, Any]) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "version": policy["version"],
+    cloned = algorithm == "bc"
+    metadata = {
+        **{name: policy[name] for name in ("version", "run_id", "steps", "seed", "reused", "reward_ema")},
         "parent": policy["parent"] or "none",
-        "run_id": policy["run_id"],
-        "steps": policy["steps"],
         "wall_time_minutes": 60.0 * policy["wall_time_hours"],
-        "seed": policy["seed"],
-        "reused": policy["reused"],
         "checkpoint": dg.MetadataValue.path(policy["checkpoint"]),
+        "train_scenes": None if policy["reward_ema"] is None else policy["train_scenes"],
     }
-    if policy["reward_ema"] is not None:
-        metadata |= {"reward_ema": policy["reward_ema"], "train_scenes": policy["train_scenes"]}
-    return metadata
-
-
-def _curves(policy: dict[str, Any], *, cloned: bool) -> dict[str, Any]:
     curve = cloning_curve_of(policy["run_id"]) if cloned else curve_of(policy["run_id"])
-    if not len(curve):
-        return {}
-    charts = curve_charts(curve, CLONING_PANELS if cloned else REWARD_PANELS)
-    shown: dict[str, Any] = {
-        "steps_per_second": float(curve["sps"].median()),
-        "curves": dg.MetadataValue.md(embedded_charts(charts, "curves")),
-    }
-    if cloned:
-        shown |= {
-            "held_out_nll": float(curve["validation_nll"].min()),
-            "held_out_nll_at_first": float(curve["validation_nll"].iloc[0]),
+    if len(curve):
+        charts = curve_charts(curve, CLONING_PANELS if cloned else REWARD_PANELS)
+        metadata |= {
+            "steps_per_second": float(curve["sps"].median()),
+            "curves": dg.MetadataValue.md(embedded_charts(charts, "curves")),
+            "held_out_nll": float(curve["validation_nll"].min()) if cloned else None,
+            "held_out_nll_at_first": float(curve["validation_nll"].iloc[0]) if cloned else None,
         }
-    return shown
+    return materialized(metadata, policy["weights_hash"][:16])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, write_durably
 from navi_core.record.metric_log import NATURAL_KEYS
+from navi_pipeline.lib.warehouse.database import number_of
 from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError
 
 if TYPE_CHECKING:
@@ -139,8 +140,7 @@ class Archive:
                 raise RecordError(f"{file} lacks the key column {', '.join(missing)}; move it away and rebuild again")
             both = ", ".join(name for name in columns if name in held)
             connection.execute(f"insert into {table} by name select {both} from read_parquet(?)", [str(file)])
-            row = connection.execute(f"select count(*) from {table}").fetchone()
-            counts[table] = int(row[0]) if row else 0
+            counts[table] = number_of(connection.execute(f"select count(*) from {table}"))
             if written is not None and counts[table] != written[table]["rows"]:
                 raise RecordError(f"{file} gave {counts[table]} rows, {written[table]['rows']} were written")
         return counts
@@ -172,17 +172,12 @@ class Archive:
 
 def last_migration(connection: duckdb.DuckDBPyConnection) -> int:
     """Return the number of the last migration that a database has seen."""
-    row = connection.execute("select max(number) from migrations").fetchone()
-    return int(row[0]) if row and row[0] is not None else 0
+    return number_of(connection.execute("select max(number) from migrations"))
 
 
 def count_rows(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
     """Return the rows of every table that the archive holds."""
-    counts = {}
-    for table in _TABLES:
-        row = connection.execute(f"select count(*) from {table}").fetchone()
-        counts[table] = int(row[0]) if row else 0
-    return counts
+    return {table: number_of(connection.execute(f"select count(*) from {table}")) for table in _TABLES}
 
 
 def thin(
@@ -191,29 +186,35 @@ def thin(
     """Thin old runs and drop old experiences; return the number of removed rows. See `Warehouse.compact`."""
     thinned = 0
     if keep_days is not None:
-        thinned += thin_runs(connection, keep_days=keep_days, points=points)
-        thinned += drop_experiences(connection, keep_days=keep_days)
+        thinned += _thin_runs(connection, keep_days, points, models=False)
+        # Their versions stay.
+        thinned += number_of(
+            connection.execute(
+                "delete from service_experiences where recorded_at < now()::timestamp - to_seconds(? * 86400.0)",
+                [keep_days],
+            )
+        )
     if keep_model_days is not None:
-        thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
+        thinned += _thin_runs(connection, keep_model_days, points, models=True)
     return thinned
 
 
-def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points: int, models: bool = False) -> int:
+def _thin_runs(connection: duckdb.DuckDBPyConnection, keep_days: float, points: int, *, models: bool) -> int:
     """Thin metrics and stage timings of old runs to `points` steps each.
 
     Args:
         connection: The writer's connection.
         keep_days: Age of a run's last row from which on it is thinned [days].
         points: Steps that stay, spread evenly; the last one always does.
-        models: Of the runs that models came from; by default of the others.
+        models: Of the runs that models came from, or of the others.
 
     Returns:
         Rows removed.
     """
-    removed = 0
-    for table in ("metrics", "stage_timings"):
-        row = connection.execute(
-            f"""
+    return sum(
+        number_of(
+            connection.execute(
+                f"""
             delete from {table} using (
                 with old as (
                     select run_id, count(distinct step) as steps from {table}
@@ -231,18 +232,11 @@ def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points
             ) gone
             where {table}.run_id = gone.run_id and {table}.step = gone.step
             """,
-            [models, keep_days, points, points, points],
-        ).fetchone()
-        removed += int(row[0]) if row else 0
-    return removed
-
-
-def drop_experiences(connection: duckdb.DuckDBPyConnection, *, keep_days: float) -> int:
-    """Drop experiences of services that are older than `keep_days` [days]; return how many. Versions stay."""
-    row = connection.execute(
-        "delete from service_experiences where recorded_at < now()::timestamp - to_seconds(? * 86400.0)", [keep_days]
-    ).fetchone()
-    return int(row[0]) if row else 0
+                [models, keep_days, points, points, points],
+            )
+        )
+        for table in ("metrics", "stage_timings")
+    )
 
 
 def _checksum(file: Path) -> str:

@@ -52,6 +52,12 @@ def open_database(file: Path | str, *, reader: bool = False) -> duckdb.DuckDBPyC
     return connection
 
 
+def number_of(answer: duckdb.DuckDBPyConnection) -> int:
+    """Return the one number of an answer; 0 where it has none."""
+    row = answer.fetchone()
+    return int(row[0]) if row and row[0] is not None else 0
+
+
 def remedy(error: BaseException, otherwise: str) -> str:
     """Return what to do about a fault of a database.
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, sweep_left
 from navi_core.record.metric_log import NATURAL_KEYS, RUN_TABLES
-from navi_pipeline.lib.warehouse.database import open_database
+from navi_pipeline.lib.warehouse.database import number_of, open_database
 from navi_pipeline.lib.warehouse.segments import Segment, read_segment
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     import pandas
 
     from navi_pipeline.lib.warehouse.segments import Segment
-
-Part = tuple[int, Any, bool]
-"""Rows, their values or the value that they share, and whether it is shared."""
 
 
 def table_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
@@ -70,17 +68,8 @@ def fold_segments(
     _note(connection, segments)
 
 
-def replace_rows(connection: duckdb.DuckDBPyConnection, table: str, source: str, order: str) -> int:
-    """Replace the rows of `table` that `source` has by key, and add the others.
-
-    Args:
-        connection: The writer's connection.
-        table: A table of `NATURAL_KEYS`.
-        source: A relation with the table's columns and types.
-        order: Expression by which the last of several rows of one key wins.
-
-    Returns:
-        Rows written.
+def _replace_rows(connection: duckdb.DuckDBPyConnection, table: str) -> None:
+    """Replace the rows of a table that `incoming_rows` has by key, and add the others; the last sent of a key wins.
 
     Raises:
         RecordError: The database took another number of rows than it was given.
@@ -88,18 +77,15 @@ def replace_rows(connection: duckdb.DuckDBPyConnection, table: str, source: str,
     key = NATURAL_KEYS[table]
     names = ", ".join(key)
     connection.execute(
-        f"create or replace temp table newest as select * from {source} "
-        f"qualify row_number() over (partition by {names} order by {order} desc) = 1"
+        "create or replace temp table newest as select * exclude (sent) from incoming_rows "
+        f"qualify row_number() over (partition by {names} order by sent desc) = 1"
     )
     same = " and ".join(f"{table}.{name} = newest.{name}" for name in key)
     connection.execute(f"delete from {table} using newest where {same}")
-    wanted = _number(connection, "select count(*) from newest")
-    columns = ", ".join(name for name, *_ in connection.execute(f"describe {table}").fetchall())
-    done = _number(connection, f"insert into {table} by name select {columns} from newest")
-    connection.execute("drop table newest")
+    wanted = number_of(connection.execute("select count(*) from newest"))
+    done = number_of(connection.execute(f"insert into {table} by name select * from newest"))
     if done != wanted:
         raise RecordError(f"{table}: {wanted} rows were sent, the database took {done}")
-    return done
 
 
 def _fold_tables(
@@ -110,14 +96,10 @@ def _fold_tables(
 
     for table, segments in waiting.items():
         kinds = columns[table]
-        arrays: dict[str, Any] = {}
-        for name, kind in kinds.items():
-            shared = [name in segment.shared for segment in segments]
-            parts = [
-                (segment.count, segment.shared[name] if same else segment.columns[name], same)
-                for segment, same in zip(segments, shared, strict=True)
-            ]
-            arrays[name] = _array(parts, kind)
+        arrays: dict[str, Any] = {
+            name: _array(list(chain.from_iterable(segment.columns[name] for segment in segments)), kind)
+            for name, kind in kinds.items()
+        }
         arrays["sent"] = np.arange(sum(segment.count for segment in segments))
         connection.register("incoming", pandas.DataFrame(arrays, copy=False))
         # Texts arrive as enumerations; one that is cast to JSON directly would become a JSON string.
@@ -125,97 +107,42 @@ def _fold_tables(
             f"cast({f'cast({name} as varchar)' if kind == 'JSON' else name} as {kind}) as {name}"
             for name, kind in kinds.items()
         )
-        replace_rows(connection, table, f"(select {casts}, sent from incoming)", "sent")
+        # As a table first: the window function over a frame takes half as long again.
+        connection.execute(f"create or replace temp table incoming_rows as select {casts}, sent from incoming")
         connection.unregister("incoming")
+        _replace_rows(connection, table)
 
 
 def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
     """Write down which segments were folded in."""
-    import pandas
-
-    now = datetime.now(UTC).replace(tzinfo=None)
-    rows = [(s.name, s.table, s.run_id, s.count, s.sha256, s.created_at, now) for s in segments]
-    names = ("name", "table_name", "run_id", "row_count", "sha256", "created_at", "ingested_at")
-    kinds = ("VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "VARCHAR", "TIMESTAMP", "TIMESTAMP")
-    arrays = {
-        name: _array([(len(rows), list(values), False)], kind)
-        for name, kind, values in zip(names, kinds, zip(*rows, strict=True), strict=True)
-    }
-    connection.register("noted", pandas.DataFrame(arrays))
-    connection.execute("insert into segments by name select * from noted")
-    connection.unregister("noted")
+    rows = [(s.name, s.table, s.run_id, s.count, s.sha256, s.created_at) for s in segments]
+    connection.execute(
+        "insert into segments by name select unnest(?) as name, unnest(?::varchar[]) as table_name, "
+        "unnest(?) as run_id, unnest(?) as row_count, unnest(?) as sha256, unnest(?) as created_at, ? as ingested_at",
+        [*map(list, zip(*rows, strict=True)), datetime.now(UTC).replace(tzinfo=None)],
+    )
 
 
-def _array(parts: Sequence[Part], kind: str) -> np.ndarray | pandas.Categorical:
+def _array(values: list[Any], kind: str) -> np.ndarray | pandas.Categorical:
     """Return one column as DuckDB reads it fastest without losing anything."""
     import numpy as np
-
-    if kind in ("VARCHAR", "JSON"):
-        return _texts(parts)
-    if kind == "TIMESTAMP":
-        return np.concatenate([_moments(part) for part in parts])
-    if any(value is None if same else None in value for _, value, same in parts):
-        # Object columns keep integers whole beside missing ones.
-        return _objects(parts)
-    if kind == "BIGINT":
-        return np.concatenate([_filled(part, "int64") for part in parts])
-    if kind == "DOUBLE":
-        numbers = np.concatenate([_filled(part, "float64") for part in parts])
-        # pandas and DuckDB take NaN for a missing number; as text it stays what it is.
-        return _objects(parts) if np.isnan(numbers).any() else numbers
-    return _objects(parts)
-
-
-def _texts(parts: Sequence[Part]) -> pandas.Categorical:
-    import numpy as np
     import pandas
 
-    index: dict[str, int] = {}
-    codes = np.empty(sum(count for count, _, _ in parts), dtype=np.int32)
-    first = 0
-    for count, value, same in parts:
-        if same:
-            codes[first : first + count] = -1 if value is None else index.setdefault(value, len(index))
-        else:
-            codes[first : first + count] = [-1 if v is None else index.setdefault(v, len(index)) for v in value]
-        first += count
-    return pandas.Categorical.from_codes(codes, categories=pandas.Index(list(index), dtype=object), validate=False)
-
-
-def _filled(part: Part, dtype: str) -> np.ndarray:
-    import numpy as np
-
-    count, value, same = part
-    return np.full(count, value, dtype) if same else np.array(value, dtype)
-
-
-def _moments(part: Part) -> np.ndarray:
-    import numpy as np
-
-    # Rows of one call share their moment, and a conversion costs more than looking it up.
-    count, value, same = part
-    values = [value] if same else value
-    known = {moment: np.datetime64(moment, "us").astype(np.int64).item() for moment in set(values)}
-    codes = np.array([known[moment] for moment in values], dtype=np.int64)
-    return (np.repeat(codes, count) if same else codes).view("datetime64[us]")
-
-
-def _objects(parts: Sequence[Part]) -> np.ndarray:
-    import numpy as np
-
-    values = np.empty(sum(count for count, _, _ in parts), dtype=object)
-    values[:] = [repr(value) if isinstance(value, float) else value for value in _each(parts)]
-    return values
-
-
-def _each(parts: Sequence[Part]) -> Iterator[Any]:
-    for count, value, same in parts:
-        yield from (value for _ in range(count)) if same else value
-
-
-def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
-    row = connection.execute(sql).fetchone()
-    return int(row[0]) if row is not None else 0
+    if kind in ("VARCHAR", "JSON", "TIMESTAMP"):
+        # Rows of one call share their texts and their moment, and a conversion costs more than looking it up.
+        codes, known = pandas.factorize(np.array(values, dtype=object))
+        if kind == "TIMESTAMP":
+            return np.array([*known, None], "datetime64[us]")[codes]  # -1, a missing one, is the last
+        return pandas.Categorical.from_codes(codes, categories=pandas.Index(known, dtype=object), validate=False)
+    if kind in ("BIGINT", "DOUBLE") and None not in values:
+        numbers = np.array(values, "int64" if kind == "BIGINT" else "float64")
+        if not np.isnan(numbers).any():
+            return numbers
+    # Object columns keep integers whole beside missing ones.
+    # pandas and DuckDB take NaN for a missing number; as text it stays what it is.
+    objects = np.empty(len(values), dtype=object)
+    objects[:] = [repr(value) if isinstance(value, float) else value for value in values]
+    return objects
 
 
 _BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25

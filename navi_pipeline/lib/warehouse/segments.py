@@ -29,8 +29,7 @@ class Segment:
         sha256: Checksum of the rows.
         created_at: Time of writing, UTC.
         count: Rows.
-        columns: Column → its values in the order of the rows, converted to the column's type.
-        shared: Column → the one value that all rows share; with `columns` every column of the table.
+        columns: Every column of the table → its values in the order of the rows, converted to the column's type.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Segment:
     created_at: datetime
     count: int
     columns: dict[str, list[Any]]
-    shared: dict[str, Any]
 
 
 def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
@@ -74,13 +72,13 @@ def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
     if lines != count:
         raise RecordError(f"{lines} rows, the header has {count}")
     if table is None:
-        return Segment(path.name, None, run_id, digest, created, 0, {}, {})
+        return Segment(path.name, None, run_id, digest, created, 0, {})
     if table not in NATURAL_KEYS or table not in columns:
         raise RecordError(f"no table {table!r}; known: {', '.join(NATURAL_KEYS)}")
     shared = {name: context.get(name) for name in _CONTEXT} | {"run_id": run_id, "segment": path.name}
     rest = {name: value for name, value in context.items() if name not in _CONTEXT}
-    values, same = read_columns(body, shared, rest, table, columns[table])
-    return Segment(path.name, table, run_id, digest, created, count, values, same)
+    values = read_columns(body, shared, rest, table, columns[table])
+    return Segment(path.name, table, run_id, digest, created, count, values)
 
 
 def _header(line: bytes) -> tuple[object, Any, Any, Any, int, str, datetime]:
@@ -95,7 +93,7 @@ def _header(line: bytes) -> tuple[object, Any, Any, Any, int, str, datetime]:
 
 def read_columns(
     body: bytes, shared: dict[str, Any], rest: dict[str, Any], table: str, kinds: dict[str, str]
-) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+) -> dict[str, list[Any]]:
     """Read rows into columns.
 
     Args:
@@ -106,7 +104,7 @@ def read_columns(
         kinds: Its columns and their DuckDB types.
 
     Returns:
-        Columns and shared values as in `Segment`.
+        Columns as in `Segment`.
 
     Raises:
         RecordError: A line is no object, or a value does not fit its column; line and column are named.
@@ -119,18 +117,16 @@ def read_columns(
             row["extra"] = _extra(row, rest, kinds) or None
         names.add("extra")
     columns: dict[str, list[Any]] = {}
-    same: dict[str, Any] = {}
     for name, kind in kinds.items():
-        where = f"{table}.{name}"
+        where, default = f"{table}.{name}", shared.get(name)
         if name in names:
-            columns[name] = _converted([row.get(name, shared.get(name)) for row in rows], kind, where)
+            columns[name] = _converted([row.get(name, default) for row in rows], kind, where)
         else:
-            (same[name],) = _converted([shared.get(name)], kind, where)
+            columns[name] = _converted([default], kind, where) * len(rows)
     for name in NATURAL_KEYS[table]:
-        missing = columns[name] if name in columns else [same[name]]
-        if rows and None in missing:
-            raise RecordError(f"line {missing.index(None) + 2}: key column {name} of {table} is missing")
-    return columns, same
+        if None in columns[name]:
+            raise RecordError(f"line {columns[name].index(None) + 2}: key column {name} of {table} is missing")
+    return columns
 
 
 def _objects(body: bytes) -> list[dict[str, Any]]:

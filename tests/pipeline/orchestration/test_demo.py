@@ -11,8 +11,7 @@ import pytest
 from navi_core.errors import RunError
 from navi_core.presets import read_config_file
 from navi_core.presets.plain_yaml import write_yaml
-from navi_pipeline.cli.demo import run_demo
-from navi_pipeline.cli.materialize import run_graph
+from navi_pipeline.cli.graph import run_demo, run_graph
 from navi_pipeline.lib.orchestration import dagster_home
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,6 +15,7 @@ from navi_core.errors import RecordError
 from navi_core.machine.file_lock import is_locked
 from navi_core.models import Registry
 from navi_core.record import MetricLog
+from navi_pipeline.lib.warehouse import warehouse as warehouse_module
 from navi_pipeline.lib.warehouse.archive import Archive
 from navi_pipeline.lib.warehouse.sql_files import sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -88,7 +89,7 @@ def test_a_segment_that_comes_again_after_its_compaction_is_known(warehouse):
         (Archive, "adopt"),
         (Warehouse, "_restored"),
         (Warehouse, "_exchange"),
-        (Warehouse, "_publish"),
+        (warehouse_module, "publish"),
     ],
 )
 def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, owner, name):

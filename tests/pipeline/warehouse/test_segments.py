@@ -17,8 +17,7 @@ ROW = {"step": 1, "name": "a", "value": 0.5, "ok": True, "recorded_at": "2026-01
 
 def read(rows, rest=None):
     body = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    columns, same = read_columns(body, SHARED, rest or {}, "metrics", KINDS)
-    return columns | {name: [value] * len(rows) for name, value in same.items()}
+    return read_columns(body, SHARED, rest or {}, "metrics", KINDS)
 
 
 def reference(rows, rest=None):

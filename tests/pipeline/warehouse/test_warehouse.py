@@ -252,7 +252,7 @@ def test_a_snapshot_that_cannot_be_made_anew_is_told_with_the_way_out(home):
     warehouse.database.write_bytes(b"broken")
     warehouse.snapshot.unlink()
     warehouse.snapshot.write_bytes(b"broken")
-    for ask in (warehouse.relations, warehouse.probe):
+    for ask in (warehouse.relations, lambda: warehouse.query("select 1")):
         with pytest.raises(RecordError, match="navi query --rebuild"):
             ask()
     warehouse.rebuild()

@@ -1,0 +1,175 @@
+"""`navi demo` and `navi materialize`: the graph through Dagster, tables at the end, and what Dagster itself cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import EvaluationError
+from navi_core.record import navi_home
+from navi_core.terminal import console, print_records, print_status, print_table
+from navi_pipeline.lib.orchestration import WORK, Work, dagster_home, now, open_instance, what_is_missing
+from navi_pipeline.lib.records import BenchmarkLog
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from navi_pipeline.flow import Flow
+
+PROFILE = "demo"
+"""Training profile of the demo."""
+
+
+def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
+    """Materialize the way from scenes to a champion, and print how the policy compares with two pilots.
+
+    Args:
+        seed: Seed of the training run.
+        as_json: Print one JSON object on standard output and nothing else there.
+
+    Raises:
+        RunError: An asset failed.
+        EvaluationError: The policy did not pass the gates before the promotion.
+    """
+    began = now()
+    with _opened_flow(PROFILE, "quick", seed) as flow:
+        from navi_pipeline.defs.corpus import DEFAULT_SCENES
+
+        # Always those of its table, whatever was planned here.
+        flow.materialize_scenes(DEFAULT_SCENES)
+        failed = flow.materialize_policy()
+    from navi_pipeline.lib.evaluation.scoring import read_verdict
+
+    verdict = read_verdict(PROFILE)
+    seconds = (now() - began).wall
+    promotion = None if failed else {n: v for n, v in flow.metadata["promoted_model"].items() if n != "versions"}
+    if as_json:
+        document = {
+            "seed": seed,
+            "seconds": round(seconds, 1),
+            "stages": flow.stages,
+            **{name: verdict[name] for name in ("test", "external", "policy")},
+            "promotion": promotion,
+            "failed_gates": failed,
+        }
+        print(json.dumps(document, default=str))  # noqa: T201
+    else:
+        _print_result(verdict, promotion, seconds)
+    _require_passed(failed)
+
+
+def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_json: bool = False) -> None:
+    """Materialize every asset; print how long each took, and record the share of the time that was orchestration.
+
+    Orchestration is what the time holds besides the functions of assets and checks: loading the graph, starting
+    runs, Dagster's events and its database. On a busy machine the share of processor time is the one to trust.
+
+    Args:
+        profile: Training profile.
+        size: Size of the sweeps.
+        seed: Seed of the training runs.
+        as_json: Print one JSON object on standard output and nothing else there.
+
+    Raises:
+        RunError: An asset failed.
+        EvaluationError: The policy did not pass the gates before the promotion.
+    """
+    began = now()
+    WORK.clear()
+    # Loading the graph belongs to what orchestration costs.
+    with _opened_flow(profile, size, seed) as flow:
+        failed = flow.materialize_everything()
+    total, work = now() - began, dict(WORK)
+    rest = total - sum(work.values(), Work())
+    rows = [
+        {
+            "asset": name,
+            "seconds": round(spent.wall, 1),
+            "CPU seconds": round(spent.cpu, 1),
+            "reused": flow.metadata[name].get("reused"),
+        }
+        for name, spent in work.items()
+        if name in flow.metadata
+    ]
+    shares = {"orchestration_share": rest.wall / total.wall, "orchestration_cpu_share": rest.cpu / total.cpu}
+    values = {"wall_seconds": (total.wall, "s"), "cpu_seconds": (total.cpu, "s")}
+    values |= {name: (share, "share") for name, share in shares.items()}
+    values |= {f"work/{name}": (spent.wall, "s") for name, spent in work.items()}
+    with BenchmarkLog("orchestration") as log:
+        log.cell(profile, values, seed=seed, parameters={"profile": profile, "size": size})
+    Warehouse().ingest()
+    document: dict[str, Any] = {
+        "profile": profile,
+        "seconds": round(total.wall, 1),
+        "cpu_seconds": round(total.cpu, 1),
+        "orchestration_seconds": round(rest.wall, 1),
+        "orchestration_cpu_seconds": round(rest.cpu, 1),
+        **{name: round(share, 4) for name, share in shares.items()},
+        "assets": rows,
+        "failed_gates": failed,
+    }
+    if as_json:
+        print(json.dumps(document))  # noqa: T201
+    else:
+        print_records(f"profile {profile}: {len(rows)} assets", rows)
+        print(  # noqa: T201
+            f"{total.wall:.0f} s on the wall, {total.cpu:.0f} s of processors\n"
+            f"orchestration: {rest.wall:.1f} s on the wall ({shares['orchestration_share']:.1%}), "
+            f"{rest.cpu:.1f} s of processors ({shares['orchestration_cpu_share']:.1%})"
+        )
+    _require_passed(failed)
+
+
+@contextmanager
+def _opened_flow(profile: str, size: str, seed: int) -> Iterator[Flow]:
+    """Load the graph and open Dagster's instance; progress and what its home lacks go to standard error."""
+    from navi_pipeline.definitions import defs
+    from navi_pipeline.flow import Flow
+
+    os.environ["DAGSTER_HOME"] = str(home := dagster_home())
+    with open_instance() as instance:
+        flow = Flow(
+            instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, report=print_status, echo=True
+        )
+        print_status(f"Navi home {navi_home()}, Dagster home {home}, profile {profile}, seed {seed}")
+        for line in what_is_missing(home):
+            print_status(line)
+        yield flow
+
+
+def _require_passed(failed: list[str]) -> None:
+    if failed:
+        raise EvaluationError(f"the policy did not pass: {'; '.join(failed)}")
+
+
+def _print_result(verdict: dict[str, Any], promotion: dict[str, Any] | None, seconds: float) -> None:
+    out = console()
+    for split, title in (("test", "held-out scenes, never trained on"), ("external", "scenes of $NAVI_SCENES")):
+        part = verdict[split]
+        if part is None:
+            continue
+        rows = [list(map(str, row.values())) for row in part["table"]]
+        title = f"{title}: {part['scenes']}, episodes each: {part['episodes']}"
+        print_table(title, list(part["table"][0]), rows, words=1)
+        for pilot in part["comparisons"].values():
+            out.print(pilot["c_vis_auc"]["sentence"], soft_wrap=True)
+    if promotion is not None:
+        out.print(f"\nchampion: {promotion['champion']}. {promotion['reason']}", soft_wrap=True)
+    out.print(f"\n{seconds:.0f} s. Where to look next:")
+    # As it can be typed here: the environment is rarely activated after a first `make demo`.
+    navi = "navi" if shutil.which("navi") else str(Path(sys.executable).with_name("navi"))
+    if Path(navi).is_relative_to(Path.cwd()):
+        navi = str(Path(navi).relative_to(Path.cwd()))
+    for command, what in (
+        ("make ui", "the graph, its checks, maps with the paths flown, reward curves"),
+        (f"{navi} query ranking", "who explores best"),
+        (f'{navi} query "select * from model_lineage"', "what the champion descends from"),
+        (f"{navi} query latest_curve", "how the training went"),
+        ("NAVI_SCENES=/folder/of/meshes make demo", "the same on your own scenes"),
+    ):
+        out.print(f"  {command:<54} {what}")
