@@ -7,10 +7,10 @@ that use them, so that the code location loads in about a second.
 import dagster as dg
 
 from navi_pipeline import jobs
-from navi_pipeline.defs import automation, corpus, demonstrations, evaluation, learning, promotion, studies, warehouse
+from navi_pipeline.defs import automation, corpus, demonstrations, evaluation, learning, studies, warehouse
 from navi_pipeline.defs.benchmarks import BENCHMARKS, OUTCOMES
 
-_STAGES = (corpus, demonstrations, learning, evaluation, promotion, studies, warehouse)
+_STAGES = (corpus, demonstrations, learning, evaluation, studies, warehouse)
 
 
 @dg.definitions

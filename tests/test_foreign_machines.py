@@ -13,7 +13,7 @@ import pytest
 from navi_core.machine import resources
 from navi_pipeline.lib import orchestration, records
 from navi_pipeline.lib.orchestration import dagster_home
-from navi_pipeline.lib.warehouse.sql_files import sql_folder
+from navi_pipeline.lib.warehouse.database import sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,9 +4,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from navi_core.record import MetricLog, row_context
 from navi_pipeline.lib.warehouse.database import open_database
@@ -60,10 +60,6 @@ class WarehouseRow:
     cpu_value: float
     rows: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as plain data."""
-        return asdict(self)
-
 
 def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> list[WarehouseRow]:
     """Write segments as producers do, and time their ingest: reading, checks, folding, the readers' snapshot.
@@ -79,19 +75,16 @@ def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> 
         with tempfile.TemporaryDirectory() as home:
             warehouse = Warehouse(home)
             warehouse.ingest()
-            wall, cpu = [], []
+            times = []
             for turn in range(repeats):
                 log = MetricLog(warehouse.outbox, f"run-{turn}", context)
                 for first in range(0, rows, size):
                     for step in range(first, min(first + size, rows), _METRICS):
                         log.scalars(step, {f"metric_{i}": 0.1 * i + step for i in range(_METRICS)})
                     log.flush()
-                began = time.perf_counter(), time.process_time()
-                report = warehouse.ingest()
-                wall.append(report.rows / (time.perf_counter() - began[0]))
-                cpu.append(report.rows / (time.process_time() - began[1]))
-            label = f"{size:,} rows a segment"
-            measured.append(WarehouseRow("ingest", label, _median(wall), "rows/s", _median(cpu), rows))
+                times.append(_clocked(warehouse.ingest))
+            wall, cpu = (rows / median(seconds) for seconds in zip(*times, strict=True))
+            measured.append(WarehouseRow("ingest", f"{size:,} rows a segment", wall, "rows/s", cpu, rows))
     return measured
 
 
@@ -136,14 +129,9 @@ def measure_questions(
 
 def _fill(warehouse: Warehouse, rows: int) -> None:
     log = MetricLog(warehouse.outbox, "fill", {"seed": 0})
-    subjects: list[tuple[str, str | None]] = [
-        ("random", None),
-        ("forward-plus", None),
-        ("frontier", None),
-        ("planner", None),
-    ]
-    subjects += [(f"v{number:03d}", f"hash{number:03d}") for number in range(1, 201)]
-    for number, (subject, weights) in enumerate(subjects):
+    subjects: dict[str, str | None] = dict.fromkeys(("random", "forward-plus", "frontier", "planner"))
+    subjects |= {f"v{number:03d}": f"hash{number:03d}" for number in range(1, 201)}
+    for number, (subject, weights) in enumerate(subjects.items()):
         shared = {"evaluation_id": f"e{number}", "subject": subject}
         kind = "pilot" if weights is None else "policy"
         log.row("evaluations", shared | {"weights_hash": weights, "subject_kind": kind, "c_vis_auc": number / 300,
@@ -163,15 +151,14 @@ def _fill(warehouse: Warehouse, rows: int) -> None:
 
 
 def _timed(what: str, name: str, call: Callable[[], object], rows: int, repeats: int) -> WarehouseRow:
-    wall, cpu = [], []
     call()
-    for _ in range(repeats):
-        began = time.perf_counter(), time.process_time()
-        call()
-        wall.append(1e3 * (time.perf_counter() - began[0]))
-        cpu.append(1e3 * (time.process_time() - began[1]))
-    return WarehouseRow(what, name, _median(wall), "ms", _median(cpu), rows)
+    times = [_clocked(call) for _ in range(repeats)]
+    wall, cpu = (1e3 * median(seconds) for seconds in zip(*times, strict=True))
+    return WarehouseRow(what, name, wall, "ms", cpu, rows)
 
 
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
+def _clocked(call: Callable[[], object]) -> tuple[float, float]:
+    """Return wall and CPU time of a call [s]."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - wall, time.process_time() - cpu

@@ -19,7 +19,7 @@ from navi_pipeline.lib.records import BenchmarkLog
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from navi_pipeline.flow import Flow
+    from navi_pipeline.jobs import Flow
 
 PROFILE = "demo"
 """Training profile of the demo."""
@@ -129,7 +129,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
 def _opened_flow(profile: str, size: str, seed: int) -> Iterator[Flow]:
     """Load the graph and open Dagster's instance; progress and what its home lacks go to standard error."""
     from navi_pipeline.definitions import defs
-    from navi_pipeline.flow import Flow
+    from navi_pipeline.jobs import Flow
 
     os.environ["DAGSTER_HOME"] = str(home := dagster_home())
     with open_instance() as instance:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import ConfigError, RecordError, printable
-from navi_pipeline.lib.warehouse.database import records
-from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.database import records, saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -157,11 +156,14 @@ def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool, 
         rows += [("query", name, explanation) for name, explanation in saved.items()]
         csv.writer(sys.stdout).writerows([("kind", "name", "explanation"), *rows])
         return
-    print('navi query "select … "   or   navi query QUERY   or, what its columns mean,   navi query VIEW')  # noqa: T201
-    print(f"views    {', '.join(views)}")  # noqa: T201
-    print(f"tables   {', '.join(tables)}")  # noqa: T201
-    for name, explanation in saved.items():
-        print(f"query    {name:<24} {explanation}")  # noqa: T201
+    listed = [f"query    {name:<24} {explanation}" for name, explanation in saved.items()]
+    print(  # noqa: T201
+        'navi query "select … "   or   navi query QUERY   or, what its columns mean,   navi query VIEW',
+        f"views    {', '.join(views)}",
+        f"tables   {', '.join(tables)}",
+        *listed,
+        sep="\n",
+    )
 
 
 def _text(value: object) -> str:

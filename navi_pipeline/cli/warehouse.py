@@ -1,5 +1,6 @@
 """`navi warehouse`: what it holds, compaction; `navi report`; and `navi bench warehouse`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from navi_core.bench.report import Option, Progress, Report, figure, report
 from navi_core.cli.bench import benchmark_command
+from navi_core.terminal import print_facts, print_json
 
 Home = Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -27,7 +29,6 @@ def register(app: typer.Typer) -> None:
 
 def status(home: Home = None, as_json: Json = False) -> None:
     """Fold new rows in and print rows, sizes, waiting segments and refused ones with the reason."""
-    from navi_core.terminal import print_facts, print_json
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse = Warehouse(home)
@@ -50,7 +51,6 @@ def report_page(
     as_json: Json = False,
 ) -> None:
     """Write one HTML page of what the warehouse knows; it opens offline, on a phone too."""
-    from navi_core.terminal import print_json
     from navi_pipeline.lib.reports.warehouse_report import run_report
 
     file = run_report(out=out, home=home)
@@ -76,11 +76,8 @@ def compact(
     as_json: Json = False,
 ) -> None:
     """Put all rows into Parquet files, in place of the segments that they came from, and shrink the database."""
-    from dataclasses import asdict
-
     from navi_core.models import Registry, record_registry
     from navi_core.record import navi_home
-    from navi_core.terminal import print_facts, print_json
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse = Warehouse(home)
@@ -116,4 +113,4 @@ def bench(
         "unit": figure("unit"),
         "rows": figure("rows"),
     }
-    return report("warehouse", [row.as_dict() for row in measured], columns, words=2)
+    return report("warehouse", [asdict(row) for row in measured], columns, words=2)

@@ -53,11 +53,12 @@ def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Call
     file = _path("expert", profile)
     if file.exists() and (known := read_expert(profile))["key"] == key and Path(known["folder"]).is_dir():
         return known | {"reused": True}
-    arguments = ["demos", "expert", "--json", "--out", str(folder), "--pilot", config.pilot]
-    for name in ("episodes", "steps", "seed", "noise", "noise_hold", "azimuth_bins", "elevation_bins"):
-        arguments += [f"--{name.replace('_', '-')}", str(getattr(config, name))]
-    for row in rows:
-        arguments += ["--scene", row["gmdag"]]
+    options = ("episodes", "steps", "seed", "noise", "noise_hold", "azimuth_bins", "elevation_bins")
+    arguments = [
+        *("demos", "expert", "--json", "--out", str(folder), "--pilot", config.pilot),
+        *(part for name in options for part in (f"--{name.replace('_', '-')}", str(getattr(config, name)))),
+        *(part for row in rows for part in ("--scene", row["gmdag"])),
+    ]
     made = run_navi(arguments, what="recording", on_line=on_line)
     document = {
         "key": key,
@@ -106,17 +107,12 @@ def take_recordings() -> dict[str, Any]:
         if known.exists():
             document = read_document(known, made_by="recorded_demonstrations")
         else:
-            document = _ingest(source, navi_home() / "demos" / f"recorded-{listing}", _last_recorded())
+            # What has not changed since the last ingest is linked from its dataset.
+            earlier = read_recorded()["folder"] if _path("recorded").exists() else None
+            document = _ingest(source, navi_home() / "demos" / f"recorded-{listing}", earlier and Path(earlier))
             write_document(known, document)
     write_document(_path("recorded"), document)
     return document
-
-
-def _last_recorded() -> Path | None:
-    """Return the dataset of the last ingest, from which what has not changed since is linked."""
-    file = _path("recorded")
-    folder = read_recorded()["folder"] if file.exists() else None
-    return None if folder is None else Path(folder)
 
 
 def _ingest(source: Path, folder: Path, earlier: Path | None) -> dict[str, Any]:
@@ -160,13 +156,13 @@ def gather_demonstrations(profile: str) -> dict[str, Any]:
         "decision_hz": drone.decision_hz,
         "limits": [*drone.max_speed, drone.max_yaw_rate],
     }
-    rows, folders, hashes, scenes = [], [], [], set()
+    rows: list[dict[str, Any]] = []
+    fitting: dict[str, dict[str, Any]] = {}
     for source, folder in (("expert", expert["folder"]), ("recorded", recorded["folder"])):
         if folder is None:
             continue
         index = read_index(Path(folder))
         differs = [key for key, value in wanted.items() if index[key] != value]
-        fits = not differs
         rows.append(
             {
                 "source": source,
@@ -174,21 +170,19 @@ def gather_demonstrations(profile: str) -> dict[str, Any]:
                 "episodes": sum(row["episodes"] for row in index["files"]),
                 "decisions": sum(row["decisions"] for row in index["files"]),
                 "resolution": f"{index['azimuth_bins']}x{index['elevation_bins']}",
-                "used": fits,
+                "used": not differs,
                 "differs": ", ".join(differs),
             }
         )
-        if fits:
-            folders.append(folder)
-            hashes.append(index["content_hash"])
-            scenes |= {row["scene"] for row in index["files"]}
+        if not differs:
+            fitting[folder] = index
     used = [row for row in rows if row["used"]]
     document = {
-        "folders": folders,
-        "content_hash": content_key(hashes),
+        "folders": list(fitting),
+        "content_hash": content_key([index["content_hash"] for index in fitting.values()]),
         "decisions": sum(row["decisions"] for row in used),
         "episodes": sum(row["episodes"] for row in used),
-        "scenes": len(scenes),
+        "scenes": len({row["scene"] for index in fitting.values() for row in index["files"]}),
         "rows": rows,
         "left_out": len(rows) - len(used),
     }

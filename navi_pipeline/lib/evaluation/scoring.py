@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,13 @@ _VERSION = 2
 
 @dataclass(frozen=True)
 class Score:
-    """A policy and the pilots on one split.
+    """Subjects on one split: a policy and the pilots, or all scripted pilots.
 
     Attributes:
         split: `test`, `validation` or `external`.
-        results: Subject name → result; the policy first.
-        comparisons: Pilot → metric → comparison of the policy with it.
-        maps: Markdown pictures of the policy's and the best pilot's paths.
+        results: Subject name → result; a policy first.
+        comparisons: Pilot → metric → comparison of the policy with it; empty without a policy.
+        maps: Markdown pictures of the paths.
         reused: True if nothing was flown.
     """
 
@@ -63,12 +64,11 @@ def score_policy(policy: dict[str, Any], split: str, config: EvalConfig) -> Scor
     """
     from navi_core.evaluate import compare
 
-    if not any(row["split"] == split for row in read_corpus()):
-        return None
-    subject = policy_name(policy)
     scenes = SplitScenes(split)
+    if not scenes.names:
+        return None
     ours, drawn = flown_policy(policy, scenes, config)
-    results, new = {subject: ours}, [drawn]
+    results, new = {policy_name(policy): ours}, [drawn]
     for pilot in PILOTS:
         results[pilot], drawn = flown(pilot, scenes, config)
         new.append(drawn)
@@ -85,20 +85,14 @@ class SplitScenes:
     """The scenes of a split, named by content at once, loaded when the first subject has to fly."""
 
     def __init__(self, split: str) -> None:
-        self.split = split
-        self.key = content_key([[r["name"], r["content_hash"]] for r in read_corpus() if r["split"] == split])
-        self._scenes: list[Scene] | None = None
+        rows = [row for row in read_corpus() if row["split"] == split]
+        self.split, self.names = split, [row["name"] for row in rows]
+        self.key = content_key([[row["name"], row["content_hash"]] for row in rows])
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the scenes."""
-        return [row["name"] for row in read_corpus() if row["split"] == self.split]
-
-    def __call__(self) -> list[Scene]:
-        """Load them, once."""
-        if self._scenes is None:
-            self._scenes = load_split(self.split)
-        return self._scenes
+    @cached_property
+    def loaded(self) -> list[Scene]:
+        """The scenes."""
+        return load_split(self.split)
 
 
 def flown_policy(
@@ -151,7 +145,7 @@ def flown(
     file = navi_home() / "evaluations" / f"{key}.json"
     if file.exists():
         return EvalResult.load(file), False
-    result = evaluate(subject, scenes(), config, name=name)
+    result = evaluate(subject, scenes.loaded, config, name=name)
     with pipeline_log(f"evaluate-{result.evaluation_id}", seed=config.seed, config_hash=config_hash(config)) as log:
         for table, rows in result.to_rows().items():
             for row in rows:
@@ -174,18 +168,19 @@ def own_networks_of(subject: object) -> str | None:
 
 def summary_rows(score: Score) -> list[dict[str, Any]]:
     """Return one row per subject for people: coverage in percent, collisions, path, interval of the difference."""
-    rows = []
-    for name, result in score.results.items():
-        row = result_row(name, result)
-        against = score.comparisons.get(name)
-        if against:
-            auc = against["c_vis_auc"]
-            bounds = "" if auc.low != auc.low else f" [{auc.low:+.1f}, {auc.high:+.1f}]"  # one flight has none
-            row["lead of the policy, AUC"] = f"{auc.mean_difference:+.1f}{bounds}"
-        else:
-            row["lead of the policy, AUC"] = ""
-        rows.append(row)
-    return rows
+    return [
+        result_row(name, result) | {"lead of the policy, AUC": _lead(score.comparisons.get(name))}
+        for name, result in score.results.items()
+    ]
+
+
+def _lead(against: dict[str, Comparison] | None) -> str:
+    """Return the policy's lead over a pilot with its interval; nothing for the policy itself."""
+    if not against:
+        return ""
+    auc = against["c_vis_auc"]
+    bounds = "" if auc.low != auc.low else f" [{auc.low:+.1f}, {auc.high:+.1f}]"  # one flight has none
+    return f"{auc.mean_difference:+.1f}{bounds}"
 
 
 def result_row(name: str, result: EvalResult) -> dict[str, Any]:
@@ -234,7 +229,7 @@ def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: Ev
         return []
     from navi_core.evaluate import build_course, top_down_map
 
-    course = build_course(scenes(), config)
+    course = build_course(scenes.loaded, config)
     maps = []
     for index, scene in enumerate(course.field.scenes[:_MAPS]):
         paths = {name: result.trajectories_of(scene.name)[0] for name, result in drawn.items()}
@@ -296,22 +291,7 @@ _SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high"
           "split")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Baselines:
-    """What the pilots did.
-
-    Attributes:
-        results: Pilot → result.
-        maps: Markdown pictures of their paths.
-        reused: True if nothing was flown.
-    """
-
-    results: dict[str, EvalResult]
-    maps: list[str]
-    reused: bool
-
-
-def fly_baselines(config: EvalConfig, *, on_line: Callable[[str], None]) -> Baselines:
+def fly_baselines(config: EvalConfig, *, on_line: Callable[[str], None]) -> Score:
     """Fly all pilots over the test scenes, each once for a protocol.
 
     Args:
@@ -332,7 +312,7 @@ def fly_baselines(config: EvalConfig, *, on_line: Callable[[str], None]) -> Base
     maps = draw_flights(scenes, results, config, content_key("baselines", scenes.key, config_hash(config)))
     coverage = {pilot: float(result.summary["c_vis_auc"]) for pilot, result in results.items()}
     write_document(_baselines_path(), {"c_vis_auc_percent": coverage, "protocol": config.model_dump(mode="json")})
-    return Baselines(results, maps, not new)
+    return Score("test", results, {}, maps, not new)
 
 
 def read_baselines() -> dict[str, float]:

@@ -175,10 +175,10 @@ def histogram_chart(values: Mapping[str, np.ndarray], *, x: str) -> str:
     """Draw the distribution of each named array (N,) over 41 bins."""
     import numpy as np
 
-    curves = {}
-    for name, numbers in values.items():
-        counts, edges = np.histogram(numbers, bins=41)
-        curves[name] = (((edges[:-1] + edges[1:]) / 2).tolist(), counts.tolist())
+    histograms = {name: np.histogram(numbers, bins=41) for name, numbers in values.items()}
+    curves = {
+        n: (((edges[:-1] + edges[1:]) / 2).tolist(), counts.tolist()) for n, (counts, edges) in histograms.items()
+    }
     return line_chart(curves, x=x, y="count")
 
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -21,8 +21,7 @@ from navi_pipeline.lib.reports.pages import (
     text_part,
     write_page,
 )
-from navi_pipeline.lib.warehouse.database import records
-from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.database import records, saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 _RUNS, _SUBJECTS, _MAPS, _POINTS = 6, 12, 6, 300
@@ -67,8 +66,12 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
         "Surface, sensor, medians": _tables(ask, ("", _saved("surface_and_sensor"))),
         "Training": _training(ask),
         "Flights seen from above": _maps(home),
-        "Champion": _champion(ask),
-        "Sweeps": _sweeps(ask),
+        "Champion": _tables(ask, ("", _saved("lineage_of_champion")), ("Decisions", _saved("promotion_history")),
+                            ("Quality against speed", "select * exclude (run_id) from pareto_quality_speed limit 15")),
+        "Sweeps": _tables(ask, ("Best cells", "select * exclude (hardware) from sweep_best"),
+                          ("Temporal cores", "select * exclude (hardware) from core_comparison"),
+                          ("Resolutions", "select * exclude (hardware) from resolution_scaling"),
+                          ("Cells that did not end well", _saved("how_sweeps_ended"))),
         "Studies": _tables(ask, ("Studies", "select * from study_progress"),
                            (_BEST_TRIALS, "select study, place, trial, objective, direction, value, feasible, params, "
                             "run_id from ranked_trials where place <= 5 order by study, place limit 30")),
@@ -153,7 +156,7 @@ def _comparisons(ask: Ask) -> list[Part]:
 
 def _profiles(row: dict[str, Any]) -> list[Part]:
     """Return performance profiles and the seeds × scenes matrix of one comparison."""
-    profiles, matrices = (_loaded(row[name]) for name in ("profiles", "matrices"))
+    profiles, matrices = (json.loads(row[name]) for name in ("profiles", "matrices"))
     a, b, metric = str(row["a"]), str(row["b"]), str(row["metric"])
     curves = {a: (profiles["thresholds"], profiles["profile_a"]), b: (profiles["thresholds"], profiles["profile_b"])}
     chart = line_chart(curves, x=metric, y="share of seeds × scenes above")
@@ -163,11 +166,6 @@ def _profiles(row: dict[str, Any]) -> list[Part]:
             means = {scene: round(float(value), 1) for scene, value in zip(matrices["scenes"], values, strict=True)}
             lines.append({"seed": f"{name} {seed}", "mean": round(sum(values) / len(values), 1), **means})
     return section(f"{a} against {b}, {metric}", [chart, table_part(lines)], level=3)
-
-
-def _loaded(value: str | dict[str, Any]) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
-    return loaded
 
 
 def _training(ask: Ask) -> list[Part]:
@@ -184,44 +182,25 @@ def _training(ask: Ask) -> list[Part]:
                 "group by part order by 1",
                 [_POINTS, run["run_id"], metric],
             )
-            kept = [(point["step"], point["value"]) for point in points if point["value"] is not None]
-            curves[str(run["run_id"])] = ([step for step, _ in kept], [value for _, value in kept])
+            curves[str(run["run_id"])] = [point["step"] for point in points], [point["value"] for point in points]
         parts.append(line_chart(curves, x="decisions", y=label))
-    parts = [part for part in parts if part]
-    return [*parts, table_part(runs)] if runs else []
+    return [*filter(None, parts), table_part(runs)] if runs else []
 
 
 def _maps(home: Path) -> list[Part]:
     """Return the pictures that evaluations drew, newest first."""
     files = sorted((home / "evaluations").glob("*.maps.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    parts: list[Part] = []
-    for file in files:
-        for text in read_document(file, made_by="policy_evaluation").get("maps", []):
-            found = _PICTURE.search(str(text))
-            if found and len(parts) < _MAPS:
-                name = escape(found[1])
-                image = f'<img alt="{name}" src="data:image/png;base64,{found[2]}">'
-                parts.append(f"<figure>{image}<figcaption>{name}</figcaption></figure>")
-    return parts
-
-
-def _champion(ask: Ask) -> list[Part]:
-    return _tables(
-        ask,
-        ("", _saved("lineage_of_champion")),
-        ("Decisions", _saved("promotion_history")),
-        ("Quality against speed", "select * exclude (run_id) from pareto_quality_speed limit 15"),
-    )  # fmt: skip
-
-
-def _sweeps(ask: Ask) -> list[Part]:
-    return _tables(
-        ask,
-        ("Best cells", "select * exclude (hardware) from sweep_best"),
-        ("Temporal cores", "select * exclude (hardware) from core_comparison"),
-        ("Resolutions", "select * exclude (hardware) from resolution_scaling"),
-        ("Cells that did not end well", _saved("how_sweeps_ended")),
-    )
+    pictures = [
+        found
+        for file in files
+        for text in read_document(file, made_by="policy_evaluation").get("maps", [])
+        if (found := _PICTURE.search(str(text)))
+    ]
+    return [
+        f'<figure><img alt="{escape(found[1])}" src="data:image/png;base64,{found[2]}">'
+        f"<figcaption>{escape(found[1])}</figcaption></figure>"
+        for found in pictures[:_MAPS]
+    ]
 
 
 def _benchmarks(ask: Ask) -> list[Part]:
@@ -249,17 +228,13 @@ def _tables(ask: Ask, *wanted: tuple[str, str]) -> list[Part]:
     parts: list[Part] = []
     for heading, sql in wanted:
         if rows := ask(sql):
-            table = [table_part(_short(rows))]
+            table = [table_part([{name: _cut(value) for name, value in row.items()} for row in rows])]
             parts += section(heading, table, level=3) if heading else table
     return parts
 
 
-def _short(rows: Sequence[dict[str, Any]]) -> Rows:
-    """Keep a cell within a phone's width."""
-    return [{name: _cut(value) for name, value in row.items()} for row in rows]
-
-
 def _cut(value: object) -> object:
+    """Keep a cell within a phone's width."""
     return f"{value[:157]}…" if isinstance(value, str) and len(value) > 160 else value
 
 

@@ -290,12 +290,11 @@ def require_whole(result: dict[str, Any], what: str) -> None:
 
 def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
     """Return what runs commands: NAVI_TRAINER is child (the default) or ray."""
+    launchers: dict[str, Callable[..., tuple[int, str, list[str]]]] = {"child": run_supervised, "ray": run_ray_job}
     where = os.environ.get("NAVI_TRAINER") or "child"
-    if where == "ray":
-        return run_ray_job
-    if where != "child":
+    if where not in launchers:
         raise ConfigError(f"NAVI_TRAINER={where!r}; allowed: child (a process of this machine), ray (a Ray job)")
-    return run_supervised
+    return launchers[where]
 
 
 def _object(output: str, what: str) -> dict[str, Any]:

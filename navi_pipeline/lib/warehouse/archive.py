@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, write_durably
 from navi_core.record.metric_log import NATURAL_KEYS
-from navi_pipeline.lib.warehouse.database import number_of
-from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError
+from navi_pipeline.lib.warehouse.database import NewerWarehouseError, number_of
 
 if TYPE_CHECKING:
     import duckdb

@@ -31,15 +31,19 @@ from navi_core.record.home import navi_home
 from navi_core.record.metric_log import NATURAL_KEYS
 from navi_pipeline.lib.warehouse.archive import Archive, count_rows, last_migration, thin
 from navi_pipeline.lib.warehouse.database import (
+    NewerWarehouseError,
+    apply_sql,
     is_current,
     open_database,
     open_snapshot,
     publish,
     remedy,
+    require_known,
+    sql_folder,
+    sql_hash,
     write_ahead_log,
 )
 from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox, folding_order
-from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError, apply_sql, require_known, sql_folder, sql_hash
 
 if TYPE_CHECKING:
     import duckdb

@@ -14,8 +14,7 @@ from navi_core.evaluate.promotion import decide
 from navi_core.models import Checkpoint, Registry, load_checkpoint, record_registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.presets import load_preset
-from navi_pipeline.defs.evaluation import EvaluationSettings
-from navi_pipeline.defs.promotion import promoted_model
+from navi_pipeline.defs.evaluation import EvaluationSettings, promoted_model
 from navi_pipeline.lib.corpus.scenes import (
     as_rows,
     compile_source,
@@ -228,8 +227,8 @@ def test_the_asset_tells_its_lead_in_points(home, monkeypatch):
     """Decisions hold shares of 1."""
     decision = {"champion": None, "promoted": False, "reason": "", "reused": False}
     shares = {"mean_difference": 0.125, "low": -0.05, "high": None}
-    monkeypatch.setattr("navi_pipeline.defs.promotion.challenge", lambda *_: decision | shares)
-    monkeypatch.setattr("navi_pipeline.defs.promotion.read_policy", lambda _: policy(home, 0))
+    monkeypatch.setattr("navi_pipeline.defs.evaluation.challenge", lambda *_: decision | shares)
+    monkeypatch.setattr("navi_pipeline.defs.evaluation.read_policy", lambda _: policy(home, 0))
     context = dg.build_asset_context(partition_key="quick")
     told = promoted_model(context, EvaluationSettings()).metadata
     assert (told["lead_points"], told["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in told

@@ -11,8 +11,7 @@ import yaml
 from navi_core.errors import ConfigError, RecordError
 from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
-from navi_pipeline.flow import Flow
-from navi_pipeline.jobs import PROFILE_ASSETS
+from navi_pipeline.jobs import PROFILE_ASSETS, Flow
 from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.studies.catalogue import STUDIES
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS

@@ -51,7 +51,7 @@ def test_the_demo_flies_the_scenes_of_its_table_whatever_was_planned_before(dags
         planned.append(plan)
         raise RunError("enough")
 
-    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_scenes", known)
+    monkeypatch.setattr("navi_pipeline.jobs.Flow.materialize_scenes", known)
     with pytest.raises(RunError, match="enough"):
         run_demo()
     assert planned == [{"family": "apartment", "train": 16, "validation": 12, "test": 16}]
@@ -64,8 +64,8 @@ def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
 
 
 def test_settings_that_an_older_navi_left_in_a_dagster_home_are_told_of(dagster, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_scenes", lambda flow, plan: 1 / 0)
-    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_everything", lambda flow: 1 / 0)
+    monkeypatch.setattr("navi_pipeline.jobs.Flow.materialize_scenes", lambda flow, plan: 1 / 0)
+    monkeypatch.setattr("navi_pipeline.jobs.Flow.materialize_everything", lambda flow: 1 / 0)
     ours = ROOT / "dagster_home" / "dagster.yaml"
     old = {name: value for name, value in read_config_file(ours).items() if name != "run_launcher"}
     appended = ours.read_text() + (ours.parent / "ray.yaml").read_text()

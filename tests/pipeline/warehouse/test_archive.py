@@ -17,7 +17,7 @@ from navi_core.models import Registry
 from navi_core.record import MetricLog
 from navi_pipeline.lib.warehouse import warehouse as warehouse_module
 from navi_pipeline.lib.warehouse.archive import Archive
-from navi_pipeline.lib.warehouse.sql_files import sql_folder
+from navi_pipeline.lib.warehouse.database import sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.pipeline.warehouse.kill_storm import die_after

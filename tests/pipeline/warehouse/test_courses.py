@@ -11,7 +11,7 @@ from navi_core.record import MetricLog, outbox_path
 from navi_core.scenes import compile_mesh, generate_scene
 from navi_pipeline.lib.evaluation.scoring import ranking
 from navi_pipeline.lib.reports.warehouse_report import run_report
-from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.database import saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 SHORT = EvalConfig(starts=2, max_steps=20, azimuth_bins=16, elevation_bins=8)

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from navi_pipeline.lib.warehouse.sql_files import apply_sql, sql_folder
+from navi_pipeline.lib.warehouse.database import apply_sql, sql_folder
 
 SCENES, REPEATS, NIGHTS = 3, 5, 8
 

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from navi_core.record import MetricLog
-from navi_pipeline.lib.warehouse.sql_files import apply_sql, saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.database import apply_sql, saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 AT = "timestamp '2026-01-01' + to_days({})"
