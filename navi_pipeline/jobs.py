@@ -214,7 +214,7 @@ PROFILE_ASSETS = (
 """Assets with a partition for each profile, in the order of the graph."""
 
 
-def _job(name: str, assets: tuple[str, ...], description: str) -> UnresolvedAssetJobDefinition:
+def _job(name: str, assets: tuple[str, ...], description: str) -> "UnresolvedAssetJobDefinition":
     return dg.define_asset_job(name, dg.AssetSelection.assets(*assets), description=description)
 
 
@@ -249,7 +249,7 @@ def whole_graph() -> None:
     materialize_everything()
 
 
-JOBS: tuple[dg.JobDefinition | UnresolvedAssetJobDefinition, ...] = (
+JOBS: tuple["dg.JobDefinition | UnresolvedAssetJobDefinition", ...] = (
     whole_graph,
     _job("sources_job", ("scene_sources",), "Plan the scenes."),
     _job("compile_job", ("compiled_scene",), "Compile one scene."),
