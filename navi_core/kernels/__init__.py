@@ -1,6 +1,6 @@
 """Numba kernels: ray casting, clearance, and the builds they need. Everything above works on tensors."""
 
-from navi_core.kernels.bvh.query import TriangleBVH
+from navi_core.kernels.bvh.hierarchy import TriangleBVH
 from navi_core.kernels.bvh.triangles import surface_voxels
 from navi_core.kernels.octree.dag import SurfaceTree
 

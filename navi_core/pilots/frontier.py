@@ -15,8 +15,8 @@ from torch import Tensor
 from navi_core.mapping.occupancy_map import FAR, FREE, HIT, SEEN, VOID, WALL, chart
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
-from navi_core.pilots.scan import Scan
-from navi_core.world.odometry import reckon
+from navi_core.pilots.pilot import Scan
+from navi_core.world.dynamics import reckon
 
 _BAND = 0.25
 """Surfaces closer than this to the height of flight are in the way [m]."""

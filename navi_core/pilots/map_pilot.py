@@ -15,10 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.errors import ConfigError
 from navi_core.mapping.search import visible_rows
-from navi_core.pilots.pilot import Pilot, PilotSettings
-from navi_core.pilots.scan import Scan, read_scan
+from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, read_scan
 from navi_core.world.dynamics import front_distance, limiter_bins
 
 _SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
@@ -193,9 +191,8 @@ class MapPilot(Pilot):
             margin=(margin, 0.0, 1.0),
             comfort=(comfort, 0.0, 5.0),
             lookahead=(lookahead, 0.1, 20.0),
+            replan=(replan, 1, math.inf),
         )
-        if replan < 1:
-            raise ConfigError(f"{self.name}: replan {replan} must be at least 1 decision")
         self.cruise_height, self.speed, self.margin = cruise_height, speed, margin
         self.comfort, self.lookahead, self.replan = comfort, lookahead, replan
         d = self.dynamics

@@ -15,12 +15,11 @@ from navi_core.errors import ConfigError
 from navi_core.mapping.occupancy_map import FAR
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
-from navi_core.pilots.pilot import Pose
-from navi_core.pilots.scan import Scan
+from navi_core.pilots.pilot import Pose, Scan
+from navi_core.world.dynamics import integrate
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.rooms import storey_of
-from navi_core.world.odometry import integrate
 
 LEVEL = 0.1
 """Heights are rounded to this [m]."""

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
-from navi_core.pilots.pilot import Pilot, PilotSettings, draw_uniform
-from navi_core.pilots.scan import azimuths, level_profile
+from navi_core.pilots.pilot import Pilot, PilotSettings, azimuths, draw_uniform, level_profile
 
 
 class RandomPilot(Pilot):
@@ -35,8 +34,7 @@ class RandomPilot(Pilot):
         **settings: Unpack[PilotSettings],
     ) -> None:
         super().__init__(**settings)
-        if hold < 1:
-            raise ConfigError(f"hold {hold} of pilot {self.name!r} must be at least 1 decision")
+        self._require(hold=(hold, 1, math.inf))
         self.hold = hold
 
     def _decide(self, obs: Tensor) -> Tensor:  # noqa: ARG002 (the interface's arguments)
@@ -104,9 +102,8 @@ class ForwardPlusPilot(Pilot):
             turn_rate=(turn_rate, 0.0, 1.0),
             flip=(flip, 0.0, 1.0),
             drift=(drift, 0.0, 1.0),
+            drift_hold=(drift_hold, 1, math.inf),
         )
-        if drift_hold < 1:
-            raise ConfigError(f"forward-plus: drift_hold {drift_hold} must be at least 1 decision")
         self.threshold = threshold
         self.clear = clear
         self.sector_degrees = sector_degrees

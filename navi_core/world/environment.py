@@ -175,10 +175,9 @@ class NavigationEnv(Environment):
         self.rewards.visits[rows] = 0
         self.view.seen[rows] = self.view.cells(floor)
         self._body[rows] = body
-        for name, value in {"episode": number, "scene": scene}.items():
-            self.counters[name].copy_(torch.where(begins, value, self.counters[name]))
-        for name in ("age", "length"):
-            self.counters[name][rows] = 0
+        begun: dict[str, torch.Tensor | int] = {"episode": episode, "scene": here, "age": 0, "length": 0}
+        for name, value in begun.items():
+            self.counters[name][rows] = value
         if self.goals is not None and start.goal is None:
             if start.position is None:
                 self.goals.begin(begins, scene, slot, number, self._drone_state["position"], self.seed)

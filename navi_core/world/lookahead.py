@@ -17,7 +17,7 @@ from torch import Tensor
 
 from navi_core.config import REWARD_TERMS, DynamicsConfig, EnvConfig
 from navi_core.errors import ConfigError
-from navi_core.kernels.structs import Drones, Flights, Lookahead, LookaheadFlight, Observed, data_pointer
+from navi_core.kernels.native.library import Drones, Flights, Lookahead, LookaheadFlight, Observed, data_pointer
 from navi_core.world.dynamics import Dynamics, limiter_bins, linear_speed
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap, FloorView

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import SceneError
-from navi_core.kernels.bvh.build import build_wide, slack_of
+from navi_core.kernels.bvh.hierarchy import build_wide, slack_of
 from navi_core.kernels.octree.dag import empty_cubes, triangle_planes
 from navi_core.kernels.rays.packed import PackedField, aligned
 from navi_core.kernels.rays.tile import TIE

@@ -15,7 +15,7 @@ from navi_core.config import REWARD_TERMS, EnvConfig, RewardConfig
 from navi_core.config.registry import Parts, registration
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.kernels.structs import Rewards, data_pointer
+from navi_core.kernels.native.library import Rewards, data_pointer
 from navi_core.world.field import Field, RayHits
 from navi_core.world.interface import StepBatch
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
+from navi_core.kernels.native.library import Step, data_pointer
 from navi_core.kernels.rays.tracer import NativeTracer
-from navi_core.kernels.structs import Step, data_pointer
 from navi_core.world.arguments import bad_action, finite_actions
 from navi_core.world.counter_random import Purpose, stream_key
 from navi_core.world.dynamics import Dynamics, linear_speed

@@ -10,8 +10,14 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.kernels.native.compiler_cache import SOURCES
-from navi_core.kernels.native.library import LIBRARY, NativeUnavailableError, compile_library, find_compiler
-from navi_core.kernels.structs import Step, data_pointer
+from navi_core.kernels.native.library import (
+    LIBRARY,
+    NativeUnavailableError,
+    Step,
+    compile_library,
+    data_pointer,
+    find_compiler,
+)
 
 
 def test_step_has_the_fields_of_its_header() -> None:

@@ -14,11 +14,10 @@ from navi_core.evaluate import build_course, evaluate
 from navi_core.mapping.occupancy_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart, read_levels
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots import Pose, build_pilot
-from navi_core.pilots.pilot import draw_normal
-from navi_core.pilots.scan import read_scan
+from navi_core.pilots.pilot import draw_normal, read_scan
 from navi_core.scenes import compile_mesh
 from navi_core.world import Dynamics, Field, FloorMap, SphericalSensor
-from navi_core.world.odometry import integrate
+from navi_core.world.dynamics import integrate
 from tests.conftest import box_triangles, mesh_of
 
 AZ, EL = 64, 16

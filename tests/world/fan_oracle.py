@@ -48,8 +48,8 @@ def mark_fan(
 ) -> None:
     """Mark the reachable cells of each drone's storey that its rays cross and count the new ones.
 
-    A ray enters a cell where it crosses a grid line; where, follows from the line's number. `csrc/step/floor.h` and, as
-    tensor operations, `world/floor/reachable.py` have the same, to the bit.
+    A ray enters a cell where it crosses a grid line; where, follows from the line's number. `csrc/step/panorama.h` and,
+    as tensor operations, `world/floor/reachable.py` have the same, to the bit.
 
     Args:
         position: (B, 3) [m].

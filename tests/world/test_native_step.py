@@ -10,8 +10,8 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
+from navi_core.kernels.native.library import data_pointer
 from navi_core.kernels.rays.tracer import NativeTracer
-from navi_core.kernels.structs import data_pointer
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv, StepBatch
 from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS

@@ -14,9 +14,8 @@ import torch
 
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels.native.cuda import CudaKernels, KernelResources
-from navi_core.kernels.native.library import load_library
+from navi_core.kernels.native.library import Cast, Hierarchies, Points, Rays, Surface, load_library
 from navi_core.kernels.rays.packed import PackedField, cell_words
-from navi_core.kernels.structs import Cast, Hierarchies, Points, Rays, Surface
 
 THREADS = 128
 """Threads of a block; csrc/cuda/trace_cuda.cu is built for no more."""

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.kernels.bvh.build import NOBODY, STACK, WIDTH
+from navi_core.kernels.bvh.hierarchy import NOBODY, STACK, WIDTH
 from navi_core.kernels.rays.tile_leaf import (
     ACTIVE,
     BEST,

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.kernels.bvh.build import GROUP
+from navi_core.kernels.bvh.hierarchy import GROUP
 
 LANES = 16
 """Rays of a tile."""

@@ -18,18 +18,15 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.bvh.query import closest_triangles
-from navi_core.kernels.native.library import NativeUnavailableError, load_library
-from navi_core.kernels.rays.cuda import CudaTracer
-from navi_core.kernels.rays.packed import PackedField
-from navi_core.kernels.rays.tile import cast_tiles, tile_layout
-from navi_core.kernels.structs import (
+from navi_core.kernels.bvh.hierarchy import closest_triangles
+from navi_core.kernels.native.library import (
     Drone,
     Drones,
     Flights,
     Hierarchies,
     Lookahead,
     LookaheadFlight,
+    NativeUnavailableError,
     Observed,
     Panoramas,
     Rays,
@@ -37,7 +34,11 @@ from navi_core.kernels.structs import (
     Sensor,
     Step,
     data_pointer,
+    load_library,
 )
+from navi_core.kernels.rays.cuda import CudaTracer
+from navi_core.kernels.rays.packed import PackedField
+from navi_core.kernels.rays.tile import cast_tiles, tile_layout
 
 TRACERS = ("auto", "native", "numba", "cuda")
 """Names of the tracers on the CPU; "cuda" is the work of the CUDA kernels, a ray at a time."""

@@ -16,7 +16,7 @@ import torch
 
 from navi_core.errors import SceneError
 from navi_core.kernels.floor import label_components
-from navi_core.kernels.structs import Floors, data_pointer
+from navi_core.kernels.native.library import Floors, data_pointer
 from navi_core.world.field import Field, cos_sin
 from navi_core.world.floor.rooms import find_storeys, rooms_on_open_ground
 
@@ -134,7 +134,7 @@ class FloorView:
     """Which reachable floor cells each row has seen in its episode; a look marks the floor of the drone's own storey.
 
     A tensor program of fixed shapes; within a step of the environment on the CPU a kernel walks the rays
-    (`csrc/step/floor.h`). Both mark the same cells to the bit.
+    (`csrc/step/panorama.h`). Both mark the same cells to the bit.
 
     Args:
         maps: One floor map per scene, all of one cell size.

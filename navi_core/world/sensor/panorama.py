@@ -18,8 +18,8 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
+from navi_core.kernels.native.library import Panoramas, Sensor, data_pointer
 from navi_core.kernels.rays.tracer import NativeTracer
-from navi_core.kernels.structs import Panoramas, Sensor, data_pointer
 from navi_core.world.dynamics import front_distance, limiter_bins
 from navi_core.world.field import Field, RayHits
 from navi_core.world.rewards import ahead_sector, structure_fractions

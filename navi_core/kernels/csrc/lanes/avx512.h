@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "rays/tiles.h"
+#include "rays/views.h"
 
 namespace navi {
 namespace {

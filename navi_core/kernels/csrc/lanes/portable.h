@@ -5,7 +5,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "rays/tiles.h"
+#include "rays/views.h"
 
 namespace navi {
 namespace {

@@ -16,7 +16,6 @@
 // each kind of CPU has its own copy. Never compiled with fused or reassociated arithmetic but for the explicit ones.
 #pragma once
 
-#include "rays/tiles.h"
 #include "rays/views.h"
 
 namespace navi {

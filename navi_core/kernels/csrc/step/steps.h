@@ -1,11 +1,10 @@
-// One decision of the environment, as the CPU takes it; kernels/structs.py reads the structs.
+// One decision of the environment, as the CPU takes it; kernels/native/library.py reads the structs.
 #pragma once
 
 #include "step/dynamics.h"
-#include "step/floor.h"
 #include "step/panorama.h"
 #include "step/rewards.h"
-#include "rays/tiles.h"
+#include "rays/views.h"
 
 namespace navi {
 

@@ -1,0 +1,287 @@
+// The CPU library, called through ctypes: casts and steps over OpenMP threads, as wide as the CPU allows, and the jobs of
+// the CUDA kernels in plain loops, the twin that checks them where there is no device.
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "cuda/jobs.h"
+#include "step/lookahead.h"
+#include "step/steps.h"
+
+namespace navi {
+
+constexpr int64_t kBlock = 64;  // tiles of a job, where rows alone would not keep the threads busy
+// Rays that are worth a thread more: on a busy machine fewer are cast before it is awake.
+constexpr int64_t kWorth = 8192;
+constexpr int kPortable = 4, kAvx2 = 8, kAvx512 = 16;
+
+static int widest() {
+#if defined(NAVI_X86)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
+        return kAvx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kAvx2;
+#endif
+    return kPortable;
+}
+
+static Layout layout_of(int64_t rays, int64_t elevations, int lanes) {
+    Layout layout{(rays + lanes - 1) / lanes, elevations, lanes, 1, nullptr};
+    if (layout.elevations == 0) return layout;
+    // As wide as high, near enough: an azimuth step is 2 pi / columns, an elevation step pi / elevations.
+    const double columns = static_cast<double>(rays / layout.elevations);
+    double best = 0.0;
+    for (int high = 1; high <= lanes; high *= 2) {
+        const double extent = 2.0 * (lanes / high) / columns + static_cast<double>(high) / layout.elevations;
+        if (high > 1 && extent >= best) continue;
+        best = extent;
+        layout.high = high;
+    }
+    layout.wide = lanes / layout.high;
+    const int64_t across = (rays / layout.elevations + layout.wide - 1) / layout.wide;
+    layout.count = across * ((layout.elevations + layout.high - 1) / layout.high);
+    return layout;
+}
+
+// `lanes` as asked for: 0 for the widest path; one that the CPU lacks gives way to the widest it has.
+static int width_of(int lanes) {
+    const int best = widest();
+    return lanes <= 0 || lanes > best ? best : lanes;
+}
+
+static const StepPath& path_of(int width) {
+#if defined(NAVI_X86)
+    if (width == kAvx512) return kStepAvx512;
+    if (width == kAvx2) return kStepAvx2;
+#endif
+    return kStepPortable;
+}
+
+// Threads for so many rays, at most as many as are asked for.
+static int threads_for(int64_t rays, int threads) {
+    return static_cast<int>(least<int64_t>(threads, greatest<int64_t>(1, rays / kWorth)));
+}
+
+// A few rows are cut into blocks, many are not: what a job reads of its row is read once.
+static bool rows_suffice(int64_t rows, int threads) {
+    return threads <= 1 || rows >= 4 * threads;
+}
+
+// Run job(0) .. job(jobs - 1), on the calling thread alone where one thread is asked for.
+template <typename Job>
+static void share_out(int64_t jobs, int threads, int64_t grain, const Job& job) {
+    if (threads <= 1 || jobs <= grain) {
+        for (int64_t i = 0; i < jobs; ++i) job(i);
+        return;
+    }
+#if defined(_OPENMP)
+#pragma omp parallel for schedule(dynamic, grain) num_threads(threads)
+#endif
+    for (int64_t i = 0; i < jobs; ++i) job(i);
+}
+
+// Rays of an azimuth where the directions are a panorama, azimuth by azimuth: their heights come again and again.
+// 0 where they do not. A wrong guess would cost time, never a wrong answer.
+static int64_t elevations(const float* directions, int64_t rays) {
+    int64_t period = 1;
+    while (period < rays && directions[3 * period + 1] != directions[1]) ++period;
+    if (rays % period != 0 || period == rays) return 0;
+    for (int64_t r = period; r < rays; ++r)
+        if (directions[3 * r + 1] != directions[3 * (r - period) + 1]) return 0;
+    return period;
+}
+
+// The first row whose action is no number; `rows` where there is none.
+static int64_t first_fault(const float* action, int64_t rows) {
+    for (int64_t row = 0; row < rows; ++row)
+        for (int axis = 0; axis < 4; ++axis)
+            if (!std::isfinite(action[4 * row + axis])) return row;
+    return rows;
+}
+
+}  // namespace navi
+
+using namespace navi;
+
+extern "C" {
+
+// Lanes of the widest path of this CPU: 16, 8, or 4.
+int navi_lanes() {
+    return widest();
+}
+
+// `turns`: (B, 2) cosine and sine of the yaw by which each row's directions are turned; null: as they are.
+// `lanes`: 0 for the widest path, or 4, 8, 16; a path that the CPU lacks gives way to the widest it has.
+void navi_cast(const Hierarchies* all, const Rays* rays, const float* turns, int most_threads,
+                       int lanes) {
+    const int width = width_of(lanes);
+    if (rays->rows == 0 || rays->rays == 0) return;
+    const int threads = threads_for(rays->rows * rays->rays, most_threads);
+    const auto layout_at = [&](const float* directions) {
+        return layout_of(rays->rays, elevations(directions, rays->rays), width);
+    };
+    const Layout first = layout_at(rays->directions);
+    const bool whole = rows_suffice(rays->rows, threads);
+    const int64_t widest = (rays->rays + width - 1) / width;
+    const int64_t most = greatest(first.count, widest);
+    const int64_t blocks = whole ? 1 : (most + kBlock - 1) / kBlock;
+    share_out(rays->rows * blocks, threads, rays->rays < 64 ? 64 : 1, [&](int64_t job) {
+        const int64_t row = job / blocks, begin = job % blocks * kBlock;
+        if (rays->scene[row] < 0) return;
+        Layout layout =
+            rays->shared ? first : layout_at(rays->directions + 3 * row * rays->rays);
+        if (turns) layout.turn = turns + 2 * row;
+        // The last block takes what is left, however the row is laid out.
+        const int64_t end = job % blocks == blocks - 1 ? layout.count : begin + kBlock;
+        if (begin >= layout.count) return;
+        const BoxTree tree = box_tree(*all, rays->scene[row]);
+        path_of(width).cast(tree, *rays, layout, row, begin, least(end, layout.count));
+    });
+}
+
+void navi_distance(const Hierarchies* all, const float* points, const int32_t* scene, int64_t count, float* out,
+                   int threads) {
+    share_out(count, threads, 16, [=](int64_t i) {
+        out[i] = static_cast<float>(distance_to(box_tree(*all, scene[i]), points + 3 * i));
+    });
+}
+
+void navi_within(const Hierarchies* all, const float* points, const int32_t* scene, int64_t count, double radius,
+                 uint8_t* out, int threads) {
+    share_out(count, threads, 16, [=](int64_t i) {
+        const double p[3] = {points[3 * i], points[3 * i + 1], points[3 * i + 2]};
+        const double limit = radius * radius;
+        out[i] = nearest_squared(box_tree(*all, scene[i]), p, limit, true) < limit;
+    });
+}
+
+// Fly one decision in every row. Returns how many episodes ended, or -1 - the first row whose action is no number;
+// then nothing has moved. `most`: threads at most; `lanes` as in navi_cast.
+int64_t navi_step(const Step* step, int most, int lanes) {
+    const Step& s = *step;
+    const int64_t fault = first_fault(s.action, s.rows);
+    if (fault < s.rows) return -1 - fault;
+    const int width = width_of(lanes);
+    const StepPath& path = path_of(width);
+    const int64_t rays = rays_of(s.sensor);
+    const int threads = threads_for(s.rows * rays, most);
+    const Layout layout = layout_of(rays, s.sensor.elevations, width);
+    const size_t room = static_cast<size_t>(rays + s.sensor.azimuths);
+    const auto look = [&](int64_t row, int64_t first, int64_t end, float* depth) {
+        const Stand from{s.scene[row], s.position + 3 * row, s.yaw[row]};
+        path.look(s.scenes, s.sensor, layout, from, channels(s, row, depth), first, end);
+    };
+    if (rows_suffice(s.rows, threads)) {
+        // What a row has seen is still at hand when it is read.
+        share_out(s.rows, threads, 1, [&](int64_t row) {
+            static thread_local std::vector<float> depth;
+            if (depth.size() < room) depth.resize(room);
+            path.begin(s, row);
+            look(row, 0, layout.count, depth.data());
+            path.finish(s, row, depth.data());
+        });
+    } else {
+        const int64_t blocks = (layout.count + kBlock - 1) / kBlock;
+        std::vector<float> depth(room * static_cast<size_t>(s.rows));
+        const auto of = [&](int64_t row) { return depth.data() + room * static_cast<size_t>(row); };
+        share_out(s.rows, threads, 1, [&](int64_t row) { path.begin(s, row); });
+        share_out(s.rows * blocks, threads, 1, [&](int64_t job) {
+            const int64_t first = job % blocks * kBlock;
+            const int64_t end = least(first + kBlock, layout.count);
+            look(job / blocks, first, end, of(job / blocks));
+        });
+        share_out(s.rows, threads, 1, [&](int64_t row) { path.finish(s, row, of(row)); });
+    }
+    int64_t ended = 0;
+    for (int64_t row = 0; row < s.rows; ++row) ended += s.truncated[row];
+    return ended;
+}
+
+// Read panoramas from their hits, as a step does.
+void navi_read_panoramas(const Sensor* sensor, const Panoramas* panoramas, int threads, int lanes) {
+    const Panoramas& p = *panoramas;
+    const StepPath& path = path_of(width_of(lanes));
+    const int64_t rays = rays_of(*sensor);
+    share_out(p.rows, threads, 1, [&](int64_t row) {
+        float* obs = p.obs + 3 * row * rays;
+        std::vector<float> depth(p.depth + row * rays, p.depth + (row + 1) * rays);
+        const Channels seen{obs, obs + rays, obs + 2 * rays, depth.data()};
+        path.normalise(*sensor, seen.depth, seen.normalised);
+        for (int64_t r = 0; r < rays; ++r) {
+            seen.semantic[r] = static_cast<float>(p.semantic[row * rays + r]);
+            seen.valid[r] = static_cast<float>(p.valid[row * rays + r]);
+        }
+        fractions_of(*sensor, seen, p.band[row], p.fractions + 4 * row);
+        p.front_distance[row] = front_distance_of(*sensor, seen);
+        reach_of(*sensor, seen, p.reach + row * sensor->azimuths);
+    });
+}
+
+// Fly one decision in every row, and nothing else.
+void navi_fly(const Hierarchies* all, const Drone* drone, const Flights* flights, int threads) {
+    const Flights& f = *flights;
+    share_out(f.rows, threads, 4, [&](int64_t row) {
+        fly(*drone, box_tree(*all, f.scene[row]), f.action + 4 * row, f.front_distance[row], f.position + 3 * row,
+                  f.yaw[row], f.velocity + 4 * row, f.collided[row], f.attempted[row]);
+    });
+}
+
+// Fly every row to the end of its horizon.
+void navi_fly_ahead(const Hierarchies* all, const Drone* drone, const Flights* flights,
+                  const LookaheadFlight* held, int threads) {
+    const Flights& f = *flights;
+    const size_t room = static_cast<size_t>(held->azimuths);
+    share_out(f.rows, threads, 4, [&](int64_t row) {
+        static thread_local std::vector<float> nearest;
+        if (nearest.size() < room) nearest.resize(room);
+        fly_ahead(*held, *drone, box_tree(*all, f.scene[row]), f, row, nearest.data());
+    });
+}
+
+// Count where drones are as visited, and what they see as seen.
+void navi_remember(const Lookahead* lookahead, const Drones* drones, const Observed* observed,
+                   int threads) {
+    const size_t room = static_cast<size_t>(lookahead->sensor.azimuths);
+    share_out(drones->count, threads, 4, [&](int64_t row) {
+        static thread_local std::vector<float> reach;
+        if (reach.size() < room) reach.resize(room);
+        remember(*lookahead, *drones, *observed, row, reach.data());
+    });
+}
+
+// Fly every row to the end of its horizon, and write what that would bring. `terms`: (B, 10); `lanes` as above.
+void navi_lookahead_terms(const Lookahead* lookahead, const Drone* body, const Flights* flights,
+                  const LookaheadFlight* held, const Drones* drones, float* terms, int threads, int lanes) {
+    const int width = width_of(lanes);
+    const Sensor& sensor = lookahead->sensor;
+    const Layout layout = layout_of(rays_of(sensor), sensor.elevations, width);
+    share_out(drones->count, threads, 4, [&](int64_t row) {
+        static thread_local Scratch room;
+        lookahead_terms(*lookahead, path_of(width), layout, *body, *flights, *held, *drones, row, room,
+                      terms + kTerms * row);
+    });
+}
+
+void navi_jobs_cast(const Surface* all, const Cast* cast) {
+    for (int64_t row = 0; row < cast->rays.rows; ++row) {
+        const int scene = scene_of(*cast, row);
+        Row shared{};
+        if (scene >= 0) shared = row_of(scene_view(*all, scene), cast->rays, row);
+        for (int place = 0; place < cast->rays.rays; ++place) cast_job(scene, shared, *cast, row, place);
+    }
+}
+
+void navi_jobs_distance(const Hierarchies* all, const Points* ask) {
+    for (int64_t i = 0; i < ask->count; ++i) distance_job(*all, *ask, i);
+}
+
+void navi_jobs_within(const Hierarchies* all, const Points* ask) {
+    for (int64_t i = 0; i < ask->count; ++i) within_job(*all, *ask, i);
+}
+
+}  // extern "C"
