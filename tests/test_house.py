@@ -85,7 +85,7 @@ class Refuse(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Refuse())
 import navi_core.kernels, navi_core.scenes, navi_core.world, navi_core.policy, navi_core.record
 import navi_core.models, navi_core.pilots, navi_core.learn, navi_core.evaluate
-import navi_core.scale, navi_core.scale.ray_cluster
+import navi_core.scale, navi_core.scale.launch
 import navi_core.service, navi_core.service.wire
 print("ok")
 """

@@ -20,7 +20,7 @@ from navi_core.errors import ConfigError
 from navi_core.learn.run.process import torch_threads
 from navi_core.learn.run.records import Progress
 from navi_core.presets import merge, parse_assignments
-from navi_core.scale.ray_cluster import RayCluster
+from navi_core.scale.launch import RayCluster
 
 _EPISODES = 20
 """Greedy episodes of an evaluation."""

@@ -1,6 +1,6 @@
 """Ape-X: distributed Double DQN with actors, replay shards and learners, in one process or on Ray.
 
-Everything imports without Ray; `ray_cluster` imports it on first use.
+Everything imports without Ray; `launch` imports it on first use.
 """
 
 from navi_core.scale.actor import ApexActor

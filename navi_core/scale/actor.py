@@ -1,11 +1,9 @@
 """Ape-X actor: collects rollouts with the newest weights and sends them with initial priorities."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +20,10 @@ from navi_core.policy.distributions import table_index
 from navi_core.scale.messages import ExperienceBatch, ParameterHub, Parameters, Report
 from navi_core.scale.ray_ports import RayHub
 from navi_core.scale.sharded_replay import ShardPort
+from navi_core.scenes import Scene, load_gmdag
+from navi_core.tasks import reference_task
+from navi_core.world import Environment, Field, NavigationEnv
 from navi_core.world.counter_random import Purpose, words
-
-if TYPE_CHECKING:
-    from navi_core.scenes import Scene
-    from navi_core.world import Environment
 
 _REFUSED_PAUSE = 0.02
 _RND = "rnd."
@@ -63,13 +60,8 @@ def open_environment(config: TrainConfig, rows: int, seed: int, scenes: Sequence
         scenes: Loaded scenes, or their files; none for a task.
     """
     if config.task is not None:
-        from navi_core.tasks import reference_task
-
         options: dict[str, Any] = dict(config.task_options)
         return reference_task(config.task, rows, seed, **options)
-    from navi_core.scenes import load_gmdag
-    from navi_core.world import Field, NavigationEnv
-
     loaded = [load_gmdag(scene) if isinstance(scene, (str, Path)) else scene for scene in scenes]
     return NavigationEnv(Field(loaded, device="cpu", threads=config.threads or 1), rows, config.env, seed)
 

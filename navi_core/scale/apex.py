@@ -21,7 +21,7 @@ from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.events import ParameterSync
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import use_precision
-from navi_core.learn.rollout.observation_store import ObservationCodec
+from navi_core.learn.rollout.storage import ObservationCodec
 from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.monitor import RunWatch
 from navi_core.learn.run.process import StopFlag
@@ -350,9 +350,7 @@ class _Apex(RunSession):
             for message in replaced.pop_messages():
                 self.record.log.row("events", {"event": "replaced", "detail": message})
         self.note(metrics, {"update": update.timer})
-        if progress is not None:
-            stages = {"update": {stage: 1e3 * seconds for stage, seconds in update.timer.totals().items()}}
-            progress(Progress(self.steps, self.config.total_steps, self.counters.updates, metrics, stages))
+        self.show(progress, self.config.total_steps, metrics, {"update": update.timer})
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
         """Report and save the final state, and return the result."""

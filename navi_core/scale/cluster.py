@@ -1,12 +1,11 @@
 """Clusters of actors and shards with replacement of dead ones; here the one in this process."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from navi_core.config import TrainConfig
 from navi_core.errors import RunError
@@ -14,11 +13,7 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.scale.actor import ApexActor, actor_count
 from navi_core.scale.messages import ParameterHub, Parameters, ShardLostError
 from navi_core.scale.sharded_replay import ReplayShard, ShardPort
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from navi_core.scenes import Scene
+from navi_core.scenes import Scene
 
 _LOG = logging.getLogger("navi.scale")
 _LIVES = 1_000_000
@@ -120,20 +115,19 @@ class Cluster(ABC):
 
 
 class LocalShard(ShardPort):
-    """In-process shard, which tests can kill.
+    """In-process shard.
 
     Args:
         number: Index of the shard.
         make: Factory of an empty shard.
+
+    Attributes:
+        shard: The shard; None where it is lost.
     """
 
     def __init__(self, number: int, make: Callable[[], ReplayShard]) -> None:
         self.number, self._make = number, make
         self.shard: ReplayShard | None = make()
-
-    def kill(self) -> None:
-        """Drop the shard with its items."""
-        self.shard = None
 
     def revive(self) -> bool:
         """Replace a lost shard by an empty one; return whether it was lost."""
@@ -157,6 +151,9 @@ class LocalCluster(Cluster):
         config: The run's configuration.
         scenes: Scenes to fly in; none for a task.
         workers: The learners.
+
+    Attributes:
+        actors: The actors by number; a dead one is missing.
     """
 
     def __init__(
@@ -170,10 +167,6 @@ class LocalCluster(Cluster):
         shards = of_learner(config.distributed.replay_shards, workers)
         self.ports: list[LocalShard] = [LocalShard(i, partial(ReplayShard, config, i)) for i in shards]
         self.actors: dict[int, ApexActor] = {}
-
-    def kill(self, actor: int) -> None:
-        """Drop an actor."""
-        del self.actors[actor]
 
     def drive(self, behind: bool) -> None:
         """Run every actor for one turn unless the learners are behind; replace dead ones."""

@@ -14,7 +14,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,13 +77,8 @@ class ShardPort(ABC):
         return bool(self.later("load", folder, name, remembered)())
 
 
-@dataclass(frozen=True)
-class _SamplePart:
-    """Part of a minibatch that one shard provided, at `rows`."""
-
-    port: ShardPort
-    drawn: ShardSample
-    rows: slice
+Drawn = list[tuple[ShardPort, ShardSample]]
+"""What each shard provided of a minibatch."""
 
 
 class ShardedReplay:
@@ -127,7 +121,7 @@ class ShardedReplay:
         self.length = self.added = 0
         self._block = max(1, prefetch)
         self._asked: deque[list[tuple[ShardPort, int, Callable[[], ShardSample | None] | None]]] = deque()
-        self._ready: deque[list[tuple[ShardPort, ShardSample]]] = deque()
+        self._ready: deque[Drawn] = deque()
         self._pending: list[tuple[ShardPort, ShardSample, np.ndarray]] = []
 
     def __len__(self) -> int:
@@ -137,7 +131,7 @@ class ShardedReplay:
         """Set β on its straight line from β₀ to 1; `share` is clamped to [0, 1]."""
         self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
 
-    def sample(self, n: int) -> tuple[dict[str, Tensor], list[_SamplePart], Tensor]:
+    def sample(self, n: int) -> tuple[dict[str, Tensor], Drawn, Tensor]:
         """Draw this learner's part of a minibatch of n items of all.
 
         Returns:
@@ -152,21 +146,18 @@ class ShardedReplay:
         if not self._ready:
             self._ready.extend(self._next_block(n))
         drawn = self._ready.popleft()
-        parts, start = [], 0
-        for port, got in drawn:
-            parts.append(_SamplePart(port, got, slice(start, start + len(got.places))))
-            start += len(got.places)
         names = drawn[0][1].items
         items = {
             name: torch.from_numpy(np.concatenate([got.items[name] for _, got in drawn])).to(self._device)
             for name in names
         }
-        return items, parts, self._weights(drawn, n)
+        return items, drawn, self._weights(drawn, n)
 
-    def update(self, indices: list[_SamplePart], priorities: Tensor | np.ndarray) -> None:
+    def update(self, indices: Drawn, priorities: Tensor | np.ndarray) -> None:
         """Send new priorities (n,) to the items' shards, which ignore overwritten items."""
         values = torch.as_tensor(priorities).detach().to("cpu", torch.float64).numpy()
-        self._pending += [(part.port, part.drawn, values[part.rows]) for part in indices]
+        ends = np.cumsum([len(got.places) for _, got in indices])
+        self._pending += [(port, got, part) for (port, got), part in zip(indices, np.split(values, ends[:-1]))]
         if self._ready:
             return
         pending, self._pending = self._pending, []
@@ -196,12 +187,12 @@ class ShardedReplay:
     def _shares(self, n: int) -> list[tuple[ShardPort, int]]:
         return [(port, n // self._shards + (port.number < n % self._shards)) for port in self.ports]
 
-    def _next_block(self, n: int) -> list[list[tuple[ShardPort, ShardSample]]]:
+    def _next_block(self, n: int) -> list[Drawn]:
         """Return the next block of minibatches and request the one after it."""
         count = self._block
         while len(self._asked) <= (self._prefetch > 0):
             self._asked.append([(port, x, self._ask(port, x * count)) for port, x in self._shares(n)])
-        made: list[list[tuple[ShardPort, ShardSample]]] = [[] for _ in range(count)]
+        made: list[Drawn] = [[] for _ in range(count)]
         missing = 0
         for port, share, ticket in self._asked.popleft():
             got = self._redeem(port, ticket)
@@ -235,7 +226,7 @@ class ShardedReplay:
             f"no shard got an item in {_PATIENCE:.0f} s; do the actors fly? `navi actor --shard 0` starts one"
         )
 
-    def _weights(self, drawn: list[tuple[ShardPort, ShardSample]], n: int) -> Tensor:
+    def _weights(self, drawn: Drawn, n: int) -> Tensor:
         # (N·P)^−β up to the factor N, which the division by the largest cancels. A shard that stands in for another
         # provides two parts: its items were drawn with the probability of both.
         shares: Counter[str] = Counter()

@@ -5,10 +5,9 @@ from functools import partial
 from typing import Any
 
 from navi_core.errors import ConfigError
-from navi_core.tasks.cards import RepeatFirst, RepeatPrevious
 from navi_core.tasks.classic_control import Acrobot, CartPole, Pendulum
 from navi_core.tasks.external import ATARI, PREFIX, AtariTask, GymnasiumEnv
-from navi_core.tasks.snake import Snake
+from navi_core.tasks.games import RepeatFirst, RepeatPrevious, Snake
 from navi_core.tasks.task import NormalisedTask, ReferenceTask
 from navi_core.world.interface import Environment
 

@@ -106,14 +106,6 @@ def _show(task: int, body: Numbers, seen: Seen) -> None:
         seen[4], seen[5] = body[2], body[3]
 
 
-@numba.njit(inline="always", error_model="numpy")
-def _begin_row(task: int, body: Numbers, key: int, row: int, episode: int) -> None:
-    # Cart-pole starts within ±0.05, acrobot within ±0.1.
-    spread = 0.05 if task == CART_POLE else 0.1
-    for i in range(4):
-        body[i] = draw(key, row, episode, i) * 2.0 * spread - spread
-
-
 @numba.njit(cache=True, error_model="numpy")
 def step_episodes(
     task: int,
@@ -153,6 +145,8 @@ def step_episodes(
         episode_return: (B,) return of the episode so far, before any reset; written.
         episode_length: (B,) its decisions, written.
     """
+    # Cart-pole starts within ±0.05, acrobot within ±0.1.
+    spread = 0.05 if task == CART_POLE else 0.1
     for row in range(len(actions)):
         if task == CART_POLE:
             gained, over = _cart_pole(body[row], actions[row])
@@ -167,7 +161,8 @@ def step_episodes(
         if over or cut:
             episode[row] += 1
             length[row], earned[row] = 0, 0.0
-            _begin_row(task, body[row], key, first_row + row, episode[row])
+            for i in range(4):
+                body[row, i] = draw(key, first_row + row, episode[row], i) * 2.0 * spread - spread
         _show(task, body[row], obs[row])
 
 

@@ -210,7 +210,9 @@ class AtariTask(ExternalTask):
         if threads < 1:
             raise ConfigError(f"threads is {threads}; it must be at least 1")
         wanted, self._clip, self._begun = _wanted(name), clip_rewards, False
-        self._games = _vector(
+        from ale_py.vector_env import AtariVectorEnv
+
+        self._games = AtariVectorEnv(
             wanted["game"],
             num_envs,
             num_threads=threads,
@@ -255,27 +257,21 @@ class AtariTask(ExternalTask):
 
 
 def _wanted(name: str) -> dict[str, Any]:
-    """Return what the registered environment of an id is made with."""
+    """Return what the registered environment of an id is made with, whose ROM is there."""
     try:
-        import ale_py
+        import ale_py.roms
         import gymnasium
     except ImportError:
         raise ConfigError(f"gymnasium:{name} needs the Atari emulator; pip install -e '.[atari]'") from None
     gymnasium.register_envs(ale_py)
     try:
-        return dict(gymnasium.spec(name).kwargs)
+        wanted = dict(gymnasium.spec(name).kwargs)
     except gymnasium.error.Error as error:
         raise ConfigError(f"there is no {name} ({str(error).splitlines()[0]}); ids look like ALE/Breakout-v5") from None
-
-
-def _vector(game: str, num_envs: int, **options: Any) -> Any:  # noqa: ANN401 (ale-py is optional)
-    """Return the vector environment of a game whose ROM is there."""
-    from ale_py import roms
-    from ale_py.vector_env import AtariVectorEnv
-
-    path = roms.get_rom_path(game)
+    path = ale_py.roms.get_rom_path(wanted["game"])
     if path is None or not Path(path).is_file():
         raise ConfigError(
-            f"the ROM of {game} is not there; ale-py brings its ROMs since 0.9: pip install --upgrade -e '.[atari]'"
+            f"the ROM of {wanted['game']} is not there; ale-py brings its ROMs since 0.9: "
+            "pip install --upgrade -e '.[atari]'"
         )
-    return AtariVectorEnv(game, num_envs, **options)
+    return wanted

@@ -79,7 +79,7 @@ def test_killed_actor_and_shard_are_replaced_without_double_counts(tmp_path):
 
     def kill_shard(here):
         lost.append(here.ports[1].shard.status("", 0, 0))
-        here.ports[1].kill()
+        here.ports[1].shard = None
 
     def repeat(here):
         actor = here.actors[0]
@@ -90,7 +90,7 @@ def test_killed_actor_and_shard_are_replaced_without_double_counts(tmp_path):
 
         actor.shard = type("Port", (), {"add": staticmethod(twice)})()
 
-    cluster, made = watched({3: lambda here: here.kill(1), 5: kill_shard, 7: repeat})
+    cluster, made = watched({3: lambda here: here.actors.pop(1), 5: kill_shard, 7: repeat})
     result = fly_apex(tmp_path, apex_config(), cluster=cluster)
     here = made[0]
     assert (here.replaced.actors, here.replaced.shards) == (1, 1)
@@ -101,7 +101,7 @@ def test_killed_actor_and_shard_are_replaced_without_double_counts(tmp_path):
     assert sum(port.shard._repeated for port in here.ports) > 0
     events = [json.loads(x) for path in (tmp_path / "outbox").glob("*events*") for x in path.read_text().splitlines()]
     assert {"actor 1 died (it was killed) and is replaced"} <= {row.get("detail") for row in events}
-    cluster, _ = watched({2: lambda here: here.kill(0), 3: lambda here: here.kill(0)})
+    cluster, _ = watched({2: lambda here: here.actors.pop(0), 3: lambda here: here.actors.pop(0)})
     with pytest.raises(RunError, match="max_replacements"):
         fly_apex(tmp_path / "end", apex_config(distributed={"max_replacements": 1}), cluster=cluster)
 

@@ -13,7 +13,7 @@ import torch
 
 from navi_core.models import load_checkpoint
 from navi_core.record import navi_home
-from navi_core.scale.ray_cluster import RayCluster
+from navi_core.scale.launch import RayCluster
 from tests.scale.builders import apex_config, fly_apex
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -125,7 +125,7 @@ def test_prefetched_minibatches_equal_single_ones():
     drawn = []
     for number in range(8):
         items, parts, weights = replay.sample(16)
-        assert len(weights) == 16 and sum(part.drawn.places.size for part in parts) == 16
+        assert len(weights) == 16 and sum(drawn.places.size for _, drawn in parts) == 16
         low = items["x"][items["x"] < 100]
         assert float(low.max() - low.min()) > 20, "each minibatch is spread over all priorities"
         drawn += items["x"].tolist()
@@ -142,13 +142,13 @@ def test_lost_shard_is_replaced_and_others_substitute():
     for port in ports:
         port.add(experience(0, count=8, first=100.0 * port.number))
     _, parts, _ = replay.sample(8)
-    ports[1].kill()
+    ports[1].shard = None
     replay.update(parts, torch.ones(8))
     assert item == [1] and ports[1].shard is not None
     items, parts, weights = replay.sample(8)
     assert len(weights) == 8 and bool((items["x"] < 100).all()), "the newcomer is empty"
     assert replay.status(ports[1], "", 0, 0).items == 0
-    ports[1].kill()
+    ports[1].shard = None
     assert replay.status(ports[1], "", 0, 0) is None and item == [1, 1]
 
 

@@ -90,7 +90,7 @@ def actor(
     as_json: AsJson = False,
 ) -> None:
     """Fly for a run of `navi learner` until it ends; the run sets the environment and the weights."""
-    from navi_core.scale.ray_cluster import fly_for_run
+    from navi_core.scale.launch import fly_for_run
 
     with log_on_stderr():
         ended, shipped = fly_for_run(address, run, shard, number)

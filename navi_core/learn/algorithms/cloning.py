@@ -232,8 +232,8 @@ def cloning_loss(log_prob: Tensor, entropy: Tensor, mask: Tensor, beta: float) -
     return nll - beta * (entropy * weight).sum() / count, nll
 
 
-class CloningLearner:
-    """Turns demonstrations into weights.
+class CloningLearner(CriticUnits):
+    """Turns demonstrations into weights; its state besides these and the optimiser's is the critic's units.
 
     Args:
         policy: `NavigationPolicy`.
@@ -264,7 +264,7 @@ class CloningLearner:
                 "primitives; use gaussian or beta"
             )
         self._score = carried_out(policy.evaluate, config, device)
-        self.units = CriticUnits()
+        super().__init__()
         kept = ("heads.log_std", "heads.critic.", "critic_trunk.")
         self.parameters = [p for name, p in policy.named_parameters() if not name.startswith(kept)]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.bc.learning_rate, eps=1e-5, fused=True)
@@ -357,19 +357,3 @@ class CloningLearner:
             "grad_norm": sum(norm) / len(norm),
             "entropy": sum(entropy) / decisions,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return state besides the policy's weights and the optimiser's: the critic's units."""
-        return self.units.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
-        self.units.load_state_dict(state)
-
-    def begin_from(self, state: dict[str, Any]) -> None:
-        """Carry on the critic's units of another run, whose weights the policy has been given.
-
-        Args:
-            state: `state_dict` of its learner.
-        """
-        self.units.load_state_dict(state)

@@ -17,17 +17,15 @@ from torch import Tensor
 from navi_core.config import SmoothingConfig, TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.algorithms.gradient_steps import UpdateStats, clip_gradients
-from navi_core.learn.algorithms.q_smoothing import QSmoothing
 from navi_core.learn.estimators.drift_smoother import compute_knn_kernel, local_structure
 from navi_core.learn.estimators.noise import epsilons, scheduled
 from navi_core.learn.events import AGMConfig, EventBus, ReplayUpdate
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.replay.prioritized import PrioritizedReplay
-from navi_core.learn.replay.q_batches import QBatch, SequenceBatches, TransitionBatches, make_batches
+from navi_core.learn.replay.q_batches import QBatch, QSmoothing, SequenceBatches, TransitionBatches, make_batches
 from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
 from navi_core.learn.rollout.execution import stage_timer
-from navi_core.learn.rollout.observation_store import ObservationCodec
-from navi_core.learn.rollout.storage import Rollout
+from navi_core.learn.rollout.storage import ObservationCodec, Rollout
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.distributions import table_index
 from navi_core.policy.heads import QHead
@@ -183,7 +181,8 @@ class DQNLearner:
             # A run may begin with another run's weights; the target network must be theirs.
             self._copy_target()
         after = steps + decisions
-        self._anneal(after)
+        replay, total = self.config.replay, self.config.total_steps
+        self.replay.anneal(after / (replay.beta_steps or total or 100 * replay.capacity))
         rate = self._rate_factor * scheduled(self.config, "learning_rate", steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -298,10 +297,6 @@ class DQNLearner:
 
     def _explore(self, steps: int) -> None:
         self._heads.epsilon = epsilons(self.config.dqn, self.config.actors, steps).to(self.device)
-
-    def _anneal(self, steps: int) -> None:
-        replay, total = self.config.replay, self.config.total_steps
-        self.replay.anneal(steps / (replay.beta_steps or total or 100 * replay.capacity))
 
     @torch.no_grad()
     def _follow(self) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.algorithms.rollout_learner import MicroBatch, ReferenceLearner, pieces, sequences_at_once
+from navi_core.learn.algorithms.rollout_learner import MicroBatch, ReferenceLearner, pieces
 from navi_core.learn.estimators.losses import approximate_kl, group_advantages, reference_kl, surrogate
 from navi_core.learn.estimators.noise import shuffled
 from navi_core.learn.parallel import ALONE, Workers
@@ -278,7 +278,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             _, marked = on_sequences(rollout, step, row, np.ones(len(step)))
             sequences, advantages = (torch.from_numpy(x).to(self.device) for x in (index, laid))
             mask = torch.from_numpy(marked > 0).to(self.device)
-        for part in pieces(len(sequences), sequences_at_once(grpo.microbatch, rollout, self.device)):
+        for part in pieces(len(sequences), grpo.microbatch, rollout, self.device):
             with timer("minibatch_fetch"):
                 batch, reference = rollout.minibatch(sequences[part]), None
                 if data.reference is not None:

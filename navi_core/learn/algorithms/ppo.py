@@ -14,7 +14,7 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.algorithms.rollout_learner import MicroBatch, RolloutLearner, pieces, sequences_at_once
+from navi_core.learn.algorithms.rollout_learner import MicroBatch, RolloutLearner, pieces
 from navi_core.learn.estimators.losses import approximate_kl, policy_loss, value_loss
 from navi_core.learn.estimators.noise import scheduled
 from navi_core.learn.estimators.normalisation import RewardScale, ValueScale
@@ -181,8 +181,8 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
             yield self._micro_batches(rollout, data, draw, timer)
 
     def _micro_batches(self, rollout: Rollout, data: _Update, draw: Draw, timer: StageTimer) -> Iterator[PPOMicroBatch]:
-        size, positions = sequences_at_once(self.config.ppo.microbatch, rollout, self.device), None
-        for part in pieces(draw.count, size):
+        positions = None
+        for part in pieces(draw.count, self.config.ppo.microbatch, rollout, self.device):
             count = part.stop - part.start
             if isinstance(draw.index, slice):
                 index: Tensor | slice = slice(draw.index.start + part.start, draw.index.start + part.stop)

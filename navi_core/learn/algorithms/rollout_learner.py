@@ -30,17 +30,12 @@ _PARITY = 1e-2
 """Ratio error before the first step at which acting and learning are no longer the same function."""
 
 
-def sequences_at_once(microbatch: int | None, rollout: Rollout, device: torch.device) -> int | None:
-    """Return how many sequences go through the network at once; None for all of a minibatch."""
+def pieces(count: int, microbatch: int | None, rollout: Rollout, device: torch.device) -> Iterator[slice]:
+    """Yield slices of the `count` sequences of a minibatch, each of what goes through the network at once."""
     if microbatch is None and device.type == "cpu" and rollout.observations.numbers >= _LARGE:
-        return max(1, _AT_ONCE // rollout.bptt)
-    return microbatch
-
-
-def pieces(count: int, size: int | None) -> Iterator[slice]:
-    """Yield slices of at most `size` out of `count`; one slice where it is None."""
-    step = count if size is None else size
-    for start in range(0, count, max(step, 1)):
+        microbatch = max(1, _AT_ONCE // rollout.bptt)
+    step = max(1, microbatch or count)
+    for start in range(0, count, step):
         yield slice(start, min(start + step, count))
 
 

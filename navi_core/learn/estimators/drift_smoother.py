@@ -37,11 +37,6 @@ class Kernel:
         """Return the neighbours' weighted means G (N, F) of h (N, F)."""
         return (self.weight[..., None] * h[self.index]).sum(1)
 
-    def entropy(self) -> Tensor:
-        """Return −Σ p log p of every row (N,)."""
-        out: Tensor = torch.special.entr(self.weight).sum(1)
-        return out
-
 
 @CALLABLES.register
 def compute_knn_kernel(z: Tensor, config: SmoothingConfig, importance: Tensor | None = None) -> Kernel:

@@ -159,6 +159,9 @@ class CriticUnits:
             # The parent's rows have no running sums here.
             self._scales["reward_scale"] = {"moments": dict(state["reward_scale"]["moments"])}
 
+    begin_from = load_state_dict
+    """Carry on the units of another run, whose weights the policy has been given."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return the units by PPO's names."""
         return dict(self._scales)

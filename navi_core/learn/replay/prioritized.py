@@ -24,15 +24,10 @@ class SumTree:
     above it computed anew from their two children, so nothing drifts however often weights change (appendix B.2.1).
 
     Args:
-        size: n.
-
-    Raises:
-        ConfigError: `size` is below 1.
+        size: n, at least 1.
     """
 
     def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ConfigError(f"a sum tree of {size} places; allowed: 1 or more")
         self.size = size
         self._leaves = 1 << (size - 1).bit_length()
         self._tree = np.zeros(2 * self._leaves)

@@ -1,12 +1,10 @@
 """Execution of the policy and the environment: eager, compiled, as CUDA graphs; precision; stage timing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +13,7 @@ from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.policy.navigation_policy import Trunk
 from navi_core.record import StageTimer
-
-if TYPE_CHECKING:
-    from navi_core.world import Environment, StepBatch
+from navi_core.world import CapturedStep, Environment, NavigationEnv, StepBatch
 
 
 def check_execution(config: TrainConfig, device: torch.device) -> None:
@@ -45,8 +41,6 @@ def flying(env: Environment, config: TrainConfig) -> Callable[[Tensor], StepBatc
 
     What a recorded step returns is overwritten by the next. Reference tasks live on the CPU and are not recorded.
     """
-    from navi_core.world import CapturedStep, NavigationEnv
-
     if config.execution == "graph" and isinstance(env, NavigationEnv):
         return CapturedStep(env)
     return env.step
@@ -103,24 +97,23 @@ def timed_parts(policy: nn.Module, timer: StageTimer, stage: str) -> Iterator[No
     Hooks on the modules, so that the policy knows nothing of timers; they are removed on leaving. A critic
     with a trunk of its own is counted with the actor's.
     """
-    handles = []
-    for path, module in policy.named_modules():
-        part = _PART.get(path.removeprefix("critic_trunk."))
-        if part is None:
-            continue
-        finish: list[Callable[[], None]] = []
+    with ExitStack() as hooks:
+        for path, module in policy.named_modules():
+            part = _PART.get(path.removeprefix("critic_trunk."))
+            if part is None:
+                continue
+            running: list[Callable[[], None]] = []
 
-        def enter(
-            _module: nn.Module, _args: object, name: str = part, finish: list[Callable[[], None]] = finish
-        ) -> None:
-            finish.append(timer.begin(f"{stage}/{name}"))
+            def enter(
+                _module: nn.Module, _args: object, name: str = part, running: list[Callable[[], None]] = running
+            ) -> None:
+                running.append(timer.begin(f"{stage}/{name}"))
 
-        def leave(_module: nn.Module, _args: object, _out: object, finish: list[Callable[[], None]] = finish) -> None:
-            finish.pop()()
+            def leave(
+                _module: nn.Module, _args: object, _out: object, running: list[Callable[[], None]] = running
+            ) -> None:
+                running.pop()()
 
-        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
-    try:
+            hooks.callback(module.register_forward_pre_hook(enter).remove)
+            hooks.callback(module.register_forward_hook(leave).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -1,9 +1,12 @@
 """Rollout storage: preallocated tensors on the training device.
 
-Observations lie sequence after sequence, everything else (T, B). The recurrent state is kept at chunk
-starts only (every `bptt` decisions); the update recomputes the rest.
+Observations lie sequence after sequence, so that a minibatch moves whole sequences; everything else is (T, B). The
+recurrent state is kept at chunk starts only (every `bptt` decisions); the update recomputes the rest. The acting policy
+is shown a packed observation as it will be read back, so that acting and learning still see the same.
 """
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +15,227 @@ from torch import Tensor
 
 from navi_core.errors import ConfigError
 from navi_core.learn.estimators.losses import gae
-from navi_core.learn.rollout.observation_store import ObservationStore, State, TerminalBuffer
+
+_MOST_SEMANTIC = 255
+
+
+class ObservationCodec:
+    """Packs observations (…, *shape) into parts and back.
+
+    Args:
+        shape: Of one observation.
+        dtype: Its type.
+        kind: `full`, or `compact` for panoramas (3, Az, El).
+
+    Attributes:
+        parts: Shape and type of every part of a packed observation.
+
+    Raises:
+        ConfigError: `compact` for observations that are no panoramas, or with Az·El not a multiple of 8.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, kind: Literal["full", "compact"] = "full"
+    ) -> None:
+        self.shape, self.kind = shape, kind
+        self.parts: list[tuple[tuple[int, ...], torch.dtype]] = [(shape, dtype)]
+        if kind == "full":
+            return
+        if len(shape) != 3 or shape[0] != 3 or shape[1] * shape[2] % 8:
+            raise ConfigError(
+                f"storage compact keeps panoramas (3, Az, El) with Az·El a multiple of 8, not {shape}; "
+                "set storage to full"
+            )
+        pixels = shape[1:]
+        bits = (pixels[0] * pixels[1] // 8,)
+        self.parts = [(pixels, torch.float16), (pixels, torch.uint8), (bits, torch.uint8)]
+
+    def pack(self, observations: Tensor) -> list[Tensor]:
+        """Return the parts of observations (…, *shape)."""
+        if self.kind == "full":
+            return [observations]
+        depth, semantic, valid = observations.unbind(-3)
+        valid = (valid > 0).to(torch.uint8).flatten(-2).unflatten(-1, (-1, 8))
+        bits = (valid << self._shifts(observations)).sum(-1, dtype=torch.uint8)
+        return [depth.to(torch.float16), semantic.clamp(0, _MOST_SEMANTIC).to(torch.uint8), bits]
+
+    def unpack(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the observations of parts; of `full` they are the part itself."""
+        if self.kind == "full":
+            return parts[0]
+        depth, semantic, bits = parts
+        leading = depth.shape[:-2]
+        out = torch.empty((*leading, *self.shape), dtype=torch.float32, device=depth.device)
+        out[..., 0, :, :] = depth
+        out[..., 1, :, :] = semantic
+        valid = (bits[..., None] >> self._shifts(bits)) & 1
+        out[..., 2, :, :] = valid.view(*leading, *self.shape[1:])
+        return out
+
+    @staticmethod
+    def _shifts(like: Tensor) -> Tensor:
+        return torch.arange(8, dtype=torch.uint8, device=like.device)
+
+
+class ObservationStore:
+    """T decisions of B rows as chunks·B sequences of `bptt` observations.
+
+    Args:
+        chunks: T / bptt.
+        bptt: Decisions of a sequence.
+        example: (B, …) observation; its shape and device are used.
+        kind: `full`, or `compact` for panoramas (B, 3, Az, El).
+
+    Raises:
+        ConfigError: `compact` for observations that are no panoramas, or with Az·El not a multiple of 8.
+    """
+
+    def __init__(self, chunks: int, bptt: int, example: Tensor, kind: Literal["full", "compact"] = "full") -> None:
+        rows, shape = example.shape[0], tuple(example.shape[1:])
+        self.bptt, self.rows, self._shape = bptt, rows, shape
+        self.codec = ObservationCodec(shape, example.dtype, kind)
+        self._slabs = [
+            torch.zeros((chunks, rows, bptt, *part), dtype=dtype, device=example.device)
+            for part, dtype in self.codec.parts
+        ]
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of one observation."""
+        return math.prod(self._shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the store [bytes]."""
+        return sum(slab.nbytes for slab in self._slabs)
+
+    def write(self, step: int, observation: Tensor) -> Tensor:
+        """Keep the (B, …) observation of decision `step`; return it as it will be read."""
+        chunk, place = divmod(step, self.bptt)
+        parts = self.codec.pack(observation)
+        for slab, part in zip(self._slabs, parts):
+            slab[chunk, :, place] = part
+        return self.codec.unpack(parts)
+
+    def sequences(self, index: Tensor | slice) -> Tensor:
+        """Return sequences (S, bptt, …); a slice of a full store is a view, nothing is copied.
+
+        Args:
+            index: Sequences, by number chunk·B + row.
+        """
+        return self.codec.unpack(
+            [
+                slab.flatten(0, 1)[index] if isinstance(index, slice) else slab.flatten(0, 1).index_select(0, index)
+                for slab in self._slabs
+            ]
+        )
+
+    def decisions(self, step: Tensor, row: Tensor) -> Tensor:
+        """Return the observations (N, …) of single decisions.
+
+        Args:
+            step: (N,) int64 in [0, T).
+            row: (N,) int64 in [0, B).
+        """
+        place = (step // self.bptt * self.rows + row) * self.bptt + step % self.bptt
+        return self.codec.unpack([slab.flatten(0, 2).index_select(0, place) for slab in self._slabs])
+
+    def by_step(self) -> Tensor:
+        """Return a copy in order of time, (T, B, …)."""
+        every = self.sequences(slice(None))
+        out: Tensor = every.unflatten(0, (-1, self.rows)).transpose(1, 2).flatten(0, 1)
+        return out
+
+
+State = tuple[Tensor, ...]
+
+
+class TerminalBuffer:
+    """Observations and unreset states of cut-off rows, valued in one batch.
+
+    A truncated episode is worth the critic's value of its last observation, seen from the state that had consumed
+    everything before it. Which rows are cut is known to the device alone. Entries are therefore placed by a running
+    count on the device, and the host looks at that count only when the buffer might be full.
+
+    Args:
+        capacity: Entries kept before they must be valued; at least B.
+        observation: Example (B, …) observation; its row shape and device are used.
+        aux: Example (B, 3) auxiliary input.
+        state: Example state, batch-first.
+        keep: Whether entries outlive their valuation, for learners that store transitions.
+
+    Attributes:
+        looks: Whether values may be read by the host: on the CPU this costs nothing and spares copies.
+        kept: Entries since `forget`, where they are kept: places step·B + row (N,), observations, auxiliary inputs.
+    """
+
+    def __init__(self, capacity: int, observation: Tensor, aux: Tensor, state: State, *, keep: bool = False) -> None:
+        self.capacity, self.keep = capacity, keep
+        self.kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.looks = observation.device.type == "cpu"
+        # One more entry, into which everything is written that nobody wants.
+        self._obs, self._aux = (_rows_like(x, capacity + 1) for x in (observation, aux))
+        self._state = tuple(_rows_like(x, capacity + 1) for x in state)
+        self._slot = torch.zeros(capacity + 1, dtype=torch.int64, device=observation.device)
+        self._row = torch.arange(observation.shape[0], device=observation.device)
+        self._count = torch.zeros((), dtype=torch.int64, device=observation.device)
+        self._most = 0  # the host's bound of the count
+
+    def add(
+        self,
+        step: int,
+        cut: Tensor,
+        obs: Callable[[], Tensor],
+        aux: Tensor,
+        state: State,
+        value: Callable[[], None],
+    ) -> None:
+        """Keep the rows that were cut off at decision `step`.
+
+        Args:
+            step: Decision.
+            cut: (B,) bool.
+            obs: Gives the (B, …) last observation of every row; asked only if it is needed.
+            aux: (B, A) the auxiliary input that belongs to it.
+            state: State that has consumed everything before it, batch-first.
+            value: Called to value and empty the buffer when its entries and these might not fit.
+        """
+        rows = len(self._row)
+        if self.looks and not bool(cut.any()):
+            return
+        if self._most + rows > self.capacity:
+            self._most = int(self._count)
+            if self._most + rows > self.capacity:
+                value()
+        place = torch.where(cut, self._count + torch.cumsum(cut, 0) - 1, self.capacity)
+        for kept, now in zip((self._obs, self._aux, *self._state), (obs(), aux, *state)):
+            kept.index_copy_(0, place, now)
+        self._slot.index_copy_(0, place, step * rows + self._row)
+        self._count += cut.sum()
+        self._most += rows
+
+    def forget(self) -> None:
+        """Begin a new rollout."""
+        self.kept.clear()
+
+    def value_into(self, value: Callable[[Tensor, Tensor, State], Tensor], target: Tensor) -> None:
+        """Value every entry, write the results to `target` (T, B) and forget the entries."""
+        n = int(self._count) if self._most else 0
+        if n:
+            # On a device batches of B, whatever there is: some of its kernels are planned anew for every other number.
+            size = n if self.looks else len(self._row)
+            parts = [slice(i, i + size) for i in range(0, n, size)]
+            valued = [value(self._obs[i], self._aux[i], tuple(x[i] for x in self._state)) for i in parts]
+            values = torch.cat(valued)[:n]
+            target.view(-1)[self._slot[:n]] = values.to(target.dtype)
+            if self.keep:
+                self.kept.append((self._slot[:n].clone(), self._obs[:n].clone(), self._aux[:n].clone()))
+        self._count.zero_()
+        self._most = 0
+
+
+def _rows_like(example: Tensor, rows: int) -> Tensor:
+    return torch.zeros((rows, *example.shape[1:]), dtype=example.dtype, device=example.device)
 
 
 @dataclass

@@ -1,20 +1,15 @@
 """Checkpoints of a run directory: naming, writing, pruning, and resuming from the last good one."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from navi_core.errors import CheckpointError, CheckpointVersionError
 from navi_core.learn.replay.replay_file import forget_replays
+from navi_core.learn.run.records import RunRecord
 from navi_core.models import Checkpoint, load_checkpoint, save_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.record.durable import write_durably
-
-if TYPE_CHECKING:
-    from navi_core.learn.run.records import RunRecord
 
 _LOG = logging.getLogger("navi.learn")
 _NAME = re.compile(r"step-(\d{12})\.pt")

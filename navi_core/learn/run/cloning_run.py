@@ -206,8 +206,7 @@ class _Cloner(RunSession):
             every = self.config.checkpoint_every
             if began // every != self.steps // every or self.counters.best_epoch == self.counters.updates:
                 self.save()
-            if progress is not None:
-                progress(Progress(self.steps, total * self.feed.steps, self.counters.updates, metrics))
+            self.show(progress, total * self.feed.steps, metrics, {})
         return "epochs"
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:

@@ -157,12 +157,15 @@ class EarlyStopController:
         left = max(0, config.patience - max(self._count, self._idle))
         reason = "learning goes on" if left == config.patience else "waiting"
         stop = left == 0
-        if stop and config.trend and rising_trend(self._unsmoothed):
-            stop, left, reason = False, 1, "the reward still has a rising trend"
-        if stop and config.rise is not None and self._best <= self._first + config.rise * abs(self._first):
-            stop, left, reason = False, 1, "the reward has not risen yet"
-        if stop and config.slump is not None and self._reward < self._best - config.slump * abs(self._best):
-            stop, left, reason = False, 1, "the reward is in a slump"
+        best, first = self._best, self._first
+        going_on = {
+            "the reward still has a rising trend": config.trend and rising_trend(self._unsmoothed),
+            "the reward has not risen yet": config.rise is not None and best <= first + config.rise * abs(first),
+            "the reward is in a slump": config.slump is not None and self._reward < best - config.slump * abs(best),
+        }
+        against = [words for words, holds in going_on.items() if holds]
+        if stop and against:
+            stop, left, reason = False, 1, against[0]
         if stop:
             reason = "plateau" if self._count >= config.patience else "td variance at its floor without improvement"
         metrics = {"cost": cost, **parts, "smoothed_reward": self._reward}

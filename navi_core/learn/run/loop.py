@@ -4,13 +4,10 @@ On CPU a resumed run continues bit for bit as if it had never stopped,
 because the checkpoint holds everything the next rollout depends on.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,18 +19,15 @@ from navi_core.learn.algorithms.registry import FollowsEpisodes, KeepsData, Take
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.collector import COLLECTOR_METRICS, Collector, RolloutStats
 from navi_core.learn.rollout.execution import check_execution, use_precision
-from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.monitor import RunWatch
 from navi_core.learn.run.process import StopFlag, Threads, choose_threads
-from navi_core.learn.run.records import Progress, TrainResult, run_device, void_warning
+from navi_core.learn.run.records import Progress, TrainResult, run_device
 from navi_core.learn.run.session import RunSession, carry_out
 from navi_core.models import Checkpoint, add_scenes, corpus_of
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
-
-if TYPE_CHECKING:
-    from navi_core.world import Environment, Field
+from navi_core.world import Environment, Field, NavigationEnv
 
 _LOG = logging.getLogger("navi.learn")
 
@@ -85,8 +79,6 @@ def train(
         )
     check_execution(config, run_device(config))
     if field is not None:
-        from navi_core.world import NavigationEnv
-
         first, count = workers.rows(config.actors)
         env = NavigationEnv(field, count, config.env, config.seed, first_row=first)
     assert env is not None
@@ -167,51 +159,33 @@ class _Trainer(RunSession):
             began = self.steps
             # A stop drops the rollout it falls into; this is where the run stood before it.
             before = copy.deepcopy(self.collector.state_dict()) if self.workers.size == 1 else None
-            stats, update = self._update(rollout, began, stop if before is not None else None)
-            if stats is None or update is None:
-                assert before is not None
-                self.collector.load_state_dict(before)
-                return stop.signal_name or "stopped"
+            with self.naming_checkpoint():
+                torch.set_num_threads(self.threads.rollout)
+                stats = self.collector.collect(rollout, None if before is None else stop)
+                if stats is None:
+                    assert before is not None
+                    self.collector.load_state_dict(before)
+                    return stop.signal_name or "stopped"
+                torch.set_num_threads(self.threads.update)
+                update = self.learner.update(rollout, index=self.counters.updates, steps=began)
+            if not isinstance(update, UpdateStats):  # a custom learner may return anything
+                kind = type(update).__name__
+                raise ConfigError(f"learner {self.config.algorithm}: update returned {kind}; it returns UpdateStats")
             update.metrics |= self.watch.diagnostics(self.policy, rollout, self.counters.updates, self.workers)
             metrics = self._count(stats, update)
             decision = self.watch.after(self.steps, metrics, self.learner)
             stats.timer.take(self.telemetry)
             update.timer.take(self.callback)
+            timers = {"rollout": stats.timer, "update": update.timer}
             with self.telemetry("telemetry_publication"):
-                self.note(metrics, {"rollout": stats.timer, "update": update.timer})
+                self.note(metrics, timers)
             if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
                 self.save()
             with self.callback("progress_callback"):
-                if progress is not None:
-                    timers = {"rollout": stats.timer.totals(), "update": update.timer.totals()}
-                    stages = {phase: {stage: 1e3 * s for stage, s in x.items()} for phase, x in timers.items()}
-                    progress(Progress(self.steps, total, self.counters.updates, metrics, stages))
+                self.show(progress, total, metrics, timers)
             if decision is not None and decision.should_stop:
                 return f"early_stopping: {decision.reason}"
         return "total_steps"
-
-    def _update(
-        self, rollout: Rollout, began: int, stop: StopFlag | None
-    ) -> tuple[RolloutStats | None, UpdateStats | None]:
-        with self.naming_checkpoint():
-            torch.set_num_threads(self.threads.rollout)
-            stats = self.collector.collect(rollout, stop)
-            if stats is None:
-                return None, None
-            torch.set_num_threads(self.threads.update)
-            update = self.learner.update(rollout, index=self.counters.updates, steps=began)
-            if not isinstance(update, UpdateStats):  # a custom learner may return anything
-                kind = type(update).__name__
-                raise ConfigError(f"learner {self.config.algorithm}: update returned {kind}; it returns UpdateStats")
-            return stats, update
-
-    def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
-        """Save the final state, warn of episodes that leave the scene, and return the result."""
-        result = super().finish(reason, resumed_from)
-        warning = void_warning(result.metrics, self.config.env)
-        if warning is not None and self.record is not None:
-            _LOG.warning("%s", warning)
-        return result
 
     def _count(self, stats: RolloutStats, update: UpdateStats) -> dict[str, float]:
         counters, seconds = self.counters, stats.seconds + update.seconds

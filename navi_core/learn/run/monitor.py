@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from navi_core.config import AdaptationConfig, TrainConfig
+from navi_core.learn.algorithms.dqn import DQNLearner
 from navi_core.learn.events import AdaptationApplied, AGMConfig, AGMMetrics, EarlyStopDecision, EventBus
 from navi_core.learn.parallel import Workers
 from navi_core.learn.rollout.diagnostics import rollout_diagnostics
@@ -90,17 +91,6 @@ _SIGNS = ("td_mean", "td_var", "local_structure")
 _NOISE = 0.01
 
 
-@runtime_checkable
-class Adaptable(Protocol):
-    """A learner whose smoother and learning rate may be adapted."""
-
-    def settings_now(self) -> AGMConfig:
-        """Return the settings in force."""
-
-    def adopt(self, settings: AGMConfig) -> None:
-        """Put other settings in force."""
-
-
 class RunWatch:
     """Collects what updates report and evaluates it every `early_stopping.eval_interval` decisions.
 
@@ -152,7 +142,7 @@ class RunWatch:
         Args:
             steps: Decisions so far.
             metrics: Of the update; the controller's inputs are added.
-            learner: Adapted if it is `Adaptable`.
+            learner: A `DQNLearner` is adapted.
             population: Returns at an evaluation the measurements of several actors, each as the arguments of
                 `EarlyStopController.update`; the controller then judges their median or trimmed mean.
         """
@@ -187,7 +177,7 @@ class RunWatch:
         average = beta * self._rewards[-1] + (1.0 - beta) * reward if self._rewards else reward
         self._rewards = [*self._rewards, average][-(self.config.early_stopping.window + 2) :]
         before, self._before = self._before, seen
-        if not self.config.adaptation.enabled or not before or not isinstance(learner, Adaptable):
+        if not self.config.adaptation.enabled or not before or not isinstance(learner, DQNLearner):
             return
         q, earlier = seen.get("q_mean", 0.0), before.get("q_mean", 0.0)
         now = learner.settings_now()

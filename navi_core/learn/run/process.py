@@ -89,7 +89,8 @@ def choose_threads(
     kept = _read(own).get(key) or _read(shared).get(key)
     if kept is None:
         threads = measure_threads(policy, obs, config.rule.bptt, most)
-        write_durably(_made(shared), _text(_read(shared) | {key: asdict(threads)}))
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(shared, _text(_read(shared) | {key: asdict(threads)}))
     else:
         threads = Threads(int(kept["rollout"]), int(kept["update"]))
     if own is not None and key not in _read(own):
@@ -178,11 +179,6 @@ def _read(path: Path | None) -> dict[str, Any]:
 
 def _text(choices: dict[str, Any]) -> bytes:
     return (json.dumps(choices, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _made(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 class StopFlag:

@@ -17,7 +17,16 @@ from navi_core.learn.algorithms.registry import Learner, TakesUnits
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.run.checkpoints import check_scenes, keep_checkpoint, mismatch, take_up
 from navi_core.learn.run.process import StopFlag, torch_threads
-from navi_core.learn.run.records import Counters, Progress, RunRecord, TrainResult, changed_ids_warning, now, run_device
+from navi_core.learn.run.records import (
+    Counters,
+    Progress,
+    RunRecord,
+    TrainResult,
+    changed_ids_warning,
+    now,
+    run_device,
+    void_warning,
+)
 from navi_core.models import Checkpoint, add_scenes_of, load_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
@@ -197,6 +206,19 @@ class RunSession(ABC):
             self.record.stages(self.steps, timers)
             self.record.log.flush()
 
+    def show(
+        self,
+        progress: Callable[[Progress], None] | None,
+        total: int | None,
+        metrics: dict[str, float],
+        timers: dict[str, StageTimer],
+    ) -> None:
+        """Pass the state of the run after an update to a callback, if there is one."""
+        if progress is not None:
+            totals = {phase: timer.totals() for phase, timer in timers.items()}
+            stages = {phase: {stage: 1e3 * s for stage, s in x.items()} for phase, x in totals.items()}
+            progress(Progress(self.steps, total, self.counters.updates, metrics, stages))
+
     @contextmanager
     def naming_checkpoint(self) -> Iterator[None]:
         """Add the last good checkpoint to the message of a `NonFiniteError`."""
@@ -207,7 +229,7 @@ class RunSession(ABC):
             raise NonFiniteError(error.tensor, f"{error}; {kept}") from None
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
-        """Save the final state and return the result."""
+        """Save the final state, warn of episodes that leave the scene, and return the result."""
         if self.counters.saved_at != self.steps:
             self.save()
         ended = reason.startswith(("total_steps", "early_stopping", "epochs"))
@@ -215,6 +237,9 @@ class RunSession(ABC):
         if self.record is not None:
             self.record.log.flush()
         counters = self.counters
+        warning = void_warning(counters.last, self.config.env)
+        if warning is not None and self.record is not None:
+            _LOG.warning("%s", warning)
         path, run_id = self.workers.share((self.parent, "" if self.run is None else self.run.run_id))
         return TrainResult(
             checkpoint=Path(path or ""),

@@ -15,7 +15,7 @@ from navi_core.learn.events import ReplayUpdate
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.q_batches import SequenceBatches, TransitionBatches
 from navi_core.learn.replay.replay_file import load_replay, save_replay
-from navi_core.learn.rollout.observation_store import ObservationCodec
+from navi_core.learn.rollout.storage import ObservationCodec
 from navi_core.models import load_checkpoint, load_policy
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index

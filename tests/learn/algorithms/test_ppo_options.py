@@ -11,7 +11,7 @@ from navi_core.errors import ConfigError
 from navi_core.learn import gae, gae_reference
 from navi_core.learn.algorithms.gradient_steps import clip_gradients
 from navi_core.learn.algorithms.ppo import PPOLearner
-from navi_core.learn.algorithms.rollout_learner import sequences_at_once
+from navi_core.learn.algorithms.rollout_learner import pieces
 from navi_core.learn.estimators.losses import approximate_kl, gae_tensors, value_loss
 from navi_core.learn.estimators.noise import scheduled, uniforms
 from navi_core.learn.estimators.normalisation import RewardScale
@@ -283,7 +283,7 @@ def test_large_panoramas_go_through_a_cpu_in_pieces_with_the_same_gradient():
         env = MixedEndingsEnv(2, azimuth=128, elevation=48)
         collector, learner = small_parts(config, env)
         rollout = filled(collector)
-        assert sequences_at_once(size, rollout, CPU) == (1 if size is None else 1000)
+        assert next(pieces(1000, size, rollout, CPU)).stop == (1 if size is None else 1000)
         learner.update(rollout, index=0, steps=0)
         made.append(weights(learner))
     assert max(float((a - b).abs().max()) for a, b in zip(*made)) < 2e-5

@@ -13,10 +13,9 @@ from hypothesis.extra.numpy import arrays
 from navi_core.config import SmoothingConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.learn import DriftSmoother, free_energy
-from navi_core.learn.algorithms.q_smoothing import QSmoothing
 from navi_core.learn.estimators.drift_smoother import alpha_step_at, compute_knn_kernel, local_structure
 from navi_core.learn.events import CALLABLES, Registry
-from navi_core.learn.replay.q_batches import QBatch
+from navi_core.learn.replay.q_batches import QBatch, QSmoothing
 
 PLAIN = SmoothingConfig(enabled=True)
 ANGLES = [0.0, 0.1, 0.3, 1.0]
@@ -235,7 +234,7 @@ def test_the_penalty_on_q_and_its_metrics_by_hand(weight):
     gradient[:9] = -0.4 * step / 9
     if weight:
         gap = h[:9] - kernel.mean(h[:9])
-        wanted = wanted + weight * (0.5 * gap.square().sum() - 0.5 * kernel.entropy().sum()) / 9
+        wanted = wanted + weight * (0.5 * gap.square().sum() - 0.5 * torch.special.entr(kernel.weight).sum()) / 9
         gradient[:9] += weight * gap / 9
     assert after is batch and float(penalty.detach()) == pytest.approx(float(wanted), rel=1e-5)
     penalty.backward()

@@ -32,7 +32,7 @@ def test_a_decision_waits_for_nothing(core, storage, monkeypatch):
     assert [line for line in ours if "collector.py" in line.split(" < ")[0]] == [ours[-1]], ours
     assert "tolist" in ours[-1], "one packed copy a rollout"
     # Each is found twice, as a method and as an operator: the buffer of 64 might be full after 10 decisions.
-    assert all("observation_store.py" in line for line in ours[:-1]) and len(ours[:-1]) <= 2 * 4, ours
+    assert all("storage.py" in line for line in ours[:-1]) and len(ours[:-1]) <= 2 * 4, ours
 
 
 @pytest.mark.parametrize("core", ["gru", "mamba2"])

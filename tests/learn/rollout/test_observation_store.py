@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.learn.rollout.observation_store import ObservationStore
+from navi_core.learn.rollout.storage import ObservationStore
 from tests.learn.builders import filled, small_config, small_parts
 
 

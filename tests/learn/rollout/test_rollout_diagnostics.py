@@ -9,8 +9,7 @@ import torch
 from navi_core.learn.estimators.noise import spread
 from navi_core.learn.parallel import Workers
 from navi_core.learn.rollout.diagnostics import rollout_diagnostics
-from navi_core.learn.rollout.observation_store import ObservationStore
-from navi_core.learn.rollout.storage import Rollout
+from navi_core.learn.rollout.storage import ObservationStore, Rollout
 from tests.learn.builders import filled, small_config, small_parts
 from tests.learn.run.test_train_loop import fly, stopper, untimed
 from tests.learn.toy_environments import MixedEndingsEnv

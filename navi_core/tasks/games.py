@@ -1,9 +1,13 @@
-"""Snake for many rows at once: eat, grow, do not run into a wall or into yourself.
+"""Games: memory tasks with a deck of cards, and Snake, for many rows at once.
 
-Moves, food and what the snake sees are loops. The body is kept as the decision at which each cell becomes free again,
-so a move writes one cell and a meal adds one to those that are taken.
+The cards follow the rules of POPGym (Morad et al. 2023). Every decision shows one suit of a shuffled deck, and an
+episode ends with the last card. Answers are worth ±1 in total, so that guessing earns −½ and perfect memory 1.
+
+Snake's moves, its food and what it sees are loops. The body is kept as the decision at which each cell becomes free
+again, so a move writes one cell and a meal adds one to those that are taken.
 """
 
+import abc
 import math
 
 import numba
@@ -11,12 +15,81 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.kernels.draws import draw
 from navi_core.tasks.task import ReferenceTask, State
 from navi_core.world.counter_random import Purpose, stream_key
+
+_SUITS = 4
+
+
+class _Cards(ReferenceTask):
+    spaces = Spaces(_SUITS, 1, tuple((float(suit),) for suit in range(_SUITS)))
+
+    def __init__(self, num_envs: int, seed: int, decks: int, first_row: int, k: int) -> None:
+        if decks < 1:
+            raise ConfigError(f"decks is {decks}; it must be at least 1")
+        self.cards, self.k = 52 * decks, k
+        self.limit = self.cards - 1
+        super().__init__(num_envs, seed, first_row=first_row)
+
+    @abc.abstractmethod
+    def _asked(self, shown: Tensor) -> Tensor:
+        """Return the numbers of the cards that are asked for (B,); negative where none is."""
+
+    def _begin(self, episode: Tensor) -> State:
+        return {"deck": self._draws(episode, self.cards).argsort(dim=1) % _SUITS, "shown": torch.zeros_like(episode)}
+
+    def _observe(self, state: State) -> Tensor:
+        return F.one_hot(self._card(state, state["shown"]), _SUITS)
+
+    @staticmethod
+    def _card(state: State, number: Tensor) -> Tensor:
+        return state["deck"].gather(1, number[:, None]).squeeze(1)
+
+    def _advance(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
+        number = self._asked(state["shown"])
+        right = action[:, 0].round().long() == self._card(state, number.clamp_min(0))
+        reward = torch.where(number >= 0, torch.where(right, 1.0, -1.0) / (self.cards - self.k), 0.0)
+        over = torch.zeros_like(number, dtype=torch.bool)
+        return {"deck": state["deck"], "shown": state["shown"] + 1}, reward, over
+
+
+class RepeatPrevious(_Cards):
+    """Repeat the suit of the k-th latest card; k = 4 is what was shown three decisions ago.
+
+    Args:
+        num_envs: Rows B.
+        seed: Seed of the decks.
+        k: Which card; 1 is the one just shown.
+        decks: Decks of 52 cards; an episode has 52·decks − 1 decisions.
+        first_row: Number of the first row among those of the run.
+
+    Raises:
+        ConfigError: `k` or `decks` is out of range.
+    """
+
+    def __init__(self, num_envs: int, seed: int = 0, *, k: int = 4, decks: int = 1, first_row: int = 0) -> None:
+        if not 1 <= k < 52 * decks:
+            raise ConfigError(f"k is {k}; allowed: 1 … {52 * decks - 1}")
+        super().__init__(num_envs, seed, decks, first_row, k)
+
+    def _asked(self, shown: Tensor) -> Tensor:
+        return shown - (self.k - 1)
+
+
+class RepeatFirst(_Cards):
+    """Repeat the suit of the episode's first card in every decision."""
+
+    def __init__(self, num_envs: int, seed: int = 0, *, decks: int = 1, first_row: int = 0) -> None:
+        super().__init__(num_envs, seed, decks, first_row, 1)
+
+    def _asked(self, shown: Tensor) -> Tensor:
+        return torch.zeros_like(shown)
+
 
 Counts = npt.NDArray[np.int64]
 Seen = npt.NDArray[np.float32]
