@@ -294,8 +294,7 @@ class Server(abc.ABC):
         now = time.monotonic()
         if now - self._beat >= self._limits.heartbeat_seconds:
             self._beat = now
-            numbers = (sessions, steps, time.monotonic() - self._started)
-            self.publish_event(f"{self.name}.heartbeat", numbers)
+            self.publish_event(f"{self.name}.heartbeat", (sessions, steps, now - self._started))
 
     def publish_event(
         self,

@@ -206,10 +206,6 @@ class StepClient:
                 self.send(group)
         return restarted
 
-    def close(self) -> None:
-        """Close the socket."""
-        self.socket.close()
-
     def _back_off(self, sessions: Iterable[Session]) -> None:
         """Have requests sent again after a short pause."""
         soon = time.monotonic() - self._limits.peer_timeout_seconds + _BACK_OFF_SECONDS

@@ -76,7 +76,7 @@ class ActorServer(Server):
         self._requests = StepClient(c.step_endpoint, c.wire, self.metrics) if c.mode == "step" else None
         peers = [self._subscriber.socket]
         if self._requests is not None:
-            self._parts.callback(self._requests.close)
+            self._parts.callback(self._requests.socket.close)
             peers.append(self._requests.socket)
         self._poller = poller_of(*peers)
         self.sessions = SessionTable(

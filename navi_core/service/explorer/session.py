@@ -223,13 +223,10 @@ class ExplorerSession:
         hits = self._sharp.cast(found["position"], found["yaw"], found["scene_index"])
         return self._sharp.observation(hits)[0].numpy()
 
-    def map(self) -> Overhead:
-        """Return the scene from above, cut at the drone's height or near it."""
-        return self._maps.at(0, self.pose()[1])
-
-    def seen_map(self) -> npt.NDArray[np.uint8]:
-        """Return the (P, P, 3) map with the floor that was seen tinted."""
-        return tint_seen(self.map(), self.env.view.seen[0].numpy())
+    def map(self) -> tuple[Overhead, npt.NDArray[np.uint8]]:
+        """Return the view from above, cut near the drone's height, and a (P, P, 3) picture with seen floor tinted."""
+        view = self._maps.at(0, self.pose()[1])
+        return view, tint_seen(view, self.env.view.seen[0].numpy())
 
     def seen_share(self) -> float:
         """Return the share of the reachable floor that was seen on this flight."""

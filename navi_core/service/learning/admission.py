@@ -7,11 +7,10 @@ import numpy as np
 import torch
 
 from navi_core.config import EnvConfig
-from navi_core.pilots.recovery import Recovery
+from navi_core.evaluate.flight.subjects import Autopilot
 from navi_core.policy import NavigationPolicy
 from navi_core.service.timed_lock import TimedLock
 from navi_core.world import Field, NavigationEnv
-from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
 
 _EPISODES_PER_DRONE, _EXTRA_EPISODES = 8, 10
 """Once 8 · drones + 10 episodes wait, the oldest is counted unfinished."""
@@ -356,26 +355,12 @@ class ShadowFlight:
     @torch.no_grad()
     def _fly(self, policy: NavigationPolicy, seed: int) -> tuple[torch.Tensor, int]:
         """Return (B,) mean rewards per decision and the number of collisions of a deterministic flight."""
-        rows = self.env.num_envs
-        obs, state, step = self.env.reset(seed), policy.initial_state(rows), torch.zeros(rows, 3)
-        occupancy = OccupancyMemory.of_env(self.env.config, rows) if policy.config.place_memory else None
-        recovery = None
-        if policy.config.recovery:
-            recovery = Recovery(rows, self.env.config.dynamics.decision_hz, seed)
-        keys = torch.arange(rows)
-        reset, total, hits = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), 0
-        for step_number in range(self._decisions):
-            now = self.env.poses()
-            pose = pose_rows(now["position"], now["yaw"])
-            goal = self.env.relative_goals() if policy.config.goal else None
-            inputs = [step] if occupancy is None else [step, occupancy.look(obs, pose, reset, goal=goal)]
-            aux = torch.cat(inputs if goal is None else [*inputs, goal], dim=1)
-            out = policy.act(obs, aux, state, reset, None)
-            action = out.action
-            if recovery is not None:
-                action = recovery.act(action, pose, reset, keys, torch.full_like(keys, step_number))
-            batch = self.env.step(action)
-            obs, state, reset = batch.obs, out.state, batch.truncated | batch.terminated
+        obs, total, hits = self.env.reset(seed), torch.zeros(self.env.num_envs), 0
+        pilot = Autopilot(policy, self.env, seed=seed)
+        for _ in range(self._decisions):
+            batch = self.env.step(pilot.act(obs))
+            pilot.after_step(batch)
+            obs = batch.obs
             total += batch.reward
             hits += int(batch.info["collision"].sum())
         return total / self._decisions, hits

@@ -349,5 +349,4 @@ def require_gate(config: ContinuousTrainingConfig, gate: RolloutGate | None, sha
 
 def _frozen(policy: NavigationPolicy) -> NavigationPolicy:
     """Return a copy for inference while the original is trained."""
-    copied = copy.deepcopy(policy).eval()
-    return copied.requires_grad_(False)
+    return copy.deepcopy(policy).eval().requires_grad_(False)

@@ -138,9 +138,9 @@ class ExploreShow:
             self.hub.send("trajectory", {}, {"points": trajectory_array(session.trajectory)})
             with_map = True
         if with_map:
-            view = session.map()
+            view, picture = session.map()
             place = {"corner": view.corner, "metres_per_pixel": view.metres_per_pixel, "height": view.height}
-            self.hub.send("map", place, {"image": session.seen_map()})
+            self.hub.send("map", place, {"image": picture})
         self.hub.send("flight", self._flight())
         self.hub.send_phase("paused" if session.paused else "flying")
 

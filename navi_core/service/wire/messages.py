@@ -36,10 +36,8 @@ def whole(most: int = _MAX_WHOLE) -> Check:
             return value
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
             raise WireError(f"{name} is {_describe(value)}, expected a whole number")
-        if not -_MAX_WHOLE <= value < _MAX_WHOLE:
-            raise WireError(f"{name} is {value}, beyond 64 bits")
         if not -most <= value < most:
-            raise WireError(f"{name} is {value}, expected less than {most}")
+            raise WireError(f"{name} is {value}, expected a whole number of 64 bits, less than {most}")
         return int(value)
 
     return check
@@ -51,9 +49,11 @@ def number(most: float = 1e308) -> Check:
     def check(value: object, name: str, _: Sizes) -> float:
         if type(value) is float and -most <= value <= most:
             return value
-        if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
-            raise WireError(f"{name} is {_describe(value)}, expected a finite number")
-        if not -1e308 <= value <= 1e308:
+        if (
+            not isinstance(value, int | float | np.integer | np.floating)
+            or isinstance(value, bool)
+            or not -1e308 <= value <= 1e308
+        ):
             raise WireError(f"{name} is {_describe(value)}, expected a finite number")
         if not -most <= value <= most:
             raise WireError(f"{name} is {_describe(value)}, expected a number from {-most:g} to {most:g}")
@@ -177,8 +177,7 @@ class Message:
 
     def to_map(self) -> dict[str, object]:
         """Return the fields as plain values and arrays, nested messages as maps."""
-        values = self.__dict__
-        return {name: _plain(values[name]) for name in self.checks()}
+        return {name: _plain(self.__dict__[name]) for name in self.checks()}
 
     @classmethod
     def from_map(cls, data: object) -> Self:
