@@ -1,4 +1,4 @@
-"""Admission of versions to service by whole episodes, and rollback to the previous one where live reward falls."""
+"""Admission of versions to service: shadow evaluation, live reward by whole episodes, and rollback where it falls."""
 
 from collections import deque
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Continuous training: a thread that updates the policy from served flights, and admits versions."""
+"""Continuous training: a thread that updates the policy from served flights, admits versions, and its metrics."""
 
 import copy
 import logging

@@ -192,20 +192,18 @@ class Trajectory:
             discount: γ.
             trace: λ (Schulman et al. 2016, equation 16), along the decisions that follow in the trajectory.
         """
-        last = self.count - 1
-        total, weight, now = 0.0, 1.0, number
-        while True:
+        total, weight = 0.0, 1.0
+        for now in range(number, self.count):
             received = reward if now == number else float(self.reward[now])
-            if received != received:
+            if math.isnan(received):
                 break  # pending
-            value = float(self.value[now])
-            if now == last:
+            if now + 1 < self.count:
+                following = float(self.value[now + 1])
+            else:
                 # The value bootstraps what follows, unless the task was done.
-                total += weight * (received + (0.0 if self.terminated else discount * value) - value)
-                break
-            total += weight * (received + discount * float(self.value[now + 1]) - value)
+                following = 0.0 if self.terminated else float(self.value[now])
+            total += weight * (received + discount * following - float(self.value[now]))
             weight *= discount * trace
-            now += 1
         return total, total + float(self.value[number])
 
 

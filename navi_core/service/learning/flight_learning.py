@@ -21,7 +21,7 @@ from navi_core.service.learning.admission import ServingVersion, ShadowFlight
 from navi_core.service.learning.continuous_trainer import ContinuousTrainer, check_learnable, require_gate
 from navi_core.service.learning.experience import Experience
 from navi_core.service.learning.experience_record import ServiceRecord
-from navi_core.service.learning.learned_version import LearnedWeights, recover_learned
+from navi_core.service.learning.policy_update import LearnedWeights, recover_learned
 from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer
 from navi_core.service.policies.served_model import Decision, EagerRunner, Runner, ServedModel
 from navi_core.service.policies.sessions import Session

@@ -253,8 +253,7 @@ def _packed(observation: Tensor | None) -> list[np.ndarray]:
     if observation is None:
         return []
     obs = observation.numpy()
-    ids = np.clip(obs[1], 0, 255).astype(np.uint8)
-    return [obs[0].astype(np.float16), ids, np.packbits(obs[2] > 0)]
+    return [obs[0].astype(np.float16), np.clip(obs[1], 0, 255).astype(np.uint8), np.packbits(obs[2] > 0)]
 
 
 def _unpacked(depth: np.ndarray, semantic: np.ndarray, bits: np.ndarray) -> Tensor:

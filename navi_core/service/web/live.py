@@ -1,4 +1,4 @@
-"""Dashboard: finds running publishers, shows one of them, and follows it through restarts."""
+"""Dashboard of running publishers, followed through restarts, and replay of a recorded session."""
 
 from __future__ import annotations
 

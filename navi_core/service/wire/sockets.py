@@ -161,14 +161,12 @@ class Publisher:
     def watched(self, topic: str) -> bool:
         """Return whether a topic has a subscriber."""
         self._listen()
-        wanted = topic.encode()
-        return any(wanted.startswith(prefix) for prefix in self._watching)
+        return any(topic.encode().startswith(prefix) for prefix in self._watching)
 
     def newcomers(self, topic: str) -> bool:
         """Return whether a topic has a new subscriber since the last call."""
         self._listen()
-        wanted = topic.encode()
-        found = {prefix for prefix in self._newcomers if wanted.startswith(prefix)}
+        found = {prefix for prefix in self._newcomers if topic.encode().startswith(prefix)}
         self._newcomers -= found
         return bool(found)
 

@@ -12,9 +12,9 @@ import torch
 from navi_core.config import ActorConfig, ContinuousTrainingConfig
 from navi_core.models import Registry, load_checkpoint, trained_on
 from navi_core.record import navi_home
-from navi_core.service.learning import learned_version
+from navi_core.service.learning import policy_update
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.learning.learned_version import LearnedWeights, recover_learned
+from navi_core.service.learning.policy_update import LearnedWeights, recover_learned
 from navi_core.service.policies.served_model import load_model
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import SMALL, until
@@ -78,7 +78,7 @@ def killed(weights: LearnedWeights) -> None:
 
 def test_weights_of_a_killed_service_are_registered_by_the_next(stage, served, monkeypatch, caplog) -> None:
     registry, model = served
-    monkeypatch.setattr(learned_version, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(policy_update, "_SAVE_SECONDS", 0.0)
     learning = FlightLearning(model, FAST, None, registry=registry)
     size = {"azimuth_bins": model.runner.config.azimuth_bins, "elevation_bins": model.runner.config.elevation_bins}
     server = stage.environment(SMALL.model_copy(update=size), sessions=2)
@@ -106,12 +106,12 @@ def test_the_file_follows_what_serves_and_a_return_to_the_first_leaves_nothing(s
     weights = LearnedWeights(registry, model, "service-x", 3)
     weights.save(4, policy, 10)
     assert not weights._file.exists()  # not yet a minute
-    monkeypatch.setattr(learned_version, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(policy_update, "_SAVE_SECONDS", 0.0)
     weights._next = 0.0
     for number, there in ((2, False), (4, True), (3, False), (5, True), (2, True)):
         weights.save(number, policy, 10)
         assert weights._file.exists() == there
-    monkeypatch.setattr(learned_version, "_SAVE_SECONDS", 60.0)
+    monkeypatch.setattr(policy_update, "_SAVE_SECONDS", 60.0)
     weights._next, written = 0.0, []
     monkeypatch.setattr(LearnedWeights, "_write", lambda self, policy, decisions: written.append(decisions))
     for number in range(6, 12):
