@@ -20,6 +20,8 @@ NaviError
 import os
 import shlex
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -49,6 +51,20 @@ class NaviError(Exception):
     """Base of every error that Navi raises on purpose; the CLI prints it without a traceback."""
 
     exit_code = 1
+
+    @classmethod
+    @contextmanager
+    def of_system(cls, what: str, **details: Path) -> Iterator[None]:
+        """Raise a system error of the block as this error.
+
+        Args:
+            what: What failed; the system's reason follows.
+            details: Further arguments of this error.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise cls(f"{what}: {error.strerror or error}", **details) from error
 
 
 class ConfigError(NaviError, ValueError):

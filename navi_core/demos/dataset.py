@@ -145,10 +145,8 @@ def write_index(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]
         "files": rows,
     }
     sweep_left(folder)
-    try:
+    with DemoError.of_system("cannot be written", path=folder / INDEX):
         write_durably(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
-    except OSError as error:
-        raise DemoError(f"cannot be written: {error.strerror or error}", path=folder / INDEX) from error
     return index
 
 
@@ -186,10 +184,8 @@ def stamp(path: Path) -> str:
     Raises:
         DemoError: It is not there.
     """
-    try:
+    with DemoError.of_system("cannot be read", path=path):
         stat = path.stat()
-    except OSError as error:
-        raise DemoError(f"cannot be read ({error.strerror or error})", path=path) from None
     return f"{stat.st_size}-{stat.st_mtime_ns}"
 
 

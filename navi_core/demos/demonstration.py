@@ -216,10 +216,8 @@ class Facts:
 
 def save_demonstration(path: Path, demo: Demonstration) -> None:
     """Write a demonstration as a compressed `.npz`, whole or not at all."""
-    try:
+    with DemoError.of_system("cannot be written", path=path):
         _write(path, demo)
-    except OSError as error:
-        raise DemoError(f"cannot be written: {error.strerror or error}", path=path) from error
 
 
 def _write(path: Path, demo: Demonstration) -> None:

@@ -198,11 +198,9 @@ class EvalResult:
         if os.path.exists(path) and not os.path.isfile(path):
             # The rename below would replace a device by a file.
             raise EvaluationError(f"cannot write {path}: it exists and is no regular file")
-        try:
+        with EvaluationError.of_system(f"cannot write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, json.dumps(document, indent=1).encode())
-        except OSError as error:
-            raise EvaluationError(f"cannot write {path}: {error.strerror or error}") from error
         return path
 
     @classmethod

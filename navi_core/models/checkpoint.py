@@ -211,11 +211,9 @@ def save_checkpoint(path: Path | str, checkpoint: Checkpoint) -> Path:
     """
     path, buffer = Path(path), io.BytesIO()
     torch.save(vars(checkpoint), buffer)
-    try:
+    with CheckpointError.of_system(f"{path}: the checkpoint cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, buffer.getvalue())
-    except OSError as error:
-        raise CheckpointError(f"{path}: the checkpoint cannot be written: {error.strerror or error}") from error
     return path
 
 

@@ -200,9 +200,7 @@ def export_safetensors(checkpoint: Path | str, path: Path | str) -> Path:
         "policy_config": json.dumps(source.config["policy"], sort_keys=True),
     }
     tensors = {name: tensor.contiguous() for name, tensor in source.policy_state.items()}
-    try:
+    with CheckpointError.of_system(f"{path}: the export cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, save(tensors, metadata=metadata))
-    except OSError as error:
-        raise CheckpointError(f"{path}: the export cannot be written: {error.strerror or error}") from error
     return path

@@ -99,7 +99,8 @@ class Registry:
             }
             # The copy comes first: a crash in between leaves a file that the next registration
             # replaces, never a version without its weights.
-            self._write(self.path / entry["file"], data)
+            with RegistryError.of_system(f"{self.path} cannot be written"):
+                write_durably(self.path / f"{version}.pt", data)
             book["versions"][version] = entry
             if self._why_latest_stays(book, loaded) is None:
                 self._move(book, LATEST, version, "register")
@@ -271,10 +272,8 @@ class Registry:
     def _changing(self) -> Iterator[dict[str, Any]]:
         """Yield the book under the lock; write it back if the block changed it and did not fail."""
         with contextlib.ExitStack() as held:
-            try:
+            with RegistryError.of_system(f"{self.path} cannot be used as a registry"):
                 held.enter_context(wait_for_lock(self.path / ".registry.lock"))
-            except OSError as error:
-                raise RegistryError(f"{self.path} cannot be used as a registry: {error.strerror or error}") from error
             sweep_left(self.path)
             book = self._read()
             before = json.dumps(book)
@@ -284,13 +283,8 @@ class Registry:
                 fault = validate(book)
                 if fault is not None:
                     raise RegistryError(f"{self.path}: refused, it would break the registry: {fault}")
-                self._write(self.path / "registry.json", after.encode())
-
-    def _write(self, path: Path, data: bytes) -> None:
-        try:
-            write_durably(path, data)
-        except OSError as error:
-            raise RegistryError(f"{path} cannot be written: {error.strerror or error}") from error
+                with RegistryError.of_system(f"{self.path} cannot be written"):
+                    write_durably(self.path / "registry.json", after.encode())
 
 
 def _existing(book: dict[str, Any], wanted: str) -> str:

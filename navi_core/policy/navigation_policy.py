@@ -50,7 +50,7 @@ class Trunk(nn.Module):
         self.config = config
         self.half_encoder = False
         """Whether the encoder's products are taken in bfloat16 (autocast); what follows stays float32."""
-        self.encoder = _encoder(config) if spaces is None else _task_encoder(config, spaces)
+        self.encoder = _encoder(config, spaces)
         own = config.aux_inputs - OCCUPANCY_INPUTS * config.place_memory
         self.aux = None if config.aux == "off" else nn.Linear(own, config.width)
         self.places = None
@@ -113,13 +113,11 @@ class Trunk(nn.Module):
         return out
 
 
-def _task_encoder(config: PolicyConfig, spaces: Spaces) -> nn.Module:
-    if spaces.shape:
+def _encoder(config: PolicyConfig, spaces: Spaces | None) -> nn.Module:
+    if spaces is not None and spaces.shape:
         return PictureEncoder(spaces.shape, config.width, config.picture_channels)
-    return VectorEncoder(spaces.observation, config.width, spaces.scale)
-
-
-def _encoder(config: PolicyConfig) -> nn.Module:
+    if spaces is not None:
+        return VectorEncoder(spaces.observation, config.width, spaces.scale)
     options: dict[str, Any] = {
         "width": config.width,
         "depth_shift": config.depth_shift,

@@ -154,11 +154,9 @@ class Journal(Closing):
     ) -> None:
         self.path, self._max_bytes = path, max_bytes + _MAX_TOPIC
         self.frames, self.damage, self.gaps, self.broken_off = FrameIndex(), "", 0, False
-        try:
+        with RecordError.of_system(str(path)):
             self._file: BinaryIO = path.open("rb")
             size = os.fstat(self._file.fileno()).st_size
-        except OSError as error:
-            raise RecordError(f"{path}: {error.strerror or error}") from None
         try:
             magic = self._file.read(len(formats[-1].magic))
             found = next((one for one in formats if one.magic == magic), None)
@@ -280,26 +278,28 @@ class JournalWriter(Closing):
     _format: FrameFormat
 
     def __init__(self, path: Path, formats: Sequence[FrameFormat], *, kind: str, max_bytes: int) -> None:
-        try:
+        with RecordError.of_system(f"{path}: cannot be written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _not_written(path, error) from None
         self._begin(path, descriptor, formats[-1], 0)
         try:
-            # Two processes that append to one file would overwrite each other.
-            if not try_lock(descriptor):
-                raise RecordError(f"{path}: in use by another process; choose another file")
-            size = os.fstat(descriptor).st_size
-            if not size:
-                self._put(self._format.magic)
-                return
-            with Journal(path, formats, kind=kind, max_bytes=max_bytes, end_only=True) as known:
-                self._format, self._end, self.cut = known.format, known.end, known.unfinished
-            os.ftruncate(descriptor, self._end)
-        except BaseException as error:
+            with RecordError.of_system(f"{path}: cannot be written"):
+                self._take_up(formats, kind, max_bytes)
+        except BaseException:
             os.close(descriptor)
-            raise (_not_written(path, error) if isinstance(error, OSError) else error) from None
+            raise
+
+    def _take_up(self, formats: Sequence[FrameFormat], kind: str, max_bytes: int) -> None:
+        """Lock the file; begin an empty one, or cut an earlier journal behind its last whole frame."""
+        # Two processes that append to one file would overwrite each other.
+        if not try_lock(self._descriptor):
+            raise RecordError(f"{self.path}: in use by another process; choose another file")
+        if os.fstat(self._descriptor).st_size:
+            with Journal(self.path, formats, kind=kind, max_bytes=max_bytes, end_only=True) as known:
+                self._format, self._end, self.cut = known.format, known.end, known.unfinished
+            os.ftruncate(self._descriptor, self._end)
+        else:
+            self._put(self._format.magic)
 
     @classmethod
     def create(cls, path: Path, kind: FrameFormat, topic: bytes, payload: bytes, when: float) -> Self:
@@ -324,12 +324,13 @@ class JournalWriter(Closing):
             RecordError: The disk is full.
         """
         before = self._end
-        try:
-            self._put(self._format.frame(topic, payload, when, pack=pack))
-        except OSError as error:
-            with suppress(OSError):
-                self.truncate(before)
-            raise _not_written(self.path, error) from None
+        with RecordError.of_system(f"{self.path}: cannot be written"):
+            try:
+                self._put(self._format.frame(topic, payload, when, pack=pack))
+            except OSError:
+                with suppress(OSError):
+                    self.truncate(before)
+                raise
         self.written += 1
         return before
 
@@ -348,10 +349,8 @@ class JournalWriter(Closing):
         Raises:
             RecordError: It could not be made durable.
         """
-        try:
+        with RecordError.of_system(f"{self.path}: cannot be written"):
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise _not_written(self.path, error) from None
 
     def close(self) -> None:
         """Close the file and release its lock."""
@@ -367,7 +366,3 @@ class JournalWriter(Closing):
     def _put(self, data: bytes) -> None:
         write_at(self._descriptor, data, self._end)
         self._end += len(data)
-
-
-def _not_written(path: Path, error: OSError) -> RecordError:
-    return RecordError(f"{path}: cannot be written: {error.strerror or error}")

@@ -97,10 +97,8 @@ class MetricLog(Closing):
         self._step = 0
         self._latest = 0
         self._lock = threading.Lock()
-        try:
+        with RecordError.of_system(f"cannot make the outbox {self.outbox}"):
             self.outbox.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RecordError(f"cannot make the outbox {self.outbox}: {error.strerror or error}") from error
 
     def observe(
         self, observer: Callable[[int, dict[str, float]], None], close: Callable[[], None] | None = None

@@ -99,7 +99,7 @@ def write_rrd(path: Path, trace: EpisodeTrace) -> None:
     import rerun.blueprint as rrb
 
     unfinished = path.with_name(f".{path.name}.part")
-    try:
+    with RecordError.of_system(f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         blueprint = rrb.Blueprint(
             rrb.Horizontal(
@@ -116,8 +116,6 @@ def write_rrd(path: Path, trace: EpisodeTrace) -> None:
             stream.flush()
         stream.disconnect()
         unfinished.replace(path)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _log(rr: ModuleType, stream: rerun.RecordingStream, trace: EpisodeTrace) -> None:

@@ -84,10 +84,8 @@ class RunDirectory(Closing):
         root = Path(root).absolute()
         digest = config_hash(config)
         run_id = f"{asset}-{partition}-{digest}"
-        try:
+        with RunError.of_system(f"cannot make the runs folder {root}"):
             lock = acquire_lock(run_lock(root, run_id), f"run {run_id}")
-        except OSError as error:
-            raise RunError(f"cannot make the runs folder {root}: {error.strerror}") from error
         try:
             path = root / run_id
             if fresh and path.exists():
@@ -292,14 +290,11 @@ def remove_run_folder(root: Path, name: str) -> int:
     """
     path = _find(root, name)
     run_id = name.partition(_ASIDE)[0]
-    try:
-        with hold_lock(run_lock(root, run_id), f"run {run_id}"):
-            size = _facts(root, path).size
-            path.rename(root / f".{name}{_REMOVED}{os.getpid()}")
-            for rest in root.glob(f".*{_REMOVED}*"):
-                shutil.rmtree(rest)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be removed: {error.strerror or error}") from error
+    with RunError.of_system(f"{path}: cannot be removed"), hold_lock(run_lock(root, run_id), f"run {run_id}"):
+        size = _facts(root, path).size
+        path.rename(root / f".{name}{_REMOVED}{os.getpid()}")
+        for rest in root.glob(f".*{_REMOVED}*"):
+            shutil.rmtree(rest)
     return size
 
 

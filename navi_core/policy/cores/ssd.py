@@ -199,7 +199,7 @@ def _advance(
     between, from_start, to_end = decay
     maps_in, maps_out = B.transpose(1, 2), C.transpose(1, 2)  # (B, G, T, N)
     match = maps_out @ maps_in.transpose(-1, -2)  # (B, G, T, T), shared by the heads of a group
-    mixing = _by_group(between, match) * match[:, :, None]
+    mixing = between.unflatten(1, (match.shape[1], -1)) * match[:, :, None]
     mixing = mixing.view_as(between)
     diagonal = mixing.diagonal(dim1=-2, dim2=-1)
     own = diagonal.transpose(1, 2).clone(memory_format=torch.contiguous_format)  # no decay from a step to itself
@@ -237,7 +237,7 @@ def _retreat(
     maps_in, maps_out = B.transpose(1, 2), C.transpose(1, 2)
     grad_by_head = grad_y.transpose(1, 2).contiguous()
     grad_match = (grad_by_head @ _by_head(x, dt).transpose(-1, -2)).mul_(between)
-    grad_match = _by_group(grad_match, maps_in).sum(2) if B.shape[2] != x.shape[2] else grad_match
+    grad_match = grad_match.unflatten(1, (maps_in.shape[1], -1)).sum(2) if B.shape[2] != x.shape[2] else grad_match
     grad_u = (mixing.transpose(-1, -2) @ grad_by_head).transpose(1, 2)
     grad_in, grad_out = grad_match.transpose(-1, -2) @ maps_out, grad_match @ maps_in
     grad_seen = _grouped(grad_y * from_start[..., None], B)
@@ -262,17 +262,9 @@ def _by_head(x: Tensor, dt: Tensor) -> Tensor:
     return torch.mul(x.transpose(1, 2), dt.transpose(1, 2)[..., None], out=out)
 
 
-def _by_group(by_head: Tensor, by_group: Tensor) -> Tensor:
-    """View (B, H, T, T) as (B, G, H/G, T, T)."""
-    out: Tensor = by_head.unflatten(1, (by_group.shape[1], -1))
-    return out
-
-
 def _grouped(by_step: Tensor, maps: Tensor) -> Tensor:
     """View (B, T, H, P) as (B, G, T, H/G·P)."""
-    rows, steps, heads, width = by_step.shape
-    groups = maps.shape[2]
-    return by_step.view(rows, steps, groups, heads // groups * width).transpose(1, 2)
+    return by_step.view(*by_step.shape[:2], maps.shape[2], -1).transpose(1, 2)
 
 
 def _grouped_state(h: Tensor, maps: Tensor) -> Tensor:
