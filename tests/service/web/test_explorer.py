@@ -359,7 +359,7 @@ def test_the_command_flies_a_compiled_file_and_records(apartments, tmp_path, mon
     path = apartments[0].save(tmp_path / "flat.gmdag")
     command = ["explore", "--gmdag-file", str(path), "--record", str(tmp_path / "flights"), "--azimuth-bins", "16",
                "--elevation-bins", "8"]  # fmt: skip
-    done = CliRunner().invoke(build_app(groups=("explore",), plugins=False), command)
+    done = CliRunner().invoke(build_app(groups=("pages",), plugins=False), command)
     assert done.exit_code == 0, (done.output, done.exception)
     session = shown[0].session
     session.record()
@@ -378,6 +378,6 @@ def test_the_command_walks_through_a_folder_of_meshes(tmp_path, monkeypatch):
     for name in ("hall", "loft"):
         (tmp_path / "scans" / f"{name}.obj").write_text("\n".join(lines))
     command = ["explore", str(tmp_path / "scans"), "--resolution", "64"]
-    done = CliRunner().invoke(build_app(groups=("explore",), plugins=False), command)
+    done = CliRunner().invoke(build_app(groups=("pages",), plugins=False), command)
     assert done.exit_code == 0, (done.output, done.exception)
     assert [choice.name for choice in shown[0].session.choices] == ["hall", "loft"]
