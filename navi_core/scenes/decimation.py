@@ -11,16 +11,12 @@ import numpy.typing as npt
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from navi_core.kernels import TriangleBVH
-from navi_core.kernels.meshes import add_quadrics, collapse_edges, edge_costs
+from navi_core.kernels.meshes import Float64, Int32, Int64, add_quadrics, collapse_edges, edge_costs
 from navi_core.scenes.mesh import Mesh
 
 _SAMPLES = 100_000
 _ATTEMPTS = 3
 _MAX_PASSES = 60
-
-Float64 = npt.NDArray[np.float64]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

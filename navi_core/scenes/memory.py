@@ -100,7 +100,9 @@ def check_memory(mesh: Mesh, config: CompileConfig) -> None:
     Raises:
         SceneTooLargeError: Names the estimate, what is available, and what to do.
     """
-    _check(f"{mesh.name}: compiling {len(mesh.faces):,} triangles", estimate_memory(mesh, config), _smaller(config))
+    require_memory(
+        f"{mesh.name}: compiling {len(mesh.faces):,} triangles", estimate_memory(mesh, config), _smaller(config)
+    )
 
 
 def check_references(name: str, references: int, config: CompileConfig) -> None:
@@ -115,7 +117,7 @@ def check_references(name: str, references: int, config: CompileConfig) -> None:
         SceneTooLargeError: As `check_memory`.
     """
     what = f"{name}: its triangles cross so much that {references:,} places of them in the tree"
-    _check(what, _PER_CHILD * references, _smaller(config))
+    require_memory(what, _PER_CHILD * references, _smaller(config))
 
 
 def check_reading(file: Path) -> None:
@@ -130,7 +132,7 @@ def check_reading(file: Path) -> None:
         return
     # Where triangles are estimated, there may be half of them.
     count = facts.triangles if facts.exact else facts.triangles // 2
-    _check(f"{file}: reading {count:,} triangles", _PER_READ * count, "split the mesh")
+    require_memory(f"{file}: reading {count:,} triangles", _PER_READ * count, "split the mesh")
 
 
 def _smaller(config: CompileConfig) -> str:
@@ -138,7 +140,17 @@ def _smaller(config: CompileConfig) -> str:
     return lower if config.decimate is not None else f"{lower}, merge small triangles (decimate: 0.25)"
 
 
-def _check(what: str, need: int, instead: str) -> None:
+def require_memory(what: str, need: int, instead: str) -> None:
+    """Refuse work that would not fit.
+
+    Args:
+        what: The work, for the message.
+        need: Memory that it takes [bytes].
+        instead: What to do.
+
+    Raises:
+        SceneTooLargeError: Names the estimate, what is available, and what to do.
+    """
     have = available_memory()
     if have is not None and need > have:
         raise SceneTooLargeError(

@@ -154,7 +154,7 @@ def _look_at_mesh(
             with collected_warnings() as notes:
                 mesh = read_mesh(file, up_axis=up_axis, semantics=config.semantics)
             size = mesh.bounds[1] - mesh.bounds[0]
-            facts = MeshFacts(len(mesh.faces), True, mesh.bounds, facts.colors)
+            facts = MeshFacts(len(mesh.faces), True, mesh.bounds)
             names = f", {len(set(mesh.face_semantic.tolist()))} semantic names"
         scene["compiled"] = _compiled(file, name, config, compiled, whole)
     except (NaviError, OSError) as error:

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 from navi_core.errors import GmdagError, SceneError, as_argument
 from navi_core.kernels.octree.dag import check_references
 from navi_core.kernels.octree.lists import (
+    UInt8,
     decode_faces,
     decode_items,
     decode_numbers,
@@ -55,7 +56,6 @@ _FAULTS = (
     "too deep: an inner node below the finest level",
     "a row that nothing refers to",
 )
-UInt8 = npt.NDArray[np.uint8]
 
 
 def write_v2(scene: Scene, path: Path) -> None:
@@ -194,6 +194,12 @@ def _fixed(section: _Section, dtype: str, width: int, name: str) -> npt.NDArray[
     return section.data.view(dtype).reshape(section.rows, width)
 
 
+def _require_decoded(section: _Section, fault: int, reason: str) -> None:
+    """Refuse a section whose bytes could not be decoded; `fault` is the byte, negative where all could."""
+    if fault >= 0:
+        raise GmdagError(reason, offset=section.offset + fault)
+
+
 def _read_triangles(
     sections: dict[str, _Section], lower: Float64, voxel: float, resolution: int
 ) -> npt.NDArray[np.float32]:
@@ -209,11 +215,11 @@ def _read_triangles(
     if 3 * faces.rows > faces.data.nbytes:
         raise GmdagError(f"{faces.rows} faces cannot lie in {faces.data.nbytes} bytes", offset=faces.offset)
     number = np.empty(3 * faces.rows, np.int32)
-    wrong = decode_faces(faces.data, place.rows, number)
-    if wrong >= 0:
-        raise GmdagError(
-            "a face names a vertex that does not exist, or not every vertex is used", offset=faces.offset + wrong
-        )
+    _require_decoded(
+        faces,
+        decode_faces(faces.data, place.rows, number),
+        "a face names a vertex that does not exist, or not every vertex is used",
+    )
     return vertices[number].reshape(-1, 3, 3)
 
 
@@ -238,9 +244,9 @@ def _read_dag(sections: dict[str, _Section], resolution: int, faces: int) -> Dag
     if fault:
         raise GmdagError(f"{_FAULTS[fault]} (row {at // 8}, octant {at % 8})", offset=nodes.offset + 4 * at)
     length = np.empty(lengths.rows, np.int64)
-    wrong = decode_numbers(lengths.data, length)
-    if wrong >= 0:
-        raise GmdagError("lengths of lists end within a number, or beyond the last", offset=lengths.offset + wrong)
+    _require_decoded(
+        lengths, decode_numbers(lengths.data, length), "lengths of lists end within a number, or beyond the last"
+    )
     # Numbers have 35 bits and rows 31: the sum cannot overflow.
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(length)])
     if length.min() < 1 or bounds[-1] != lists.rows:
@@ -248,11 +254,11 @@ def _read_dag(sections: dict[str, _Section], resolution: int, faces: int) -> Dag
             f"lists of {bounds[-1]} items, or an empty list, where {lists.rows} are stored", offset=lengths.offset
         )
     items = np.empty(lists.rows, np.int32)
-    wrong = decode_items(lists.data, bounds, faces, items)
-    if wrong >= 0:
-        raise GmdagError(
-            f"a list names a triangle beyond the {faces} stored, or its bytes end early", offset=lists.offset + wrong
-        )
+    _require_decoded(
+        lists,
+        decode_items(lists.data, bounds, faces, items),
+        f"a list names a triangle beyond the {faces} stored, or its bytes end early",
+    )
     return Dag(resolution, children, bounds, items)
 
 

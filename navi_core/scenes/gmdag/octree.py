@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels import TriangleBVH, surface_voxels
-from navi_core.kernels.octree.voxel_surface import fit_planes, gap_faces, plane_areas, plane_triangles
+from navi_core.kernels.octree.voxel_surface import Float32, fit_planes, gap_faces, plane_areas, plane_triangles
 from navi_core.scenes.gmdag.dag import Float64, Int32, Int64, unique_rows
 
 Words = npt.NDArray[np.uint64]
@@ -107,7 +107,6 @@ NEAR = 1.74
 MERGE_TOLERANCE = 0.01
 """Planes of neighbouring cubes that differ by less at their corners [voxel] become one."""
 
-Float32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
 
 _OCTANTS = np.array([[o & 1, o >> 1 & 1, o >> 2 & 1] for o in range(8)], dtype=np.int64)

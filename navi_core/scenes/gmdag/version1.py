@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.errors import GmdagError, SceneError, SceneTooLargeError
+from navi_core.errors import GmdagError, SceneError
 from navi_core.scenes.gmdag.dag import Float64, Int64
 from navi_core.scenes.gmdag.octree import (
     POPCOUNT,
@@ -29,7 +29,7 @@ from navi_core.scenes.gmdag.octree import (
     surface_triangles,
 )
 from navi_core.scenes.gmdag.scene import HEADER, MAGIC, Scene, write_atomically
-from navi_core.scenes.memory import available_memory
+from navi_core.scenes.memory import require_memory
 from navi_core.scenes.naming import UNKNOWN, UNKNOWN_NAME
 
 MAX_UNFOLDED = 1 << 28
@@ -104,7 +104,8 @@ def read_v1(data: bytes, path: Path | str, resolution: int, lower: Float64, voxe
         raise GmdagError(
             f"{count} words unfold into {unfolded:.2g} nodes, more than {MAX_UNFOLDED:.2g}", offset=HEADER.size
         )
-    _require_memory(unfolded, path)
+    # Shared subtrees let a small file unfold to hundreds of GB.
+    require_memory(f"{path}: its surface", _PER_NODE * unfolded, "compile the mesh itself")
     reached = np.unique(np.concatenate(levels))
     leaves = reached[is_leaf(nodes[reached])]
     mended = _mend_leaves(nodes, leaves)
@@ -131,16 +132,6 @@ def read_v1(data: bytes, path: Path | str, resolution: int, lower: Float64, voxe
         triangle_semantic=triangle_semantic,
         nodes=nodes,
     )
-
-
-def _require_memory(unfolded: int, path: Path | str) -> None:
-    """Refuse an octree whose triangles would not fit; shared subtrees let a small file unfold to hundreds of GB."""
-    need, have = _PER_NODE * unfolded, available_memory()
-    if have is not None and need > have:
-        raise SceneTooLargeError(
-            f"{path}: its surface needs about {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are available; compile "
-            "the mesh itself, or close other programs"
-        )
 
 
 def _check_words(nodes: Words, resolution: int) -> list[Int64]:

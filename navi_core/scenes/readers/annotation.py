@@ -160,11 +160,6 @@ class Annotation:
     surface: Path | None
     """Annotated twin mesh; None where the mesh itself carries the ids."""
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Every file that the result depends on."""
-        return (self.names,) if self.surface is None else (self.names, self.surface)
-
 
 def annotation_key(path: Path) -> str:
     """Return a mesh's name as annotations know it: `X` for `X.glb`, `X.basis.glb` and `X_semantic.ply`."""
@@ -229,8 +224,9 @@ def missing_annotation(path: Path) -> tuple[str, ...]:
 
 def annotation_files(path: Path) -> list[Path]:
     """Return the files beside a mesh that name its faces."""
-    annotation, legend = find_annotation(path), find_legend(path)
-    return [*(annotation.files if annotation is not None else ()), *((legend,) if legend is not None else ())]
+    annotation = find_annotation(path)
+    files = (annotation.names, annotation.surface) if annotation is not None else ()
+    return [file for file in (*files, find_legend(path)) if file is not None]
 
 
 def face_names(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:

@@ -17,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, check_indices, join_holes, triangulate
+from navi_core.scenes.readers.part import (
+    MAX_TRIANGLES,
+    Float64,
+    MeshFacts,
+    Part,
+    check_indices,
+    join_holes,
+    triangulate,
+)
 from navi_core.scenes.readers.xml_files import read_xml
 
 _MAX_INSTANCES = 5_000_000
@@ -31,8 +39,6 @@ _COUNT = re.compile(
 )
 """Every repetition has an end, so that a file of a billion opening brackets is looked through once."""
 _log = logging.getLogger(__name__)
-
-Matrix = npt.NDArray[np.float64]
 
 
 def read_collada(path: Path) -> list[Part]:
@@ -70,7 +76,7 @@ def read_collada_facts(path: Path) -> MeshFacts:
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = [(match[1], int(match[2])) for match in _COUNT.finditer(data)]
     total = sum(min(count, most) * (1 if kind == b"triangles" else 2) for kind, count in found)
-    return MeshFacts(total, False, None, False)
+    return MeshFacts(total)
 
 
 class _Document:
@@ -82,8 +88,8 @@ class _Document:
         self._path, self._root = path, root
         # By kind too: exporters give a node the name of its geometry.
         self._ids = {(element.tag, key): element for element in root.iter() if (key := element.get("id"))}
-        self._points: dict[str, Matrix] = {}
-        self._geometries: dict[str, list[tuple[Matrix, npt.NDArray[np.int64], str]]] = {}
+        self._points: dict[str, Float64] = {}
+        self._geometries: dict[str, list[tuple[Float64, npt.NDArray[np.int64], str]]] = {}
 
     def parts(self) -> list[Part]:
         """Return the parts of the scene that the file shows."""
@@ -114,7 +120,7 @@ class _Document:
             _log.warning("%s: %d skins are not applied: their meshes stand as they were made", self._path, skins)
         return parts
 
-    def _instances(self) -> Iterator[tuple[ET.Element, Matrix, str]]:
+    def _instances(self) -> Iterator[tuple[ET.Element, Float64, str]]:
         """Yield every <instance_geometry> and <instance_controller> with its placement and the name of its node."""
         shown = self._root.find("scene/instance_visual_scene")
         scene = (
@@ -127,7 +133,7 @@ class _Document:
             for geometry in self._root.iterfind("library_geometries/geometry"):
                 yield geometry, np.eye(4), ""
             return
-        stack: list[tuple[ET.Element, Matrix, int]] = [(node, np.eye(4), 0) for node in scene.findall("node")]
+        stack: list[tuple[ET.Element, Float64, int]] = [(node, np.eye(4), 0) for node in scene.findall("node")]
         stack.reverse()
         count = 0
         while stack:
@@ -140,7 +146,7 @@ class _Document:
                 )
             matrix = above @ _transform(node)
             name = node.get("name") or node.get("id") or ""
-            inner: list[tuple[ET.Element, Matrix, int]] = []
+            inner: list[tuple[ET.Element, Float64, int]] = []
             for child in node:
                 match child.tag:
                     case "instance_geometry" | "instance_controller":
@@ -166,7 +172,7 @@ class _Document:
             raise MeshError(f"{element.tag} refers to {url!r:.80}, which is not there; export it again")
         return found
 
-    def _geometry_of(self, instance: ET.Element) -> tuple[ET.Element, Matrix, bool]:
+    def _geometry_of(self, instance: ET.Element) -> tuple[ET.Element, Float64, bool]:
         """Return the geometry that an instance places, what it is placed by besides, and whether it is a skin."""
         if instance.tag == "geometry":
             return instance, np.eye(4), False
@@ -191,7 +197,7 @@ class _Document:
             names[symbol] = name or symbol
         return names
 
-    def _geometry(self, geometry: ET.Element) -> list[tuple[Matrix, npt.NDArray[np.int64], str]]:
+    def _geometry(self, geometry: ET.Element) -> list[tuple[Float64, npt.NDArray[np.int64], str]]:
         """Return positions, triangles and material of every list of a geometry, in its own place."""
         key = geometry.get("id", "")
         if key not in self._geometries or not key:
@@ -206,7 +212,7 @@ class _Document:
             self._geometries[key] = found
         return self._geometries[key]
 
-    def _primitive(self, primitive: ET.Element, where: str) -> tuple[Matrix, npt.NDArray[np.int64]]:
+    def _primitive(self, primitive: ET.Element, where: str) -> tuple[Float64, npt.NDArray[np.int64]]:
         inputs = primitive.findall("input")
         vertex = next((item for item in inputs if item.get("semantic") == "VERTEX"), None)
         rings = [_numbers(item, np.int64) for item in primitive.findall("p")]
@@ -244,7 +250,7 @@ class _Document:
             )
         return points, triangulate(points, flat, lengths)[0]
 
-    def _positions(self, vertices: ET.Element) -> Matrix:
+    def _positions(self, vertices: ET.Element) -> Float64:
         """Return the positions (V, 3) of a <vertices> element."""
         named = {item.get("semantic"): item for item in vertices.findall("input")}["POSITION"]
         source = self._follow(named, "source")
@@ -287,7 +293,7 @@ def _numbers(element: ET.Element | None, kind: Any) -> npt.NDArray[Any]:
         return np.fromstring(text, dtype=kind, sep=" ")
 
 
-def _transform(node: ET.Element) -> Matrix:
+def _transform(node: ET.Element) -> Float64:
     """Return the product of a node's transforms, in their order."""
     matrix = np.eye(4)
     for child in node:
@@ -310,7 +316,7 @@ def _transform(node: ET.Element) -> Matrix:
     return matrix
 
 
-def _rotation(x: float, y: float, z: float, degrees: float) -> Matrix:
+def _rotation(x: float, y: float, z: float, degrees: float) -> Float64:
     """Return the rotation (3, 3) about an axis; the identity where it has no direction."""
     length = float(np.linalg.norm([x, y, z]))
     if length == 0:

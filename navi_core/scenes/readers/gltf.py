@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gltf_check import COMPONENTS, DTYPES, GltfFile, open_gltf
-from navi_core.scenes.readers.part import MAX_TRIANGLES, MeshFacts, Part, face_majority, rotation_matrix
+from navi_core.scenes.readers.part import MAX_TRIANGLES, Float64, MeshFacts, Part, face_majority, rotation_matrix
 
 _TRIANGLES, _STRIP, _FAN = 4, 5, 6
 _INSTANCING = "EXT_mesh_gpu_instancing"
@@ -22,8 +22,6 @@ _MAX_DEPTH_WORK = 5_000_000
 _MAX_INSTANCES = 1_000_000
 """Instances of one node."""
 _log = logging.getLogger(__name__)
-
-Matrix = npt.NDArray[np.float64]
 
 
 def read_gltf_facts(path: Path) -> MeshFacts:
@@ -36,7 +34,7 @@ def read_gltf_facts(path: Path) -> MeshFacts:
     """
     gltf = open_gltf(path)
     accessors = gltf.document.get("accessors", [])
-    total, colors, corners = 0, False, []
+    total, corners = 0, []
     for _, _, primitive, placements in _instances_of_primitives(gltf):
         attributes, mode = primitive.get("attributes", {}), primitive.get("mode", _TRIANGLES)
         if mode not in (_TRIANGLES, _STRIP, _FAN) or "POSITION" not in attributes:
@@ -45,13 +43,12 @@ def read_gltf_facts(path: Path) -> MeshFacts:
         order = accessors[primitive["indices"]] if "indices" in primitive else position
         count = int(order["count"]) // 3 if mode == _TRIANGLES else max(int(order["count"]) - 2, 0)
         total += count * len(placements)
-        colors |= "COLOR_0" in attributes
         if "min" in position and "max" in position and not position.get("normalized"):
             box = np.array(np.meshgrid(*zip(position["min"], position["max"], strict=True))).reshape(3, -1).T
             corners.append(_moved(box, placements))
     every = np.concatenate(corners) if corners else np.zeros((0, 3))
     bounds = np.stack([every.min(axis=0), every.max(axis=0)]) if len(every) and np.isfinite(every).all() else None
-    return MeshFacts(total, True, bounds, colors)
+    return MeshFacts(total, True, bounds)
 
 
 def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:
@@ -93,7 +90,7 @@ def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:
 
 def _instances_of_primitives(
     gltf: GltfFile,
-) -> Iterator[tuple[dict[str, Any], tuple[int, int], dict[str, Any], Matrix]]:
+) -> Iterator[tuple[dict[str, Any], tuple[int, int], dict[str, Any], Float64]]:
     """Yield (node, (mesh, number in the mesh), primitive, placements (N, 4, 4)) in the order of the scene graph."""
     meshes = gltf.document.get("meshes", [])
     for node, world in _placed(gltf.document):
@@ -105,12 +102,12 @@ def _instances_of_primitives(
             yield node, (index, number), primitive, placements
 
 
-def _moved(points: Matrix, placements: Matrix) -> Matrix:
+def _moved(points: Float64, placements: Float64) -> Float64:
     """Return points (V, 3) under each of N placements, shape (N·V, 3)."""
     return (points @ placements[:, :3, :3].transpose(0, 2, 1) + placements[:, None, :3, 3]).reshape(-1, 3)
 
 
-def _placed_part(shape: Part, placements: Matrix, names: tuple[str, ...]) -> Part:
+def _placed_part(shape: Part, placements: Float64, names: tuple[str, ...]) -> Part:
     """Return a primitive under each of its placements: one part, for there may be a forest of instances."""
     count = len(placements)
     faces, colors, uv = shape.faces, shape.colors, shape.uv
@@ -123,7 +120,7 @@ def _placed_part(shape: Part, placements: Matrix, names: tuple[str, ...]) -> Par
     return Part(points, faces, names, shape.material, colors, shape.linear, uv=uv, image=shape.image)
 
 
-def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Matrix]]:
+def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Float64]]:
     """Yield every node of the default scene with its world matrix; `gltf_check` has proved that this ends."""
     nodes, scenes = document.get("nodes", []), document.get("scenes", [])
     if scenes:
@@ -146,7 +143,7 @@ def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Matrix]]
         stack += [(child, world) for child in reversed(node.get("children", []))]
 
 
-def _local(node: dict[str, Any], index: int) -> Matrix:
+def _local(node: dict[str, Any], index: int) -> Float64:
     """Section 3.5.3: a column-major matrix, or translation · rotation · scale."""
     if "matrix" in node:
         return np.array(node["matrix"], dtype=np.float64).reshape(4, 4).T
@@ -156,7 +153,7 @@ def _local(node: dict[str, Any], index: int) -> Matrix:
     return _compose(translation[None], rotation[None], scale[None], f"node {index}")[0]
 
 
-def _compose(translation: Matrix, rotation: Matrix, scale: Matrix, owner: str) -> Matrix:
+def _compose(translation: Float64, rotation: Float64, scale: Float64, owner: str) -> Float64:
     """Return matrices (N, 4, 4) of translations (N, 3), quaternions x, y, z, w (N, 4) and scales (N, 3)."""
     x, y, z, w = (rotation / np.linalg.norm(rotation, axis=1, keepdims=True)).T
     matrix = np.zeros((len(translation), 4, 4))
@@ -168,7 +165,7 @@ def _compose(translation: Matrix, rotation: Matrix, scale: Matrix, owner: str) -
     return matrix
 
 
-def _instances(gltf: GltfFile, node: dict[str, Any], world: Matrix) -> Matrix:
+def _instances(gltf: GltfFile, node: dict[str, Any], world: Float64) -> Float64:
     attributes = node["extensions"][_INSTANCING]["attributes"]
     known = {"TRANSLATION": (0, 0, 0), "ROTATION": (0, 0, 0, 1), "SCALE": (1, 1, 1)}
     values = {name: _accessor(gltf, attributes[name]) for name in known if name in attributes}

@@ -140,7 +140,7 @@ def _instance_facts(path: Path) -> MeshFacts:
     assets, lost, _ = instance_templates(path)
     if lost:
         raise MeshError(f"{len(lost)} templates are missing, first {lost[0]!r}; download the whole dataset")
-    return MeshFacts(sum(read_facts(asset).triangles for asset in assets), False, None, False)
+    return MeshFacts(sum(read_facts(asset).triangles for asset in assets))
 
 
 def _world_facts(path: Path) -> MeshFacts:
@@ -150,7 +150,7 @@ def _world_facts(path: Path) -> MeshFacts:
         # A broken mesh is left out of its world.
         with contextlib.suppress(MeshError):
             counts[mesh] = read_facts(mesh).triangles
-    return MeshFacts(sum(counts.get(shape.mesh, 0) for shape in shapes), False, None, False)
+    return MeshFacts(sum(counts.get(shape.mesh, 0) for shape in shapes))
 
 
 def _with_buffers(files: Iterable[Path]) -> list[Path]:
@@ -239,17 +239,13 @@ def read_mesh(
     vocabulary, semantic = label_faces(file, parts, semantics)
     with reading(file):
         vertices = np.concatenate([part.points for part in parts]) * unit_scale
-        if up_axis == "z" or _declares_z_up(file):
+        is_dae = file.suffix.lower() == ".dae"
+        if up_axis == "z" or is_world_name(file) or (is_dae and collada_up_axis(file) == "z"):
             vertices = vertices[:, [0, 2, 1]] * np.array([1.0, 1.0, -1.0])
         faces = np.concatenate([part.faces + o for part, o in zip(parts, offsets, strict=False)]).astype(np.int32)
         # Hashed after reading: a caller that hashed it before detects a change meanwhile.
         source_hash = hash_source(file)
         return check_mesh(Mesh(vertices, faces, semantic, vocabulary, annotation_key(file), source_hash), str(file))
-
-
-def _declares_z_up(file: Path) -> bool:
-    """Return whether the format or the file declares +Z up."""
-    return is_world_name(file) or (file.suffix.lower() == ".dae" and collada_up_axis(file) == "z")
 
 
 def hash_source(path: Path) -> str:

@@ -134,7 +134,7 @@ def read_stl_facts(path: Path) -> MeshFacts:
         MeshError: A binary file is truncated.
     """
     count = _read_stl_count(path)
-    return sample_text_facts(path, b"facet") if count is None else MeshFacts(count, True, None, False)
+    return sample_text_facts(path, b"facet") if count is None else MeshFacts(count, exact=True)
 
 
 def _read_stl_count(path: Path) -> int | None:

@@ -18,6 +18,8 @@ from navi_core.errors import MeshError
 from navi_core.kernels.meshes import split_polygons
 
 T = TypeVar("T")
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
 MAX_TRIANGLES = 50_000_000
 """Triangles of a file over all instances: a small file can place one mesh a million times."""
 _MAX_JSON = 256 << 20
@@ -38,21 +40,19 @@ class MeshFacts:
 
     triangles: int
     """Triangles over all instances; an estimate where `exact` is false."""
-    exact: bool
+    exact: bool = False
     """True where the header counts the triangles, or their bytes do."""
-    bounds: npt.NDArray[np.float64] | None
+    bounds: Float64 | None = None
     """Bounds (2, 3) in the file's units and axes; None where only the geometry has them."""
-    colors: bool
-    """True where vertices or faces have colours."""
 
 
 @dataclass(frozen=True)
 class Part:
     """Triangles that share their names."""
 
-    points: npt.NDArray[np.float64]
+    points: Float64
     """Positions in the file's world coordinates and units, shape (V, 3)."""
-    faces: npt.NDArray[np.int64]
+    faces: Int64
     """Vertex indices, shape (F, 3)."""
     objects: tuple[str, ...] = ()
     """Names of the object, best first: node and mesh, or object and group."""
@@ -62,9 +62,9 @@ class Part:
     """Colour of each face in 0…1, shape (F, 3): the one most of its corners have."""
     linear: bool = False
     """True where `colors` are linear light, as glTF stores them, and not sRGB."""
-    ids: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    ids: Mapping[str, Int64] = field(default_factory=dict)
     """Integer properties of each face by name (`object_id`, `category_id`), shape (F,) each."""
-    uv: npt.NDArray[np.float64] | None = None
+    uv: Float64 | None = None
     """Texture coordinates of the vertices, shape (V, 2); only where textures were asked for."""
     image: bytes | None = None
     """The encoded base-colour texture; only where textures were asked for."""
@@ -136,7 +136,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return document
 
 
-def rotation_matrix(x: Any, y: Any, z: Any, w: Any) -> npt.NDArray[np.float64]:
+def rotation_matrix(x: Any, y: Any, z: Any, w: Any) -> Float64:
     """Return the matrix (3, 3) of a unit quaternion; of N quaternions (N,) each, shape (3, 3, N)."""
     return np.array(
         [
@@ -157,14 +157,14 @@ def sample_text_facts(path: Path, key: bytes) -> MeshFacts:
         # OBJ files list vertices first: the end of the file is where the faces are.
         last = stream.read(_SAMPLE)
     share = max(_density(block, key) for block in (middle, last))
-    return MeshFacts(math.ceil(share * size), False, None, False)
+    return MeshFacts(math.ceil(share * size))
 
 
 def _density(block: bytes, key: bytes) -> float:
     return sum(line.lstrip().startswith(key) for line in block.splitlines()) / max(len(block), 1)
 
 
-def check_indices(faces: npt.NDArray[np.int64], vertices: int) -> None:
+def check_indices(faces: Int64, vertices: int) -> None:
     """Refuse faces that refer to a vertex that is not there.
 
     Raises:
@@ -175,7 +175,7 @@ def check_indices(faces: npt.NDArray[np.int64], vertices: int) -> None:
         raise MeshError(f"a face refers to vertex {low if low < 0 else high}, but there are {vertices} vertices")
 
 
-def face_majority(values: npt.NDArray[Any], faces: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def face_majority(values: npt.NDArray[Any], faces: Int64) -> npt.NDArray[Any]:
     """Return per face the value that at least two of its corners have, else the first corner's.
 
     Args:
@@ -187,9 +187,7 @@ def face_majority(values: npt.NDArray[Any], faces: npt.NDArray[np.int64]) -> npt
     return np.where(same if values.ndim == 1 else same[:, None], b, a)
 
 
-def triangulate(
-    points: npt.NDArray[np.float64], corners: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def triangulate(points: Float64, corners: Int64, lengths: Int64) -> tuple[Int64, Int64]:
     """Return the triangles (F, 3) of polygons and the polygon that each came from (F,), ascending.
 
     Polygons of fewer than three corners are left out.
@@ -228,11 +226,8 @@ def triangulate(
 _MAX_HOLED = 1024
 """Corners of outline and holes together: the work may grow with their cube."""
 
-Ring = npt.NDArray[np.int64]
-Plane = npt.NDArray[np.float64]
 
-
-def join_holes(points: npt.NDArray[np.float64], outline: Ring, holes: Sequence[Ring]) -> Ring:
+def join_holes(points: Float64, outline: Int64, holes: Sequence[Int64]) -> Int64:
     """Return one ring of vertices that goes around the outline and, over seams, around every hole the other way.
 
     Args:
@@ -269,12 +264,12 @@ def join_holes(points: npt.NDArray[np.float64], outline: Ring, holes: Sequence[R
     return own[ring]
 
 
-def _area(ring: Plane) -> float:
+def _area(ring: Float64) -> float:
     after = np.roll(ring, -1, axis=0)
     return float((ring[:, 0] * after[:, 1] - ring[:, 1] * after[:, 0]).sum())
 
 
-def _seam(flat: Plane, ring: Ring, hole: Ring, others: Sequence[Ring], turn: float) -> int:
+def _seam(flat: Float64, ring: Int64, hole: Int64, others: Sequence[Int64], turn: float) -> int:
     """Return the place in the ring nearest to a hole's first corner that can be seen from there."""
     sides = [(flat[line], np.roll(flat[line], -1, axis=0)) for line in (ring, hole, *others)]
     begin, end = (np.concatenate(ends) for ends in zip(*sides, strict=True))
@@ -294,12 +289,12 @@ def _seam(flat: Plane, ring: Ring, hole: Ring, others: Sequence[Ring], turn: flo
     return order[0]
 
 
-def _looks(before: Plane, corner: Plane, after: Plane, target: Plane, turn: float) -> bool:
+def _looks(before: Float64, corner: Float64, after: Float64, target: Float64, turn: float) -> bool:
     """Return whether the way from a corner to a target begins inside the surface."""
     left, right = _side(corner, target, before) * turn >= 0, _side(corner, target, after) * turn <= 0
     return bool(left and right if _side(before, corner, after) * turn >= 0 else left or right)
 
 
-def _side(a: Plane, b: Plane, c: Plane) -> Plane:
+def _side(a: Float64, b: Float64, c: Float64) -> Float64:
     """Return on which side of the line from a to b a point c lies."""
     return (b[..., 0] - a[..., 0]) * (c[..., 1] - a[..., 1]) - (b[..., 1] - a[..., 1]) * (c[..., 0] - a[..., 0])

@@ -129,13 +129,11 @@ def read_ply_facts(path: Path) -> MeshFacts:
         MeshError: The header is broken, or counts no faces.
     """
     _, elements, _ = _read_header(path)
-    by_name = {element.name: element for element in elements}
-    face, vertex = by_name.get("face"), by_name.get("vertex")
-    if face is None or face.count == 0:
+    faces = next((element.count for element in elements if element.name == "face"), 0)
+    if faces == 0:
         raise MeshError("no triangles: it holds points without faces; export a surface")
-    names = set(face.names()) | (set(vertex.names()) if vertex else set())
     # Scans come as triangles or as quads; twice the faces errs upwards.
-    return MeshFacts(2 * face.count, False, None, {"red", "green", "blue"} <= names)
+    return MeshFacts(2 * faces)
 
 
 Columns = dict[str, npt.NDArray[Any]]

@@ -184,7 +184,7 @@ def test_surface_beyond_memory_is_refused_before_it_is_built(monkeypatch):
     inner = inner_words(np.full(7, 255), 8 + 8 * np.arange(7))
     leaf = leaf_words(np.array([0], np.float16), np.array([1]))
     tables = np.repeat(np.arange(1, 8), 8).astype(np.uint64)
-    monkeypatch.setattr("navi_core.scenes.gmdag.version1.available_memory", lambda: 1 << 30)
+    monkeypatch.setattr("navi_core.scenes.memory.available_memory", lambda: 1 << 30)
     with pytest.raises(SceneTooLargeError, match=r"needs about .* GiB, 1\.0 GiB are available"):
         read_gmdag(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=128), "x.gmdag")
 

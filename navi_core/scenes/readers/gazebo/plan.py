@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gazebo.files import ModelFinder, path_below
-from navi_core.scenes.readers.gazebo.poses import SHAPES, Matrix, Scope, is_true, numbers, read_pose
-from navi_core.scenes.readers.part import read_once, reading
+from navi_core.scenes.readers.gazebo.poses import SHAPES, Scope, is_true, numbers, read_pose
+from navi_core.scenes.readers.part import Float64, read_once, reading
 from navi_core.scenes.readers.xml_files import first_child, read_xml
 
 WORLD_SUFFIXES = (".world", ".sdf")
@@ -45,7 +45,7 @@ class WorldShape:
     """A <mesh>, or a simple shape."""
     mesh: Path | None
     """The mesh file."""
-    matrix: Matrix
+    matrix: Float64
     """From its own coordinates to the world's, shape (4, 4)."""
     kind: str
     """What its model is called, without a counter behind it."""
@@ -219,7 +219,7 @@ class _Planner:
         except MeshError:
             return []
 
-    def _walk(self, scope: _Model, matrix: Matrix, state: _State, name: str) -> None:
+    def _walk(self, scope: _Model, matrix: Float64, state: _State, name: str) -> None:
         """Place what a world or model and everything in it shows."""
         try:
             for link in scope.element.findall("link"):
@@ -244,8 +244,8 @@ class _Planner:
         self,
         scope: _Model,
         item: ET.Element,
-        matrix: Matrix,
-        stands: Matrix,
+        matrix: Float64,
+        stands: Float64,
         scale: npt.NDArray[np.float64] | None,
     ) -> None:
         pose = item.find("pose")
@@ -296,9 +296,9 @@ class _Model(Scope):
 class _State:
     """Where things stood when Gazebo saved the world: in the world's own coordinates, also what lies in models."""
 
-    pose: Matrix | None = None
+    pose: Float64 | None = None
     scale: npt.NDArray[np.float64] | None = None
-    links: dict[str, Matrix] = field(default_factory=dict)
+    links: dict[str, Float64] = field(default_factory=dict)
     models: dict[str, _State] = field(default_factory=dict)
 
 

@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.readers.part import rotation_matrix, triangulate
-
-Matrix = npt.NDArray[np.float64]
+from navi_core.scenes.readers.part import Float64, rotation_matrix, triangulate
 
 
 def is_true(text: str) -> bool:
@@ -51,7 +49,7 @@ def numbers(
     return values
 
 
-def read_pose(element: ET.Element | None) -> Matrix:
+def read_pose(element: ET.Element | None) -> Float64:
     """Return the matrix (4, 4) of a <pose>: x y z roll pitch yaw, or x y z and a quaternion; identity for none.
 
     Raises:
@@ -83,7 +81,7 @@ def read_pose(element: ET.Element | None) -> Matrix:
     return out
 
 
-def inverse(matrix: Matrix) -> Matrix:
+def inverse(matrix: Float64) -> Float64:
     """Return the inverse of a placement without scale."""
     out = np.eye(4)
     out[:3, :3] = matrix[:3, :3].T
@@ -105,10 +103,10 @@ class Scope:
     """Models in it, by name."""
     merged: list[Scope] = field(default_factory=list)
     """Those whose frames are also this one's own: included with `merge` (from SDF 1.9)."""
-    located: dict[str, Matrix] = field(default_factory=dict)
+    located: dict[str, Float64] = field(default_factory=dict)
     """Where frames stand that were asked for."""
 
-    def locate(self, name: str, asked: tuple[str, ...] = ()) -> Matrix:
+    def locate(self, name: str, asked: tuple[str, ...] = ()) -> Float64:
         """Return where a frame, link, joint or model stands in this scope.
 
         Raises:
@@ -122,7 +120,7 @@ class Scope:
             self.located[name] = self._locate(name, (*asked, name))
         return self.located[name]
 
-    def _locate(self, name: str, asked: tuple[str, ...]) -> Matrix:
+    def _locate(self, name: str, asked: tuple[str, ...]) -> Float64:
         head, nested, rest = name.partition("::")
         if head in self.models:
             model = self.models[head]
@@ -147,11 +145,11 @@ class Scope:
         """Return whether a frame, link, joint or model of this name is in scope."""
         return name in self._named or name in self.models or any(model.holds(name) for model in self.merged)
 
-    def locate_model(self, model: Scope, asked: tuple[str, ...] = ()) -> Matrix:
+    def locate_model(self, model: Scope, asked: tuple[str, ...] = ()) -> Float64:
         """Return where a model in this one stands."""
         return self._stand(model.pose, "", asked) @ inverse(model.locate(model.placement_frame))
 
-    def place(self, element: ET.Element, base: str = "") -> Matrix:
+    def place(self, element: ET.Element, base: str = "") -> Float64:
         """Return where a link, or a visual of the link `base`, stands in this scope.
 
         Raises:
@@ -159,7 +157,7 @@ class Scope:
         """
         return self._stand(element.find("pose"), base, ())
 
-    def _stand(self, pose: ET.Element | None, base: str, asked: tuple[str, ...]) -> Matrix:
+    def _stand(self, pose: ET.Element | None, base: str, asked: tuple[str, ...]) -> Float64:
         # Before SDF 1.7 the attribute was called `frame`; Gazebo writes it empty into every pose.
         named = (pose.get("relative_to") or pose.get("frame") or "") if pose is not None else ""
         return self.locate(named or base, asked) @ read_pose(pose)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.readers.gazebo.files import VARIABLES
 from navi_core.scenes.readers.gazebo.plan import MAX_REACH, World, WorldShape, has_true_child, plan_world, too_far
-from navi_core.scenes.readers.gazebo.poses import Matrix, numbers, shape_triangles
-from navi_core.scenes.readers.part import MAX_TRIANGLES, Part, read_once
+from navi_core.scenes.readers.gazebo.poses import numbers, shape_triangles
+from navi_core.scenes.readers.part import MAX_TRIANGLES, Float64, Part, read_once
 
 _LEVEL = 0.99
 """Cosine of the angle to the vertical from which on a plane's normal is that of a ground."""
@@ -103,7 +103,7 @@ def _parts(
     return parts
 
 
-def _moved(points: npt.NDArray[np.float64], matrix: Matrix) -> npt.NDArray[np.float64]:
+def _moved(points: npt.NDArray[np.float64], matrix: Float64) -> npt.NDArray[np.float64]:
     return points @ matrix[:3, :3].T + matrix[:3, 3]
 
 
