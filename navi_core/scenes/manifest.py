@@ -169,8 +169,5 @@ def _turn(path: Path) -> Iterator[None]:
 
 def file_hash(path: Path) -> str:
     """Return the SHA-256 (hex) of a file's bytes."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()

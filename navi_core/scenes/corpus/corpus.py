@@ -213,18 +213,17 @@ def _compile_job(job: Job, progress: Callable[[str, float], None]) -> CompileRep
     with collected_warnings() as notes:
         compiled = compile_source(source, job.out, job.config, progress)
     scene = compiled.scene
-    row = ManifestRow(
-        source=source.origin,
-        source_hash=scene.source_hash,
-        gmdag=compiled.path,
-        gmdag_hash=file_hash(compiled.path),
-        dataset=source.dataset,
-        name=source.name,
-        resolution=scene.resolution,
-        verdict=scene.verdict,
-    )
     return CompileReport(
-        row=row,
+        row=ManifestRow(
+            source=source.origin,
+            source_hash=scene.source_hash,
+            gmdag=compiled.path,
+            gmdag_hash=file_hash(compiled.path),
+            dataset=source.dataset,
+            name=source.name,
+            resolution=scene.resolution,
+            verdict=scene.verdict,
+        ),
         vocabulary=scene.semantic_names,
         triangles=0 if scene.triangles is None else len(scene.triangles),
         skipped=compiled.skipped,

@@ -26,8 +26,6 @@ from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES, is_mesh_file
 BENCHMARK = "rooms-v1"
 """Name of the benchmark; its family is `rooms`."""
 
-_FAMILY = "rooms"
-
 SPLITS: dict[str, range] = {"train": range(0, 200), "validation": range(200, 220), "test": range(220, 260)}
 """Seeds of each split."""
 
@@ -40,7 +38,7 @@ def benchmark_sources(split: str) -> list[SceneSource]:
     """
     if split not in SPLITS:
         raise ConfigError(f"no split {split!r} of {BENCHMARK}; allowed: {', '.join(SPLITS)}")
-    return generated_sources({_FAMILY: tuple(SPLITS[split])})
+    return generated_sources({"rooms": tuple(SPLITS[split])})
 
 
 def require_frozen(scene: Scene | Mesh) -> None:

@@ -182,14 +182,16 @@ _SIGNS: tuple[tuple[str, Callable[[Path], bool], str], ...] = (
     ("Gibson", lambda f: f.suffix == ".scn" or f.name == "mesh_z_up.obj", "Gibson file names"),
     ("Gibson", lambda f: f.name.startswith("gibson"), "its dataset configuration"),
 )
-_USUAL_UP = {"HM3D": "z", "Matterport3D": "z", "Gibson": "z", "Replica": "z", "Habitat scenes": "y"}
+_USUAL_UP = {"HM3D": "z", "Matterport3D": "z", "Gibson": "z", "Replica": "z"}
+_TURNED = {
+    "Habitat scenes": "scene instances are placed with +Y up",
+    "Gazebo worlds": "worlds have +Z up and are turned when they are read",
+}
 
 
 def _up_axis(configs: list[Path], name: str) -> tuple[str, str]:
-    if name == "Habitat scenes":
-        return "y", "scene instances are placed with +Y up"
-    if name == "Gazebo worlds":
-        return "y", "worlds have +Z up and are turned when they are read"
+    if name in _TURNED:
+        return "y", _TURNED[name]
     for config in configs:
         try:
             up = json.loads(config.read_bytes())["stages"]["default_attributes"]["up"]

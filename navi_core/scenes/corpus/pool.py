@@ -94,7 +94,8 @@ def run_jobs(
                 if waiting:
                     worker.give(waiting.popleft(), jobs)
                 else:
-                    worker.dismiss()
+                    worker.pipe.close()
+                    worker.process.join(_GRACE)
                     workers.remove(worker)
             ready = wait([worker.pipe for worker in workers], _POLL)
             for worker in [w for w in workers if w.pipe in ready]:
@@ -162,10 +163,6 @@ class _Worker:
             return None
         self.job, self.share = None, 0.0
         return job, content[0]
-
-    def dismiss(self) -> None:
-        self.pipe.close()
-        self.process.join(_GRACE)
 
 
 def _stop(workers: list[_Worker]) -> None:

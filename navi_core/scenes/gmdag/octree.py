@@ -78,12 +78,15 @@ def morton(voxels: Int64) -> Int64:
     return key
 
 
+_MASKS = (0x1249249249249249, 0x10C30C30C30C30C3, 0x100F00F00F00F00F, 0x1F0000FF0000FF, 0x1F00000000FFFF, 0x1FFFFF)
+"""Bits that a Morton key's coordinate occupies, from one in three to all together."""
+_SHIFTS = (2, 4, 8, 16, 32)
+
+
 def _spread(value: Int64) -> Int64:
-    value = (value | value << 32) & 0x1F00000000FFFF
-    value = (value | value << 16) & 0x1F0000FF0000FF
-    value = (value | value << 8) & 0x100F00F00F00F00F
-    value = (value | value << 4) & 0x10C30C30C30C30C3
-    return (value | value << 2) & 0x1249249249249249
+    for shift, mask in zip(reversed(_SHIFTS), reversed(_MASKS[:-1])):
+        value = (value | value << shift) & mask
+    return value
 
 
 def positions(keys: Int64) -> Int64:
@@ -92,12 +95,10 @@ def positions(keys: Int64) -> Int64:
 
 
 def _gather(value: Int64) -> Int64:
-    value = value & 0x1249249249249249
-    value = (value | value >> 2) & 0x10C30C30C30C30C3
-    value = (value | value >> 4) & 0x100F00F00F00F00F
-    value = (value | value >> 8) & 0x1F0000FF0000FF
-    value = (value | value >> 16) & 0x1F00000000FFFF
-    return (value | value >> 32) & 0x1FFFFF
+    value = value & _MASKS[0]
+    for shift, mask in zip(_SHIFTS, _MASKS[1:]):
+        value = (value | value >> shift) & mask
+    return value
 
 
 HIT_DISTANCE = 0.5005

@@ -8,9 +8,8 @@ import numpy as np
 
 from navi_core.errors import ConfigError
 from navi_core.scenes.mesh import Mesh, check_mesh
-from navi_core.scenes.procedural.atrium import build_atrium
 from navi_core.scenes.procedural.builder import MeshBuilder
-from navi_core.scenes.procedural.maze import build_maze
+from navi_core.scenes.procedural.halls import build_atrium, build_maze
 from navi_core.scenes.procedural.storey import build_apartment, build_rooms, build_scan
 
 __all__ = ["FAMILIES", "generate_scene"]

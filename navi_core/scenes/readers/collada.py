@@ -201,9 +201,8 @@ class _Document:
         """Return positions, triangles and material of every list of a geometry, in its own place."""
         key = geometry.get("id", "")
         if key not in self._geometries or not key:
-            mesh = geometry.find("mesh")
             found = []
-            for primitive in mesh if mesh is not None else ():
+            for primitive in geometry.iterfind("mesh/*"):
                 if primitive.tag in _PRIMITIVES:
                     points, faces = self._primitive(primitive, key)
                     if len(faces):

@@ -6,6 +6,7 @@ decodes nothing that `gltf_check` has not measured. Section numbers are of the g
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +111,10 @@ def _moved(points: Float64, placements: Float64) -> Float64:
 def _placed_part(shape: Part, placements: Float64, names: tuple[str, ...]) -> Part:
     """Return a primitive under each of its placements: one part, for there may be a forest of instances."""
     count = len(placements)
-    faces, colors, uv = shape.faces, shape.colors, shape.uv
-    if count != 1:
-        shift = np.arange(count)[:, None, None] * len(shape.points)
-        faces = (faces + shift).reshape(-1, 3)
-        colors = None if colors is None else np.tile(colors, (count, 1))
-        uv = None if uv is None else np.tile(uv, (count, 1))
-    points = _moved(shape.points, placements)
-    return Part(points, faces, names, shape.material, colors, shape.linear, uv=uv, image=shape.image)
+    shift = np.arange(count)[:, None, None] * len(shape.points)
+    colors, uv = (None if values is None else np.tile(values, (count, 1)) for values in (shape.colors, shape.uv))
+    faces = (shape.faces + shift).reshape(-1, 3)
+    return replace(shape, points=_moved(shape.points, placements), faces=faces, objects=names, colors=colors, uv=uv)
 
 
 def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Float64]]:

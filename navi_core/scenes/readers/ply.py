@@ -5,7 +5,7 @@ Scans keep their annotation in face properties (`object_id`, `category_id`), whi
 
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class _Element:
     """`vertex`, `face` or another."""
     count: int
     """Rows."""
-    properties: tuple[tuple[str, str, str], ...]
+    properties: list[tuple[str, str, str]] = field(default_factory=list)
     """(name, value type, type of the list's length or "") as numpy type codes."""
 
     def names(self) -> tuple[str, ...]:
@@ -61,33 +61,32 @@ def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:
     last = re.search(rb"[\r\n]end_header[ \t]*(?=[\r\n]|$)", head)
     text, end = (head[: last.start() + 1], head[last.start() + 1 : last.end()]) if last else (head, b"")
     order: str | None = None
-    elements: list[tuple[str, int, list[tuple[str, str, str]]]] = []
+    elements: list[_Element] = []
     for line in text.decode("ascii", "replace").splitlines()[1:]:
         match line.split():
             case ["format", kind, *_] if kind in _ORDERS:
                 order = _ORDERS[kind]
             case ["element", name, number] if number.isascii() and number.isdigit() and len(number) < 16:
-                elements.append((name, int(number), []))
+                elements.append(_Element(name, int(number)))
                 # Every row takes at least one byte, in text as in binary.
                 if int(number) > size:
                     raise MeshError(f"truncated: {number} elements {name!r} cannot lie in {size} bytes")
             case ["property", "list", length, kind, name] if elements and {length, kind} <= set(_TYPES):
-                elements[-1][2].append((name, _TYPES[kind], _TYPES[length]))
+                elements[-1].properties.append((name, _TYPES[kind], _TYPES[length]))
             case ["property", kind, name] if elements and kind in _TYPES:
-                elements[-1][2].append((name, _TYPES[kind], ""))
+                elements[-1].properties.append((name, _TYPES[kind], ""))
             case [] | ["comment" | "obj_info", *_]:
                 pass
             case _:
                 raise MeshError(f"broken: the header line {line[:60]!r} is not understood")
     if not end or order is None:
         raise MeshError(f"broken or truncated: its header has no {'end_header' if not end else 'format'} line")
-    for name, _, properties in elements:
-        if len({p for p, _, _ in properties}) < len(properties):
-            raise MeshError(f"broken: element {name!r} has a property twice")
+    for element in elements:
+        if len(set(element.names())) < len(element.properties):
+            raise MeshError(f"broken: element {element.name!r} has a property twice")
     rest = head[len(text) + len(end) :]
     skip = 2 if rest.startswith(b"\r\n") else 1
-    found = tuple(_Element(name, count, tuple(properties)) for name, count, properties in elements)
-    return order, found, len(text) + len(end) + skip
+    return order, tuple(elements), len(text) + len(end) + skip
 
 
 def read_ply(path: Path) -> list[Part]:
