@@ -225,10 +225,9 @@ def compile_to_file(
 
 def is_current(path: Path, source_hash: str, config: CompileConfig) -> bool:
     """Return whether a compiled file is up to date, by its sidecar and size alone."""
-    try:
-        return json.loads(_sidecar(path).read_text()) == _stamp(path, source_hash, config)
-    except (OSError, ValueError):
-        return False
+    with contextlib.suppress(OSError, ValueError):
+        return bool(json.loads(_sidecar(path).read_text()) == _stamp(path, source_hash, config))
+    return False
 
 
 def store_verdict(path: Path, scene: Scene, verdict: str) -> None:
@@ -244,11 +243,10 @@ def store_verdict(path: Path, scene: Scene, verdict: str) -> None:
     """
     replace(scene, verdict=verdict).save(path)
     note_verdict(path, verdict)
-    try:
+    # A scene that was saved alone has no sidecar.
+    with contextlib.suppress(OSError, ValueError):
         stamp = json.loads(_sidecar(path).read_text())
-    except (OSError, ValueError):
-        return
-    write_atomically(_sidecar(path), json.dumps(stamp | {"bytes": path.stat().st_size}, indent=1).encode())
+        write_atomically(_sidecar(path), json.dumps(stamp | {"bytes": path.stat().st_size}, indent=1).encode())
 
 
 def _reusable(path: Path, source_hash: str, config: CompileConfig) -> Scene | None:

@@ -160,8 +160,8 @@ def compile_corpus(
     out = Path(out_dir)
     twice = [name for name, uses in Counter(source.name for source in sources).items() if uses > 1]
     if twice:
-        both = " and ".join(source.origin for source in sources if source.name == twice[0])
-        raise SceneError(f"the scene name {twice[0]!r} belongs to {both}; a manifest has each name once")
+        both = (source.origin for source in sources if source.name == twice[0])
+        raise SceneError(f"the scene name {twice[0]!r} belongs to {' and '.join(both)}; a manifest has each name once")
     path = out / "manifest.json"
     if path.is_file():
         read_manifest(path)  # a broken manifest is reported before the work
@@ -202,10 +202,9 @@ def estimate_source(source: SceneSource, config: CompileConfig) -> CompileEstima
     """Return what compiling a source will take, by its header; a file that cannot be read counts as small."""
     if source.compiled or source.path is None:
         return estimate_compile(_GENERATED_TRIANGLES, config)
-    try:
+    with contextlib.suppress(SceneError):
         return estimate_compile(read_facts(source.path).triangles, config)
-    except SceneError:
-        return estimate_compile(0, config)
+    return estimate_compile(0, config)
 
 
 def _compile_job(job: Job, progress: Callable[[str, float], None]) -> CompileReport:

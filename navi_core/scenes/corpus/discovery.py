@@ -246,8 +246,9 @@ def _file(file: Path) -> SceneSource:
             f"family:seeds, of {', '.join(sorted(FAMILIES))}, or a split as {BENCHMARK}:train"
         )
     if not os.path.isfile(file):
-        there = f"navi scenes discover {as_argument(file.parent)}"
-        raise SceneError(f"{file}: no such file; see what is there with: {there}")
+        raise SceneError(
+            f"{file}: no such file; see what is there with: navi scenes discover {as_argument(file.parent)}"
+        )
     (source,) = named_sources([(file, Path(file.name))], "explicit")
     return source
 

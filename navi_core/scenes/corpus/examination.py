@@ -101,21 +101,20 @@ def examine(
         if file.suffix.lower() in _FOREIGN:
             add_row(file, "unusable", "warning", _FOREIGN[file.suffix.lower()])
     rows.sort(key=lambda row: row["file"])
-    totals = {
-        "scenes": len(scenes),
-        "files": len(files),
-        "triangles": sum(scene["triangles"] for scene in scenes),
-        "seconds": round(sum(scene["seconds"] for scene in scenes if scene["compiled"] != "current"), 1),
-        "disk_mb": round(sum(scene["disk_mb"] for scene in scenes), 1),
-        "memory_mb": max((scene["memory_mb"] for scene in scenes), default=0.0),
-    }
     return {
         "folder": str(root),
         "layout": asdict(layout),
         "resolution": config.resolution,
         "scenes": scenes,
         "files": rows,
-        "totals": totals,
+        "totals": {
+            "scenes": len(scenes),
+            "files": len(files),
+            "triangles": sum(scene["triangles"] for scene in scenes),
+            "seconds": round(sum(scene["seconds"] for scene in scenes if scene["compiled"] != "current"), 1),
+            "disk_mb": round(sum(scene["disk_mb"] for scene in scenes), 1),
+            "memory_mb": max((scene["memory_mb"] for scene in scenes), default=0.0),
+        },
         "next": _advice(root, layout, scenes, rows, cut or len(meshes) > _MAX_SCENES),
     }
 
@@ -206,14 +205,13 @@ def _annotation(file: Path) -> tuple[str, list[str]]:
 def _doubt(size: np.ndarray | None, up_axis: str) -> list[str]:
     if size is None:
         return []
-    other = "y" if up_axis == "z" else "z"
     unit = unit_doubt(size)
     if unit is not None:
         return [unit]
     if max(size[0], size[2]) < 2.0:
         return ["under 2 m wide: is this an object, or is its unit not the metre? (--unit-scale)"]
     if size[1] > max(size[0], size[2]):
-        return [f"higher than wide: does it need --up-axis {other}?"]
+        return [f"higher than wide: does it need --up-axis {'y' if up_axis == 'z' else 'z'}?"]
     return []
 
 
@@ -273,10 +271,9 @@ def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report]
         steps.append(f"repair, download again or remove {len(broken)} broken files, first {broken[0]}")
     lacking = [scene for scene in scenes if scene["missing"]]
     if lacking:
-        first = lacking[0]
         steps.append(
-            f"{len(lacking)} scenes lack something, first {first['file']}: {first['missing'][0]}; they compile without "
-            "those names or objects"
+            f"{len(lacking)} scenes lack something, first {lacking[0]['file']}: {lacking[0]['missing'][0]}; they "
+            "compile without those names or objects"
         )
     if layout.name in _ANNOTATED and scenes and not any(scene["annotation"] == "complete" for scene in scenes):
         steps.append(f"no scene is annotated: {_ANNOTATED[layout.name]}; without it every surface is one class")

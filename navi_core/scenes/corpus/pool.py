@@ -212,7 +212,6 @@ def _serve(pipe: Connection, work: Work) -> None:
             result = SceneError(f"{job.source.origin}: not enough memory; choose a lower resolution or --jobs 1")
         except Exception as error:
             result = SceneError(f"{job.source.origin}: {type(error).__name__}: {error}")
-        try:
+        # Without the parent there is no next job either.
+        with contextlib.suppress(ConnectionError):
             pipe.send(("result", result))
-        except (BrokenPipeError, ConnectionError):
-            return

@@ -52,8 +52,7 @@ def encode_v1(nodes: Words, resolution: int, lower: npt.ArrayLike, voxel_size: f
     """
     if len(nodes) >= 2**32:
         raise SceneError(f"{len(nodes)} words do not fit a version 1 file; compile at a lower resolution")
-    x, y, z = (float(v) for v in np.asarray(lower))
-    header = HEADER.pack(MAGIC, 1, resolution, x, y, z, voxel_size, len(nodes))
+    header = HEADER.pack(MAGIC, 1, resolution, *np.asarray(lower).tolist(), voxel_size, len(nodes))
     return header + np.ascontiguousarray(nodes, dtype="<u8").tobytes()
 
 

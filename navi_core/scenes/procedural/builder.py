@@ -13,6 +13,7 @@ FILL_SPACING = 0.25
 """Largest distance between sheets inside a solid [m]: clearance stays under a 0.15 m drone radius."""
 
 # Corners are numbered x | y<<1 | z<<2; each face is wound counter-clockwise seen from outside.
+_BOX_CORNERS = np.array([[k & 1, k >> 1 & 1, k >> 2 & 1] for k in range(8)])
 _BOX_FACES = np.array(
     [
         [0, 4, 6], [0, 6, 2], [1, 3, 7], [1, 7, 5],
@@ -56,9 +57,7 @@ class MeshBuilder:
         """
         low = np.asarray(lower, dtype=np.float64)
         high = np.asarray(upper, dtype=np.float64)
-        index = np.arange(8)
-        bits = np.stack([index & 1, (index >> 1) & 1, (index >> 2) & 1], axis=1)
-        self.add(name, self._turn(low + bits * (high - low), low, high, yaw, pivot), _BOX_FACES)
+        self.add(name, self._turn(low + _BOX_CORNERS * (high - low), low, high, yaw, pivot), _BOX_FACES)
         size = high - low
         axis = int(np.argmin(size))
         sheets = math.ceil(size[axis] / FILL_SPACING) - 1
@@ -111,9 +110,9 @@ class MeshBuilder:
         ring = np.stack([np.cos(angle), np.zeros(sides), -np.sin(angle)], axis=1)
         axis = np.array([center[0], 0.0, center[1]])
         vertices = [
-            ring * radius + axis + np.array([0.0, height, 0.0]) for radius, height in zip(radii, heights, strict=True)
+            *(ring * r + axis + np.array([0.0, height, 0.0]) for r, height in zip(radii, heights, strict=True)),
+            np.array([[center[0], heights[0], center[1]], [center[0], heights[1], center[1]]]),
         ]
-        vertices.append(np.array([[center[0], heights[0], center[1]], [center[0], heights[1], center[1]]]))
         i = np.arange(sides)
         j = (i + 1) % sides
         bottom, top = np.full(sides, 2 * sides), np.full(sides, 2 * sides + 1)

@@ -154,10 +154,9 @@ def furnish_room(
     rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, kind: str, density: float = 1.0
 ) -> None:
     """Fill one room's free floor with the items of its kind, as far as they find a place."""
-    area = space.inner.area
     wanted: list[tuple[str, bool]] = []
     for name, wall, rate in ROOM_ITEMS[kind]:
-        expected = rate * density * area / 12.0
+        expected = rate * density * space.inner.area / 12.0
         # Never much more than expected: variety comes from measures and places, not from piles.
         count = int(expected) + int(rng.random() < expected % 1.0)
         wanted += [(name, wall)] * min(count, 8)

@@ -57,28 +57,26 @@ def _partition(rng: np.random.Generator, width: float, depth: float) -> tuple[li
 
 
 def _with_corridor(rng: np.random.Generator, width: float, depth: float, side: bool) -> list[Rect]:
-    # Built with the corridor along x in the longer direction, then turned if the footprint is.
-    turned = depth > width
-    long, short = (depth, width) if turned else (width, depth)
+    # The corridor runs along the longer direction.
+    axis = 0 if depth > width else 1
+    short, long = sorted((width, depth))
     hall = rng.uniform(1.55, 1.9)
     if not side and short - hall < 2 * 2.6:
         return []  # too narrow for rooms on both sides of a corridor: another draw
     low = 0.0 if side else round(float(rng.uniform(2.6, short - hall - 2.6)), 2)
     high = round(low + hall, 2)
-    rects = [Rect(0.0, low, long, high)]
-    for z0, z1 in ((0.0, low), (high, short)):
-        if z1 - z0 < 0.1:
+    rects = [Rect.on_line(axis, (low, high), (0.0, long))]
+    for across in ((0.0, low), (high, short)):
+        if across[1] - across[0] < 0.1:
             continue
         cuts = [0.0, *split_row(rng, long, 2.4, rng.uniform(3.0, 4.6)), long]
-        rects += [Rect(a, z0, b, z1) for a, b in itertools.pairwise(cuts)]
+        rects += [Rect.on_line(axis, across, along) for along in itertools.pairwise(cuts)]
     if rng.random() < 0.35:
         # The corridor ends early and the last room of its row takes the rest: an L-shaped way round.
         cut = round(float(rng.uniform(0.62, 0.8) * long), 2)
         if long - cut > 1.8:
-            rects[0] = Rect(0.0, low, cut, high)
-            rects.append(Rect(cut, low, long, high))
-    if turned:
-        rects = [Rect(r.z0, r.x0, r.z1, r.x1) for r in rects]
+            rects[0] = Rect.on_line(axis, (low, high), (0.0, cut))
+            rects.append(Rect.on_line(axis, (low, high), (cut, long)))
     return rects
 
 

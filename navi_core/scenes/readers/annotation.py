@@ -148,8 +148,6 @@ _PROBES = 2000
 _MAX_IMAGE = 64_000_000
 """Pixels of a texture that are decoded."""
 
-Names = tuple[str, ...]
-
 
 @dataclass(frozen=True)
 class Annotation:
@@ -229,7 +227,9 @@ def annotation_files(path: Path) -> list[Path]:
     return [file for file in (*files, find_legend(path)) if file is not None]
 
 
-def face_names(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:
+def face_names(
+    annotation: Annotation, parts: Sequence[Part], where: Path
+) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     """Return names, and for every face of `parts` in order the index of its name, −1 where it has none.
 
     Args:
@@ -250,7 +250,9 @@ def face_names(annotation: Annotation, parts: Sequence[Part], where: Path) -> tu
     return names, _transfer(annotated, index, parts, annotation.surface, where)
 
 
-def _numbered(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:
+def _numbered(
+    annotation: Annotation, parts: Sequence[Part], where: Path
+) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     by_property = read_names(annotation.names)
     names: dict[str, int] = {}
     index = []
@@ -268,7 +270,7 @@ def _numbered(annotation: Annotation, parts: Sequence[Part], where: Path) -> tup
     return tuple(names), np.concatenate(index) if index else np.zeros(0, np.int64)
 
 
-def _coded(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:
+def _coded(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     legend = read_legend(annotation.names)
     codes = np.array(sorted(legend), dtype=np.int64)
     names = tuple(legend[int(code)] for code in codes)

@@ -192,9 +192,8 @@ class _Document:
         names: dict[str, str] = {}
         for bound in instance.iterfind("bind_material/technique_common/instance_material"):
             target = self._ids.get(("material", bound.get("target", "").removeprefix("#")))
-            name = (target.get("name") or target.get("id")) if target is not None else None
             symbol = str(bound.get("symbol", ""))
-            names[symbol] = name or symbol
+            names[symbol] = (target.get("name") or target.get("id") or symbol) if target is not None else symbol
         return names
 
     def _geometry(self, geometry: ET.Element) -> list[tuple[Float64, npt.NDArray[np.int64], str]]:

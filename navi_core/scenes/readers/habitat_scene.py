@@ -188,11 +188,12 @@ def _place(
 ) -> list[Part]:
     """Turn, scale and move a template's parts; objects stand where their centre of mass is put (Habitat's rule)."""
     turn = _orientation(settings.get("up", (0, 1, 0)), settings.get("front", (0, 0, -1)))
-    scale = np.broadcast_to(np.asarray(settings.get("scale", 1.0), float), 3) * float(
-        settings.get("units_to_meters", 1.0)
+    scale = (
+        np.broadcast_to(np.asarray(settings.get("scale", 1.0), float), 3)
+        * float(settings.get("units_to_meters", 1.0))
+        * float(row.get("uniform_scale", 1.0))
+        * np.broadcast_to(np.asarray(row.get("non_uniform_scale", 1.0), float), 3)
     )
-    scale = scale * float(row.get("uniform_scale", 1.0))
-    scale = scale * np.broadcast_to(np.asarray(row.get("non_uniform_scale", 1.0), float), 3)
     placed = [part.points * scale @ turn.T for part in parts]
     centre = np.zeros(3)
     if not stage and str(row.get("translation_origin", "COM")).lower() != "asset_local" and placed:

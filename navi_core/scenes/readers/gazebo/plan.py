@@ -6,6 +6,7 @@ cannot be placed (a model that is not on this machine, a heightmap, an actor) is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import xml.etree.ElementTree as ET
@@ -166,21 +167,20 @@ class _Planner:
         if found is None and name == "sun":
             return None
         try:
-            if found is None and name == "ground_plane":
-                model, source = ET.fromstring(_GROUND), file
-            elif found is None:
-                raise MeshError(uri or "an <include> without a <uri>")
-            else:
+            if found is not None:
                 source = self._description(found)
                 if not self._finder.is_confined(source, file):
                     raise MeshError(f"{uri} ({source} is a link that leads out of the folders of models)")
                 root = self._read(source)
-                if root.find("light") is not None and root.find("model") is None:
-                    return None
-                first = root.find("model")
-                if first is None:
+                model = root.find("model")
+                if model is None:
+                    if root.find("light") is not None:
+                        return None
                     raise MeshError(f"{uri} ({source} holds no <model>)")
-                model = first
+            elif name == "ground_plane":
+                model, source = ET.fromstring(_GROUND), file
+            else:
+                raise MeshError(uri or "an <include> without a <uri>")
         except MeshError as error:
             self._world.lost[str(error)] += 1
             return None
@@ -200,8 +200,9 @@ class _Planner:
             return found
         config = found / "model.config"
         listed: list[tuple[tuple[int, ...], Path]] = []
-        if config.is_file():
-            for item in self._listed(config):
+        # A broken one lists nothing, for instance with a bare & in an author's name.
+        with contextlib.suppress(MeshError):
+            for item in self._read(config).iter("sdf") if config.is_file() else ():
                 version = tuple(int(part) for part in re.findall(r"\d{1,9}", item.get("version", "0")[:_MAX_NAME]))
                 file = Path(os.path.normpath(found / (item.text or "").strip()))
                 if file.is_relative_to(found) and file.is_file():
@@ -211,13 +212,6 @@ class _Planner:
         if (found / "model.sdf").is_file():
             return found / "model.sdf"
         raise MeshError(f"{found} (it has no model.config that lists an .sdf, and no model.sdf)")
-
-    def _listed(self, config: Path) -> list[ET.Element]:
-        """Return the <sdf> of a model.config; none where that is broken, as by a bare & in an author's name."""
-        try:
-            return list(self._read(config).iter("sdf"))
-        except MeshError:
-            return []
 
     def _walk(self, scope: _Model, matrix: Float64, state: _State, name: str) -> None:
         """Place what a world or model and everything in it shows."""
