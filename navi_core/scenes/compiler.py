@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from navi_core.config import CompileConfig, config_hash
 from navi_core.errors import MeshError, SceneError
 from navi_core.scenes.decimation import decimate
-from navi_core.scenes.gmdag.dag import build_dag
+from navi_core.scenes.gmdag.dag import Progress, build_dag
 from navi_core.scenes.gmdag.file import load_gmdag
 from navi_core.scenes.gmdag.scene import Scene, write_atomically
 from navi_core.scenes.manifest import note_verdict
@@ -30,9 +30,6 @@ COMPILER_VERSION = 3
 
 _KEY = re.compile("-[0-9a-f]{8}$")
 """What compiling adds to it there."""
-
-Progress = Callable[[str, float], None]
-"""Called with a stage name and the share of the work done, 0 to 1."""
 
 
 _STAGES = {

@@ -116,8 +116,11 @@ def check_references(name: str, references: int, config: CompileConfig) -> None:
     Raises:
         SceneTooLargeError: As `check_memory`.
     """
-    what = f"{name}: its triangles cross so much that {references:,} places of them in the tree"
-    require_memory(what, _PER_CHILD * references, _smaller(config))
+    require_memory(
+        f"{name}: its triangles cross so much that {references:,} places of them in the tree",
+        _PER_CHILD * references,
+        _smaller(config),
+    )
 
 
 def check_reading(file: Path) -> None:

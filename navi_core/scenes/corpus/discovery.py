@@ -171,10 +171,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             raise ConfigError(
                 f"seeds {text!r} cannot be read at {part!r}; write 3, 0-11 or 1,4,7, each below 2147483648"
             )
-        end = int(last) if dash else int(first)
-        if end - int(first) > _MOST_SEEDS:
+        if int(numbers[-1]) - int(first) > _MOST_SEEDS:
             raise ConfigError(f"seeds {text!r}: at most {_MOST_SEEDS:,} scenes at once")
-        seeds += range(int(first), end + 1)
+        seeds += range(int(first), int(numbers[-1]) + 1)
     return tuple(dict.fromkeys(seeds))
 
 
@@ -249,8 +248,7 @@ def _file(file: Path) -> SceneSource:
         raise SceneError(
             f"{file}: no such file; see what is there with: navi scenes discover {as_argument(file.parent)}"
         )
-    (source,) = named_sources([(file, Path(file.name))], "explicit")
-    return source
+    return named_sources([(file, Path(file.name))], "explicit")[0]
 
 
 def _from_manifest(path: Path) -> list[SceneSource]:

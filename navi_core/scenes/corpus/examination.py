@@ -219,11 +219,10 @@ def _compiled(file: Path, name: str, config: CompileConfig, folder: Path | None,
     """Return `current`, `current (by date)`, `outdated` or `no`."""
     if folder is None or not folder.is_dir():
         return "no"
-    # A file that was compiled alone has its own name, which several files may share; only its content identifies it.
-    (alone,) = named_sources([(file, Path(file.name))], "")
-    names = [name, alone.name] if whole else [name]
     if whole:
         digest = hash_source(file)
+        # A file that was compiled alone has its own name, which several may share; only its content identifies it.
+        names = (name, named_sources([(file, Path(file.name))], "")[0].name)
         if any(is_current(output_path(one, digest, folder, config), digest, config) for one in names):
             return "current"
     there = compiled_files(name, folder)

@@ -90,6 +90,7 @@ def _first_seen(keys: list[bytes]) -> tuple[Int64, Int64]:
 
 
 Progress = Callable[[str, float], None]
+"""Called with a stage name and the share of the work done, 0 to 1."""
 
 _EMPTY_CHILD, _SURFACE_CHILD = -1, -2
 

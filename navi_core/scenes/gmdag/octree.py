@@ -108,7 +108,6 @@ NEAR = 1.74
 MERGE_TOLERANCE = 0.01
 """Planes of neighbouring cubes that differ by less at their corners [voxel] become one."""
 
-Bool = npt.NDArray[np.bool_]
 
 _OCTANTS = np.array([[o & 1, o >> 1 & 1, o >> 2 & 1] for o in range(8)], dtype=np.int64)
 
@@ -182,7 +181,7 @@ def _corner_distances(key: Int64, distance: Float32, resolution: int) -> tuple[F
     return corners, nearest
 
 
-def _look_up(key: Int64, wanted: Int64) -> tuple[Int64, Bool]:
+def _look_up(key: Int64, wanted: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """Return where ascending keys hold those wanted, and which are there."""
     found = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
     return found, key[found] == wanted if len(key) else np.zeros(len(wanted), np.bool_)
@@ -219,7 +218,7 @@ def _planes(key: Int64, planes: Float64, semantic: Int32) -> tuple[Float64, Int3
     return np.concatenate([piece for piece, _ in done]), np.concatenate([ids for _, ids in done])
 
 
-def _blocks(key: Int64, distance: Float32, semantic: Int32, known: Bool) -> tuple[Float64, Int32]:
+def _blocks(key: Int64, distance: Float32, semantic: Int32, known: npt.NDArray[np.bool_]) -> tuple[Float64, Int32]:
     """Return triangles [voxel] and ids of surface corners in files that do not keep all corners of surface voxels.
 
     A cube of one voxel stands around each such corner: no ray passes between two. A corner of a voxel that has all

@@ -12,8 +12,6 @@ from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.halls import build_atrium, build_maze
 from navi_core.scenes.procedural.storey import build_apartment, build_rooms, build_scan
 
-__all__ = ["FAMILIES", "generate_scene"]
-
 FAMILIES: dict[str, Callable[[np.random.Generator], MeshBuilder]] = {
     "apartment": build_apartment,
     "atrium": build_atrium,

@@ -163,9 +163,6 @@ def _with_buffers(files: Iterable[Path]) -> list[Path]:
     return found
 
 
-_WORLD = _Format(
-    lambda path: read_world(path, read_parts), _world_facts, lambda path: _with_buffers(plan_world(path).files)
-)
 _FORMATS = {
     ".glb": _Format(read_gltf, read_gltf_facts),
     ".gltf": _Format(read_gltf, read_gltf_facts, lambda path: [*gltf_side_files(path), *annotation_files(path)]),
@@ -178,7 +175,14 @@ _FORMATS = {
         _instance_facts,
         lambda path: _with_buffers(instance_files(path)),
     ),
-    **dict.fromkeys(WORLD_SUFFIXES, _WORLD),
+    **dict.fromkeys(
+        WORLD_SUFFIXES,
+        _Format(
+            lambda path: read_world(path, read_parts),
+            _world_facts,
+            lambda path: _with_buffers(plan_world(path).files),
+        ),
+    ),
 }
 MESH_SUFFIXES = tuple(_FORMATS)
 """Endings of the files that can be read."""

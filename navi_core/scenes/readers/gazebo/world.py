@@ -151,11 +151,10 @@ def _judge(world: World, kept: int) -> None:
         raise MeshError(f"{lost} of {lost + kept} things in it cannot be placed: {_names(world.lost)}{_advice(world)}")
 
 
-_ADVICE = f"; put what is missing into a folder 'models' beside the world's, or name its folder in {VARIABLES[2]}"
-
-
 def _advice(world: World) -> str:
-    return _ADVICE if any("://" in name for name in world.lost) else ""
+    if not any("://" in name for name in world.lost):
+        return ""
+    return f"; put what is missing into a folder 'models' beside the world's, or name its folder in {VARIABLES[2]}"
 
 
 def _names(found: Counter[str]) -> str:
