@@ -152,9 +152,11 @@ def _judge(world: World, kept: int) -> None:
 
 
 def _advice(world: World) -> str:
-    if not any("://" in name for name in world.lost):
-        return ""
-    return f"; put what is missing into a folder 'models' beside the world's, or name its folder in {VARIABLES[2]}"
+    return (
+        f"; put what is missing into a folder 'models' beside the world's, or name its folder in {VARIABLES[2]}"
+        if any("://" in name for name in world.lost)
+        else ""
+    )
 
 
 def _names(found: Counter[str]) -> str:
