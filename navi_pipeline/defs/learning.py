@@ -36,7 +36,7 @@ class CloningSettings(dg.Config):
     pool=GPU,
     deps=[demonstrations, corpus],
     partitions_def=profile_partitions,
-    description="The pupil imitates before it explores: behaviour cloning of the demonstrations, in a child process. "
+    description="The student imitates before it explores: behaviour cloning of the demonstrations, in a child process. "
     "The epoch that does best on held-out flights becomes a registered version, the parent of the PPO policy.",
 )
 @worked

@@ -204,6 +204,7 @@ _NO_SCENE: dict[str, Any] = {
 """Figures of a mesh that cannot be compiled."""
 
 
+# Above 60 lines: the row of a scene is written out column by column.
 def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]:
     """Compile one planned scene, or reuse its file, and judge it.
 

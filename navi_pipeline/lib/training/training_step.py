@@ -114,6 +114,7 @@ STALL_MINUTES: float = NightlyConfig.model_fields["stall_minutes"].default
 """Time without progress after which a training is ended [min]: that of nights."""
 
 
+# Above 60 lines: half of it describes the arguments, the rest is one training and what it shows.
 def materialize_policy(
     context: dg.AssetExecutionContext,
     algorithm: str,

@@ -59,7 +59,7 @@ def test_without_recordings_there_is_an_empty_dataset_and_no_complaint():
     assert recordings_are_good().passed
 
 
-def test_a_recording_that_is_broken_is_told_and_the_good_ones_are_taken(recordings):
+def test_recorded_demonstrations_refuses_broken_files_and_keeps_good_ones(recordings):
     (recordings / "broken.npz").write_bytes(b"no archive")
     made = take_recordings()
     assert (made["files"], made["decisions"]) == (1, 6)
@@ -91,7 +91,7 @@ def test_a_new_recording_makes_another_dataset(recordings):
     assert second["files"] == 2 and second["content_hash"] != first["content_hash"]
 
 
-def test_of_a_growing_folder_what_is_new_is_read_and_what_is_gone_is_gone(recordings):
+def test_recorded_demonstrations_follows_added_and_removed_files(recordings):
     save_demonstration(recordings / "july" / "one.npz", recording(5))
     first = take_recordings()
     assert first["files"] == 2

@@ -183,7 +183,9 @@ def test_the_warehouse_knows_the_aliases_as_the_registry_does(home):
         assert warehouse.ingest().quarantined == {}
         return dict(warehouse.query("select alias, version from aliases").values.tolist())
 
-    done = CliRunner().invoke(build_app(groups=("models",), plugins=False), ["models", "rollback", "champion"])
+    done = CliRunner().invoke(
+        build_app(groups=("models:models_app",), plugins=False), ["models", "rollback", "champion"]
+    )
     assert done.exit_code == 0, done.output
     assert told() == registry.aliases() and told()["champion"] == "v002" and "latest" in told()
 

@@ -30,7 +30,7 @@ def test_calls_of_a_function_add_up_also_where_it_fails():
     assert list(inspect.signature(asset).parameters) == ["seconds"] and asset.__doc__ == "Sleep."
 
 
-def test_what_is_not_in_a_block_is_not_counted():
+def test_worked_as_counts_the_block_alone():
     began = now()
     with worked_as("inside"):
         sum(range(200_000))

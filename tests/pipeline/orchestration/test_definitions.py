@@ -73,7 +73,7 @@ def test_the_groups_tell_the_story(graph):
                       "studies", "warehouse"}  # fmt: skip
 
 
-def test_every_asset_says_who_owns_it_what_it_is_and_which_code_makes_it(graph):
+def test_every_asset_has_owner_description_and_code_version(graph):
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.owners and node.kinds and node.code_version and node.group_name != "default", key
@@ -161,7 +161,7 @@ def test_profiles_that_are_meant_for_a_clone_ask_for_it(profile):
         train_policy(profile, seed=0, on_line=print)
 
 
-def test_every_setting_of_the_launchpad_says_what_it_is():
+def test_every_launchpad_setting_has_a_description():
     from navi_pipeline.definitions import defs
 
     silent = []

@@ -30,7 +30,7 @@ def test_a_failing_asset_ends_the_demo_with_its_own_words(dagster, tmp_path, mon
     assert capsys.readouterr().out == ""
 
 
-def test_a_demo_in_the_background_can_be_told_to_end_between_its_assets(dagster, tmp_path, monkeypatch):
+def test_demo_in_the_background_ends_on_sigterm_between_assets(dagster, tmp_path, monkeypatch):
     """A shell's background job ignores SIGINT."""
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
     interrupt, end = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -63,7 +63,7 @@ def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
         dagster_home()
 
 
-def test_settings_that_an_older_navi_left_in_a_dagster_home_are_told_of(dagster, tmp_path, monkeypatch, capsys):
+def test_commands_report_sections_missing_in_an_older_dagster_home(dagster, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("navi_pipeline.jobs.Flow.materialize_scenes", lambda flow, plan: 1 / 0)
     monkeypatch.setattr("navi_pipeline.jobs.Flow.materialize_everything", lambda flow: 1 / 0)
     ours = ROOT / "dagster_home" / "dagster.yaml"
@@ -83,7 +83,7 @@ def test_the_checkouts_own_dagster_home_is_the_default(monkeypatch):
     assert dagster_home() == ROOT / "dagster_home"
 
 
-def test_who_may_not_write_to_the_checkout_has_a_dagster_home_of_his_own(tmp_path, monkeypatch):
+def test_dagster_home_is_in_the_navi_home_for_a_read_only_checkout(tmp_path, monkeypatch):
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "navi"))
     access = os.access

@@ -71,7 +71,7 @@ def gone():
 
 
 @pytest.mark.parametrize("tags", [HERE, SOCKET], ids=["command", "worker"])
-def test_a_run_whose_process_is_gone_fails_and_says_so(instance, gone, tags):
+def test_run_without_its_process_fails_with_a_reason(instance, gone, tags):
     status, said = monitored(instance, tags, gone)
     assert status == dg.DagsterRunStatus.FAILURE and f"its process {gone} is gone" in said[-1]
 

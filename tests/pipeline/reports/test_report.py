@@ -50,7 +50,7 @@ def test_the_page_holds_everything_itself_and_fits_a_phone(filled):
     assert html.count("<svg") >= 4 and len(html) < 200_000
 
 
-def test_who_is_better_is_drawn_with_profiles_and_the_matrix(filled):
+def test_report_draws_comparisons_with_profiles_and_matrix(filled):
     html = run_report().read_text()
     part = html[html.index(">Who is better</h2>") : html.index(">Training</h2>")]
     assert "&lt;new&gt; − old" in part and "&lt;new&gt; is better than old" in part and "<new>" not in part
@@ -60,7 +60,7 @@ def test_who_is_better_is_drawn_with_profiles_and_the_matrix(filled):
     assert part.count("<svg") == 2
 
 
-def test_an_empty_warehouse_says_what_makes_something_to_report():
+def test_report_of_an_empty_warehouse_names_the_next_command():
     assert "navi train ppo" in run_report().read_text()
 
 
@@ -74,7 +74,7 @@ def test_a_line_spans_the_frame_from_its_least_to_its_greatest():
     assert drawn == [(56.0, 266.0), (342.0, 12.0), (628.0, 139.0)]
 
 
-def test_what_is_not_finite_is_left_out_and_nothing_draws_nothing():
+def test_charts_leave_out_non_finite_points():
     nan = float("nan")
     assert len(points(line_chart({"a": ([0, 1, 2], [1.0, nan, 2.0])}, x="x", y="y"))) == 2
     assert line_chart({"a": ([0], [nan])}, x="x", y="y") == "" and interval_chart([], label="l") == ""

@@ -36,7 +36,7 @@ def test_progress_and_curves_are_observations_of_the_partition():
     assert last["curves"].startswith("![curves so far](data:image/svg+xml;base64,")
 
 
-def test_the_trainers_own_error_is_the_one_that_is_told():
+def test_live_training_keeps_the_error_of_the_trainer():
     """Where the last curves cannot be told, too; and a run that is cancelled draws none."""
     said = []
 

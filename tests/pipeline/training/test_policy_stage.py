@@ -85,7 +85,7 @@ def test_what_is_missing_is_named_with_the_asset_that_makes_it():
         read_policy("standard")
 
 
-def test_a_run_that_its_controller_ended_is_whole_and_one_that_was_told_to_stop_is_not():
+def test_require_whole_accepts_early_stopping_and_refuses_stopped_runs():
     whole = ("total_steps", "epochs", "early_stopping: plateau")
     assert all(map(ended_of_itself, whole))
     assert not any(map(ended_of_itself, ("stopped", "SIGTERM", None)))

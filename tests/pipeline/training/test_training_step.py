@@ -20,7 +20,7 @@ def train_with(trainer, monkeypatch):
             "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}})  # fmt: skip
 
 
-def test_a_training_without_progress_is_ended_and_says_so(monkeypatch):
+def test_training_step_ends_a_trainer_without_progress(monkeypatch):
     monkeypatch.setattr(training_step, "STALL_MINUTES", 0.0)
     asked = []
 

@@ -256,7 +256,7 @@ def test_old_experiences_of_services_are_dropped_and_young_ones_stay(warehouse):
 
 @pytest.mark.parametrize("kind", [OSError, duckdb.Error], ids=["system", "database"])
 @pytest.mark.parametrize(("owner", "name"), [(Archive, "write"), (Warehouse, "_restored"), (Archive, "adopt")])
-def test_a_compaction_without_room_says_so_and_leaves_nothing_in_the_way(warehouse, monkeypatch, owner, name, kind):
+def test_compaction_without_disk_space_raises_and_leaves_no_files(warehouse, monkeypatch, owner, name, kind):
     warehouse.compact()
     write(warehouse, "old", [30], 5.0)
     warehouse.ingest()

@@ -90,7 +90,7 @@ def test_the_ranking_and_the_report_are_of_the_course_flown_last(flights):
     assert chart.count(">forward-plus<") == 1 and chart.count(">random<") == 1
 
 
-def test_who_was_trained_on_the_scenes_has_no_rank_and_is_no_best_policy(flights):
+def test_leaderboard_gives_no_rank_to_a_policy_trained_on_its_scenes(flights):
     warehouse = recorded(flights, ("random", "short"), ("knows", "short"), ("unseen", "short"))
     board = warehouse.query("select subject, rank, scenes_trained_on from leaderboard")
     assert board["subject"].tolist() == ["unseen", "random", "knows"]
@@ -102,7 +102,7 @@ def test_who_was_trained_on_the_scenes_has_no_rank_and_is_no_best_policy(flights
     assert known["scenes_trained_on"][0] == 1 and "scenes_trained_on" not in str(known["extra"][0])
 
 
-def test_the_ranking_ends_with_who_was_trained_on_the_scenes(flights):
+def test_ranking_lists_policies_trained_on_its_scenes_last(flights):
     for name in ("random", "knows"):
         with MetricLog(outbox_path(), f"evaluate-{name}", {"seed": 0}) as log:
             for table, rows in flights[name, "short"].to_rows().items():

@@ -92,7 +92,7 @@ def test_a_table_cuts_nothing_and_hands_no_terminal_an_order(monkeypatch, capsys
         assert "台所" * 4 in told
 
 
-def test_what_is_too_wide_is_told_row_by_row(monkeypatch, capsys):
+def test_print_frame_prints_wide_rows_one_by_one(monkeypatch, capsys):
     """Numbers and names in pieces of a few letters could not be read."""
     frame = pd.DataFrame({f"quite_a_long_name_{i}": ["of sixteen signs"] for i in range(12)})
     print_frame(frame)
@@ -118,7 +118,7 @@ def test_a_rebuild_answers_the_same(navi):
     assert json.loads(before) == json.loads(after)
 
 
-def test_quarantined_segments_are_told_on_standard_error(navi):
+def test_query_prints_quarantined_segments_on_standard_error(navi):
     (outbox_path() / "bad.ndjson").write_text("{}\n")
     answer = navi("query", "select 1 as one", "--json")
     assert json.loads(answer.stdout) == [{"one": 1}] and "quarantined bad.ndjson" in answer.stderr

@@ -70,21 +70,21 @@ def test_a_killed_notebook_leaves_every_reader_its_answers(warehouse, notebook):
     assert rows(warehouse) == 2 and not wal(warehouse).exists()
 
 
-def test_a_log_that_is_left_over_is_removed_by_who_asks_and_named(warehouse, notebook, caplog):
+def test_query_removes_and_names_a_leftover_write_ahead_log(warehouse, notebook, caplog):
     kill(notebook)
     assert wal(warehouse).exists()
     assert rows(warehouse) == 1 and not wal(warehouse).exists()
     assert "mine" not in warehouse.relations()[1] and str(wal(warehouse)) in caplog.text
 
 
-def test_nobody_waits_for_a_notebook_that_holds_the_copy(warehouse, notebook):
+def test_query_does_not_wait_for_a_notebook_with_the_snapshot_open(warehouse, notebook):
     warehouse.query("select 1")
     log_a_row(warehouse, 1)
     warehouse.ingest()
     assert rows(warehouse) == 2
 
 
-def test_a_log_that_nobody_can_remove_is_named(warehouse, notebook, monkeypatch):
+def test_query_names_a_write_ahead_log_it_cannot_remove(warehouse, notebook, monkeypatch):
     kill(notebook)
     monkeypatch.setattr(module, "publish", lambda database, snapshot: None)
     with pytest.raises(RecordError, match=r"read\.duckdb\.wal"):
@@ -111,7 +111,7 @@ def test_an_ingest_without_news_copies_nothing(warehouse):
     assert warehouse.snapshot.stat().st_ino == before
 
 
-def test_a_folder_where_a_large_question_spilled_is_in_nobodys_way(warehouse):
+def test_publish_ignores_the_spill_folder_of_a_large_query(warehouse):
     """DuckDB puts what does not fit into memory beside the file, in `read.duckdb.tmp`."""
     (warehouse.folder / "read.duckdb.tmp").mkdir()
     log_a_row(warehouse, 1)
@@ -139,7 +139,7 @@ def test_times_are_utc_wherever_the_machine_stands(warehouse, monkeypatch):
     assert os.environ.get("TZ") != "Asia/Tokyo"
 
 
-def test_a_database_that_another_process_has_open_is_told_by_its_number(warehouse):
+def test_ingest_names_the_process_that_has_the_database_open(warehouse):
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(warehouse.database)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -100,7 +100,7 @@ def test_an_alias_that_moved_since_its_promotion_points_to_where_it_moved(moved)
     assert rows.values.tolist() == [["champion", "v001", "rollback", True], ["latest", "v003", "register", True]]
 
 
-def test_every_table_view_and_column_says_what_it_is(filled):
+def test_every_table_view_and_column_has_a_comment(filled):
     """Kept as comments, where any DuckDB finds them; `sql/columns.yaml` names nothing that there is not."""
     silent = "select table_name, column_name from duckdb_columns() where not internal and coalesce(comment, '') = ''"
     assert filled.query(silent).values.tolist() == []
@@ -129,7 +129,7 @@ def test_a_curve_tells_the_time_at_work(filled):
     assert times.tolist() == [10.0 * step for step in range(10)]
 
 
-def test_a_lead_is_told_in_points_everywhere(tmp_path):
+def test_views_give_leads_in_percentage_points(tmp_path):
     with MetricLog(tmp_path / "outbox", "promote-v001", {}) as log:
         log.row("promotions", {"alias": "champion", "version": "v001", "promoted": True, "opponent": "random",
                                "mean_difference": 0.25, "low": 0.2, "high": 0.3,

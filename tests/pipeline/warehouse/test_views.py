@@ -189,7 +189,7 @@ def test_the_history_of_a_cell_is_of_one_profile(ask_of_two):
     assert ask_of_two(sql + "'256x48'") == [("full", 1000.0, 100.0), ("full", 500.0, None), ("quick", 10.0, None)]
 
 
-def test_a_cell_without_a_profile_is_told_apart_by_what_its_parameters_say():
+def test_benchmark_views_separate_cells_without_a_profile_by_parameters():
     with duckdb.connect() as connection:
         apply_sql(connection, sql_folder())
         for given, told in (

@@ -246,7 +246,7 @@ def test_a_broken_snapshot_is_made_anew(home):
     assert count(warehouse) == 1
 
 
-def test_a_snapshot_that_cannot_be_made_anew_is_told_with_the_way_out(home):
+def test_query_of_a_broken_snapshot_names_the_remedy(home):
     warehouse = Warehouse(home)
     warehouse.ingest()
     warehouse.database.write_bytes(b"broken")
@@ -284,7 +284,7 @@ def test_an_ingest_waits_for_the_lock_and_names_it(home):
         Warehouse(home, lock_timeout=0.1).ingest()
 
 
-def test_who_may_only_read_a_warehouse_is_answered_from_what_is_folded_in(home, monkeypatch, capsys):
+def test_query_by_a_read_only_user_answers_from_the_snapshot(home, monkeypatch, capsys):
     with MetricLog(home / "outbox", "theirs", {}) as log:
         log.row("runs", {"status": "finished"})
     warehouse = Warehouse(home)
