@@ -50,8 +50,8 @@ class ExpertSettings(dg.Config):
     deps=[corpus],
     partitions_def=profile_partitions,
     description="A scripted teacher shows how to explore: flights of the frontier pilot in training scenes, with a "
-    "disturbance that is flown but not recorded, so that the student learns to come back. Runs in a child process; what "
-    "is recorded already is kept.",
+    "disturbance that is flown but not recorded, so that the student learns to come back. Runs in a child process; "
+    "what is recorded already is kept.",
 )
 @worked
 def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult[None]:
