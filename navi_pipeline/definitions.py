@@ -21,4 +21,4 @@ def defs() -> dg.Definitions:
         dg.load_definitions_from_modules(_STAGES, executor=dg.in_process_executor),
         dg.Definitions(assets=list(BENCHMARKS.values()), asset_checks=OUTCOMES, jobs=list(jobs.JOBS)),
     )
-    return dg.Definitions.merge(graph.map_asset_specs(func=automation.with_freshness), automation.definitions())
+    return dg.Definitions.merge(graph.map_asset_specs(func=automation.with_freshness), automation.AUTOMATION)

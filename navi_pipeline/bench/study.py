@@ -93,8 +93,6 @@ def kill_and_resume(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
     process.terminate()
     try:
         process.wait(_PATIENCE)

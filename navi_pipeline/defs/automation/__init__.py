@@ -15,9 +15,8 @@ FRESHNESS = {
 """Asset → how old it may be: what a night renews, and what changes with the scenes. Partitions have no policy."""
 
 
-def definitions() -> dg.Definitions:
-    """Return what runs by itself; all of it is off until it is switched on in the UI."""
-    return dg.Definitions(jobs=JOBS, schedules=SCHEDULES, sensors=SENSORS)
+AUTOMATION = dg.Definitions(jobs=JOBS, schedules=SCHEDULES, sensors=SENSORS)
+"""What runs by itself; all of it is off until it is switched on in the UI."""
 
 
 def with_freshness(spec: dg.AssetSpec) -> dg.AssetSpec:

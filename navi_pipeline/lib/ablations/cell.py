@@ -206,8 +206,7 @@ class _Commands:
 
 
 def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # in user mode and in the kernel
 
 
 def _record(name: str, key: str, outcome: CellOutcome, config: AblationConfig) -> None:

@@ -1,24 +1,28 @@
 """Ablation run: open cells, paired comparisons, rows, a page."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from navi_core.errors import RunError
+from navi_core.evaluate import (
+    EvalResult,
+    SeedComparison,
+    compare_seeds,
+    holm,
+    interquartile_mean,
+    record_comparison,
+    seed_matrix,
+)
 from navi_pipeline.lib.ablations.catalogue import BASE, Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved, run_cell_in_child
 from navi_pipeline.lib.reports.pages import interval_chart, reports_folder, table_part, text_part, write_page
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import AblationConfig
-
-if TYPE_CHECKING:
-    from navi_core.evaluate import SeedComparison
 
 _METRIC = "c_vis_auc"
 
@@ -143,8 +147,6 @@ def _summary(
     variants: Sequence[Variant], outcomes: Sequence[CellOutcome], *, whole: bool
 ) -> tuple[list[dict[str, Any]], list[str], list[tuple[str, float, float, float]]]:
     """Return a row per variant, the verdicts, and the intervals to draw; comparisons become rows of the warehouse."""
-    from navi_core.evaluate import EvalResult, interquartile_mean, seed_matrix
-
     flown: dict[str, dict[int, EvalResult]] = {}
     for outcome in outcomes:
         if outcome.status == "ok":
@@ -184,8 +186,6 @@ def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: 
     Nor would seeds that are added until something shows mean what the first ones do: before all cells are measured
     there is no verdict, and a comparison that more seeds were added to has its p-value times the looks at it.
     """
-    from navi_core.evaluate import compare_seeds, holm, record_comparison
-
     made: dict[str, SeedComparison] = {}
     sides: dict[str, tuple[list[Any], list[Any]]] = {}
     for name in names:

@@ -1,14 +1,12 @@
 """Bounded training of a night, the viewer that attaches to it, and the proof that its run resumes."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.config.learn import upgrade_train_config
@@ -19,9 +17,6 @@ from navi_pipeline.lib.nightly.preflight import ASSET
 from navi_pipeline.lib.training.supervised import wait_for_run
 from navi_pipeline.lib.training.trainer_client import Monitor, train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    from navi_core.service.viewing.feed import Announcement
 
 _PATIENCE_SECONDS = 30.0
 """An update of a large network may last several seconds; within one there is only a heartbeat."""
@@ -49,12 +44,17 @@ class ViewerProbe:
         return self._gate or Gate("viewer", False, False, "training ended before a viewer attached")
 
     def _attach(self) -> None:
+        from navi_core.service.viewing.announcement import Announcement, announced
+
         from navi_core.service.viewing.feed import Feed
         from navi_core.service.wire import DistanceMatrix
 
-        note = self._announcement()
-        if note is None:
-            return
+        notes: list[Announcement] = []
+        while not notes or not self._moving():
+            if self._over.wait(0.2):
+                return
+            notes = [note for note in announced() if note.name.startswith(self._prefix)]
+        note = notes[0]
         seen: list[DistanceMatrix] = []
 
         def handle(batch: list[Any]) -> None:
@@ -68,16 +68,6 @@ class ViewerProbe:
         size = "x".join(str(bins) for bins in seen[0].matrix_shape) if seen else None
         what = f"an observation of {size} after {seconds}" if seen else f"no observation within {seconds}"
         self._gate = Gate("viewer", False, bool(seen), f"{note.key}: {what}")
-
-    def _announcement(self) -> Announcement | None:
-        from navi_core.service.viewing.feed import announced
-
-        while not self._over.is_set():
-            notes = [note for note in announced() if note.name.startswith(self._prefix)]
-            if notes and self._moving():
-                return notes[0]
-            self._over.wait(0.2)
-        return None
 
 
 def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:

@@ -1,20 +1,15 @@
 """Catalogue of studies and search spaces; the settings of a study's trials."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.presets import merge, merge_sources, nested, read_config_file, setting_sources
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.settings import ChoiceParameter, FloatParameter, IntParameter, Parameter, StudyConfig
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 _FLIGHT = {
     "preset": "quick",
@@ -149,11 +144,6 @@ def partition_of(study: str, slot: int) -> str:
     return f"{study}-{slot:04d}"
 
 
-def draw(trial: Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Let a trial propose a value for every setting of a space."""
-    return {name: _suggest(trial, name, parameter) for name, parameter in space.items()}
-
-
 def trial_settings(config: StudyConfig, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested settings: preset, the study's own, the trial's.
 
@@ -191,11 +181,3 @@ def corner_config(config: StudyConfig) -> TrainConfig:
         for name, parameter in search_space(config).items()
     }
     return trial_config(config, corner)
-
-
-def _suggest(trial: Trial, name: str, parameter: Parameter) -> object:
-    if isinstance(parameter, ChoiceParameter):
-        return trial.suggest_categorical(name, list(parameter.choices))
-    if isinstance(parameter, IntParameter):
-        return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log)
-    return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)

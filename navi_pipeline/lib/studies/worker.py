@@ -22,13 +22,13 @@ from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, NaviError, RunError
 from navi_core.record import navi_home, outbox_path
 from navi_core.terminal import print_status
-from navi_pipeline.lib.studies.catalogue import draw, partition_of, search_space, trial_config
+from navi_pipeline.lib.studies.catalogue import partition_of, search_space, trial_config
 from navi_pipeline.lib.studies.results import record_trials
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
 from navi_pipeline.lib.training.supervised import disk_is_full, runs_in_use, wait_for_run
 from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-from navi_pipeline.settings import ObjectiveConfig, StudyConfig
+from navi_pipeline.settings import ChoiceParameter, IntParameter, ObjectiveConfig, Parameter, StudyConfig
 
 
 class RunCurve:
@@ -142,6 +142,19 @@ class _Ending:
     outcome: Outcome
     reason: str = ""
     values: tuple[float, ...] = ()
+
+
+def draw(trial: Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Let a trial propose a value for every setting of a space."""
+    return {name: _suggest(trial, name, parameter) for name, parameter in space.items()}
+
+
+def _suggest(trial: Trial, name: str, parameter: Parameter) -> object:
+    if isinstance(parameter, ChoiceParameter):
+        return trial.suggest_categorical(name, list(parameter.choices))
+    if isinstance(parameter, IntParameter):
+        return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log)
+    return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
 
 
 def run_trial(

@@ -261,17 +261,15 @@ def perform_sweep(
 
 def _charts(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[str]:
     """Draw the first two figures by level, mean and range over the cells, and the reward curves."""
-    figures: dict[str, dict[str, list[float]]] = {name: {} for name in shown[:2]}
-    for outcome in outcomes:
-        for name, levels in figures.items():
-            if outcome.status == "ok" and name in outcome.metrics:
-                levels.setdefault(outcome.level, []).append(outcome.metrics[name])
     charts = [
         interval_chart(
-            [(level, sum(values) / len(values), min(values), max(values)) for level, values in levels.items()],
+            [
+                (level, sum(values.values()) / len(values), min(values.values()), max(values.values()))
+                for level, values in _by_level(outcomes, name).items()
+            ],
             label=f"{name}: mean and range over seeds",
         )
-        for name, levels in figures.items()
+        for name in shown[:2]
     ]
     curves = {o.cell: ([step for step, _ in o.curve], [reward for _, reward in o.curve]) for o in outcomes}
     charts.append(line_chart(curves, x="decisions", y="reward_ema"))

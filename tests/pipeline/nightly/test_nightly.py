@@ -192,7 +192,7 @@ def test_a_small_night_trains_resumes_measures_and_tells(monkeypatch):
     for number in range(3):
         with BenchmarkLog("nightly", run_id=f"night-before-{number}") as log:
             log.cell("apartment", {"cpu_ms": (measured / 2, "ms")})
-    from navi_pipeline.lib.nightly.measuring import benchmarks
+    from navi_pipeline.lib.nightly.stages import benchmarks
 
     again = Night(nightly_config(minutes=1, assignments=SMALL), "again", report=lambda line: None)
     (gate,), data = benchmarks(again)

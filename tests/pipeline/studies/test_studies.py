@@ -19,7 +19,6 @@ from navi_pipeline.lib.studies.catalogue import (
     SPACES,
     STUDIES,
     corner_config,
-    draw,
     find_study,
     over_scenes,
     search_space,
@@ -29,7 +28,7 @@ from navi_pipeline.lib.studies.perform import perform_study, study_result
 from navi_pipeline.lib.studies.results import audit_faults, pick_trial, record_trials, trial_row, write_preset
 from navi_pipeline.lib.studies.storage import repair_journal, study_folder
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
-from navi_pipeline.lib.studies.worker import ASSET, partition_of, run_trial, work
+from navi_pipeline.lib.studies.worker import ASSET, draw, partition_of, run_trial, work
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import StudyConfig
 from tests.pipeline.studies.small_studies import (
