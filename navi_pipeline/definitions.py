@@ -7,10 +7,9 @@ that use them, so that the code location loads in about a second.
 import dagster as dg
 
 from navi_pipeline import jobs
-from navi_pipeline.defs import automation, corpus, demonstrations, evaluation, learning, studies, warehouse
-from navi_pipeline.defs.benchmarks import BENCHMARKS, OUTCOMES
+from navi_pipeline.defs import automation, corpus, demonstrations, evaluation, experiments, learning, warehouse
 
-_STAGES = (corpus, demonstrations, learning, evaluation, studies, warehouse)
+_STAGES = (corpus, demonstrations, learning, evaluation, experiments, warehouse)
 
 
 @dg.definitions
@@ -19,6 +18,6 @@ def defs() -> dg.Definitions:
     graph = dg.Definitions.merge(
         # The steps of a run follow each other, and share the imports of torch; training is a child process anyway.
         dg.load_definitions_from_modules(_STAGES, executor=dg.in_process_executor),
-        dg.Definitions(assets=list(BENCHMARKS.values()), asset_checks=OUTCOMES, jobs=list(jobs.JOBS)),
+        dg.Definitions(assets=list(experiments.BENCHMARKS.values()), jobs=list(jobs.JOBS)),
     )
     return dg.Definitions.merge(graph.map_asset_specs(func=automation.with_freshness), automation.AUTOMATION)

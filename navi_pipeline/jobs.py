@@ -16,8 +16,8 @@ import dagster as dg
 from pydantic import Field
 
 from navi_core.errors import ConfigError, RunError
-from navi_pipeline.defs.benchmarks import BENCHMARKS
 from navi_pipeline.defs.corpus import CompileSettings
+from navi_pipeline.defs.experiments import BENCHMARKS
 from navi_pipeline.defs.learning import POLICIES
 from navi_pipeline.defs.partitions import GPU, profile_partitions, size_partitions
 from navi_pipeline.lib.corpus.scenes import due_scenes, read_plan

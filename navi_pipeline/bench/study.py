@@ -13,7 +13,7 @@ from typing import Any
 
 from navi_core.errors import RunError
 from navi_pipeline.definitions import defs
-from navi_pipeline.defs.studies import trial
+from navi_pipeline.defs.experiments import trial
 from navi_pipeline.lib.orchestration import dagster_home, open_instance
 from navi_pipeline.lib.studies.catalogue import find_study
 from navi_pipeline.lib.studies.results import audit_faults, trial_row

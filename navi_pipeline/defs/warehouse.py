@@ -6,10 +6,9 @@ from typing import Any
 import dagster as dg
 
 from navi_core.record.metric_log import UNINDEXED_TABLES
-from navi_pipeline.defs.benchmarks import BENCHMARKS
 from navi_pipeline.defs.corpus import OWNERS
 from navi_pipeline.defs.evaluation import leaderboard, promoted_model
-from navi_pipeline.defs.studies import study
+from navi_pipeline.defs.experiments import BENCHMARKS, study
 from navi_pipeline.lib.orchestration import materialized, worked
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table

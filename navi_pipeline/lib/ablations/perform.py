@@ -79,11 +79,11 @@ def perform_ablation(
     known = [known_outcome(variant, config, seed) for variant, seed in plan]
     outcomes = [outcome for outcome in known if outcome is not None]
     waiting = len(plan) - len(outcomes)
-    rows, sentences, bars = _summary(variants, outcomes, whole=not waiting)
+    rows, sentences = _summary(variants, outcomes, whole=not waiting)
     Warehouse().ingest()
     parts = [text_part(f"Settings: {config.model_dump_json(exclude_defaults=True)}"), table_part(rows)]
-    if bars:
-        parts.append(interval_chart(bars, label=f"difference to {BASE} in {_METRIC} [%]"))
+    bars = [(row["variant"], row["difference"], row["low"], row["high"]) for row in rows]
+    parts.append(interval_chart(bars, label=f"difference to {BASE} in {_METRIC} [%]"))
     parts += [text_part(sentence) for sentence in sentences]
     if waiting:
         parts.append(text_part(f"{waiting} of {len(plan)} cells are not measured yet."))
@@ -145,13 +145,13 @@ def _different(variants: Sequence[Variant], config: AblationConfig) -> tuple[lis
 
 def _summary(
     variants: Sequence[Variant], outcomes: Sequence[CellOutcome], *, whole: bool
-) -> tuple[list[dict[str, Any]], list[str], list[tuple[str, float, float, float]]]:
-    """Return a row per variant, the verdicts, and the intervals to draw; comparisons become rows of the warehouse."""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a row per variant and the verdicts; comparisons become rows of the warehouse."""
     flown: dict[str, dict[int, EvalResult]] = {}
     for outcome in outcomes:
         if outcome.status == "ok":
             flown.setdefault(outcome.variant, {})[outcome.seed] = EvalResult.load(outcome.result)
-    rows, sentences, bars = [], [], []
+    rows, sentences = [], []
     verdicts = _verdicts([variant.name for variant in variants if variant.name != BASE], flown, whole=whole)
     for variant in variants:
         mine = [outcome for outcome in outcomes if outcome.variant == variant.name]
@@ -172,11 +172,10 @@ def _summary(
         verdict = verdicts.get(variant.name)
         if verdict is not None:
             row |= {"difference": verdict.mean_difference, "low": verdict.low, "high": verdict.high}
-            bars.append((variant.name, verdict.mean_difference, verdict.low, verdict.high))
             failed = f" {row['failed']} of {len(mine)} seeds failed." if row["failed"] else ""
             sentences.append(verdict.sentence + failed)
         rows.append(row)
-    return rows, sentences, bars
+    return rows, sentences
 
 
 def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: bool) -> dict[str, SeedComparison]:

@@ -293,7 +293,6 @@ def preset_settings(config: NightlyConfig, scenes: Sequence[str] | None = None) 
     Raises:
         ConfigError: There is no such profile, or a `NAVI_*` variable is not a setting.
     """
-    flags: dict[str, Any] = {"seed": config.seed, "checkpoint_every": config.checkpoint_every}
-    if scenes is not None:
-        flags["corpus"] = {"scenes": list(scenes)}
+    corpus = {} if scenes is None else {"corpus": {"scenes": list(scenes)}}
+    flags = {"seed": config.seed, "checkpoint_every": config.checkpoint_every} | corpus
     return resolve_config(preset=config.profile, flags=flags)

@@ -100,6 +100,12 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         {str(name): value.item() if hasattr(value, "item") else value for name, value in row.items()}
         for row in drift.to_dict("records")
     ]
+    medians = {family: sorted(values)[len(values) // 2] for family, values in figures.items()}
+    return [_drift_gate(rows)], {"steps_per_second": medians, "drift": rows}
+
+
+def _drift_gate(rows: list[dict[str, Any]]) -> Gate:
+    """Judge the processor time of a night against the nights before."""
     slower = [row for row in rows if row["drifts"] and row["judged"]]
     if not rows:
         detail = "fewer than 3 earlier nights on this hardware; there is nothing to compare with yet"
@@ -108,8 +114,7 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     else:
         worst = max((row["slowdown_percent"] for row in rows if row["judged"]), default=0.0)
         detail = f"at most {worst:+.1f} % against the median of the last nights"
-    medians = {family: sorted(values)[len(values) // 2] for family, values in figures.items()}
-    return [Gate("no drift", False, not slower, detail)], {"steps_per_second": medians, "drift": rows}
+    return Gate("no drift", False, not slower, detail)
 
 
 def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -53,27 +53,25 @@ def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows, chart: 
     """
     config = queue.config
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in config.objectives)
-    parts: list[Part] = [
-        text_part(
-            f"{config.learner}: {goals}; {row['completed']} complete, {row['pruned']} pruned, {row['failed']} failed "
-            f"of {config.trials} trials; {config.sampler}, pruner {row['pruner']}, {config.workers} workers; "
-            f"{row['status']}."
-        )
-    ]
+    about = (
+        f"{config.learner}: {goals}; {row['completed']} complete, {row['pruned']} pruned, {row['failed']} failed "
+        f"of {config.trials} trials; {config.sampler}, pruner {row['pruner']}, {config.workers} workers; "
+        f"{row['status']}."
+    )
     best = {trial.number for trial in queue.best()}
-    worth = [text_part(f"Of {selection_note(trials_compared(queue))}.")] if best else []
-    parts += section("Best", [table_part(_table([one for one in rows if one["trial"] in best])), *worth])
-    parts += section("History" if len(config.objectives) == 1 else "Front", [chart])
-    if len(config.objectives) == 1:
-        parts += section("Curves", [_curves(queue, rows)])
-    weights = importances(queue)
-    if weights:
-        mattered = [{"setting": name, "importance": round(value, 3)} for name, value in weights.items()]
-        parts += section("What mattered", [table_part(mattered)])
-    parts += section("Settings and values", _slices(queue, rows))
-    parts += section("Trials", [table_part(_table(rows))])
+    note = [text_part(f"Of {selection_note(trials_compared(queue))}.")] if best else []
+    mattered = [{"setting": name, "importance": round(value, 3)} for name, value in importances(queue).items()]
     ended = [{name: one[name] for name in ("slot", "trial", "outcome", "reason")} for one in rows if one["reason"]]
-    parts += section("Trials that did not end well", [table_part(ended)] if ended else [])
+    sections = {
+        "Best": [table_part(_table([one for one in rows if one["trial"] in best])), *note],
+        "History" if len(config.objectives) == 1 else "Front": [chart],
+        "Curves": [_curves(queue, rows)],
+        "What mattered": [table_part(mattered)] if mattered else [],
+        "Settings and values": _slices(queue, rows),
+        "Trials": [table_part(_table(rows))],
+        "Trials that did not end well": [table_part(ended)] if ended else [],
+    }
+    parts = [text_part(about), *chain.from_iterable(section(title, inner) for title, inner in sections.items())]
     parts.append(f"<details><summary>Settings</summary><pre>{escape(config.model_dump_json(indent=1))}</pre></details>")
     return write_page(reports_folder() / f"study-{config.name}.html", f"Study {config.name}", parts)
 
@@ -95,11 +93,11 @@ def history_chart(queue: TrialQueue, rows: Rows) -> str:
     objectives = queue.config.objectives
     if len(objectives) > 1:
         best = {trial.number for trial in queue.best()}
-        front: dict[str, list[tuple[float, float]]] = {"trials": [], "front": []}
-        for one in rows:
-            if one["objective_values"]:
-                first, second, *_ = one["objective_values"]
-                front["front" if one["trial"] in best else "trials"].append((first, second))
+        pairs = {one["trial"]: one["objective_values"][:2] for one in rows if one["objective_values"]}
+        front = {
+            "trials": [pair for trial, pair in pairs.items() if trial not in best],
+            "front": [pair for trial, pair in pairs.items() if trial in best],
+        }
         return scatter_chart(front, x=objectives[0].metric, y=objectives[1].metric)
     valued = [one for one in rows if one["value"] is not None]
     groups = {

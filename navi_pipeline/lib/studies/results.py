@@ -201,10 +201,8 @@ def _retry_faults(config: StudyConfig, rows: Sequence[dict[str, Any]]) -> list[s
     """Return the faults of trials that take up lost ones."""
     faults = []
     by_number, space = {row["trial"]: row for row in rows}, search_space(config).keys()
-    for row in rows:
+    for row in (row for row in rows if row["retry_of"] is not None):
         before = by_number.get(row["retry_of"])
-        if row["retry_of"] is None:
-            continue
         if before is None or before["state"] != "failed" or before["slot"] != row["slot"]:
             faults.append(f"trial {row['trial']} takes up trial {row['retry_of']}, which was not lost")
         # One that was lost between two draws is drawn anew: nothing had been trained.

@@ -155,8 +155,7 @@ def run_cells(
         # One process measures a cell: another one of the same sweep waits for what it finds.
         with wait_for_lock(file.with_suffix(".lock")):
             if file.exists() and not again:
-                known = read_document(file, made_by=sweep)
-                outcomes.append(Outcome(**(known | {"reused": True})))
+                outcomes.append(Outcome(**(read_document(file, made_by=sweep) | {"reused": True})))
                 continue
             outcome = _measure(sweep, cell, key, run_id, config)
             _record(sweep, cell, outcome, config)

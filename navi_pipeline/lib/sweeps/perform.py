@@ -40,16 +40,15 @@ def level_rows(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[dict[s
         shown: Figures, in the order of the columns.
     """
     rows = []
+    figures = {name: _by_level(outcomes, name) for name in shown}
     for level in dict.fromkeys(outcome.level for outcome in outcomes):
-        cells = [outcome for outcome in outcomes if outcome.level == level]
-        ended = [outcome.status for outcome in cells]
+        ended = [outcome.status for outcome in outcomes if outcome.level == level]
         row: dict[str, Any] = {
             "cell": level,
             "outcome": ", ".join(f"{ended.count(status)} {status}" for status in dict.fromkeys(ended)),
         }
-        good = [outcome for outcome in cells if outcome.status == "ok"]
-        for name in shown:
-            values = [o.metrics[name] for o in good if name in o.metrics and math.isfinite(o.metrics[name])]
+        for name, levels in figures.items():
+            values = levels.get(level, {}).values()
             mean = sum(values) / len(values) if values else None
             # Large counts are read as numbers, not as powers of ten.
             row[name] = round(mean) if mean is not None and abs(mean) >= 1000 else mean

@@ -626,7 +626,7 @@ def test_the_best_trial_is_a_preset_that_training_takes(tmp_path):
 
 
 def test_the_asset_reports_each_trial_as_a_partition_with_its_lineage():
-    from navi_pipeline.defs.studies import study, trial
+    from navi_pipeline.defs.experiments import study, trial
 
     with TrialQueue(find_study("quick")) as queue:
         complete_by(queue)
