@@ -44,9 +44,7 @@ class ViewerProbe:
         return self._gate or Gate("viewer", False, False, "training ended before a viewer attached")
 
     def _attach(self) -> None:
-        from navi_core.service.viewing.announcement import Announcement, announced
-
-        from navi_core.service.viewing.feed import Feed
+        from navi_core.service.viewing.feed import Announcement, Feed, announced
         from navi_core.service.wire import DistanceMatrix
 
         notes: list[Announcement] = []

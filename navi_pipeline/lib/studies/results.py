@@ -14,7 +14,7 @@ from navi_core.presets.plain_yaml import write_yaml
 from navi_core.record import navi_home
 from navi_pipeline.lib.records import pipeline_log, write_text
 from navi_pipeline.lib.studies.catalogue import partition_of, search_space, trial_config, trial_settings
-from navi_pipeline.lib.studies.trial_queue import TrialQueue, constraint_values, is_feasible
+from navi_pipeline.lib.studies.trial_queue import TrialQueue, is_feasible
 from navi_pipeline.settings import StudyConfig
 
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
@@ -36,7 +36,7 @@ def trial_row(queue: TrialQueue, trial: FrozenTrial) -> dict[str, Any]:
         "value": trial.values[0] if trial.values else None,
         "objective_values": list(trial.values) if trial.values else None,
         "params": dict(trial.params),
-        "constraints": constraint_values(trial),
+        "constraints": trial.constraints,
         "feasible": is_feasible(trial),
         "retry_of": known.get("retry_of"),
         "worker": known.get("worker"),

@@ -205,12 +205,8 @@ class TrialQueue:
 
     def best(self) -> list[FrozenTrial]:
         """Return the best feasible trial, or the front of them where there are several objectives."""
-        done = [trial for trial in self.trials(TrialState.COMPLETE) if is_feasible(trial)]
-        if len(self.study.directions) > 1:
-            numbers = {trial.number for trial in self.study.best_trials}
-            return [trial for trial in done if trial.number in numbers]
-        sign = -1.0 if self.config.objectives[0].direction == "maximize" else 1.0
-        return sorted(done, key=lambda trial: (sign * float(trial.value or 0.0), trial.number))[:1]
+        front = [trial for trial in self.study.best_trials if is_feasible(trial)]
+        return front if len(self.config.objectives) > 1 else front[:1]
 
     def _requeue_lost(self) -> None:
         for trial in self.running():
@@ -265,12 +261,7 @@ class TrialQueue:
 
 def is_feasible(trial: FrozenTrial) -> bool:
     """Return whether a trial meets the study's constraints."""
-    return all(value <= 0 for value in constraint_values(trial).values())
-
-
-def constraint_values(trial: FrozenTrial) -> dict[str, float]:
-    """Return how far a trial is beyond each constraint; zero or less is feasible."""
-    return dict(trial.user_attrs.get("constraints", {}))
+    return all(value <= 0 for value in trial.constraints.values())
 
 
 def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Iterator[str]:

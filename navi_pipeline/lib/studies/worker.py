@@ -283,15 +283,12 @@ class _Attempt:
             return _Ending(self._stopped)
         if self._stopped is Outcome.TIMEOUT:
             return _Ending(self._stopped, f"not done after {self._config.timeout:g} s")
-        violations: dict[str, float] = {}
         for constraint in self._config.constraints:
             figure = self._curve.figure(ObjectiveConfig(metric=constraint.metric), result)
             if figure is not None:
-                violations[constraint.metric] = constraint.violation(figure)
-                self._trial.set_constraint(constraint.metric, violations[constraint.metric])
+                self._trial.set_constraint(constraint.metric, constraint.violation(figure))
             elif self._stopped is None:
                 return _Ending(Outcome.INVALID, f"the run has no {constraint.metric}, which is bounded")
-        self._trial.set_user_attr("constraints", violations)
         if self._stopped is Outcome.PRUNED:
             return _Ending(self._stopped)
         figures = {objective.metric: self._curve.figure(objective, result) for objective in self._config.objectives}
