@@ -35,7 +35,7 @@ def renewed_by(stage: str, night: Night) -> list[dg.AssetMaterialization]:
     if stage == "evaluation":
         return [_materialization("leaderboard", night, *ranked())]
     decision = night.data("promotion") if stage == "promotion" else {}
-    # Without a version nobody was challenged.
+    # Without a version the champion was not challenged.
     return [_promotion(night, decision)] if "version" in decision else []
 
 

@@ -228,7 +228,7 @@ def night_name(config: NightlyConfig, name: str | None = None) -> str:
 
 
 def night_lock(name: str) -> Path:
-    """Return the file that is locked while somebody works on a night."""
+    """Return the lock file of a night, held by the process that works on it."""
     return pipeline_folder() / "nights" / ".locks" / f"{name}.lock"
 
 

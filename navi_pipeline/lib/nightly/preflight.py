@@ -167,7 +167,7 @@ def _warehouse() -> str:
 
 
 def _corpus(night: Night) -> str:
-    """Check the manifest's files, or make a corpus where nobody has planned one."""
+    """Check the manifest's files, or make a corpus where no scenes are planned."""
     from pathlib import Path
 
     if corpus_path().exists():

@@ -65,7 +65,7 @@ def open_storage(config: StudyConfig) -> BaseStorage:
 class _JournalLock:
     """The journal's lock: held by the kernel, so a writer that is killed does not keep it.
 
-    Taking it cuts off the unfinished line of a killed writer: with the lock held nobody is writing.
+    Taking it cuts off the unfinished line of a killed writer: while the lock is held, no process writes.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -129,7 +129,7 @@ def study_pruner(config: StudyConfig) -> BasePruner:
 
 
 class SlotHyperband(HyperbandPruner):
-    """Hyperband pruner over slots, independent of interruptions; an attempt that was lost competes with nobody.
+    """Hyperband pruner over slots, independent of interruptions; lost attempts do not compete.
 
     Optuna draws a trial's bracket from its number, which another attempt at the same slot has not, lets failed trials
     compete, and knows no brackets before a process has asked for the first time.

@@ -1,4 +1,4 @@
-"""A study's queue of trials: who works on what, and what must be done again.
+"""Queue of the trials of a study: which worker has which trial, and which trials have to be repeated.
 
 A *slot* is one of the trials that a study was asked for; Optuna's trials are attempts at it. A trial whose worker is
 gone has failed, and its slot is taken up by a new trial of the same settings, which goes on in the same run directory
@@ -57,7 +57,7 @@ def read_study(name: str) -> StudyConfig:
     document = read_document(study_folder(name) / "study.json", made_by="the study")
     if isinstance(document.get("settings"), dict):
         document["settings"] = upgrade_settings(document["settings"])
-    # A study is listed also where nobody has registered its learner.
+    # A study is listed even where its learner is not registered.
     return parse_config(StudyConfig, document, context={"past": [LEARNER_NAMES.kind]})
 
 

@@ -61,7 +61,7 @@ def test_the_base_comes_first_and_unknown_variants_are_refused():
         find_variants(["core_lstm"])
 
 
-def test_variants_of_ones_own_stand_beside_the_catalogues():
+def test_custom_variants_join_those_of_the_catalogue():
     own = {"slow": {"ppo": {"learning_rate": 1e-5}}, "off_policy": {"algorithm": "dqn"}}
     assert [variant.name for variant in find_variants([], own)] == [BASE, "slow", "off_policy"]
     assert [variant.name for variant in find_variants(["no_tax"], own)] == [BASE, "no_tax", "slow", "off_policy"]
@@ -102,7 +102,7 @@ def test_a_cell_that_was_measured_under_another_name_counts_under_this_one():
         ({"base": {"algorithm": "grpo"}}, "--vary NAME:algorithm=grpo"),
     ],
 )
-def test_what_would_measure_something_else_than_it_says_is_refused(given, message):
+def test_variant_that_sets_seed_or_bc_is_refused(given, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(AblationConfig, given)
 
@@ -124,7 +124,7 @@ def test_the_command_takes_variants_and_their_settings():
         assert isinstance(refused.exception, ConfigError) and why in str(refused.exception)
 
 
-def test_a_change_of_ones_own_code_is_another_cell(monkeypatch):
+def test_changed_custom_code_is_another_cell(monkeypatch):
     from navi_core.config.world import REWARD_NAMES
     from navi_core.world import register_reward
     from navi_core.world.rewards import REWARDS
@@ -147,7 +147,7 @@ def test_settings_of_the_environment_are_no_part_of_a_cell(monkeypatch):
     assert _key(VARIANTS[BASE], TINY, 0) == key and resolved(VARIANTS[BASE], TINY).actors == 8
 
 
-def test_what_is_known_is_shown_without_measuring():
+def test_zero_cells_shows_known_outcomes_without_measuring():
     """The demo preset already has a GRU and a ring encoder: these variants are the base."""
     done = perform_ablation(["core_gru", "no_tax"], AblationConfig(seeds=3), cells=0, on_line=print)
     assert done.waiting == 6 and done.outcomes == [] and done.rows[0]["variant"] == BASE
@@ -171,7 +171,7 @@ def test_a_small_ablation_goes_on_in_pieces_and_says_what_it_found():
     assert ">Who is better</h2>" in page and "core_none against base" in page
 
 
-def test_a_cell_that_ends_without_an_outcome_hides_no_other(monkeypatch):
+def test_failed_cell_leaves_the_outcomes_of_other_cells(monkeypatch):
     begun, told = [], []
 
     def measure(name, variant, config, seed, *, stop):
@@ -194,7 +194,7 @@ def test_a_cell_that_ends_without_an_outcome_hides_no_other(monkeypatch):
     assert "4 of 6 cells are not measured yet" in (navi_home() / "reports" / "ablation-ablation.html").read_text()
 
 
-def test_a_cells_process_that_is_told_to_end_ends_its_command_first(tmp_path):
+def test_cell_process_stopped_by_sigterm_stops_its_command_first(tmp_path):
     """The command stands for a trainer that takes its time for a checkpoint."""
     command = (
         "import pathlib, signal, sys, time\n"
@@ -256,7 +256,7 @@ def test_a_cell_that_is_killed_between_its_rows_and_its_outcome_counts_once(monk
 
 
 @pytest.mark.slow
-def test_a_cell_whose_trainer_was_told_to_end_has_no_outcome():
+def test_cell_whose_trainer_was_stopped_has_no_outcome():
     endless, told = TINY.model_copy(update={"steps": 50_000_000}), []
 
     def end_the_trainer(line):
@@ -271,7 +271,7 @@ def test_a_cell_whose_trainer_was_told_to_end_has_no_outcome():
     assert known_outcome(VARIANTS[BASE], endless, 0) is None and told
 
 
-def test_of_many_variants_one_that_looks_better_by_chance_is_not_called_so(monkeypatch, tmp_path):
+def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
     """Thirty variants that change nothing, and one that does: by Holm's rule that one alone is told."""
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
@@ -292,7 +292,7 @@ def test_of_many_variants_one_that_looks_better_by_chance_is_not_called_so(monke
     assert any("among 31 variants it may be chance (Holm): " in verdict.sentence for verdict in together.values())
 
 
-def test_seeds_that_are_added_until_something_shows_are_looks_that_count(monkeypatch, tmp_path):
+def test_earlier_looks_multiply_the_p_value(monkeypatch, tmp_path):
     """A pair with p = 0.03: shown at the first look, not at the second, and not before all cells are measured."""
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     draws, scenes = np.random.default_rng(5), tuple("abcdefgh")

@@ -36,7 +36,7 @@ def test_scenes_that_a_night_makes_are_what_the_assets_would_make():
 
 
 @pytest.mark.parametrize("corpus", ["missing", "broken"])
-def test_a_plan_of_people_is_never_replaced(corpus):
+def test_existing_scene_plan_is_never_replaced(corpus):
     counts = {"train": 2, "validation": 1, "test": 1}
     write_plan(plan_scenes("maze", counts), "maze", counts)
     before = plan_path().read_bytes()
@@ -58,7 +58,7 @@ def test_a_night_that_is_interrupted_while_it_makes_scenes_leaves_no_plan(monkey
     assert not plan_path().exists() and corpus_gate().passed
 
 
-def test_an_earlier_plan_says_by_its_sources_how_it_was_made():
+def test_settings_of_an_earlier_plan_follow_from_its_sources():
     sources = plan_scenes("maze", {"train": 2, "test": 1})
     write_document(plan_path(), {"sources": as_rows(sources)})
     assert plan_settings() == {"family": "maze", "train": 2, "validation": 0, "test": 1}
@@ -66,7 +66,7 @@ def test_an_earlier_plan_says_by_its_sources_how_it_was_made():
     assert plan_settings() == {}
 
 
-def test_scenes_that_were_chosen_stay_where_the_graph_is_made_again():
+def test_chosen_scenes_stay_when_the_graph_is_materialized_again():
     """`whole_graph` and `navi materialize` name no numbers: they would have planned the first ones again."""
 
     def planned(**chosen):

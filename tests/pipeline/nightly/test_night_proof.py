@@ -88,7 +88,7 @@ def test_a_run_that_is_not_taken_up_is_a_failed_gate(trainer):
     assert proof.status == "failed" and "not taken up at 1,024: the trainer began another run" in proof.gates[0].detail
 
 
-def test_what_falls_behind_the_training_is_no_proof(trainer):
+def test_resume_behind_the_training_is_a_failed_gate(trainer):
     night = trained(trainer)
     (file,) = navi_home().glob("runs/*/checkpoints/*.pt")
     file.rename(file.with_name("step-000000000512.pt"))
@@ -96,7 +96,7 @@ def test_what_falls_behind_the_training_is_no_proof(trainer):
     assert not gate.passed and gate.detail.endswith("before: 512, and training ended at 1,024")
 
 
-def test_a_trainer_that_still_ends_is_waited_for_before_the_proof_looks(trainer, monkeypatch):
+def test_resume_proof_waits_for_a_trainer_that_is_ending(trainer, monkeypatch):
     night = trained(trainer)
     (file,) = navi_home().glob("runs/*/checkpoints/*.pt")
     waited = []
@@ -112,7 +112,7 @@ def test_a_trainer_that_still_ends_is_waited_for_before_the_proof_looks(trainer,
     assert proof.gates[0].detail.startswith("taken up at 1,536")
 
 
-def test_a_run_that_another_version_of_navi_trained_is_not_proved_and_the_night_goes_on(trainer):
+def test_run_of_another_navi_version_skips_the_proof_with_a_warning(trainer):
     night = trained(trainer)
     data = night.data("training")
     # As older code has it: without a setting that names another run today, and with one that it never looked at.

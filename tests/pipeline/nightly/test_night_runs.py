@@ -86,7 +86,7 @@ def test_a_night_by_hand_has_a_name_that_no_schedule_forms():
     assert night_name(NightlyConfig(), "friday") == "friday"
 
 
-def test_a_night_that_somebody_works_on_refuses_another(works):
+def test_locked_night_is_refused(works):
     with hold_lock(night_lock("n"), "night n"), pytest.raises(RunError, match=rf"n is in use by process {os.getpid()}"):
         run_night(NightlyConfig(), "n", report=lambda line: None)
     assert run_night(NightlyConfig(), "n", report=lambda line: None)[0].verdict == "passed"
@@ -124,7 +124,7 @@ def test_a_finished_night_stays_what_it_was_when_another_run_of_its_name_fails(w
     assert summary_paths("n")[0].read_text() == before and read_night("n") == document
 
 
-def test_a_night_at_work_is_not_told_as_failed_by_a_run_that_was_refused():
+def test_refused_run_does_not_mark_a_running_night_as_failed():
     night = Night(NightlyConfig(), "n", report=lambda line: None)
     night.run("preflight", lambda night: ([], {}))
     with hold_lock(night_lock("n"), "night n"):
@@ -134,7 +134,7 @@ def test_a_night_at_work_is_not_told_as_failed_by_a_run_that_was_refused():
     assert "the worker was lost" in summary_paths("n")[0].read_text()
 
 
-def test_a_run_carries_the_name_of_its_night_whoever_launched_it(works, instance):
+def test_run_is_tagged_with_its_night(works, instance):
     result = launch(instance)
     assert result.success and instance.get_run_by_id(result.run_id).tags["night"] == "tonight"
     with hold_lock(night_lock("tonight"), "night tonight"):
@@ -173,7 +173,7 @@ def test_a_stage_that_breaks_has_its_summary_and_is_repeated(works, instance):
     assert again(instance, parent).success and works.done == ["evaluation", "benchmarks", "promotion"]
 
 
-def test_a_night_tells_dagster_which_assets_it_has_renewed(works, instance, monkeypatch):
+def test_night_reports_renewed_assets_to_dagster(works, instance, monkeypatch):
     monkeypatch.setattr("navi_pipeline.defs.evaluation.ranking", lambda: [])
     result = launch(instance)
     made = {e.materialization.asset_key.to_user_string(): e.materialization

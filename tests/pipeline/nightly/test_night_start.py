@@ -92,7 +92,7 @@ def test_where_nothing_fits_there_are_new_weights_and_a_warning(begins):
     assert init == "none" and not gate.passed and gate.detail.count(theirs) == 1
 
 
-def test_a_latest_that_moves_after_the_preflight_is_not_taken(begins):
+def test_latest_moved_after_the_preflight_is_ignored(begins):
     made = version("interactive-quick-1")
     _, init = begins()
     version("interactive-experiment-1", reward=9.0, policy={"core": "mamba2"})

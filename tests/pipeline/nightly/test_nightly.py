@@ -103,7 +103,7 @@ def test_a_night_is_taken_up_by_a_navi_that_knows_more_settings():
         night("upgraded")
 
 
-def test_the_morning_compacts_many_segments_and_a_fault_waits_for_tomorrow(monkeypatch, caplog):
+def test_summary_compacts_many_segments_and_logs_a_failure(monkeypatch, caplog):
     tonight = night("a", compact_segments=1)
     tonight.run("preflight", holds())
     write_summary(tonight)
@@ -163,7 +163,7 @@ SMALL = ["train_scenes=1", "validation_scenes=1", "test_scenes=2", "eval_steps=2
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_small_night_trains_resumes_measures_and_tells(monkeypatch):
+def test_small_night_trains_resumes_measures_and_reports(monkeypatch):
     """Through Dagster: a training night, then a slow validation night, whose drift is flagged."""
     for name, value in (("ACTORS", "4"), ("PPO__ROLLOUT", "32"), ("THREADS", "1")):
         monkeypatch.setenv(f"NAVI_{name}", value)

@@ -80,13 +80,13 @@ def test_a_schedule_asks_for_one_night_a_day_named_after_its_date(instance, repo
     assert (schedule.cron_schedule, schedule.execution_timezone) == (f"0 {hour} * * *", "UTC")
 
 
-def test_a_night_that_was_missed_is_left_out_instead_of_begun_by_day(instance, repository, clock):
+def test_missed_night_is_skipped(instance, repository, clock):
     clock(9, day=5)
     tick = scheduled(instance, repository, "training", datetime(2026, 3, 4, 22, tzinfo=UTC))[1]
     assert not tick.run_requests and tick.skip_message.startswith("due at 2026-03-04 22:00 UTC, 11.3 h ago")
 
 
-def test_the_settings_of_nights_say_when_they_begin(instance, clock, tmp_path, monkeypatch):
+def test_schedule_hours_follow_the_night_settings(instance, clock, tmp_path, monkeypatch):
     file = tmp_path / "night.yaml"
     file.write_text("training_hour: 1\ntime_zone: Europe/Zurich\n")
     monkeypatch.setenv("NAVI_NIGHTLY", str(file))

@@ -135,13 +135,13 @@ def test_dagster_keeps_its_runs_on_postgres(server, database, tmp_path):
             assert instance.get_latest_materialization_event(counted.key) is not None
 
 
-def test_a_storage_that_cannot_be_is_refused_by_its_address(monkeypatch):
+def test_storage_with_an_invalid_address_is_refused(monkeypatch):
     monkeypatch.setenv("NAVI_STUDY_STORAGE", "postgres at home")
     with pytest.raises(ConfigError, match="an SQL address such as"):
         TrialQueue(small_study())
 
 
-def test_a_server_that_is_not_there_is_said_so(monkeypatch):
+def test_storage_of_an_unreachable_server_raises_record_error(monkeypatch):
     pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[postgres]')")
     monkeypatch.setenv("NAVI_STUDY_STORAGE", "postgresql+psycopg://navi@127.0.0.1:9/navi")
     with pytest.raises(RecordError, match="cannot be opened"):

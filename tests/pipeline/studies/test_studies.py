@@ -43,7 +43,7 @@ from tests.pipeline.studies.small_studies import (
 
 
 @pytest.mark.parametrize("tail", [b'{"op_code": 5, "tri', b"x" * 200_000])
-def test_a_torn_last_line_of_the_journal_costs_nothing(tail):
+def test_journal_drops_a_torn_last_line_alone(tail):
     config = small_study(trials=4)
     with TrialQueue(config) as queue:
         complete_by(queue)
@@ -65,7 +65,7 @@ def test_a_journal_that_is_one_torn_line_becomes_empty(tmp_path):
     assert repair_journal(file) == 0 and repair_journal(tmp_path / "missing.log") == 0
 
 
-def test_workers_that_are_killed_lose_nothing_and_double_nothing():
+def test_killed_workers_lose_and_duplicate_no_trial():
     """Three kills among two workers, wherever they happen to be."""
     config = small_study(trials=8, workers=2)
     TrialQueue(config).close()
@@ -92,7 +92,7 @@ def test_workers_that_are_killed_lose_nothing_and_double_nothing():
     assert stored.to_dict("records") == [{"n": 8, "runs": 8}]
 
 
-def test_a_trial_that_was_lost_between_two_draws_is_drawn_anew():
+def test_trial_lost_between_two_draws_draws_again():
     """The others went on meanwhile, and proposals follow from what is known: its value would not come again."""
     with TrialQueue(small_study(trials=3, seed=5)) as queue:
         complete_by(queue)
@@ -117,7 +117,7 @@ def test_a_trial_that_was_lost_between_two_draws_is_drawn_anew():
     assert not any("other settings" in fault for fault in audit_faults(config, rows))
 
 
-def test_a_trial_whose_worker_always_dies_has_failed_in_the_end():
+def test_trial_fails_after_its_attempts_lost_their_workers():
     config = small_study(trials=1, attempts=2)
     for _ in range(2):
         with TrialQueue(config) as lost:
@@ -128,7 +128,7 @@ def test_a_trial_whose_worker_always_dies_has_failed_in_the_end():
         assert (last.state.name, last.user_attrs["outcome"], len(queue.trials())) == ("FAIL", "crash", 2)
 
 
-def test_with_one_worker_the_proposals_follow_from_the_seed_however_often_it_is_resumed():
+def test_proposals_of_one_worker_are_the_same_after_a_resume():
     def proposals(name, sittings):
         for trials in sittings:
             with TrialQueue(small_study(name, trials=trials, seed=3)) as queue:
@@ -140,7 +140,7 @@ def test_with_one_worker_the_proposals_follow_from_the_seed_however_often_it_is_
     assert proposals("once", [5]) == proposals("twice", [5, 5])
 
 
-def test_a_study_that_is_killed_between_any_two_entries_ends_as_one_that_nobody_disturbs(monkeypatch):
+def test_study_killed_between_journal_entries_ends_as_an_undisturbed_one(monkeypatch):
     from optuna.storages.journal import JournalFileBackend
 
     def train(config, **_):
@@ -170,7 +170,7 @@ def test_a_study_that_is_killed_between_any_two_entries_ends_as_one_that_nobody_
         assert ended(f"killed{entries}", entries)[0] == straight, f"killed after {entries} entries"
 
 
-def test_a_trial_that_is_taken_up_again_is_pruned_as_if_it_had_not_been_lost(tmp_path, monkeypatch):
+def test_pruning_is_the_same_after_a_lost_attempt(tmp_path, monkeypatch):
     config = small_study(trials=6, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
 
     def ended(place, lost):
@@ -196,7 +196,7 @@ def test_a_trial_that_is_taken_up_again_is_pruned_as_if_it_had_not_been_lost(tmp
     assert set(brackets) == {-1, 0, 1} and brackets.count(-1) == 3, "a lost attempt competes with nobody"
 
 
-def test_a_worker_that_died_under_another_name_of_the_machine_is_lost(monkeypatch):
+def test_worker_that_died_under_another_hostname_is_lost(monkeypatch):
     """A container is another machine with every start; only a worker whose lock lies elsewhere is not ours to judge."""
     config = small_study(trials=1)
     dead = TrialQueue(config)
@@ -212,7 +212,7 @@ def test_a_worker_that_died_under_another_name_of_the_machine_is_lost(monkeypatc
         assert queue.finished() == 1
 
 
-def test_a_worker_that_ends_by_an_error_leaves_what_tells_that_its_trial_is_lost(monkeypatch):
+def test_trial_of_a_failed_worker_is_taken_up_under_another_hostname(monkeypatch):
     """For instance on a disk that is too full to give the trial back; then its container starts under another name."""
     config = small_study(trials=1)
 
@@ -229,7 +229,7 @@ def test_a_worker_that_ends_by_an_error_leaves_what_tells_that_its_trial_is_lost
         assert queue.finished() == 1
 
 
-def test_a_machine_that_takes_what_another_has_just_queued_leaves_it_a_slot_of_its_own(tmp_path, monkeypatch):
+def test_two_machines_that_claim_at_once_get_different_slots(tmp_path, monkeypatch):
     """With a server's storage each machine has a home, and so a lock, of its own."""
     import optuna
 
@@ -254,7 +254,7 @@ def test_a_machine_that_takes_what_another_has_just_queued_leaves_it_a_slot_of_i
         queue.close()
 
 
-def test_a_command_waits_for_trials_that_another_one_trains(monkeypatch):
+def test_command_waits_for_trials_of_another_command(monkeypatch):
     from navi_pipeline.lib.studies import perform
 
     sittings, told = [], []
@@ -272,7 +272,7 @@ def test_a_command_waits_for_trials_that_another_one_trains(monkeypatch):
     assert len(sittings) == 1 and told == ["study small: waiting for 1 trials that another command of it trains"]
 
 
-def test_a_study_whose_workers_are_dead_is_not_shown_as_running(capsys):
+def test_study_without_living_workers_is_shown_as_stopped(capsys):
     from navi_pipeline.cli.study import show
 
     dead = TrialQueue(small_study(trials=1))
@@ -324,7 +324,7 @@ def test_two_objectives_end_in_a_front_without_pruning():
         small_study(objectives=objectives, pruning={})
 
 
-def test_what_a_trainer_does_wrong_is_an_outcome_of_its_trial():
+def test_trainer_failure_is_the_outcome_of_its_trial():
     def wrong(config, **_):
         raise RunError("the trainer ended with exit code 1; its last lines:\nRuntimeError: out of memory")
 
@@ -337,7 +337,7 @@ def test_what_a_trainer_does_wrong_is_an_outcome_of_its_trial():
             pick_trial(queue)
 
 
-def test_a_full_disk_ends_the_sitting_and_no_trial():
+def test_full_disk_stops_the_worker_and_requeues_the_trial():
     def full(config, **_):
         raise RunError("the trainer ended with exit code 4; its last lines:\nerror: x.pt: No space left on device")
 
@@ -349,7 +349,7 @@ def test_a_full_disk_ends_the_sitting_and_no_trial():
         assert [trial.state.name for trial in queue.latest().values()] == ["COMPLETE", "COMPLETE"]
 
 
-def test_a_run_that_is_older_than_its_study_counts_with_the_rows_that_it_left():
+def test_run_older_than_its_study_keeps_its_metric_rows():
     """The study's folder was removed: the trainer finds its run done, and tells nothing again."""
     answers = {}
 
@@ -368,7 +368,7 @@ def test_a_run_that_is_older_than_its_study_counts_with_the_rows_that_it_left():
     assert values() == first and None not in first
 
 
-def test_a_trial_without_time_left_and_one_that_is_interrupted_are_told_apart():
+def test_timeout_is_an_outcome_and_interruption_requeues():
     with TrialQueue(small_study("late", trials=1, timeout=1e-6)) as queue:
         complete_by(queue)
         assert trial_row(queue, queue.trials()[0])["outcome"] == "timeout"
@@ -380,7 +380,7 @@ def test_a_trial_without_time_left_and_one_that_is_interrupted_are_told_apart():
         assert [trial.state.name for trial in queue.trials()] == ["FAIL", "COMPLETE"]
 
 
-def test_a_trial_whose_trainer_somebody_else_ended_is_taken_up_again():
+def test_trial_whose_trainer_was_ended_from_outside_is_requeued():
     told = iter([True] + [False] * 100)
     with TrialQueue(small_study("ended", trials=1)) as queue:
         work(
@@ -393,7 +393,7 @@ def test_a_trial_whose_trainer_somebody_else_ended_is_taken_up_again():
     assert [row["step"] for row in rows] == [30, 90] and rows[0]["run_id"] == rows[1]["run_id"]
 
 
-def test_a_trial_whose_trainer_somebody_always_ends_has_failed_in_the_end():
+def test_trial_fails_after_its_trainer_was_ended_in_every_attempt():
     with TrialQueue(small_study(trials=1, attempts=3)) as queue:
         work(
             queue,
@@ -405,7 +405,7 @@ def test_a_trial_whose_trainer_somebody_always_ends_has_failed_in_the_end():
 
 
 @pytest.mark.parametrize("reason", [HINDERED, INTERRUPTED])
-def test_a_trial_whose_run_stays_held_is_left_without_training(monkeypatch, reason):
+def test_trial_whose_run_is_locked_is_requeued_untrained(monkeypatch, reason):
     monkeypatch.setattr("navi_pipeline.lib.training.supervised.LOCK_PATIENCE", 0.3)
     config = small_study(trials=1)
     with TrialQueue(config) as queue:
@@ -424,7 +424,7 @@ def test_a_trial_whose_run_stays_held_is_left_without_training(monkeypatch, reas
     assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 1 + (reason == HINDERED)
 
 
-def test_a_trial_whose_run_is_taken_before_its_trainer_has_it_is_taken_up_again():
+def test_trial_whose_run_is_locked_at_start_is_requeued():
     def late(settings, *, asset, partition, **_):
         with RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings):
             raise RunError("run trial-small-0 is in use by process 42; wait for it, or stop it first")
@@ -446,7 +446,7 @@ def test_a_trial_whose_run_is_taken_before_its_trainer_has_it_is_taken_up_again(
         assert run_trial(queue, queue.claim(), on_line=print, ending=lambda: False, train=late) == "failed"
 
 
-def test_a_study_goes_on_under_its_settings_alone():
+def test_study_resumes_with_its_own_settings_only():
     TrialQueue(small_study()).close()
     with pytest.raises(ConfigError, match="begun with another seed"):
         TrialQueue(small_study(seed=7))
@@ -479,7 +479,7 @@ def test_a_study_does_not_go_on_under_a_preset_that_was_changed(tmp_path, monkey
     assert perform_study(config.model_copy(update={"trials": 2}), on_line=print).row["completed"] == 2
 
 
-def test_what_a_preset_adds_by_name_is_a_change_and_a_setting_of_a_newer_navi_is_none(tmp_path):
+def test_changed_preset_settings_differ_and_newer_settings_do_not(tmp_path):
     preset = tmp_path / "mine.yaml"
     preset.write_text("env: {reward: {weights: {collision: 0.5}}}")
     with TrialQueue(small_study(preset=str(preset))) as queue:
@@ -497,7 +497,7 @@ def test_what_a_preset_adds_by_name_is_a_change_and_a_setting_of_a_newer_navi_is
             queue.require_same_settings()
 
 
-def test_a_study_of_which_older_navi_kept_no_settings_is_known_by_what_its_trials_trained_with(tmp_path):
+def test_settings_of_an_older_study_are_read_from_its_trials(tmp_path):
     preset = tmp_path / "mine.yaml"
     preset.write_text("ppo: {gamma: 0.9}")
     with TrialQueue(small_study(trials=1, preset=str(preset))) as queue:
@@ -510,7 +510,7 @@ def test_a_study_of_which_older_navi_kept_no_settings_is_known_by_what_its_trial
         assert queue.differing() == ["ppo.gamma 0.9"] and not kept.exists()
 
 
-def test_a_study_with_a_setting_that_is_none_any_more_is_shown_and_gone_on_with():
+def test_study_with_a_removed_setting_is_shown_and_resumed():
     space = {"dqn.learning_rate": {"kind": "float", "low": 1e-4, "high": 1e-2, "log": True}}
     config = small_study(learner="dqn", trials=1, space=space)
     with TrialQueue(config) as queue:
@@ -526,7 +526,7 @@ def test_a_study_with_a_setting_that_is_none_any_more_is_shown_and_gone_on_with(
         assert queue.finished() == 2
 
 
-def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):
+def test_custom_learner_needs_a_named_search_space(monkeypatch):
     monkeypatch.setattr(LEARNER_NAMES, "_custom", ["hesitant"])
     share = {"learner_options.share": {"kind": "float", "low": 0.1, "high": 1.0}}
     config = small_study(learner="hesitant", space=share, trials=1)
@@ -543,7 +543,7 @@ def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):
         small_study(learner="dpo")
 
 
-def test_a_setting_that_is_given_beside_a_study_leaves_the_others():
+def test_override_of_a_study_keeps_its_other_settings():
     settings = find_study("quick", overrides={"settings": {"total_steps": 512}}).settings
     assert settings == STUDIES["quick"]["settings"] | {"total_steps": 512}
 
@@ -556,7 +556,7 @@ def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_studies_that_are_ready_vary_settings_that_exist(name):
+def test_catalogue_studies_vary_existing_settings(name):
     assert corner_config(find_study(name)).algorithm == find_study(name).learner
 
 
@@ -569,7 +569,7 @@ def test_a_study_of_dqn_leaves_out_the_critic_that_a_preset_has(preset):
         trial_config(study, {"policy.privileged_critic": True})
 
 
-def test_other_scenes_are_another_study():
+def test_study_over_other_scenes_has_another_name():
     one, other = (over_scenes(find_study("ppo"), scenes) for scenes in (["a.gmdag"], ["b.gmdag"]))
     assert one.name != other.name and one.name.startswith("ppo-")
     assert trial_config(one, {}).corpus.scenes == ("a.gmdag",) and trial_config(one, {}).total_steps == 131_072
@@ -594,7 +594,7 @@ def test_study_that_is_interrupted_is_stopped_and_resumes(monkeypatch):
 
 
 @pytest.mark.parametrize("learner", SPACES)
-def test_no_trial_becomes_a_version(learner):
+def test_trials_are_not_registered_as_versions(learner):
     commands = []
 
     def trainer(config, *, command, **_):

@@ -12,7 +12,7 @@ from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from tests.pipeline.studies.small_studies import complete_by, small_study
 
 
-def test_the_best_value_is_told_as_one_seed_of_many_trials():
+def test_best_value_is_reported_as_one_seed_of_many_trials():
     app = build_app(groups=(), plugins=False)
     register(app)
     config = small_study(trials=6, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
@@ -31,13 +31,13 @@ def test_the_best_value_is_told_as_one_seed_of_many_trials():
     assert said in (navi_home() / "reports" / "study-small.html").read_text()
 
 
-def test_a_single_trial_was_not_chosen():
+def test_single_trial_has_no_selection_note():
     with TrialQueue(small_study(trials=1)) as queue:
         complete_by(queue)
         assert trials_compared(queue) == 1 and selection_note(1) == "one seed"
 
 
-def test_a_home_without_studies_says_how_one_begins():
+def test_home_without_studies_names_the_command_that_begins_one():
     app = build_app(groups=(), plugins=False)
     register(app)
     assert "`navi study run quick` begins one" in CliRunner().invoke(app, ["study", "show"]).output

@@ -104,7 +104,7 @@ def test_an_interrupted_sweep_goes_on_with_the_first_cell_that_has_no_outcome(ch
 
 
 @pytest.mark.parametrize(("name", "why"), [("full", "has no room: .*No space left"), ("told", "ended by SIGTERM")])
-def test_what_keeps_a_cell_from_its_work_is_no_outcome_of_it(children, name, why):
+def test_interrupted_cell_has_no_outcome(children, name, why):
     for _ in range(2):
         with pytest.raises(RunError, match=f"cell {name}/seed0 .*{why}.*; the same command goes on with it"):
             sweep([scripted("fine"), scripted(name), scripted("large")])
@@ -121,11 +121,11 @@ def test_what_keeps_a_cell_from_its_work_is_no_outcome_of_it(children, name, why
         ("ValueError: no room", False),
     ],
 )
-def test_a_full_disk_hinders_only_whom_it_ends(told, hindered):
+def test_full_disk_counts_only_in_the_final_error(told, hindered):
     assert disk_is_full(told) is hindered
 
 
-def test_two_that_make_one_sweep_measure_each_cell_once(children):
+def test_two_identical_sweeps_measure_each_cell_once(children):
     with ThreadPoolExecutor(2) as both:
         made = list(both.map(lambda _: sweep([scripted("slow", seed) for seed in range(2)]), range(2)))
     assert children == ["slow", "slow"] and made[0] == made[1]
@@ -163,7 +163,7 @@ def test_a_full_core_cell_takes_at_least_25000_decisions_on_three_seeds():
     assert {cell.factors["seed"] for cell in cells} == {0, 1, 2} and "--seconds" not in cells[0].arguments
 
 
-def test_rows_tell_the_profile_and_what_was_asked_for_beside_it(children):
+def test_rows_hold_the_profile_and_its_overrides(children):
     def record(profile, **asked):
         config = SweepConfig(profile=profile, timeout=3.0, **asked)
         told = [cell.asked for cell in find_sweep("temporal_core_sweep").cells(config, [])]
@@ -181,7 +181,7 @@ def test_rows_tell_the_profile_and_what_was_asked_for_beside_it(children):
     assert rows.values.tolist() == [["full", 2], ["full, preset quick, steps 5000", 1], ["quick", 1]]
 
 
-def test_a_key_names_scenes_by_content_and_not_by_place():
+def test_cell_key_depends_on_scene_content_not_path():
     one, moved, other = (
         Cell({"seed": 0}, ("bench",), lambda d: ({}, []), scenes=(path,), scene_hashes=(digest,))
         for path, digest in (("/a", "x"), ("/b", "x"), ("/a", "y"))
@@ -189,7 +189,7 @@ def test_a_key_names_scenes_by_content_and_not_by_place():
     assert cells_module.cell_key("s", one) == cells_module.cell_key("s", moved) != cells_module.cell_key("s", other)
 
 
-def test_what_is_too_much_for_quick_and_what_is_unknown_is_refused():
+def test_oversized_quick_cells_and_unknown_sweeps_are_refused():
     with pytest.raises(ConfigError, match=r"steps 5000 exceeds the 2000 .*profile full"):
         parse_config(SweepConfig, {"steps": 5000})
     with pytest.raises(ConfigError, match="allowed: resolution_sweep, temporal_core_sweep"):
@@ -207,7 +207,7 @@ def outcome(core, seed, reward, rate=100.0, status="ok"):
     return Outcome(f"{core}/seed{seed}", core, factors, status, "", metrics if status == "ok" else {}, [], "r", "t")
 
 
-def test_the_paired_interval_is_students():
+def test_paired_interval_is_student_t():
     """Differences 1, 2, 3: mean 2, deviation 1, t(0.975, 2) = 4.3027, half width 4.3027/√3."""
     found = paired_difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.0, 2: 0.0, 9: 5.0})
     assert (found.mean, found.seeds) == (2.0, 3)
