@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes of a run; one alone communicates with nobody.
+    """The processes of a run; a single one does not communicate.
 
     Attributes:
         rank: This process, 0 … size − 1; 0 records and saves.

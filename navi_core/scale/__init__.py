@@ -3,9 +3,8 @@
 Everything imports without Ray; `launch` imports it on first use.
 """
 
-from navi_core.scale.actor import ApexActor
 from navi_core.scale.apex import check_apex, train_apex
-from navi_core.scale.cluster import LocalCluster
+from navi_core.scale.cluster import ApexActor, LocalCluster
 from navi_core.scale.messages import ParameterHub, Parameters
 from navi_core.scale.sharded_replay import ReplayShard, ShardedReplay
 

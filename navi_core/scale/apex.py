@@ -30,9 +30,8 @@ from navi_core.learn.run.session import RunSession, carry_out
 from navi_core.models import Checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
-from navi_core.scale.actor import actor_count, learned_weights
-from navi_core.scale.cluster import Cluster
-from navi_core.scale.messages import Parameters, RunCounters, ShardStatus
+from navi_core.scale.cluster import Cluster, actor_count, learned_weights
+from navi_core.scale.messages import Parameters, RunCounters
 from navi_core.scale.sharded_replay import ShardedReplay, ShardPort
 
 _SECONDS_BETWEEN_ROWS = 1.0
@@ -169,7 +168,7 @@ class _Apex(RunSession):
         self.shaper = RewardShaper(shaping, config.actors, config.policy.width, config.seed, self.device)
         self.cluster = cluster
         self.replay = ShardedReplay(config, cluster.ports, workers, cluster.prefetch, self._lost, self.device)
-        self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)  # type: ignore[arg-type]
+        self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)
         pictures = spaces is not None and bool(spaces.shape)
         self._codec = ObservationCodec(shape, torch.uint8 if pictures else torch.float32, config.storage)
         self.totals, self.watch = RunCounters(), RunWatch(config, self.learner.events)
@@ -179,7 +178,6 @@ class _Apex(RunSession):
         """Published versions of the weights."""
         self._start = 0
         """Resumptions of the run."""
-        self._cursors: dict[int, tuple[str, int]] = {}
         self._debt, self._behind = 0, False
         self._reported_at, self._reported_steps = time.monotonic(), 0
         self._chunk = config.dqn.rollout * config.actors
@@ -251,17 +249,11 @@ class _Apex(RunSession):
 
     def _agree(self, stop: StopFlag) -> _Plan:
         """Read the shards' statuses; rank 0 decides the next step for all learners."""
-        mine = [(port.number, status) for port in self.replay.ports if (status := self._status(port)) is not None]
-        every = self.workers.gather(mine)
-        plan: _Plan | None = None
-        if self.workers.first:
-            for part in every:
-                self.totals.add_statuses(part)
-            plan = self._plan(stop)
+        read = ((port.number, self.replay.status(port, self._debt)) for port in self.replay.ports)
+        for part in self.workers.gather([(number, status) for number, status in read if status is not None]):
+            self.totals.add_statuses(part)
         # Broadcast as plain values, without a class of our own.
-        shared = self.workers.share(None if plan is None else tuple(vars(plan).values()))
-        assert shared is not None
-        return _Plan(*shared)
+        return _Plan(*self.workers.share(tuple(vars(self._plan(stop)).values())))
 
     def _plan(self, stop: StopFlag) -> _Plan:
         if stop():
@@ -272,13 +264,6 @@ class _Apex(RunSession):
         decisions = min(pending, self._chunk) if ready else 0
         debt = -(-(pending - decisions) // self.config.distributed.replay_shards)
         return _Plan(decisions, self.totals.items, debt, "")
-
-    def _status(self, port: ShardPort) -> ShardStatus | None:
-        token, cursor = self._cursors.get(port.number, ("", 0))
-        status = self.replay.status(port, token, cursor, self._debt)
-        if status is not None:
-            self._cursors[port.number] = status.token, status.cursor
-        return status
 
     def _learn(self, decisions: int, progress: Callable[[Progress], None] | None) -> str:
         """Take the gradient steps due for some decisions; return the reason if the run ends."""
@@ -328,7 +313,6 @@ class _Apex(RunSession):
         )
 
     def _lost(self, port: ShardPort) -> None:
-        self._cursors.pop(port.number, None)
         self.cluster.replaced.count("shard", port.number, "it was lost")
 
     def _report(self, update: UpdateStats, progress: Callable[[Progress], None] | None) -> None:

@@ -1,19 +1,209 @@
-"""Clusters of actors and shards with replacement of dead ones; here the one in this process."""
+"""Ape-X actors, and clusters of actors and shards with replacement of dead ones; here the one in this process."""
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from navi_core.config import TrainConfig
-from navi_core.errors import RunError
+from navi_core.errors import ConfigError, RunError
+from navi_core.learn.algorithms.dqn import batch_structure
+from navi_core.learn.estimators.noise import epsilons
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.scale.actor import ApexActor, actor_count
-from navi_core.scale.messages import ParameterHub, Parameters, ShardLostError
+from navi_core.learn.replay.q_batches import make_batches
+from navi_core.learn.rollout.collector import Collector
+from navi_core.learn.rollout.execution import use_precision
+from navi_core.policy import RewardShaper, build_policy
+from navi_core.policy.distributions import table_index
+from navi_core.scale.messages import ExperienceBatch, ParameterHub, Parameters, Report, ShardLostError
+from navi_core.scale.ray_ports import RayHub
 from navi_core.scale.sharded_replay import ReplayShard, ShardPort
-from navi_core.scenes import Scene
+from navi_core.scenes import Scene, load_gmdag
+from navi_core.tasks import reference_task
+from navi_core.world import Environment, Field, NavigationEnv
+from navi_core.world.counter_random import Purpose, words
+
+_REFUSED_PAUSE = 0.02
+_RND = "rnd."
+
+
+def actor_count(config: TrainConfig) -> int:
+    """Return how many actors a run starts: `actors_per_gpu` for every GPU, or for every learner where there is none.
+
+    Raises:
+        ConfigError: The rows cannot be shared out evenly.
+    """
+    wanted = config.distributed
+    count = wanted.actors_per_gpu * max(torch.cuda.device_count() if config.device != "cpu" else 0, wanted.learners)
+    if config.actors % count:
+        raise ConfigError(
+            f"{config.actors} environment rows (actors) cannot be shared by {count} actor processes; "
+            f"set actors to a multiple of {count}, or distributed.actors_per_gpu"
+        )
+    return count
+
+
+def actor_seed(seed: int, actor: int, life: int) -> int:
+    """Return the seed of an actor's draws: no other actor, and no other life of it, flies the same episodes."""
+    return int(words(seed, Purpose.TASK, torch.tensor([actor]), life)[0]) & (2**31 - 1)
+
+
+def open_environment(config: TrainConfig, rows: int, seed: int, scenes: Sequence[Scene | str | Path]) -> Environment:
+    """Return rows of the run's task, or of flight through scenes.
+
+    Args:
+        config: The run's configuration.
+        rows: B.
+        seed: Seed of every draw.
+        scenes: Loaded scenes, or their files; none for a task.
+    """
+    if config.task is not None:
+        options: dict[str, Any] = dict(config.task_options)
+        return reference_task(config.task, rows, seed, **options)
+    loaded = [load_gmdag(scene) if isinstance(scene, (str, Path)) else scene for scene in scenes]
+    return NavigationEnv(Field(loaded, device="cpu", threads=config.threads or 1), rows, config.env, seed)
+
+
+def learned_weights(policy: torch.nn.Module, shaper: RewardShaper) -> dict[str, torch.Tensor]:
+    """Return the published weights: the policy's, and those of the curiosity predictor."""
+    weights = dict(policy.state_dict())
+    if shaper.rnd is not None:
+        weights |= {_RND + name: x for name, x in shaper.rnd.predictor.state_dict().items()}
+    return weights
+
+
+class ApexActor:
+    """Actor with its share of a run's rows.
+
+    Args:
+        config: The run's configuration; `actors` are the rows of all actors together.
+        number: Index of the actor, which fixes its rows' ε.
+        life: Number of its restart.
+        shard: Receives the rollouts.
+        hub: Provides the weights.
+        scenes: Scenes to fly in; none for a task.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        number: int,
+        life: int,
+        shard: ShardPort,
+        hub: ParameterHub | RayHub,
+        scenes: Sequence[Scene | str | Path] = (),
+    ) -> None:
+        count = actor_count(config)
+        rows, seed = config.actors // count, actor_seed(config.seed, number, life)
+        self.config, self.number, self.life, self.shard, self.hub = config, number, life, shard, hub
+        self.version = self.shipped = 0
+        self._rows, self._place = rows, (number % count) * rows
+        env = open_environment(config, rows, seed, scenes)
+        # After the environment: the ray kernels' first call gives torch every core.
+        torch.set_num_threads(1)
+        self.policy = build_policy(config.policy, seed=config.seed, spaces=env.spaces)
+        # The learner's precision: initial priorities and sequence states come from this policy.
+        use_precision(self.policy, config)
+        memory = max(1, config.shaper.memory_capacity // count)
+        shaping = config.shaper.model_copy(update={"memory_capacity": memory})
+        self.shaper = RewardShaper(shaping, rows, config.policy.width, config.seed)
+        mine = config.model_copy(update={"seed": seed, "actors": rows})
+        self.collector = Collector(env, self.policy, self.shaper, mine, device=torch.device("cpu"))
+        # Schedules over decisions, such as the curiosity weight, count the rows of all actors.
+        self.collector.total_rows = config.actors
+        self._rollout = self.collector.new_rollout(config.dqn.rollout, config.dqn.bptt)
+        self._batches = make_batches(config, self._rollout.observations.codec, self.policy)
+        self._waiting: ExperienceBatch | None = None
+
+    def turn(self) -> str | None:
+        """Load newer weights, collect a rollout, send it; a refused one is sent again before the next.
+
+        Returns:
+            None after a sent rollout; "wait" without weights or after a refusal; else the reason why the run is over.
+
+        Raises:
+            CheckpointError: Weights arrived damaged.
+        """
+        command = self.hub.command(self.version)
+        if command.stop:
+            return command.stop
+        if command.parameters is not None:
+            self._take(command.parameters)
+        if not self.version:
+            return "wait"
+        if self._waiting is None:
+            self._waiting = self._fly()
+        if not self.shard.add(self._waiting):
+            return "wait"
+        self._waiting = None
+        self.shipped += 1
+        return None
+
+    def run(self, stop: Callable[[], bool] | None = None) -> str:
+        """Take turns until the run is over or `stop` returns true; return the reason."""
+        while stop is None or not stop():
+            outcome = self.turn()
+            if outcome == "wait":
+                time.sleep(_REFUSED_PAUSE)
+            elif outcome is not None:
+                return outcome
+        return "stopped"
+
+    def _take(self, parameters: Parameters) -> None:
+        weights = parameters.weights()
+        curious = {name.removeprefix(_RND): x for name, x in weights.items() if name.startswith(_RND)}
+        self.policy.load_state_dict({name: x for name, x in weights.items() if not name.startswith(_RND)})
+        if self.shaper.rnd is not None:
+            self.shaper.rnd.predictor.load_state_dict(curious)
+        if not self.version:
+            # A replacement continues the run's exploration schedule instead of starting it anew.
+            self.collector.decisions = parameters.decisions // self.config.actors
+        self.version = parameters.version
+
+    def _fly(self) -> ExperienceBatch:
+        rollout, config = self._rollout, self.config
+        steps = self.collector.decisions * config.actors
+        ladder = epsilons(config.dqn, config.actors, steps)
+        self.policy.heads.epsilon = ladder[self._place : self._place + self._rows]
+        stats = self.collector.collect(rollout)
+        assert stats is not None
+        actions = table_index(rollout.actions, self.policy.heads.table)
+        items = self._batches.items(rollout, actions)
+        priorities, signs = self._first_priorities(items)
+        done = rollout.terminated | rollout.truncated
+        report = Report(
+            self.number,
+            self.life,
+            self.shipped,
+            rollout.steps * rollout.rows,
+            self.version,
+            stats.seconds,
+            sum(stats.rewards) / len(stats.rewards),
+            tuple(rollout.episode_return[done].tolist()),
+            tuple(int(n) for n in rollout.episode_length[done].tolist()),
+            *signs,
+        )
+        # Copied: views of the rollout's storage would be overwritten by the next rollout.
+        return ExperienceBatch(report, {name: np.array(x.numpy()) for name, x in items.items()}, priorities)
+
+    @torch.no_grad()
+    def _first_priorities(self, items: dict[str, torch.Tensor]) -> tuple[np.ndarray, tuple[float, float, float]]:
+        """Return the items' initial priorities and the early-stopping statistics, by this actor's weights alone."""
+        if not items:
+            return np.zeros(0), (0.0, 0.0, 1.0)
+        batch = self._batches.evaluate(items, self.policy, self.policy)
+        error = (batch.target - batch.q) * batch.valid
+        priorities = self._batches.errors(error, batch.valid).double() + self.config.replay.priority_floor
+        mean = error.double().sum() / batch.count
+        spread = (error.double().square().sum() / batch.count - mean.square()).clamp_min(0.0)
+        return priorities.numpy(), (float(mean), float(spread), batch_structure(batch))
+
 
 _LOG = logging.getLogger("navi.scale")
 _LIVES = 1_000_000

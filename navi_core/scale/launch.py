@@ -24,9 +24,8 @@ from navi_core.learn.run.process import StopFlag
 from navi_core.learn.run.records import Progress, TrainResult
 from navi_core.models import corpus_of
 from navi_core.record import MetricLog, RunDirectory
-from navi_core.scale.actor import ApexActor, actor_count
 from navi_core.scale.apex import train_apex
-from navi_core.scale.cluster import Cluster, LocalCluster, of_learner
+from navi_core.scale.cluster import ApexActor, Cluster, LocalCluster, actor_count, of_learner
 from navi_core.scale.messages import ParameterHub, Parameters, ShardLostError
 from navi_core.scale.ray_ports import HUB, NamedActor, RayHub, RayShard, import_ray, join_ray, shard_name
 from navi_core.scale.sharded_replay import ReplayShard
@@ -271,6 +270,7 @@ class RayCluster(Cluster):
             return False
 
 
+# Longer than 60 lines: half of them document the arguments.
 def launch_apex(
     config: TrainConfig,
     run: RunDirectory | None,

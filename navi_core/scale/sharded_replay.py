@@ -25,7 +25,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.replay.prioritized import PrioritizedReplay
+from navi_core.learn.replay.prioritized import PrioritizedReplay, Replay
 from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
 from navi_core.scale.messages import ExperienceBatch, Report, ShardLostError, ShardSample, ShardStatus
 
@@ -81,7 +81,7 @@ Drawn = list[tuple[ShardPort, ShardSample]]
 """What each shard provided of a minibatch."""
 
 
-class ShardedReplay:
+class ShardedReplay(Replay):
     """Replay of one learner over its shards, with the interface that `DQNLearner` needs.
 
     Args:
@@ -94,9 +94,6 @@ class ShardedReplay:
 
     Attributes:
         length: Items in all shards of the run; set by the training loop.
-
-    Raises:
-        ConfigError: The shards cannot be divided evenly among the learners.
     """
 
     def __init__(
@@ -109,11 +106,6 @@ class ShardedReplay:
         device: torch.device | str = "cpu",
     ) -> None:
         replay, count = config.replay, config.distributed.replay_shards
-        if len(ports) * workers.size != count:
-            raise ConfigError(
-                f"{count} shards cannot be shared by {workers.size} learners; set distributed.replay_shards to a "
-                f"multiple of {workers.size}"
-            )
         self.ports, self.workers, self._shards, self._prefetch = list(ports), workers, count, prefetch
         self._lost, self._device = lost, torch.device(device)
         self.alpha = replay.alpha if replay.prioritized_replay else 0.0
@@ -122,14 +114,11 @@ class ShardedReplay:
         self._block = max(1, prefetch)
         self._asked: deque[list[tuple[ShardPort, int, Callable[[], ShardSample | None] | None]]] = deque()
         self._ready: deque[Drawn] = deque()
+        self._cursors: dict[int, tuple[str, int]] = {}
         self._pending: list[tuple[ShardPort, ShardSample, np.ndarray]] = []
 
     def __len__(self) -> int:
         return self.length
-
-    def anneal(self, share: float) -> None:
-        """Set β on its straight line from β₀ to 1; `share` is clamped to [0, 1]."""
-        self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
 
     def sample(self, n: int) -> tuple[dict[str, Tensor], Drawn, Tensor]:
         """Draw this learner's part of a minibatch of n items of all.
@@ -176,9 +165,12 @@ class ShardedReplay:
                 self._lost(port)
             return None
 
-    def status(self, port: ShardPort, token: str, cursor: int, debt: int) -> ShardStatus | None:
-        """Return a shard's status; None where it had to be replaced."""
-        return self.attempt(port, partial(port.status, token, cursor, debt))
+    def status(self, port: ShardPort, debt: int) -> ShardStatus | None:
+        """Return a shard's status, with reports since the last one; None where it had to be replaced."""
+        status = self.attempt(port, partial(port.status, *self._cursors.get(port.number, ("", 0)), debt))
+        if status is not None:
+            self._cursors[port.number] = status.token, status.cursor
+        return status
 
     def save(self, port: ShardPort, checkpoint: Path) -> int:
         """Save a shard beside a checkpoint; return the items ever added, 0 for a lost shard."""

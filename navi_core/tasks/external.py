@@ -54,7 +54,7 @@ class ExternalTask(Task):
 
         Args:
             final: (B, …) what is seen after the step.
-            score: (B,) what the environment paid, of which returns are made.
+            score: (B,) reward of the environment; returns are its sums.
             reward: (B,) what the learner is shown.
             over: (B,) bool, terminated.
             cut: (B,) bool, truncated.
@@ -134,8 +134,8 @@ class GymnasiumEnv(ExternalTask):
         given = self._checked(actions).numpy()
         final, rewards, flags = np.empty_like(self._obs), np.empty(self.num_envs, np.float32), []
         for row, env in enumerate(self._envs):
-            seen, paid, over, cut, _ = env.step(self._action(given[row]))
-            final[row], rewards[row] = seen, paid
+            seen, gained, over, cut, _ = env.step(self._action(given[row]))
+            final[row], rewards[row] = seen, gained
             flags.append((over, cut))
         terminated, truncated = torch.tensor(flags).unbind(1)
         reward = torch.from_numpy(rewards)
@@ -238,8 +238,8 @@ class AtariTask(ExternalTask):
             ConfigError: The actions have another shape.
         """
         chosen = self._checked(actions)[:, 0].numpy().round().astype(np.int64)
-        seen, paid, over, cut, _ = self._games.step(chosen)
-        score = torch.from_numpy(np.asarray(paid, dtype=np.float32))
+        seen, gained, over, cut, _ = self._games.step(chosen)
+        score = torch.from_numpy(np.asarray(gained, dtype=np.float32))
         reward = score.sign() if self._clip else score
         return self._stepped(np.array(seen), score, reward, torch.tensor(over), torch.tensor(cut))
 

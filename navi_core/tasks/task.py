@@ -52,7 +52,7 @@ class Task(Environment):
         """Account for a step and return its details.
 
         Args:
-            score: (B,) what the environment paid; returns are its sums.
+            score: (B,) reward of the environment; returns are its sums.
             reward: (B,) what the learner is shown.
             done: (B,) bool, rows whose episode ended; they begin the next one.
         """

@@ -16,8 +16,8 @@ from navi_core.errors import CheckpointError, ConfigError, RunError
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.models import load_checkpoint
 from navi_core.scale import LocalCluster, ParameterHub, Parameters, check_apex
-from navi_core.scale.actor import actor_count, actor_seed
 from navi_core.scale.apex import _Apex
+from navi_core.scale.cluster import actor_count, actor_seed
 from navi_core.scale.messages import RunCounters
 from navi_core.scale.ray_ports import import_ray
 from navi_core.tasks import reference_task

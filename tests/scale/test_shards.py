@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError, RunError
+from navi_core.learn.parallel import Workers
 from navi_core.learn.replay.prioritized import PrioritizedReplay
-from navi_core.scale import ReplayShard, ShardedReplay
+from navi_core.scale import ReplayShard, ShardedReplay, check_apex
 from navi_core.scale.cluster import LocalShard
 from tests.scale.builders import apex_config, experience
 
@@ -147,14 +148,14 @@ def test_lost_shard_is_replaced_and_others_substitute():
     assert item == [1] and ports[1].shard is not None
     items, parts, weights = replay.sample(8)
     assert len(weights) == 8 and bool((items["x"] < 100).all()), "the newcomer is empty"
-    assert replay.status(ports[1], "", 0, 0).items == 0
+    assert replay.status(ports[1], 0).items == 0
     ports[1].shard = None
-    assert replay.status(ports[1], "", 0, 0) is None and item == [1, 1]
+    assert replay.status(ports[1], 0) is None and item == [1, 1]
 
 
 def test_uneven_shards_are_refused(monkeypatch):
-    with pytest.raises(ConfigError, match="2 shards cannot be shared by 1 learners"):
-        ShardedReplay(CONFIG, [LocalShard(0, lambda: ReplayShard(CONFIG, 0))])
+    with pytest.raises(ConfigError, match="2 shards cannot be shared by 3 learners"):
+        check_apex(apex_config(distributed={"learners": 3}), Workers(0, 3))
     _, replay = shards()
     with pytest.raises(ConfigError, match=r"raise replay\.batch_size"):
         replay.sample(1)

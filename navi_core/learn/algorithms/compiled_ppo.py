@@ -219,6 +219,7 @@ def draw_actions(logits: Numbers, noise: Numbers, actions: Numbers, log_probs: N
         log_probs[row] = logits[row, chosen] - most - math.log(total)
 
 
+# Longer than 60 lines: one compiled loop over decisions, of which half documents the arguments.
 @numba.njit(cache=True, error_model="numpy")
 def ppo_gradient(
     logits: Numbers,

@@ -9,7 +9,7 @@ import copy
 import math
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from navi_core.learn.estimators.drift_smoother import compute_knn_kernel, local_
 from navi_core.learn.estimators.noise import epsilons, scheduled
 from navi_core.learn.events import AGMConfig, EventBus, ReplayUpdate
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.replay.prioritized import PrioritizedReplay
+from navi_core.learn.replay.prioritized import PrioritizedReplay, Replay
 from navi_core.learn.replay.q_batches import QBatch, QSmoothing, SequenceBatches, TransitionBatches, make_batches
 from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
 from navi_core.learn.rollout.execution import stage_timer
@@ -33,32 +33,6 @@ from navi_core.record import StageTimer
 
 _NEIGHBOURHOOD = 256
 _FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
-
-
-class Replay(Protocol):
-    """Replay as gradient steps use it; `PrioritizedReplay` is one, the shards of a distributed run are another.
-
-    Attributes:
-        alpha: Exponent of the priorities; 0 keeps none.
-        beta: Exponent of the importance weights now.
-        added: Items ever added.
-    """
-
-    alpha: float
-    beta: float
-    added: int
-
-    def __len__(self) -> int:
-        """Return the number of items."""
-
-    def sample(self, n: int) -> tuple[dict[str, Tensor], Any, Tensor]:
-        """Draw n items: their tensors by name, their places, their importance weights."""
-
-    def update(self, indices: object, priorities: Tensor) -> None:
-        """Give items at places, as `sample` returned them, new priorities."""
-
-    def anneal(self, share: float) -> None:
-        """Set β on its way to 1."""
 
 
 class DQNLearner:
@@ -153,7 +127,11 @@ class DQNLearner:
             actions = table_index(rollout.actions, self._heads.table)
             items = self.read_as(rollout.observations.codec).items(rollout, actions)
             if items:
-                self._publish_update(self._own.add(items))
+                places = self._own.add(items)
+                if self.events.wanted:
+                    weights = self._own.priorities()[places.cpu()]
+                    stats = {"min": float(weights.min()), "mean": float(weights.mean()), "max": float(weights.max())}
+                    self.events.publish(ReplayUpdate(0, len(places), stats))
         return self.learn(rollout.steps * rollout.rows, index=index, steps=steps, timer=timer)
 
     def read_as(self, codec: ObservationCodec) -> TransitionBatches | SequenceBatches:
@@ -269,14 +247,6 @@ class DQNLearner:
         sums = torch.stack((batch.valid.sum(), batch.valid.new_tensor(mine)))
         self.workers.sum(sums)
         return sums[0].clamp_min(1.0), mine / float(sums[1])
-
-    def _publish_update(self, places: Tensor) -> None:
-        """Publish an addition to the replay, if there are subscribers."""
-        if self.events.wanted:
-            assert self._own is not None
-            weights = self._own.priorities()[places.cpu()]
-            stats = {"min": float(weights.min()), "mean": float(weights.mean()), "max": float(weights.max())}
-            self.events.publish(ReplayUpdate(0, len(places), stats))
 
     def settings_now(self) -> AGMConfig:
         """Return the settings that adaptation may change."""

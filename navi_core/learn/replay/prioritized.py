@@ -4,6 +4,7 @@ What an item is, is the caller's business: a batch is a mapping of tensors with 
 their types and shapes from the first batch, so compact observations stay compact.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,7 +121,43 @@ _TREE_BYTES = 32
 """Memory of an item's priority, at most: two float64 for every place of a power of two."""
 
 
-class PrioritizedReplay:
+class Replay(ABC):
+    """Replay as gradient steps use it: one of items in memory, or of the shards of a distributed run.
+
+    Attributes:
+        alpha: Exponent of the priorities; 0 keeps none.
+        beta0: Exponent of the importance weights (N·P)^−β at first.
+        beta: The exponent now.
+        added: Items ever added.
+    """
+
+    alpha: float
+    beta0: float
+    beta: float
+    added: int
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of items."""
+
+    @abstractmethod
+    def sample(self, n: int) -> tuple[dict[str, Tensor], Any, Tensor]:
+        """Draw n items: their tensors by name, their places, their importance weights."""
+
+    @abstractmethod
+    def update(self, indices: Any, priorities: Tensor) -> None:  # noqa: ANN401 (places as `sample` returned them)
+        """Give items at places, as `sample` returned them, new priorities."""
+
+    def anneal(self, share: float) -> None:
+        """Set β on its straight line from β₀ to 1.
+
+        Args:
+            share: Of the way, clamped to [0, 1].
+        """
+        self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
+
+
+class PrioritizedReplay(Replay):
     """A ring of items, drawn with probability P(i) = p_i^α / Σ p^α.
 
     Args:
@@ -178,14 +215,6 @@ class PrioritizedReplay:
         """Return the probability P(i) (n,) float64 with which each of places (n,) is drawn."""
         weights = self._tree.weights(places.cpu().numpy())
         return torch.from_numpy(weights / self._tree.total)
-
-    def anneal(self, share: float) -> None:
-        """Set β on its straight line from β₀ to 1.
-
-        Args:
-            share: Of the way, clamped to [0, 1].
-        """
-        self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
 
     def add(self, batch: Mapping[str, Any], priorities: ArrayLike | Tensor | None = None) -> Tensor:
         """Add items.

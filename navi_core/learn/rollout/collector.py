@@ -212,12 +212,10 @@ class Collector:
 
     @staticmethod
     def _terms(info: StepInfo, shaped: ShapedReward) -> dict[str, Tensor]:
-        terms = dict(info["reward_terms"])
-        terms["intrinsic_reward"] = shaped.intrinsic
-        terms["loop_penalty"] = shaped.loop_penalty
         flags = {"collision_rate": info.get("collision"), "void_rate": info.get("void"), _SUCCESS: info.get("success")}
-        terms |= {name: flag.to(shaped.total.dtype) for name, flag in flags.items() if flag is not None}
-        return terms
+        rates = {name: flag.to(shaped.total.dtype) for name, flag in flags.items() if flag is not None}
+        shaping = {"intrinsic_reward": shaped.intrinsic, "loop_penalty": shaped.loop_penalty}
+        return info["reward_terms"] | shaping | rates
 
     def _stats(self, rollout: Rollout, sums: dict[str, Tensor], start: float, timer: StageTimer) -> RolloutStats:
         done = rollout.terminated | rollout.truncated

@@ -39,11 +39,11 @@ def rollout_diagnostics(
         workers: Processes of the run; all of them call, and all get the same.
     """
     if critic:
-        target, foreseen = rollout.returns, rollout.values
+        target, expected = rollout.returns, rollout.values
     else:
         target = n_step_returns(rollout.rewards, rollout.terminated, rollout.truncated, gamma=1.0, n=rollout.steps)[0]
-        foreseen = workers.mean(target.mean())
-    deviation, mean = workers.std_mean((target - foreseen).double())
+        expected = workers.mean(target.mean())
+    deviation, mean = workers.std_mean((target - expected).double())
     return {
         "td_mean": float(mean),
         "td_var": float(deviation.square()),

@@ -143,7 +143,7 @@ def find_segments(terminated: Tensor, truncated: Tensor, horizon: int, min_steps
 
     A segment begins with the rollout, with an episode, and where the one before it reached its horizon. It counts if
     its whole horizon lies in the rollout, whether or not it lives that long: were those that ran out of rollout left
-    out only where nothing ended them, failures would be over-represented. A truncation is nobody's doing, and cuts off
+    out only where nothing ended them, failures would be over-represented. A truncation is no outcome, and cuts off
     what the segment would have earned; such a segment does not count.
 
     Args:
@@ -161,10 +161,10 @@ def find_segments(terminated: Tensor, truncated: Tensor, horizon: int, min_steps
         length = t + 1 - begun
         closing = ended[t] | cut[t] | (length == horizon)
         whole = begun <= steps - horizon
-        spoilt = cut[t] & ~ended[t] & (length < horizon)
+        censored = cut[t] & ~ended[t] & (length < horizon)
         short = length < min_steps
-        counts = closing & whole & ~spoilt & ~short
-        for reason, some in (("cut", ~whole), ("truncated", whole & spoilt), ("short", whole & ~spoilt & short)):
+        counts = closing & whole & ~censored & ~short
+        for reason, some in (("cut", ~whole), ("truncated", whole & censored), ("short", whole & ~censored & short)):
             dropped[reason] += int((closing & some).sum())
         row = np.flatnonzero(counts)
         found.append((row, begun[row], length[row]))

@@ -173,7 +173,7 @@ class TerminalBuffer:
         self.capacity, self.keep = capacity, keep
         self.kept: list[tuple[Tensor, Tensor, Tensor]] = []
         self.looks = observation.device.type == "cpu"
-        # One more entry, into which everything is written that nobody wants.
+        # One more entry, for the rows that were not cut off.
         self._obs, self._aux = (_rows_like(x, capacity + 1) for x in (observation, aux))
         self._state = tuple(_rows_like(x, capacity + 1) for x in state)
         self._slot = torch.zeros(capacity + 1, dtype=torch.int64, device=observation.device)

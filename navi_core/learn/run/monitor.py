@@ -1,6 +1,6 @@
 """Monitor of a run: early stopping and adaptation at regular intervals of decisions.
 
-Learners with temporal differences of their own report them; for the others they are what the critic did not foresee in
+Learners with temporal differences of their own report them; for the others they are what the critic did not expect in
 a rollout, or, without a critic, how returns-to-go differ from their mean.
 """
 

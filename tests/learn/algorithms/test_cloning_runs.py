@@ -105,7 +105,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path, data):
         fly(tmp_path / "d", data, make_config(data, policy={"core": "mamba2"}), initial=first.checkpoint)
 
 
-def test_scenes_that_were_learned_from_are_not_held_out_of_what_goes_on_from_there(tmp_path, data):
+def test_scenes_learned_by_the_parent_are_not_held_out(tmp_path, data):
     """With another seed, or more scenes, the split would be another one: the loss would be that of known scenes."""
 
     def split(result):

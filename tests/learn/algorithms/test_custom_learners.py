@@ -71,9 +71,7 @@ def run(scene, folder, name="hesitant", **settings):
         return train(config, directory, env=env)
 
 
-def test_the_guides_learner_learns_by_its_option_and_flies_without_its_module(
-    plugin, box_scene, tmp_path, monkeypatch
-) -> None:
+def test_guide_learner_uses_its_option_and_flies_without_its_module(plugin, box_scene, tmp_path, monkeypatch) -> None:
     whole, part = (run(box_scene, tmp_path / str(x), learner_options={"share": x}) for x in (1.0, 0.25))
     ppo = run(box_scene, tmp_path / "ppo", name="ppo")
     weights = [load_checkpoint(result.checkpoint).policy_state for result in (whole, part, ppo)]
@@ -137,7 +135,7 @@ class Plain:
         self.seen = state["seen"]
 
 
-def test_a_learner_from_nothing_is_enough_and_a_resumed_run_is_the_whole_one(box_scene, tmp_path) -> None:
+def test_minimal_custom_learner_trains_and_resumes_bit_for_bit(box_scene, tmp_path) -> None:
     register_learner("plain", Plain)
     stopping = {"early_stopping": {"enabled": True, "eval_interval": 64}}
     whole = run(box_scene, tmp_path / "whole", "plain", total_steps=256, **stopping)

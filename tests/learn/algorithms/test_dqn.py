@@ -174,7 +174,7 @@ def test_the_gradient_is_that_of_the_weighted_huber_loss():
         torch.testing.assert_close(now, 0.75 * was + 0.25 * p.detach())
 
 
-def test_a_sequence_counts_its_decisions_and_is_drawn_by_its_largest_error_and_a_little_by_the_mean():
+def test_sequence_priority_mixes_largest_and_mean_error():
     config = make_config("gru")
     collector, learner = parts(config)
     learner.update(collected(collector), index=0, steps=0)

@@ -38,7 +38,7 @@ def test_a_run_in_bfloat16_learns_with_acting_and_learning_alike(tmp_path):
     assert result.metrics["parity_ratio"] < 1e-2
 
 
-def test_graphs_need_cuda_and_say_so():
+def test_graph_execution_requires_cuda():
     config = small_config(execution="graph")
     with pytest.raises(ConfigError, match="eager or compile"):
         check_execution(config, CPU)

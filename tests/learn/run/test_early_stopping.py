@@ -199,7 +199,7 @@ def test_an_entity_is_immutable_and_comes_back_from_plain_data(entity):
         (lambda: ReplayUpdate(0, -1, {}), "count"),
     ],
 )
-def test_an_entity_refuses_what_it_cannot_be(make, words):
+def test_entity_refuses_impossible_values(make, words):
     with pytest.raises(ConfigError, match=words):
         make()
 
@@ -211,7 +211,7 @@ def test_two_kinds_do_not_share_a_name():
         registry.register(type("AGMConfig", (AGMConfig,), {}))
 
 
-def test_events_reach_those_who_asked_until_they_leave():
+def test_event_bus_delivers_until_the_subscription_ends():
     bus, stops, every = EventBus(), [], []
     leave = bus.subscribe(EarlyStopTriggered, stops.append)
     bus.subscribe(Event, every.append)
@@ -253,7 +253,7 @@ def test_the_oscillation_rate_counts_turns_above_the_noise():
     assert sign_changes([0, 2, 1, 3]) == 1.0 and sign_changes([1, 1]) == 0.0
 
 
-def test_it_is_the_smoothed_return_whose_turns_adapt(monkeypatch):
+def test_adaptation_counts_turns_of_the_smoothed_return(monkeypatch):
     """Of noise alone single evaluations turn two times in three, which would lower every learning rate."""
     config = make_config(adaptation={"enabled": True}, early_stopping={"eval_interval": 1, "reward_ema_beta": 0.5})
     watch, learner = RunWatch(config, EventBus()), parts(config)[1]
@@ -268,7 +268,7 @@ def test_it_is_the_smoothed_return_whose_turns_adapt(monkeypatch):
     assert RunWatch(config, EventBus()).state_dict()["rewards"] == [] and watch.state_dict()["rewards"] == averages
 
 
-def test_a_run_that_owes_less_than_a_step_an_update_resumes_as_if_it_had_not_stopped(tmp_path):
+def test_updates_without_a_gradient_step_resume_bit_for_bit(tmp_path):
     """An update without a gradient step has no minibatch whose structure the controller could see, resumed or not."""
     config = make_config(
         dqn={"replay_ratio": 0.25},

@@ -55,7 +55,7 @@ def test_initial_weights_of_another_width_are_refused_in_one_line(straight, tmp_
     assert "\n" not in str(reported.value)
 
 
-def test_a_run_stopped_before_its_first_update_has_no_reward_and_beats_nobody(straight, tmp_path):
+def test_run_stopped_before_its_first_update_has_no_reward(straight, tmp_path):
     """Zero would exceed every trained version whose smoothed reward is negative, and take the alias latest."""
     from navi_core.cli.training.inputs import enter_version
 

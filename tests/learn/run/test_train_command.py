@@ -87,7 +87,7 @@ def test_a_task_set_without_its_flag_warns_what_the_flag_also_sets(settings, rep
     assert (reported in warned and "--task point_goal sets both" in warned) if reported else warned == ""
 
 
-def test_a_latest_that_does_not_fit_is_begun_without_and_one_that_is_named_is_an_error(home, caplog):
+def test_unfit_latest_is_ignored_and_an_unfit_named_version_is_refused(home, caplog):
     one = ("--steps", str(ROWS * ROLLOUT))
     assert navi(home, *one)["version"] == "v001"
     other = (*one, "--set", "policy.width=32", "--seed", "1")

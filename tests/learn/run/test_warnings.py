@@ -37,6 +37,6 @@ def test_a_run_from_other_weights_warns_of_changed_ids(tmp_path, caplog, now, re
     assert len(warnings) == bool(reported) and all(reported in text and "--init none" in text for text in warnings)
 
 
-def test_weights_without_a_vocabulary_say_nothing():
+def test_weights_without_a_vocabulary_give_no_warning():
     assert changed_ids_warning({}, LEARNED, "v001") is None
     assert "1 of 3 names differ, first 'wall'" in (changed_ids_warning({"wall": 2}, LEARNED, "v001") or "")
