@@ -222,6 +222,7 @@ def index_folder(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     return write_index(folder, map(row, names))
 
 
+# One pass over the files fills all arrays.
 def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None = None) -> Dataset:
     """Read and check all recordings of some folders.
 

@@ -125,6 +125,7 @@ class RecordedScene:
     """Mean over the episodes flown by this call; NaN without one."""
 
 
+# Half of its lines document the arguments.
 def record_expert(
     folder: Path,
     scenes: Sequence[Scene],
@@ -237,6 +238,7 @@ def _starts(field: Field, index: int, keys: Tensor, config: ExpertConfig) -> tup
     return position, torch.from_numpy((draws[1] * 2.0 * math.pi).astype(np.float32))
 
 
+# One loop over decisions, whose state is local.
 @torch.no_grad()
 def _fly(
     field: Field,

@@ -305,6 +305,7 @@ def seed_matrix(
     return np.array([[float(np.mean(table[scene])) for scene in order] for table in tables])
 
 
+# A third documents the arguments, a third fills the columns of one row.
 def compare_seeds(
     a: Sequence[EvalResult],
     b: Sequence[EvalResult],

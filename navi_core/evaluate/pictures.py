@@ -85,6 +85,7 @@ _PIXELS = 400
 """Samples along the longer side of the scene."""
 
 
+# One figure, drawn from top to bottom; a third documents the arguments.
 def top_down_map(
     field: Field,
     scene_index: int,

@@ -245,6 +245,7 @@ def _require_unseen(version: str, registry: Registry, scenes: Sequence[Scene]) -
         )
 
 
+# Half of its lines document the arguments.
 def promote(
     version: str,
     registry: Registry,

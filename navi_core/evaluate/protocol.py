@@ -94,6 +94,7 @@ _SHORTEST_PATH = 1.0
 """Shortest path in a denominator [m], so that a stuck drone gives no infinity."""
 
 
+# Half of its lines document the arguments.
 def evaluate(
     subject: str | Path | Pilot | NavigationPolicy | ModelVersion | Subject,
     scenes: Sequence[Scene] | Course,

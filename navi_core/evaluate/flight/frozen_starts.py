@@ -104,6 +104,7 @@ def fly(
     return flights
 
 
+# One loop over decisions, whose state is local.
 def _fly_block(
     field: Field,
     flyer: Flyer,
