@@ -17,8 +17,8 @@ import pytest
 
 from navi_core.cli.main import build_app
 from navi_core.config import TrainConfig, parse_config
+from navi_core.config.base import settings_of
 from navi_core.config.service import ServeConfig
-from navi_core.config.settings import settings_of
 from navi_pipeline.settings import NightlyConfig, StudyConfig
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,9 +12,10 @@ from navi_core.presets import (
     parse_sections,
     preset_names,
     read_config_file,
+    read_yaml,
     resolve_config,
+    write_yaml,
 )
-from navi_core.presets.plain_yaml import read_yaml, write_yaml
 
 
 def test_every_preset_is_a_valid_configuration():

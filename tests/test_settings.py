@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.config import TrainConfig, parse_config
+from navi_core.config.base import settings_of
 from navi_core.config.service import ServeConfig
-from navi_core.config.settings import settings_of
 from navi_core.errors import ConfigError
 from navi_core.presets import merge, parse_assignments, preset_names, resolve_config, setting_sources
 from navi_pipeline.settings import NightlyConfig

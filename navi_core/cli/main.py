@@ -23,8 +23,8 @@ from navi_core import __version__
 from navi_core.errors import NaviError, printable
 
 _GROUPS = (
-    "scenes", "doctor", "settings", "demos", "training.bc", "training.train", "training.apex", "evaluate", "compare",
-    "models:models_app", "models:runs_app", "models", "pages", "serve", "bench",
+    "scenes", "doctor", "settings", "demos", "training.bc", "training.train", "training.train:apex_app", "evaluate",
+    "compare", "models:models_app", "models:runs_app", "models", "pages", "serve", "bench",
 )  # fmt: skip
 """Modules of `navi_core.cli` with a Typer `app`, or the name of another one behind a colon."""
 

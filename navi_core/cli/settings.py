@@ -14,7 +14,7 @@ from navi_core.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.config import Config
-    from navi_core.config.settings import Setting
+    from navi_core.config.base import Setting
 
 Sources = Sequence[tuple[str, Mapping[str, Any]]]
 _ABSENT = object()
@@ -60,7 +60,7 @@ def settings(
     Without arguments: the sections. A setting is given by --set a.b=c; those of train also by a line of a --config
     file, or by the environment, NAVI_A__B=c.
     """
-    from navi_core.config.settings import settings_of
+    from navi_core.config.base import settings_of
 
     config, sources = _resolve(of, preset, file, assign or ())
     every = settings_of(config)

@@ -17,7 +17,6 @@ from navi_core.config.offpolicy import (
     SmoothingConfig,
 )
 from navi_core.config.policy import PolicyConfig, ShaperConfig
-from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
 from navi_core.config.service import (
     ActorConfig,
     ContinuousTrainingConfig,
@@ -29,12 +28,15 @@ from navi_core.config.service import (
 from navi_core.config.world import (
     GOAL_TERMS,
     REWARD_TERMS,
+    CompileConfig,
+    CorpusConfig,
     DynamicsConfig,
     EnvConfig,
     GoalConfig,
     RewardConfig,
     SensorConfig,
     SpawnConfig,
+    compile_resolution,
 )
 
 __all__ = [

@@ -16,8 +16,7 @@ from navi_core.config.offpolicy import (
 )
 from navi_core.config.policy import PolicyConfig, ShaperConfig, TaskOptions
 from navi_core.config.registry import LEARNER_NAMES, LearnerName
-from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
-from navi_core.config.world import EnvConfig
+from navi_core.config.world import CompileConfig, CorpusConfig, EnvConfig, compile_resolution
 from navi_core.errors import ConfigError
 
 _BINS = ("azimuth_bins", "elevation_bins")

@@ -19,8 +19,8 @@ from navi_core.bench.policy.core import core_names
 from navi_core.bench.policy.encoder import encoder_names
 from navi_core.config import EvalConfig, PolicyConfig, parse_config
 from navi_core.config import registry as plugin_loader
+from navi_core.config.base import settings_of
 from navi_core.config.registry import CORE_NAMES, ENCODER_NAMES
-from navi_core.config.settings import settings_of
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.evaluate import evaluate, evaluate_in_pieces
 from navi_core.learn import train

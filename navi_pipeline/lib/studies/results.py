@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.errors import ConfigError, RunError, as_argument
-from navi_core.presets.plain_yaml import write_yaml
+from navi_core.presets import write_yaml
 from navi_core.record import navi_home
 from navi_pipeline.lib.records import pipeline_log, write_text
 from navi_pipeline.lib.studies.catalogue import partition_of, search_space, trial_config, trial_settings

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig, TrainConfig, config_hash, parse_config
 from navi_core.config import registry as plugin_loader
+from navi_core.config.base import settings_of
 from navi_core.config.registry import LEARNER_NAMES, PILOT_NAMES
-from navi_core.config.settings import settings_of
 from navi_core.errors import ConfigError
 from navi_core.evaluate import evaluate
 from navi_core.evaluate.flight.subjects import resolve_subject

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from navi_core.errors import RunError
-from navi_core.presets import read_config_file
-from navi_core.presets.plain_yaml import write_yaml
+from navi_core.presets import read_config_file, write_yaml
 from navi_pipeline.cli.graph import run_demo, run_graph
 from navi_pipeline.lib.orchestration import dagster_home
 
