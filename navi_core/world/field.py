@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -242,7 +242,7 @@ class Field:
             (B,) float32 [m], exact for the triangles.
         """
         if torch.compiler.is_compiling():
-            return op.distance(points, scene_index, self.number)
+            return cast(torch.Tensor, op.distance(points, scene_index, self.number))
         point = self._finite(self._points(points, "points"))
         scene = self.rows(scene_index, len(point))
         out = torch.empty(len(point), dtype=torch.float32, device=self.device)
@@ -252,7 +252,7 @@ class Field:
     def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
         """Return (B,) bool: is the surface nearer than `radius` [m], 0 or more? Arguments as `distance`."""
         if torch.compiler.is_compiling():
-            return op.within(points, scene_index, self.number, float(radius))
+            return cast(torch.Tensor, op.within(points, scene_index, self.number, float(radius)))
         reach = metres(radius, "radius")
         point = self._finite(self._points(points, "points"))
         out = torch.empty(len(point), dtype=torch.bool, device=self.device)

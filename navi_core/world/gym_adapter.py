@@ -131,7 +131,7 @@ class ExploreVectorEnv(VectorEnv):
         self._next: Obs = {}
         self._waits = np.zeros(num_envs, bool)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:  # type: ignore[override]
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Begin new episodes.
 
         Args:
@@ -158,7 +158,7 @@ class ExploreVectorEnv(VectorEnv):
         self._waits = self._waits & ~begins
         return to_user(self._obs), masked_info(pose_arrays(self.env), begins)
 
-    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Info]:  # type: ignore[override]
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Info]:
         """Fly one decision in every row; actions (B, 4)."""
         if self._obs is None:
             raise ConfigError("no episode has begun; call reset() before step()")
@@ -202,7 +202,7 @@ class ExploreVectorEnv(VectorEnv):
         """(B,) the rows whose episode has ended and whose next one is to begin; None before the first reset."""
         return None if self._obs is None else self._waits
 
-    def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
+    def render(self) -> tuple[Array, ...] | None:
         """Return every row's panorama as (height, width, 3) uint8."""
         if self.render_mode is None:
             return None
@@ -238,8 +238,10 @@ class ExploreEnv(gymnasium.Env):
                 raise ConfigError(f"{name} is of a batch; make it by gymnasium.make_vec")
         whole = env_config(config, self.task).model_copy(update={"stagger": False})
         batch = PointGoalVectorEnv if self.task == "point_goal" else ExploreVectorEnv
-        modes = {"render_mode": render_mode, "autoreset_mode": AutoresetMode.DISABLED}
-        self._batch = batch(1, config=whole, seed=settled_seed(self, seed), **modes, **arguments)
+        self._batch = batch(
+            1, config=whole, seed=settled_seed(self, seed), render_mode=render_mode,
+            autoreset_mode=AutoresetMode.DISABLED, **arguments,
+        )  # fmt: skip
         self.render_mode, self.env = self._batch.render_mode, self._batch.env
         """The environment itself."""
         self.observation_space, self.action_space = gym_spaces(self.env)
@@ -264,7 +266,7 @@ class ExploreEnv(gymnasium.Env):
         obs, reward, terminated, truncated, info = self._batch.step(action_tensor(action)[None].numpy())
         return first_row(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), first_row(info)
 
-    def render(self) -> Array | None:  # type: ignore[override]
+    def render(self) -> Array | None:
         """Return the panorama as (height, width, 3) uint8."""
         frames = self._batch.render()
         return None if frames is None else frames[0]

@@ -156,7 +156,7 @@ def settled_seed(env: gymnasium.Env | VectorEnv, seed: int | None) -> int:
     return drawn % 2**63
 
 
-def gym_spaces(env: NavigationEnv) -> tuple[gymnasium.Space, Box]:
+def gym_spaces(env: NavigationEnv) -> tuple[gymnasium.Space[Any], Box]:
     """Return the spaces of one drone's observation and action."""
     c = env.config
     high = np.ones((3, c.azimuth_bins, c.elevation_bins), np.float32)

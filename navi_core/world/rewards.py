@@ -36,7 +36,7 @@ def ahead_sector(azimuth_bins: int) -> int:
 
 def band_end(volume: float) -> float:
     """Return how far the structure band of a scene of some volume [m³] reaches [m]."""
-    return max(2.5, min(0.6 * volume ** (1 / 3), 50.0))
+    return float(max(2.5, min(0.6 * volume ** (1 / 3), 50.0)))
 
 
 def structure_of(hits: RayHits, band: torch.Tensor) -> torch.Tensor:
@@ -207,7 +207,10 @@ class RewardTerms:
         visits, bit = visits[:, 0], torch.ones_like(sector) << sector
         updated = headings | bit | ((visits + 1).clamp(max=MOST_VISITS) << HEADING_SECTORS)
         self.visits.scatter_(1, flat[:, :1], (updated | stamp[:, 0] << STAMP_BIT)[:, None])
-        return (1.0 + visits).reciprocal() * 0.3 + 0.05 * ((headings & bit) == 0) + 0.1 * (unvisited / 6.0)
+        term: torch.Tensor = (
+            (1.0 + visits).reciprocal() * 0.3 + 0.05 * ((headings & bit) == 0) + 0.1 * (unvisited / 6.0)
+        )
+        return term
 
 
 RewardTerm = Callable[[StepBatch, torch.Tensor], torch.Tensor]
@@ -229,7 +232,7 @@ register_reward = registration(
 
 
 def _computed(name: str) -> Callable[[EnvConfig], RewardTerm]:
-    return lambda config: lambda batch, action: batch.info["reward_terms"][name]
+    return lambda _config: lambda batch, _action: batch.info["reward_terms"][name]
 
 
 for _name in REWARD_TERMS:

@@ -67,7 +67,7 @@ def test_the_lowest_of_coincident_faces_names_the_hit_in_every_batch(size: float
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("lanes", LANES[1:])
-def test_a_chain_of_faces_each_within_a_tie_of_the_next_is_named_by_those_within_a_tie_of_the_first(lanes: int) -> None:
+def test_chained_ties_name_a_face_within_a_tie_of_the_first(lanes: int) -> None:
     """Whatever the order in which they are met: the nearest face counts, and the lowest of those a tie behind it."""
     rng = np.random.default_rng(5)
     cells = 6

@@ -7,7 +7,7 @@ import math
 import torch
 
 from navi_core.pilots.pilot import draw_normal
-from navi_core.pilots.recovery import Recovery
+from navi_core.pilots.reactive import Recovery
 
 AHEAD = torch.tensor([[0.99, 0.3, 0.0, 0.8]])
 

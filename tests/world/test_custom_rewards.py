@@ -52,7 +52,7 @@ def terms():
 
 @pytest.mark.parametrize("task", ["explore", "point_goal"])
 @pytest.mark.parametrize("tensor_only", [False, True])
-def test_they_are_paid_on_top_and_counted_in_the_episodes_return(box_scene, terms, task, tensor_only):
+def test_custom_rewards_add_to_reward_and_episode_return(box_scene, terms, task, tensor_only):
     options = {"task": task, "max_steps": 6, "tensor_only": tensor_only}
     plain, env = env_of(box_scene, {}, **options), env_of(box_scene, {"haste": -0.5, "ahead": 0.25}, **options)
     summed = torch.zeros(4)

@@ -67,7 +67,7 @@ def test_lives_are_those_of_the_tensor_program(field: Field) -> None:
     assert ended > 40
 
 
-def test_four_lanes_fly_the_lives_of_the_numba_tracer(apartments, box_scene, tmp_path: Path) -> None:
+def test_native_step_of_four_lanes_matches_the_numba_tracer(apartments, box_scene, tmp_path: Path) -> None:
     """Among them a version 1 scene."""
     box_scene.save(tmp_path / "box.gmdag", version=1)
     scenes = [*apartments, load_gmdag(tmp_path / "box.gmdag")]

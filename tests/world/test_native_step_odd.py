@@ -57,7 +57,7 @@ def test_bins_that_no_tile_divides(field: Field, lanes: int, bins: tuple[int, in
 
 
 @pytest.mark.parametrize("outside", [0.3, 40.0, 1e5])
-def test_drones_at_and_beyond_the_border_of_a_floor_that_is_free_up_to_it(field: Field, outside: float) -> None:
+def test_native_step_at_and_beyond_the_floors_border_matches_tensors(field: Field, outside: float) -> None:
     config = EnvConfig(azimuth_bins=24, elevation_bins=6, reward={"preset": "navi9", "view_cell": 0.06}, spawn=FEW)
     envs = [NavigationEnv(field, ROWS, config, seed=1, tensor_only=t) for t in (False, True)]
     for env in envs:
@@ -86,7 +86,7 @@ def test_drones_at_and_beyond_the_border_of_a_floor_that_is_free_up_to_it(field:
 
 @pytest.mark.parametrize("tensor_only", [False, True])
 @pytest.mark.parametrize("max_distance", [7.3, 100.0])
-def test_under_a_sky_half_of_the_rays_miss_and_are_shown_at_exactly_one(tensor_only: bool, max_distance: float) -> None:
+def test_missing_rays_have_a_normalised_depth_of_exactly_one(tensor_only: bool, max_distance: float) -> None:
     """Void is a share of misses that reaches the threshold."""
     config = EnvConfig(
         azimuth_bins=9, elevation_bins=4, max_distance=max_distance, void_starvation=0.5, void_grace=1, spawn=FEW

@@ -58,7 +58,7 @@ def test_a_field_answers_on_its_device_and_in_what_it_is_given(apartments) -> No
 
 
 @pytest.mark.parametrize("sensor", [{}, FAULTS])
-def test_an_environment_lives_the_same_lives_on_the_device(apartments, sensor: dict) -> None:
+def test_environment_on_the_device_matches_the_cpu(apartments, sensor: dict) -> None:
     config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=5, episodes_per_scene=2, sensor=sensor)
     here = NavigationEnv(Field(apartments, tracer="cuda"), 4, config, seed=1, tensor_only=True)
     expected = [here.step(actions(step, 4)) for step in range(8)]

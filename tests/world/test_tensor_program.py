@@ -159,7 +159,7 @@ def test_a_step_leaves_its_state_where_it_was(field: Field) -> None:
     assert places == {name: value.data_ptr() for name, value in env._state().items()}
 
 
-def test_an_action_that_is_no_number_flies_as_zero_and_is_told(field: Field) -> None:
+def test_action_that_is_not_finite_flies_as_zero_and_is_flagged(field: Field) -> None:
     env, calm = (NavigationEnv(field, 3, SMALL, seed=1, tensor_only=True) for _ in range(2))
     wrong = torch.zeros(3, 4)
     wrong[1, 2] = float("nan")

@@ -8,7 +8,7 @@ from navi_core.scenes import Scene
 from navi_core.world import Field
 
 
-def test_threads_that_numba_does_not_have_are_told_once(box_scene: Scene, monkeypatch, caplog) -> None:
+def test_threads_beyond_numbas_warn_once(box_scene: Scene, monkeypatch, caplog) -> None:
     before = numba.get_num_threads()
     with monkeypatch.context() as quota, caplog.at_level(logging.WARNING, logger="navi.world"):
         quota.setattr(numba.config, "NUMBA_NUM_THREADS", 1)

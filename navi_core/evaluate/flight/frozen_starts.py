@@ -19,7 +19,7 @@ from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight.course import Start
 from navi_core.pilots import Pilot, Pose
 from navi_core.pilots.pilot import draw_normal
-from navi_core.pilots.recovery import Recovery
+from navi_core.pilots.reactive import Recovery
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from navi_core.config import ActorConfig, WireConfig
 from navi_core.errors import WireError
-from navi_core.pilots.recovery import Recovery
+from navi_core.pilots.reactive import Recovery
 from navi_core.service.gate import ActionChoice, DroneState, RolloutGate, choose_action
 from navi_core.service.policies.served_model import ServedModel
 from navi_core.service.policies.sessions import Session, draw_keys

@@ -115,7 +115,7 @@ class FloorMap:
     @cached_property
     def levels(self) -> npt.NDArray[np.float64]:
         """Where each storey begins, (S,) [m]; a drone is on the last that begins below it, or on the first."""
-        return self.corner[1] + self._found[0] * self.cell
+        return np.asarray(self.corner[1] + self._found[0] * self.cell)
 
     @property
     def area(self) -> float:

@@ -91,7 +91,7 @@ def _decide(
         return None
     met = _met_of_all(field, scene_index, largest, corner, cell)
     label, sizes = label_components(met >= _ROOM)
-    inside = label == max(1, int(sizes.argmax()))
+    inside: npt.NDArray[np.bool_] = label == max(1, int(sizes.argmax()))
     floor, within = largest.any(axis=1), inside.any(axis=1)
     open_ground = int((floor & ~(met >= _OPEN).any(axis=1)).sum())
     if within.sum() < max(_LEAST_AREA / cell**2, _LEAST_SHARE * floor.sum()) or 2 * open_ground <= floor.sum():
