@@ -124,6 +124,7 @@ def compile_source(
     return compile_to_file(generate_scene(source.family, source.seed), out_dir, config, progress)
 
 
+# Above 60 lines: half of it is the description of eight arguments.
 def compile_corpus(
     sources: Sequence[SceneSource],
     out_dir: Path | str,

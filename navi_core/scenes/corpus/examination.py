@@ -44,6 +44,7 @@ _FOREIGN = {
 Report = dict[str, Any]
 
 
+# Above 60 lines: a third of it describes the report, another is the report itself.
 def examine(
     root: Path,
     config: CompileConfig | None = None,

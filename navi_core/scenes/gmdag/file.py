@@ -335,8 +335,8 @@ def read_gmdag(data: bytes, path: Path | str) -> Scene:
         GmdagError: The file breaks its format; offset and reason are named.
     """
     try:
-        version, *frame = _read_header(data, path)
-        return _READERS[version](data, path, *frame)
+        version, resolution, lower, voxel_size, length = _read_header(data, path)
+        return _READERS[version](data, path, resolution, lower, voxel_size, length)
     except GmdagError as error:
         advice = "; compile the scene again from its mesh" if data.startswith(MAGIC + b"\2\0\0\0") else ""
         raise GmdagError(error.reason + advice, path=path, offset=error.offset) from None
