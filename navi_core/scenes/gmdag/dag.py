@@ -100,6 +100,8 @@ class DagSize(NamedTuple):
 
     nodes: int
     """Inner nodes, empty leaves and surface leaves."""
+    surface: int
+    """Surface leaves."""
     items: int
     """Triangle references in the surface leaves' lists."""
 
@@ -127,7 +129,7 @@ class Dag:
     def stored(self) -> DagSize:
         """What is stored: distinct inner nodes, empty distances, and lists."""
         empty = np.unique(self.children[self.children >> KIND_SHIFT == EMPTY])
-        return DagSize(len(self.children) + len(empty) + len(self.bounds) - 1, len(self.items))
+        return DagSize(len(self.children) + len(empty) + len(self.bounds) - 1, len(self.bounds) - 1, len(self.items))
 
     @property
     def unfolded(self) -> DagSize:
@@ -138,7 +140,7 @@ class Dag:
         surface = kind == SURFACE
         length = np.diff(self.bounds)[value[surface]]
         nodes = paths.sum() + times[kind == EMPTY].sum() + times[surface].sum()
-        return DagSize(int(nodes), int((times[surface] * length).sum()))
+        return DagSize(int(nodes), int(times[surface].sum()), int((times[surface] * length).sum()))
 
 
 @dataclass(frozen=True)
