@@ -26,6 +26,7 @@ _EPISODES = 20
 """Greedy episodes of an evaluation."""
 
 
+# More than 60 lines: one measurement, its arguments and its row.
 def run_dqn(
     task: str,
     seeds: Sequence[int],

@@ -31,6 +31,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print where the server liste
 app = typer.Typer()
 
 
+# More than 60 lines: flags and their help.
 @app.command()
 def environment(
     scene: Scenes = None,

@@ -70,6 +70,7 @@ def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool)
     return cases + ([ServiceCase(sessions[0], learns=True)] if learns else [])
 
 
+# More than 60 lines: one measurement, its arguments and its row.
 def run_service(
     cases: Sequence[ServiceCase],
     scene: Scene,
