@@ -35,7 +35,7 @@ class NightlyConfig(Config):
     """Time without an update after which training counts as stalled [min]."""
     retries: int = Field(2, ge=0, le=100)
     """Times that a trainer that was killed is started again."""
-    proof_steps: tuple[Count, ...] = (256, 512)
+    proof_steps: tuple[int, ...] = (256, 512)
     """Resume proof: the run is taken up again and has to go on by so many steps, one after the other."""
     floor_steps_per_second: float = Field(60.0, ge=0)
     """Training speed below which a warning is given [1/s]."""
@@ -81,6 +81,12 @@ class NightlyConfig(Config):
                 f"time_zone {zone!r} is not known here ({error}); for example UTC, Europe/Zurich"
             ) from None
         return zone
+
+    @model_validator(mode="after")
+    def _proof_rises(self) -> Self:
+        if any(steps < 1 for steps in self.proof_steps):
+            raise ConfigError(f"proof_steps {self.proof_steps} must be positive numbers of steps")
+        return self
 
 
 NAME = r"^[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*$"
