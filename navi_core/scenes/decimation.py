@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt
 
 from navi_core.kernels import TriangleBVH
 from navi_core.kernels.meshes import Float64, Int32, Int64, add_quadrics, collapse_edges, edge_costs
@@ -22,6 +22,8 @@ _MAX_PASSES = 60
 @dataclass(frozen=True)
 class Decimation:
     """What merging triangles changed, measured against the original surface."""
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     tolerance: NonNegativeFloat
     """Largest error that was allowed [voxel]."""
