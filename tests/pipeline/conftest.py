@@ -1,4 +1,4 @@
-"""Fixtures of modules that make assets of a profile once, and look at what came out."""
+"""Fixtures of modules that make assets of a profile once and examine the results."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ablations: what a variant changes, what is the base under another name, and a small one from end to end."""
+"""Ablations: variants, cells and verdicts; and a small ablation from end to end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TINY = AblationConfig(
 
 
 @pytest.mark.parametrize("preset", ["demo", "quick", "standard"])
-def test_every_variant_goes_with_every_preset_and_changes_one_thing(preset):
+def test_variant_changes_only_its_sections_in_every_preset(preset):
     config = AblationConfig(preset=preset)
     base = resolved(VARIANTS[BASE], config).model_dump()
     for variant in VARIANTS.values():
@@ -61,7 +61,7 @@ def test_the_base_comes_first_and_unknown_variants_are_refused():
         find_variants(["core_lstm"])
 
 
-def test_custom_variants_join_those_of_the_catalogue():
+def test_custom_variants_extend_the_catalogue():
     own = {"slow": {"ppo": {"learning_rate": 1e-5}}, "off_policy": {"algorithm": "dqn"}}
     assert [variant.name for variant in find_variants([], own)] == [BASE, "slow", "off_policy"]
     assert [variant.name for variant in find_variants(["no_tax"], own)] == [BASE, "no_tax", "slow", "off_policy"]
@@ -70,7 +70,7 @@ def test_custom_variants_join_those_of_the_catalogue():
     assert resolved(slow, config).ppo.learning_rate == 1e-5 != resolved(base, config).ppo.learning_rate
     assert resolved(other, config).algorithm == "dqn" == other.algorithm
     assert len({_key(variant, config, 0) for variant in (base, slow, other)}) == 3
-    # Beside variants of one's own a cell of the catalogue is what it was without them.
+    # Custom variants do not change the cells of the catalogue.
     assert _key(base, config, 0) == _key(VARIANTS[BASE], AblationConfig(), 0)
     with pytest.raises(ConfigError, match=r"no variant 'fast'; allowed: base, .*slow.* --vary adds your own"):
         find_variants(["fast"], own)
@@ -78,7 +78,7 @@ def test_custom_variants_join_those_of_the_catalogue():
         find_variants([], {"rnd": {}})
 
 
-def test_a_cell_that_was_measured_under_another_name_counts_under_this_one():
+def test_renamed_variant_reuses_the_outcomes_of_its_cells():
     def cells(name, names=()):
         config = TINY.model_copy(update={"variants": {name: {"ppo": {"epochs": 7}}}, "seeds": 1})
         own = find_variants(names, config.variants)[-1]
@@ -107,7 +107,7 @@ def test_variant_that_sets_seed_or_bc_is_refused(given, message):
         parse_config(AblationConfig, given)
 
 
-def test_the_command_takes_variants_and_their_settings():
+def test_ablate_command_parses_variant_settings():
     app = typer.Typer()
     register(app)
 
@@ -124,7 +124,7 @@ def test_the_command_takes_variants_and_their_settings():
         assert isinstance(refused.exception, ConfigError) and why in str(refused.exception)
 
 
-def test_changed_custom_code_is_another_cell(monkeypatch):
+def test_custom_code_change_changes_the_cell_key(monkeypatch):
     from navi_core.config.world import REWARD_NAMES
     from navi_core.world import register_reward
     from navi_core.world.rewards import REWARDS
@@ -140,8 +140,8 @@ def test_changed_custom_code_is_another_cell(monkeypatch):
     assert _key(base, config, 0) == keys[0] and _key(variant, config, 0) != keys[1]
 
 
-def test_settings_of_the_environment_are_no_part_of_a_cell(monkeypatch):
-    """The processes that measure it do not get them."""
+def test_environment_settings_do_not_change_the_cell_key(monkeypatch):
+    """The measuring processes do not receive these variables."""
     key = _key(VARIANTS[BASE], TINY, 0)
     monkeypatch.setenv("NAVI_ACTORS", "3")
     assert _key(VARIANTS[BASE], TINY, 0) == key and resolved(VARIANTS[BASE], TINY).actors == 8
@@ -155,7 +155,7 @@ def test_zero_cells_shows_known_outcomes_without_measuring():
 
 
 @pytest.mark.slow
-def test_a_small_ablation_goes_on_in_pieces_and_says_what_it_found():
+def test_small_ablation_resumes_and_records_comparisons():
     told: list[str] = []
     first = perform_ablation(["core_none"], TINY, cells=1, on_line=told.append)
     assert first.waiting == 3 and len(told) == 1 and first.outcomes[0].status == "ok", told
@@ -219,7 +219,7 @@ def test_cell_process_stopped_by_sigterm_stops_its_command_first(tmp_path):
         cell.wait()
 
 
-def test_a_cell_whose_run_another_process_holds_has_no_outcome(monkeypatch):
+def test_cell_with_a_locked_run_has_no_outcome(monkeypatch):
     monkeypatch.setattr("navi_pipeline.lib.training.supervised.LOCK_PATIENCE", 0.3)
     base, config = VARIANTS[BASE], resolved(VARIANTS[BASE], TINY)
     key = _key(base, TINY, 0)
@@ -231,7 +231,7 @@ def test_a_cell_whose_run_another_process_holds_has_no_outcome(monkeypatch):
     assert known_outcome(base, TINY, 0) is None
 
 
-def test_a_full_disk_is_no_outcome(monkeypatch):
+def test_cell_on_a_full_disk_has_no_outcome(monkeypatch):
     told = ["a line", "error: x.pt: the checkpoint cannot be written: No space left on device"]
     monkeypatch.setattr(cells, "run_supervised", lambda *_, **__: (4, "", told))
     with pytest.raises(RunError, match=r"train has no room: .*No space left on device; the same command goes on"):
@@ -239,7 +239,7 @@ def test_a_full_disk_is_no_outcome(monkeypatch):
     assert known_outcome(VARIANTS[BASE], TINY, 0) is None
 
 
-def test_a_cell_that_is_killed_between_its_rows_and_its_outcome_counts_once(monkeypatch):
+def test_cell_killed_before_its_outcome_is_recorded_once(monkeypatch):
     def killed(file, document):
         if "variant" in document:
             raise KeyboardInterrupt
@@ -256,7 +256,7 @@ def test_a_cell_that_is_killed_between_its_rows_and_its_outcome_counts_once(monk
 
 
 @pytest.mark.slow
-def test_cell_whose_trainer_was_stopped_has_no_outcome():
+def test_cell_with_a_stopped_trainer_has_no_outcome():
     endless, told = TINY.model_copy(update={"steps": 50_000_000}), []
 
     def end_the_trainer(line):
@@ -272,7 +272,7 @@ def test_cell_whose_trainer_was_stopped_has_no_outcome():
 
 
 def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
-    """Thirty variants that change nothing, and one that does: by Holm's rule that one alone is told."""
+    """30 variants without effect and one with: by Holm's rule only that one is significant."""
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
 
@@ -313,7 +313,7 @@ def test_earlier_looks_multiply_the_p_value(monkeypatch, tmp_path):
                     verdict(7, gain, whole=False).mean_difference > 0)  # fmt: skip
     assert "before all cells are measured" in verdict(7, slightly, whole=False).sentence
     Warehouse().ingest()
-    assert Warehouse().query("select * from comparisons").empty, "what is not whole is no look"
+    assert Warehouse().query("select * from comparisons").empty, "an incomplete ablation records no look"
     verdict(4, slightly)  # too few for a verdict, and so no look
     first = verdict(5, slightly)
     again = verdict(5, slightly)

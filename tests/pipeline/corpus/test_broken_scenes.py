@@ -1,4 +1,4 @@
-"""Scenes that cannot be read: left out with their reasons, and nobody else with them."""
+"""Unreadable scenes: left out of the corpus with their reasons, while the others stay."""
 
 import dagster as dg
 import pytest
@@ -38,7 +38,7 @@ def plan():
     return sources
 
 
-def test_a_corpus_is_made_of_what_can_be_read_and_tells_the_rest(meshes):
+def test_corpus_leaves_out_unreadable_meshes_with_reasons(meshes):
     (meshes / "good.obj").write_text(BOX)
     (meshes / "truncated.glb").write_bytes(JUNK)
     (meshes / "empty.obj").touch()
@@ -66,7 +66,7 @@ def test_a_corpus_is_made_of_what_can_be_read_and_tells_the_rest(meshes):
     assert set(told["name"]) == broken and told["why"].str.len().gt(10).all()
 
 
-def test_a_good_mesh_that_becomes_junk_is_no_longer_the_old_scene(meshes):
+def test_mesh_that_becomes_unreadable_is_recompiled_as_failed(meshes):
     (meshes / "house.obj").write_text(BOX)
     compile_source(plan()["house"], CONFIG)
     assert corpus_rows()[0]["verdict"] != "FAIL"
@@ -82,14 +82,14 @@ def test_a_good_mesh_that_becomes_junk_is_no_longer_the_old_scene(meshes):
     assert compile_source(plan()["house"], CONFIG)["verdict"] != "FAIL" and unchanged(plan()["house"], CONFIG)
 
 
-def test_a_mesh_that_breaks_between_plan_and_compilation_is_due_when_it_is_whole_again(meshes):
+def test_mesh_broken_after_planning_stays_due(meshes):
     (meshes / "house.obj").write_text(BOX)
     source = plan()["house"]
     (meshes / "house.obj").write_bytes(JUNK)
     assert compile_source(source, CONFIG)["verdict"] == "FAIL" and not unchanged(source, CONFIG)
 
 
-def test_what_did_not_fit_into_memory_is_tried_again(meshes, monkeypatch):
+def test_scene_too_large_for_memory_stays_due(meshes, monkeypatch):
     def full(mesh, config):
         raise SceneTooLargeError("house: needs about 99 GiB")
 
@@ -100,7 +100,7 @@ def test_what_did_not_fit_into_memory_is_tried_again(meshes, monkeypatch):
     assert corpus_rows()[0]["verdict"] == "FAIL" and not unchanged(source, CONFIG)
 
 
-def test_a_full_disk_is_no_fault_of_the_mesh(meshes, monkeypatch):
+def test_full_disk_raises_instead_of_failing_the_mesh(meshes, monkeypatch):
     def full(scene, path):
         raise SceneError(f"{path}: cannot be written: No space left on device")
 

@@ -90,7 +90,7 @@ def passes(stage, monkeypatch):
 MINE = "my_box"
 
 
-def test_every_planned_scene_is_a_partition_and_the_users_mesh_is_external(passes):
+def test_planned_scenes_are_partitions_and_custom_mesh_is_external(passes):
     assert set(passes[0][1]) == {"apartment_0000", "apartment_5000", "apartment_9000", MINE}
     assert {row["name"]: row["split"] for row in read_corpus()} == {
         "apartment_0000": "train",
@@ -101,14 +101,14 @@ def test_every_planned_scene_is_a_partition_and_the_users_mesh_is_external(passe
     assert len(scene_paths("train")) == 1 and scene_paths("external")[0].exists()
 
 
-def test_a_scene_shows_numbers_a_map_and_a_content_hash(passes):
+def test_scene_materialization_has_verdict_map_and_data_version(passes):
     made = materializations(passes[0][1]["apartment_0000"])["apartment_0000"]
     assert made.metadata["verdict"].value == "PASS" and made.metadata["triangles"].value > 100
     assert made.metadata["map"].value.startswith("![apartment_0000](data:image/png;base64,")
     assert len(version(made)) == 16
 
 
-def test_the_scenes_are_judged_side_by_side(passes):
+def test_scene_quality_lists_all_scenes_in_one_table(passes):
     quality = next(
         e.materialization
         for e in passes[0][2].get_asset_materialization_events()
@@ -118,7 +118,7 @@ def test_the_scenes_are_judged_side_by_side(passes):
     assert f"| {MINE} | external |" in quality.metadata["table"].value
 
 
-def test_a_second_pass_reuses_everything_and_keeps_the_versions(passes):
+def test_second_pass_reuses_scenes_and_keeps_data_versions(passes):
     for name, result in passes[1][1].items():
         made, before = materializations(result)[name], materializations(passes[0][1][name])[name]
         assert made.metadata["reused"].value is True
@@ -127,21 +127,21 @@ def test_a_second_pass_reuses_everything_and_keeps_the_versions(passes):
     assert corpora[0] == corpora[1]
 
 
-def test_the_checks_pass(passes):
+def test_asset_checks_of_the_stage_pass(passes):
     checks = [e for e in passes[0][2].get_asset_check_evaluations()]
     checks += [e for e in passes[0][1]["apartment_0000"].get_asset_check_evaluations()]
     assert {c.check_name for c in checks} == {"corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"}
     assert all(c.passed for c in checks)
 
 
-def test_scenes_become_rows_once(passes):
+def test_scenes_are_recorded_once(passes):
     warehouse = Warehouse()
     warehouse.ingest()
     rows = warehouse.query("select name, split, verdict, hardware, content_hash from scenes order by name")
     assert len(rows) == 4 and rows["hardware"].notna().all() and rows["content_hash"].str.len().eq(64).all()
 
 
-def test_a_scene_in_two_splits_blocks_the_corpus(passes):
+def test_scene_in_two_splits_fails_the_split_check(passes):
     text = corpus_path().read_text()
     document = json.loads(text)
     document["scenes"].append(document["scenes"][0] | {"name": "again", "split": "test"})
@@ -153,7 +153,7 @@ def test_a_scene_in_two_splits_blocks_the_corpus(passes):
     assert not outcome.passed and outcome.metadata["in_two_splits"].value == 1
 
 
-def test_a_partition_that_is_not_planned_is_explained(passes):
+def test_unplanned_partition_error_counts_planned_scenes(passes):
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("scene", ["nowhere"])
         result = run("compile_job", instance, partition="nowhere", raise_on_error=False)
@@ -167,7 +167,7 @@ def test_a_missing_scene_folder_is_refused(tmp_path, monkeypatch):
         plan_scenes("apartment", {"train": 1})
 
 
-def test_two_meshes_of_one_file_name_are_two_scenes(tmp_path, monkeypatch):
+def test_meshes_with_the_same_file_name_are_separate_scenes(tmp_path, monkeypatch):
     for room, size in (("a", 6), ("b", 7)):
         (tmp_path / "scans" / room).mkdir(parents=True)
         (tmp_path / "scans" / room / "scan.obj").write_text(BOX.replace("6", str(size)))
@@ -191,7 +191,7 @@ def one_scan(folder, monkeypatch):
     return planned, CompileConfig(resolution=64)
 
 
-def test_a_scene_that_was_compiled_under_another_name_is_compiled_again(tmp_path, monkeypatch):
+def test_scene_compiled_under_another_name_is_recompiled(tmp_path, monkeypatch):
     planned, config = one_scan(tmp_path, monkeypatch)
     row = compile_source(planned, config)
     other = compile_to_file(tmp_path / "scan.obj", tmp_path / "home" / "scenes", config, name="elsewhere")
@@ -201,7 +201,7 @@ def test_a_scene_that_was_compiled_under_another_name_is_compiled_again(tmp_path
     assert compile_source(planned, config)["gmdag"] == row["gmdag"] and unchanged(planned, config)
 
 
-def test_a_scene_that_older_code_judged_is_due_and_judged_anew(tmp_path, monkeypatch):
+def test_scene_card_of_older_code_is_due_and_recomputed(tmp_path, monkeypatch):
     planned, config = one_scan(tmp_path, monkeypatch)
     with monkeypatch.context() as older:
         older.setattr(compiled, "_CARD", "1")
@@ -214,7 +214,7 @@ def test_a_scene_that_older_code_judged_is_due_and_judged_anew(tmp_path, monkeyp
     assert row["skipped"] and row["floor_area_m2"] == area and unchanged(planned, config)
 
 
-def test_names_of_every_script_go_through_partitions_cards_files_and_sql(tmp_path, monkeypatch):
+def test_non_ascii_scene_names_survive_partitions_files_and_sql(tmp_path, monkeypatch):
     (tmp_path / "meshes").mkdir()
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "meshes"))
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""Recordings of people, the teacher's flights, and what is gathered of both."""
+"""Demonstrations: recordings, the teacher's flights, and the dataset gathered from both."""
 
 import shutil
 from dataclasses import replace
@@ -54,12 +54,12 @@ def expert():
     write_document(_path("expert", "quick"), {"folder": str(folder), "rows": []})
 
 
-def test_without_recordings_there_is_an_empty_dataset_and_no_complaint():
+def test_missing_recordings_give_an_empty_dataset_that_passes():
     assert take_recordings() == {"folder": None, "files": 0, "decisions": 0, "content_hash": None, "rows": []}
     assert recordings_are_good().passed
 
 
-def test_recorded_demonstrations_refuses_broken_files_and_keeps_good_ones(recordings):
+def test_recorded_demonstrations_refuses_only_broken_files(recordings):
     (recordings / "broken.npz").write_bytes(b"no archive")
     made = take_recordings()
     assert (made["files"], made["decisions"]) == (1, 6)
@@ -70,7 +70,7 @@ def test_recorded_demonstrations_refuses_broken_files_and_keeps_good_ones(record
 
 
 @pytest.mark.parametrize("names", [("broken.npz",), ("a.npz", "b.npz"), ()])
-def test_a_folder_without_one_good_recording_is_none_and_each_is_named(names, tmp_path, monkeypatch, expert):
+def test_folder_without_valid_recordings_names_each_refused_file(names, tmp_path, monkeypatch, expert):
     monkeypatch.setenv("NAVI_DEMOS", str(tmp_path / "demos"))
     (tmp_path / "demos").mkdir()
     for name in names:
@@ -84,7 +84,7 @@ def test_a_folder_without_one_good_recording_is_none_and_each_is_named(names, tm
     assert take_recordings()["files"] == 1
 
 
-def test_a_new_recording_makes_another_dataset(recordings):
+def test_new_recording_changes_the_dataset_hash(recordings):
     first = take_recordings()
     save_demonstration(recordings / "more.npz", recording(3))
     second = take_recordings()
@@ -98,7 +98,7 @@ def test_recorded_demonstrations_follows_added_and_removed_files(recordings):
     save_demonstration(recordings / "july" / "two.npz", recording(6))
     (recordings / "good.npz").unlink()
     second = take_recordings()
-    # What has not changed is one file in both datasets.
+    # An unchanged recording is the same file in both datasets.
     one, two = (Path(made["folder"]) / "july-one.npz" for made in (first, second))
     assert second["files"] == 2 and one.samefile(two)
     shutil.rmtree(recordings / "july")
@@ -107,7 +107,7 @@ def test_recorded_demonstrations_follows_added_and_removed_files(recordings):
     assert take_recordings()["files"] == 1
 
 
-def test_recordings_of_another_drone_are_left_out(recordings, expert):
+def test_recordings_with_another_decision_rate_are_left_out(recordings, expert):
     save_demonstration(recordings / "good.npz", replace(recording(1), decision_hz=20.0))
     take_recordings()
     made = gather_demonstrations("quick")
@@ -116,7 +116,7 @@ def test_recordings_of_another_drone_are_left_out(recordings, expert):
     load_dataset([Path(folder) for folder in made["folders"]])
 
 
-def test_both_sources_are_gathered_and_another_resolution_is_left_out(recordings, expert):
+def test_gathering_joins_both_sources_of_equal_resolution(recordings, expert):
     take_recordings()
     both = gather_demonstrations("quick")
     assert (both["decisions"], both["episodes"], both["scenes"], both["left_out"]) == (12, 4, 2, 0)
@@ -130,12 +130,12 @@ def test_both_sources_are_gathered_and_another_resolution_is_left_out(recordings
     assert rows[0]["mean"] == pytest.approx(float(actions["forward"].mean()))
 
 
-def test_the_teacher_has_the_sensor_of_the_profile():
+def test_expert_config_takes_the_sensor_of_the_profile():
     assert (expert_config("standard").azimuth_bins, expert_config("standard").elevation_bins) == (256, 48)
     assert expert_config("quick", episodes=2).episodes == 2
 
 
-def test_what_is_missing_is_named(monkeypatch, tmp_path):
+def test_missing_folder_and_dataset_errors_name_them(monkeypatch, tmp_path):
     monkeypatch.setenv("NAVI_DEMOS", str(tmp_path / "none"))
     with pytest.raises(DemoError, match="NAVI_DEMOS"):
         take_recordings()

@@ -1,4 +1,4 @@
-"""The champion's gate with real checkpoints: refused, not repeated, judged against the champion that is there."""
+"""Promotion gate with real checkpoints: refusals, reused decisions, the current champion as opponent."""
 
 from dataclasses import replace
 
@@ -88,7 +88,7 @@ def promotions():
     return warehouse.query("select * from promotions order by decided_at")
 
 
-def test_a_policy_that_learned_nothing_does_not_become_champion(home):
+def test_untrained_policy_is_not_promoted(home):
     first = challenge(policy(home, 0), CONFIG)
     assert not first["promoted"] and first["champion"] is None and first["opponent"] == "random"
     assert "champion" not in open_registry().aliases()
@@ -97,7 +97,7 @@ def test_a_policy_that_learned_nothing_does_not_become_champion(home):
     assert len(promotions()) == 1
 
 
-def test_a_challenger_is_judged_against_the_champion_on_the_same_starts(home):
+def test_challenger_is_compared_with_the_champion(home):
     open_registry().promote("v001", "champion")
     decision = challenge(policy(home, 1), CONFIG)
     assert decision["previous_version"] == "v001" and decision["opponent"] == "v001"
@@ -106,8 +106,8 @@ def test_a_challenger_is_judged_against_the_champion_on_the_same_starts(home):
     assert challenge(policy(home, 0), CONFIG)["champion"] == decision["champion"]
 
 
-def test_an_interrupted_promotion_is_completed_and_a_rollback_is_respected(home, monkeypatch):
-    """The decision is written, then the process dies; the next call moves the alias. Rolled back, it stays back."""
+def test_interrupted_promotion_completes_and_respects_rollback(home, monkeypatch):
+    """The process dies after it wrote the decision; the next call moves the alias. A rollback stays."""
     real = Registry.promote
     monkeypatch.setattr(Registry, "promote", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     rows = len(promotions())
@@ -133,7 +133,7 @@ def test_an_interrupted_promotion_is_completed_and_a_rollback_is_respected(home,
     assert open_registry().aliases()["champion"] == before
 
 
-def test_a_champion_that_came_during_the_flights_is_challenged_itself(home, monkeypatch):
+def test_champion_promoted_meanwhile_is_challenged_too(home, monkeypatch):
     before = open_registry().aliases()["champion"]
     challenger = "v002" if before == "v001" else "v001"
     other = open_registry().register(home / "2.pt", parents=("v001",))
@@ -150,7 +150,7 @@ def test_a_champion_that_came_during_the_flights_is_challenged_itself(home, monk
     open_registry().rollback("champion")
 
 
-def test_the_registry_becomes_rows_and_a_lineage(home):
+def test_record_registry_writes_models_and_lineage(home):
     record_registry(open_registry())
     record_registry(open_registry())
     warehouse = Warehouse()
@@ -161,7 +161,7 @@ def test_the_registry_becomes_rows_and_a_lineage(home):
     assert dict(zip(board["subject"], board["model"], strict=True))["quick-seed0"] == "v001"
 
 
-def test_without_validation_scenes_nothing_is_decided(home):
+def test_challenge_without_validation_scenes_is_refused(home):
     text = corpus_path().read_text()
     corpus_path().write_text('{"scenes": []}')
     try:
@@ -171,7 +171,7 @@ def test_without_validation_scenes_nothing_is_decided(home):
         corpus_path().write_text(text)
 
 
-def test_the_warehouse_knows_the_aliases_as_the_registry_does(home):
+def test_warehouse_aliases_equal_registry_aliases(home):
     registry = open_registry()
     record_registry(registry)
     registry.promote("v002", "champion")
@@ -190,7 +190,7 @@ def test_the_warehouse_knows_the_aliases_as_the_registry_does(home):
     assert told() == registry.aliases() and told()["champion"] == "v002" and "latest" in told()
 
 
-def test_flights_of_other_code_are_flown_anew(home, monkeypatch):
+def test_flights_are_repeated_after_a_code_change(home, monkeypatch):
     protocol, scenes = EvalConfig(starts=2, max_steps=23), SplitScenes("validation")
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
     monkeypatch.setattr(navi_core.evaluate, "flight_code", lambda: "another")
@@ -199,7 +199,7 @@ def test_flights_of_other_code_are_flown_anew(home, monkeypatch):
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
 
 
-def test_a_promotion_that_came_too_late_is_taken_back(home, monkeypatch):
+def test_promotion_is_revoked_if_the_champion_changed_meanwhile(home, monkeypatch):
     """The alias moves to another version between the row and the move."""
     before = open_registry().aliases()["champion"]
     challenger = "v002" if before == "v001" else "v001"
@@ -225,8 +225,8 @@ def test_a_promotion_that_came_too_late_is_taken_back(home, monkeypatch):
         open_registry().rollback("champion")
 
 
-def test_the_asset_tells_its_lead_in_points(home, monkeypatch):
-    """Decisions hold shares of 1."""
+def test_promoted_model_reports_its_lead_in_points(home, monkeypatch):
+    """Decisions hold fractions of 1."""
     decision = {"champion": None, "promoted": False, "reason": "", "reused": False}
     shares = {"mean_difference": 0.125, "low": -0.05, "high": None}
     monkeypatch.setattr("navi_pipeline.defs.evaluation.challenge", lambda *_: decision | shares)

@@ -1,4 +1,4 @@
-"""Scenes of a night: taken as they are, made only where nobody has planned any."""
+"""Scenes of a night: an existing plan is kept; scenes are made only without one."""
 
 import dagster as dg
 import pytest
@@ -27,7 +27,7 @@ def corpus_gate(assignments=FEW):
     return next(gate for gate in preflight(night)[0] if gate.name == "corpus")
 
 
-def test_scenes_that_a_night_makes_are_what_the_assets_would_make():
+def test_night_compiles_scenes_with_the_settings_of_the_assets():
     assert corpus_gate().passed
     assert {row["resolution"] for row in read_corpus()} == {256}
     config = CompileSettings().compile_config()
@@ -47,7 +47,7 @@ def test_existing_scene_plan_is_never_replaced(corpus):
     assert plan_path().read_bytes() == before
 
 
-def test_a_night_that_is_interrupted_while_it_makes_scenes_leaves_no_plan(monkeypatch):
+def test_night_interrupted_while_compiling_leaves_no_plan(monkeypatch):
     def interrupted(source, config):
         raise KeyboardInterrupt
 
@@ -58,7 +58,7 @@ def test_a_night_that_is_interrupted_while_it_makes_scenes_leaves_no_plan(monkey
     assert not plan_path().exists() and corpus_gate().passed
 
 
-def test_settings_of_an_earlier_plan_follow_from_its_sources():
+def test_plan_settings_are_inferred_from_sources_of_old_plans():
     sources = plan_scenes("maze", {"train": 2, "test": 1})
     write_document(plan_path(), {"sources": as_rows(sources)})
     assert plan_settings() == {"family": "maze", "train": 2, "validation": 0, "test": 1}
@@ -66,8 +66,8 @@ def test_settings_of_an_earlier_plan_follow_from_its_sources():
     assert plan_settings() == {}
 
 
-def test_chosen_scenes_stay_when_the_graph_is_materialized_again():
-    """`whole_graph` and `navi materialize` name no numbers: they would have planned the first ones again."""
+def test_chosen_scene_plan_survives_rematerialization():
+    """`whole_graph` and `navi materialize` pass no scene counts, which must not reset the plan."""
 
     def planned(**chosen):
         config = {"ops": {"scene_sources": {"config": chosen}}}
@@ -78,10 +78,10 @@ def test_chosen_scenes_stay_when_the_graph_is_materialized_again():
         mazes = {"family": "maze", "train": 2, "validation": 1, "test": 12}
         assert planned(family="maze", train=2, validation=1) == mazes | {"test": DEFAULT_SCENES["test"]}
         assert planned(test=12) == mazes and planned() == mazes
-        # What a night plans is as large as the night, and nobody's choice.
+        # A night's plan has the size of the night and is not a user's choice.
         write_plan(plan_scenes("maze", {"train": 1}), "maze", {"train": 1})
         assert planned(train=1) == DEFAULT_SCENES | {"train": 1}
-        # Nor does it become one when a new mesh is found: the sensor plans as it was planned last.
+        # The sensor for new meshes repeats the last plan without making it a choice.
         write_plan(plan_scenes("maze", {"train": 1}), "maze", {"train": 1})
         assert planned(as_last=True) == {"family": "maze", "train": 1, "validation": 0, "test": 0}
         assert planned() == DEFAULT_SCENES

@@ -1,4 +1,4 @@
-"""The proof that a night's run can be taken up again: by a second try, over another corpus, by its own settings."""
+"""Resume proof of a night: after an interruption, over another corpus, with the night's settings."""
 
 import pytest
 
@@ -16,7 +16,7 @@ CONFIG = NightlyConfig(profile="quick", viewer=False, proof_steps=(256, 512))
 
 @pytest.fixture
 def trainer(monkeypatch):
-    """A trainer that keeps runs by their settings as the real one does, and goes on by 1,024 steps a call."""
+    """Fake trainer that keys runs by their settings and trains 1,024 steps a call."""
 
     class Trainer:
         settings, inits, fails, told, loses = [], [], False, None, 0
@@ -57,7 +57,7 @@ def trained(trainer):
     return night
 
 
-def test_a_proof_that_was_interrupted_passes_when_it_is_tried_again(trainer):
+def test_interrupted_resume_proof_passes_on_retry(trainer):
     night = trained(trainer)
     trainer.fails = True
     assert night.run("resume_proof", resume_proof).status == "failed"
@@ -65,23 +65,23 @@ def test_a_proof_that_was_interrupted_passes_when_it_is_tried_again(trainer):
     again = Night(CONFIG, "n", report=lambda line: None)
     proof = again.run("resume_proof", resume_proof)
     assert proof.status == "passed", proof.gates
-    # 1,024 of the training, 1,024 of the try that was interrupted.
+    # 1,024 steps of the training, 1,024 of the interrupted proof.
     assert proof.gates[0].detail == "taken up at 2,048, left at 3,072; before: 2,048"
     assert proof.data["steps"] == 4096 and "settings" not in proof.data
 
 
-def test_a_corpus_that_changes_in_the_night_changes_nothing_of_its_run(trainer):
+def test_corpus_change_keeps_the_settings_of_the_night(trainer):
     night = trained(trainer)
     corpus("a", "b", "c")
     assert night.run("resume_proof", resume_proof).status == "passed"
     assert len({config_hash(settings) for settings in trainer.settings}) == 1
     assert trainer.settings[-1].corpus.scenes == ("/scenes/a.gmdag", "/scenes/b.gmdag")
-    # As the document keeps it, for a night that another process goes on with.
+    # The night's document keeps the settings for a process that resumes the night.
     kept = Night(CONFIG, "n", report=lambda line: None).data("training")["settings"]
     assert parse_config(TrainConfig, kept) == trainer.settings[0]
 
 
-def test_a_run_that_is_not_taken_up_is_a_failed_gate(trainer):
+def test_run_that_restarts_instead_of_resuming_fails_the_gate(trainer):
     night = trained(trainer)
     trainer.loses = 1
     proof = night.run("resume_proof", resume_proof)
@@ -115,7 +115,7 @@ def test_resume_proof_waits_for_a_trainer_that_is_ending(trainer, monkeypatch):
 def test_run_of_another_navi_version_skips_the_proof_with_a_warning(trainer):
     night = trained(trainer)
     data = night.data("training")
-    # As older code has it: without a setting that names another run today, and with one that it never looked at.
+    # Older code: a setting that no longer exists, and a run id of another configuration hash.
     data["settings"]["dqn"]["microbatch"] = 4
     data["run_id"] = "nightly-n-0123456789abcdef"
     proof = night.run("resume_proof", resume_proof)

@@ -1,4 +1,4 @@
-"""A night and its runs: one at a time, named apart, with a summary however they end, and failed where they failed."""
+"""Nights as Dagster runs: locks, names, summaries and failed stages."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ TOLD = {
 
 
 class Works:
-    """Stages of a night that do nothing; one of them may not hold, or break."""
+    """Stages of a night that do nothing; one of them may fail its gate or raise."""
 
     def __init__(self):
         self.done, self.not_holding, self.breaks = [], None, None
@@ -79,7 +79,7 @@ def failed_steps(result):
     return [event.step_key for event in result.all_events if event.is_step_failure]
 
 
-def test_a_night_by_hand_has_a_name_that_no_schedule_forms():
+def test_manual_night_name_has_a_time_of_day():
     name = night_name(NightlyConfig())
     date, _, rest = name.partition("-training")
     assert rest == "" and len(date) == len("2026-03-04-153012") and night_name(NightlyConfig(train=False)) != name
@@ -92,7 +92,7 @@ def test_locked_night_is_refused(works):
     assert run_night(NightlyConfig(), "n", report=lambda line: None)[0].verdict == "passed"
 
 
-def test_the_lock_of_a_night_that_was_killed_is_free(tmp_path):
+def test_lock_of_a_killed_night_is_released(tmp_path):
     code = (
         "import os, signal\nfrom navi_core.machine.file_lock import hold_lock\n"
         "from navi_pipeline.lib.nightly.night import night_lock\n"
@@ -104,7 +104,7 @@ def test_the_lock_of_a_night_that_was_killed_is_free(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a fault of ours"), KeyboardInterrupt()])
-def test_a_night_that_breaks_down_has_its_summary(works, monkeypatch, error):
+def test_night_that_raises_writes_its_summary(works, monkeypatch, error):
     def breaks(night):
         raise error
 
@@ -117,7 +117,7 @@ def test_a_night_that_breaks_down_has_its_summary(works, monkeypatch, error):
     assert run_night(NightlyConfig(), "n", report=lambda line: None)[0].verdict == "passed"
 
 
-def test_a_finished_night_stays_what_it_was_when_another_run_of_its_name_fails(works):
+def test_finished_night_is_unchanged_by_a_later_failed_run(works):
     run_night(NightlyConfig(), "n", report=lambda line: None)
     before, document = summary_paths("n")[0].read_text(), read_night("n")
     record_failure("r", "nightly_training", "night n was begun with other settings", [], night="n")
@@ -143,7 +143,7 @@ def test_run_is_tagged_with_its_night(works, instance):
     assert "night" not in instance.get_run_by_id(refused.run_id).tags
 
 
-def test_a_stage_whose_gate_does_not_hold_is_what_fails_and_the_summary_is_written(works, instance):
+def test_failed_gate_fails_its_stage_and_writes_the_summary(works, instance):
     works.not_holding = "training"
     result = launch(instance)
     assert failed_steps(result) == ["training"] and works.done == ["preflight", "training"]
@@ -154,7 +154,7 @@ def test_a_stage_whose_gate_does_not_hold_is_what_fails_and_the_summary_is_writt
     assert failure.user_failure_data.metadata["verdict"].value == "failed"
 
 
-def test_a_run_executed_again_from_failure_repeats_the_stage_and_goes_on(works, instance):
+def test_reexecution_from_failure_repeats_the_failed_stage(works, instance):
     works.not_holding = "training"
     parent = launch(instance)
     works.not_holding, works.done = None, []
@@ -164,7 +164,7 @@ def test_a_run_executed_again_from_failure_repeats_the_stage_and_goes_on(works, 
     assert "Night tonight: passed" in summary_paths("tonight")[0].read_text()
 
 
-def test_a_stage_that_breaks_has_its_summary_and_is_repeated(works, instance):
+def test_stage_that_raises_writes_the_summary_and_is_repeated(works, instance):
     works.breaks = "evaluation"
     parent = launch(instance)
     assert failed_steps(parent) == ["evaluation"]
@@ -185,7 +185,7 @@ def test_night_reports_renewed_assets_to_dagster(works, instance, monkeypatch):
 
 
 @pytest.mark.parametrize(("champion", "told"), [(None, "there is no champion yet"), ("v001", "the champion stays")])
-def test_the_headline_knows_whether_there_is_a_champion(champion, told):
+def test_night_event_reports_an_existing_or_missing_champion(champion, told):
     night = Night(NightlyConfig(), "n", report=lambda line: None)
     decided = {"version": "v002", "promoted": False, "reason": "", "champion": champion}
     night.run("promotion", lambda night: ([], decided))

@@ -1,4 +1,4 @@
-"""What a night begins with, where latest is an experiment of the day."""
+"""Start weights of a night when `latest` is an experiment."""
 
 from itertools import count
 
@@ -37,7 +37,7 @@ def version(run_id, reward=0.1, **flags):
 
 @pytest.fixture
 def begins(tmp_path):
-    """The gate `weights` of a night's preflight, and what its trainer is told to begin with."""
+    """Return the gate `weights` of a night's preflight and the version that its trainer starts from."""
     scene = tmp_path / "a.gmdag"
     scene.touch()
     write_corpus([{"name": split, "split": split, "gmdag": str(scene)} for split in ("train", "validation", "test")])
@@ -55,7 +55,7 @@ def begins(tmp_path):
     return look
 
 
-def test_a_night_begins_with_latest_where_it_fits(begins):
+def test_night_starts_from_latest_if_compatible(begins):
     assert begins()[1] == "none"
     made = version("interactive-quick-1")
     gate, init = begins()
@@ -63,7 +63,7 @@ def test_a_night_begins_with_latest_where_it_fits(begins):
     assert begins(fresh="true")[1] == "none"
 
 
-def test_another_network_as_latest_is_passed_over_for_what_a_night_made(begins):
+def test_incompatible_latest_is_skipped_for_the_last_night_version(begins):
     ours = version("nightly-2026-01-01-training-1")
     theirs = version("interactive-experiment-1", reward=9.0, policy={"core": "mamba2"})
     assert Registry(navi_home() / "models").aliases()["latest"] == theirs
@@ -72,7 +72,7 @@ def test_another_network_as_latest_is_passed_over_for_what_a_night_made(begins):
     assert f"begins with {ours}, made by a night; passed over: {theirs} (latest) is another network" in gate.detail
 
 
-def test_other_rewards_as_latest_are_passed_over_for_the_champion_where_no_night_made_any(begins):
+def test_latest_with_other_rewards_is_skipped_for_the_champion(begins):
     ours = version("ppo_policy-quick-1")
     Registry(navi_home() / "models").promote(ours)
     theirs = version("interactive-experiment-1", shaper={"existential_tax": -0.5})
@@ -81,12 +81,12 @@ def test_other_rewards_as_latest_are_passed_over_for_the_champion_where_no_night
     assert init == ours and f"{theirs} (latest) was paid for something else" in gate.detail
 
 
-def test_a_night_with_new_rewards_goes_on_with_the_weights_of_the_night_before(begins):
+def test_night_with_new_rewards_starts_from_the_previous_night(begins):
     ours = version("nightly-2026-01-01-training-1", shaper={"existential_tax": -0.5})
     assert begins()[1] == ours
 
 
-def test_where_nothing_fits_there_are_new_weights_and_a_warning(begins):
+def test_no_compatible_version_gives_new_weights_and_a_warning(begins):
     theirs = version("nightly-2026-01-01-training-1", policy={"core": "mamba2"})
     gate, init = begins()
     assert init == "none" and not gate.passed and gate.detail.count(theirs) == 1
@@ -99,7 +99,7 @@ def test_latest_moved_after_the_preflight_is_ignored(begins):
     assert init == made
 
 
-def test_a_version_whose_file_is_gone_is_passed_over(begins):
+def test_version_with_a_missing_file_is_skipped(begins):
     made = version("interactive-quick-1")
     (navi_home() / "models" / f"{made}.pt").unlink()
     gate, init = begins()

@@ -1,4 +1,4 @@
-"""Nights: gates, what is done once, the monitor, the summary; and a whole small night (slow)."""
+"""Nights: gates, resuming, monitor, summary; and a whole small night (slow)."""
 
 import json
 import shlex
@@ -31,14 +31,14 @@ def night(name="n", **settings):
     return Night(NightlyConfig(**settings), name, report=lambda line: None)
 
 
-def test_a_hard_gate_skips_what_follows_and_a_soft_one_warns():
+def test_hard_gate_skips_later_stages_and_soft_gate_warns():
     tonight = night()
     assert tonight.run("a", holds(hard=False, passed=False)).status == "warned" and tonight.verdict == "warned"
     assert tonight.run("b", holds(passed=False)).status == "failed"
     assert tonight.run("c", holds()).status == "skipped" and tonight.verdict == "failed"
 
 
-def test_an_error_of_navi_is_a_failed_gate_and_a_fault_of_ours_is_raised():
+def test_navi_error_fails_the_gate_and_other_errors_are_raised():
     def breaks(error):
         def work(night):
             raise error
@@ -53,7 +53,7 @@ def test_an_error_of_navi_is_a_failed_gate_and_a_fault_of_ours_is_raised():
     assert stage.status == "failed" and stage.gates[0].detail == "loss is NaN"
 
 
-def test_the_same_night_goes_on_behind_the_stages_that_passed():
+def test_resumed_night_skips_the_stages_that_passed():
     first = night()
     first.run("a", holds())
     first.run("b", holds(passed=False))
@@ -73,7 +73,7 @@ def test_the_same_night_goes_on_behind_the_stages_that_passed():
         night("../etc")
 
 
-def test_stages_and_verdict_become_events_and_a_page_that_stands_alone():
+def test_summary_records_events_and_a_self_contained_page():
     tonight = night()
     tonight.run("preflight", holds("disk <b>", hard=False, passed=False))
     markdown, page = write_summary(tonight)
@@ -84,7 +84,7 @@ def test_stages_and_verdict_become_events_and_a_page_that_stands_alone():
     assert rows["event"].tolist() == ["night", "night_preflight"] and rows["detail"][0].startswith("warned")
 
 
-def test_a_night_is_taken_up_by_a_navi_that_knows_more_settings():
+def test_night_of_an_older_navi_resumes_with_new_settings():
     tonight = night("upgraded", seed=3)
     tonight.run("preflight", holds())
     file = next((navi_home() / "pipeline" / "nights").glob("upgraded.json"))
@@ -92,7 +92,7 @@ def test_a_night_is_taken_up_by_a_navi_that_knows_more_settings():
     del document["config"]["compact_segments"]
     file.write_text(json.dumps(document | {"config_hash": "that of another Navi"}))
     assert night("upgraded", seed=3, compact_segments=7).stages["preflight"].status == "passed"
-    # What a former default was is an option now.
+    # A setting whose default changed is suggested as an option.
     with pytest.raises(RunError) as caught:
         night("upgraded", seed=4, profile="a b")
     options = shlex.split(str(caught.value).partition("go on with ")[2].partition(", or")[0])
@@ -117,7 +117,7 @@ def test_summary_compacts_many_segments_and_logs_a_failure(monkeypatch, caplog):
     assert "was not compacted: no room" in caplog.text
 
 
-def test_settings_of_a_small_night_win_over_defaults_and_assignments_over_them(tmp_path, monkeypatch):
+def test_nightly_config_layers_defaults_file_and_assignments(tmp_path, monkeypatch):
     assert nightly_config() == NightlyConfig()
     small = nightly_config(minutes=3, assignments=["eval_steps=7"])
     assert (small.profile, small.minutes, small.eval_steps) == ("quick", 3.0, 7)
@@ -128,7 +128,7 @@ def test_settings_of_a_small_night_win_over_defaults_and_assignments_over_them(t
         nightly_config(assignments=["profle=x"])
 
 
-def test_the_monitor_ends_training_by_time_by_step_and_by_stall():
+def test_monitor_ends_training_by_time_step_or_stall():
     told = []
 
     def monitor(**settings):
@@ -149,7 +149,7 @@ def test_the_monitor_ends_training_by_time_by_step_and_by_stall():
     assert stuck() and stuck.stalled and any("no update yet" in line for line in told)
 
 
-def test_the_preflight_refuses_a_full_disk_and_an_empty_registry():
+def test_preflight_refuses_a_full_disk_and_an_empty_registry():
     tonight = night(free_disk_gib=1e6, train=False)
     gates = {gate.name: gate for gate in preflight(tonight)[0]}
     assert not gates["free disk"].passed and gates["free disk"].hard
@@ -200,7 +200,7 @@ def test_small_night_trains_resumes_measures_and_reports(monkeypatch):
     assert [row["cell"] for row in data["drift"] if row["drifts"]] == ["apartment"]
 
 
-def test_the_command_writes_what_failed_and_ends_with_an_error():
+def test_nightly_command_prints_failed_gates_and_raises():
     import typer
 
     from navi_pipeline.cli.commands import register
@@ -216,7 +216,7 @@ def test_the_command_writes_what_failed_and_ends_with_an_error():
 
 
 @pytest.mark.parametrize("profile", preset_names())
-def test_a_profile_whose_settings_move_with_its_steps_has_a_night_without_end(monkeypatch, profile):
+def test_night_keeps_profile_schedules_without_a_step_limit(monkeypatch, profile):
     monkeypatch.setattr("navi_pipeline.lib.nightly.training.scene_paths", lambda split: [])
     tonight = night(profile=profile)
     settings, usual = night_settings(tonight), preset_settings(tonight.config)
@@ -225,4 +225,4 @@ def test_a_profile_whose_settings_move_with_its_steps_has_a_night_without_end(mo
         at = [scheduled(settings, name, steps) for steps in (0, 5000, usual.total_steps, 10**9)]
         assert at == [scheduled(usual, name, steps) for steps in (0, 5000, usual.total_steps, 10**9)]
     if not usual.ppo.schedules:
-        assert settings == usual.model_copy(update={"total_steps": None}), "so that an earlier run is taken up again"
+        assert settings == usual.model_copy(update={"total_steps": None}), "equal settings let an earlier run resume"

@@ -1,4 +1,4 @@
-"""The night's viewer attaches to a training in progress as the dashboard does, and says when it could not."""
+"""Viewer probe of a night: attaches to a training in progress and warns if it cannot."""
 
 import time
 
@@ -10,7 +10,7 @@ from navi_core.world import Field, NavigationEnv
 from navi_pipeline.lib.nightly.training import ViewerProbe
 
 
-def test_a_viewer_finds_the_nights_training_and_sees_an_observation(apartments):
+def test_viewer_probe_finds_the_training_and_its_observation(apartments):
     env = NavigationEnv(Field(apartments[:1]), 2, EnvConfig(azimuth_bins=16, elevation_bins=8), seed=1)
     with TrainingBroadcast("nightly-tonight-abc", "ppo") as broadcast:
         watched = broadcast.watch(env)
@@ -25,6 +25,6 @@ def test_a_viewer_finds_the_nights_training_and_sees_an_observation(apartments):
     assert gate.detail.startswith("nightly-tonight-abc@tcp://127.0.0.1:") and "observation of 16x8" in gate.detail
 
 
-def test_a_training_that_is_not_announced_leaves_a_warning():
+def test_viewer_probe_warns_without_an_announced_training():
     gate = ViewerProbe("nightly-other-", lambda: True).gate()
     assert not gate.passed and not gate.hard and "before a viewer attached" in gate.detail

@@ -58,7 +58,7 @@ def asked(data):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Say what the schedules take for now, in UTC."""
+    """Set the current time of the schedules, in UTC."""
     return lambda hour, day=4: monkeypatch.setattr(nights, "_now", lambda: datetime(2026, 3, day, hour, 20, tzinfo=UTC))
 
 
@@ -69,7 +69,7 @@ def scheduled(instance, repository, kind, due):
 
 
 @pytest.mark.parametrize(("kind", "hour"), [("training", 22), ("validation", 7)])
-def test_a_schedule_asks_for_one_night_a_day_named_after_its_date(instance, repository, clock, kind, hour):
+def test_schedule_requests_one_night_named_after_its_date(instance, repository, clock, kind, hour):
     clock(hour)
     schedule, tick = scheduled(instance, repository, kind, datetime(2026, 3, 4, hour, tzinfo=UTC))
     (request,) = tick.run_requests
@@ -120,7 +120,7 @@ def plan(*sources):
 
 
 def compiled(source, instance, config=CONFIG, name=None):
-    """Leave what compiling leaves of a scene: file, sidecar, card and materialization; return the file."""
+    """Write the outputs of a compiled scene (file, sidecar, card, materialization); return the file."""
     gmdag = output_path(name or source.name, source.source_hash, navi_home() / "scenes", config)
     gmdag.parent.mkdir(parents=True, exist_ok=True)
     gmdag.touch()
@@ -153,7 +153,7 @@ def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, rep
     assert asked(again) == [("scene_sources", None)] and again.run_requests[0].run_key != first.run_requests[0].run_key
 
 
-def test_new_meshes_are_planned_beside_as_many_generated_scenes_as_before(instance, repository, tmp_path, monkeypatch):
+def test_new_mesh_plan_keeps_the_generated_scene_counts(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
     (tmp_path / "house.obj").write_text("v 0 0 0\n")
     (request,) = scene_tick(instance, repository).run_requests
@@ -164,7 +164,7 @@ def test_new_meshes_are_planned_beside_as_many_generated_scenes_as_before(instan
         write_plan([], "maze", numbers)
 
 
-def test_scenes_that_come_back_are_planned_and_compiled_again(instance, repository, tmp_path, monkeypatch):
+def test_returning_scenes_are_planned_and_compiled_again(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
     instance.add_dynamic_partitions("scene", ["house", "shed"])
     shed = planned("shed", "5")
@@ -186,7 +186,7 @@ def test_scenes_that_come_back_are_planned_and_compiled_again(instance, reposito
     assert len(keys) == len(set(keys)) == 11 and not any("shed" in key for key in keys)
 
 
-def test_a_scene_is_due_until_it_is_compiled_as_it_is_planned(instance):
+def test_scene_is_due_until_compiled_as_planned(instance):
     scenes = {why: planned(why) for why in ("done", "new", "gone", "changed", "renamed", "coarse")}
     plan(*scenes.values())
     files = {why: compiled(source, instance) for why, source in scenes.items() if why != "new"}
@@ -199,7 +199,7 @@ def test_a_scene_is_due_until_it_is_compiled_as_it_is_planned(instance):
     assert [source.name for source in due_scenes((), CONFIG)] == list(scenes)
 
 
-def test_recordings_that_come_back_are_taken_in_again(instance, repository, tmp_path, monkeypatch):
+def test_returning_recordings_are_imported_again(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_DEMOS", str(tmp_path))
     keys, cursor = [], None
     for size in (1, 2, 1):
@@ -209,19 +209,19 @@ def test_recordings_that_come_back_are_taken_in_again(instance, repository, tmp_
         keys += [request.run_key for request in answer.run_requests]
         cursor = answer.cursor
     assert len(set(keys)) == 3
-    # What an earlier version noted is read: nothing has changed since.
+    # A cursor of an earlier version is read: nothing has changed since.
     signature = json.loads(cursor)["signature"]
     assert not tick(new_demonstrations, instance, repository, signature).run_requests
 
 
-def test_the_scene_sensor_waits_for_what_it_asked_for(instance, repository, tmp_path, monkeypatch):
+def test_scene_sensor_waits_for_its_running_request(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
     (tmp_path / "house.obj").write_text("v 0 0 0\n")
     instance.add_run(dg.DagsterRun(job_name="j", status=dg.DagsterRunStatus.STARTED, tags={"navi/sensed": "x"}))
     assert "being worked on" in tick(new_scenes, instance, repository).skip_message
 
 
-def test_recordings_are_taken_in_once(instance, repository, tmp_path, monkeypatch):
+def test_recordings_are_imported_once(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_DEMOS", str(tmp_path))
     (tmp_path / "notes.txt").write_text("no recording")
     assert "no recording" in tick(new_demonstrations, instance, repository).skip_message
@@ -237,7 +237,7 @@ def events(name):
     return warehouse.query("select * from events where event = ?", [name])
 
 
-def test_a_failed_run_becomes_a_row_with_its_cause(instance):
+def test_failed_run_is_recorded_with_its_cause(instance):
     @dg.op
     def breaks():
         raise ValueError("the disk is full")
@@ -259,12 +259,12 @@ def test_a_failed_run_becomes_a_row_with_its_cause(instance):
     assert row["detail"].startswith("broken: breaks") and json.loads(row["extra"])["steps"] == ["breaks"]
 
 
-def test_the_failure_of_an_unknown_night_is_recorded_all_the_same():
+def test_failure_of_an_unknown_night_is_recorded():
     record_failure("r", "nightly_training", "the worker was lost", [], night="2020-01-01-training")
     assert events("run_failure")["detail"].tolist() == ["nightly_training: the worker was lost"]
 
 
-def test_a_run_that_nobody_holds_is_marked_as_stopped_and_one_at_work_is_left(instance, repository, tmp_path):
+def test_unlocked_run_is_marked_stopped_and_locked_run_is_kept(instance, repository, tmp_path):
     root = navi_home() / "runs"
     held = RunDirectory.open(root, asset="ppo_policy", partition="held", config=TrainConfig())
     with RunDirectory.open(root, asset="ppo_policy", partition="dead", config=TrainConfig()) as dead:
@@ -290,7 +290,7 @@ def test_a_run_that_nobody_holds_is_marked_as_stopped_and_one_at_work_is_left(in
 
 
 @pytest.mark.parametrize("begun", ["before the sweep", "during the sweep"])
-def test_a_run_that_ends_while_the_sweep_looks_stays_finished(monkeypatch, begun):
+def test_run_that_ends_during_the_sweep_stays_finished(monkeypatch, begun):
     root, real = navi_home() / "runs", Warehouse.ingest
     run = RunDirectory.open(root, asset="ppo_policy", partition="quick", config=TrainConfig())
 
@@ -319,13 +319,13 @@ def test_a_run_that_ends_while_the_sweep_looks_stays_finished(monkeypatch, begun
     assert warehouse.query("select status from runs")["status"].tolist() == ["finished"]
 
 
-def test_what_nights_renew_has_a_freshness_policy(repository):
+def test_corpus_has_a_freshness_policy(repository):
     graph = repository.asset_graph
     policies = {key.to_user_string(): graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
     assert policies["corpus"] is not None and policies["compiled_scene"] is None
 
 
-def test_the_nights_share_the_pool_of_what_wants_the_whole_machine(repository):
+def test_night_stages_that_train_or_measure_use_the_gpu_pool(repository):
     job = repository.get_job("nightly_training")
     pools = {node.name: node.definition.pool for node in job.nodes}
     assert {name for name, pool in pools.items() if pool == "gpu"} == {"training", "resume_proof", "benchmarks"}
@@ -335,7 +335,7 @@ def test_the_nights_share_the_pool_of_what_wants_the_whole_machine(repository):
                      "promotion", "morning_summary"]  # fmt: skip
 
 
-def test_whatever_trains_is_in_the_pool_of_what_wants_the_whole_machine(repository):
+def test_training_and_benchmark_assets_use_the_gpu_pool(repository):
     graph = repository.asset_graph
     pools = {key.to_user_string(): graph.get(key).pools for key in graph.get_all_asset_keys()}
     for name, pool in pools.items():
@@ -345,7 +345,7 @@ def test_whatever_trains_is_in_the_pool_of_what_wants_the_whole_machine(reposito
         )
 
 
-def test_half_written_files_of_killed_runs_are_swept_also_those_of_shards():
+def test_sweep_removes_partial_files_of_runs_and_shards():
     folder = navi_home() / "runs" / "r1" / "checkpoints"
     files = [folder / ".step-1.pt.7.tmp", folder / "shard-0" / ".step-1.replay.7.tmp", folder / ".step-2.pt.8.tmp"]
     for file in files:
@@ -357,9 +357,9 @@ def test_half_written_files_of_killed_runs_are_swept_also_those_of_shards():
     assert [file.exists() for file in files] == [False, False, True]
 
 
-def test_every_kind_of_mesh_is_noticed():
+def test_sensor_watches_every_mesh_suffix():
     from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES
     from navi_pipeline.defs.automation.sensors import _MESHES
 
-    # A scene instance places meshes, by which it is noticed.
+    # A scene instance refers to meshes, which are watched.
     assert set(_MESHES) == set(MESH_SUFFIXES) - {".scene_instance.json"}

@@ -1,4 +1,4 @@
-"""The clock that tells work from orchestration."""
+"""Clock of the work inside assets, without orchestration."""
 
 import inspect
 import time
@@ -15,7 +15,7 @@ def _fresh():
     WORK.clear()
 
 
-def test_calls_of_a_function_add_up_also_where_it_fails():
+def test_worked_sums_calls_including_failed_ones():
     @worked
     def asset(seconds: float) -> float:
         """Sleep."""

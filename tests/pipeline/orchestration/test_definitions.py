@@ -30,7 +30,7 @@ def edges_of(graph):
     return {key.to_user_string(): {p.to_user_string() for p in graph.get(key).parent_keys} for key in keys}
 
 
-def test_the_asset_graph_reads_from_scenes_to_the_warehouse(graph):
+def test_asset_graph_has_the_expected_dependencies(graph):
     learners = {f"{name}_policy" for name in ALGORITHMS}
     assert edges_of(graph) == {
         "scene_sources": set(),
@@ -54,7 +54,7 @@ def test_the_asset_graph_reads_from_scenes_to_the_warehouse(graph):
     }
 
 
-def test_every_asset_is_in_one_of_the_jobs_of_the_whole_graph(graph):
+def test_whole_graph_jobs_cover_every_asset_once(graph):
     jobs = ("sources_job", "compile_job", "corpus_job", "recordings_job", "profile_job", "baseline_job",
             "benchmark_job", "study_job", "summary_job")  # fmt: skip
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
@@ -62,12 +62,12 @@ def test_every_asset_is_in_one_of_the_jobs_of_the_whole_graph(graph):
     assert sorted([*made, "trial"]) == sorted(edges_of(graph))
 
 
-def test_the_code_location_is_valid_as_a_whole():
-    # Returns nothing where every job, schedule and sensor resolves; raises what does not.
+def test_code_location_is_loadable():
+    # Raises if a job, schedule or sensor does not resolve.
     assert dg.Definitions.validate_loadable(defs()) is None
 
 
-def test_the_groups_tell_the_story(graph):
+def test_asset_groups_are_the_pipeline_stages(graph):
     groups = {graph.get(key).group_name for key in graph.get_all_asset_keys()}
     assert groups == {"corpus", "demonstrations", "pretraining", "training", "evaluation", "promotion", "benchmarks",
                       "studies", "warehouse"}  # fmt: skip
@@ -104,7 +104,7 @@ def test_blocking_checks_guard_training_and_promotion(graph):
     }
 
 
-def test_the_code_location_loads_nothing_heavy():
+def test_code_location_imports_no_heavy_module():
     code = (
         "import sys\nfrom navi_pipeline.definitions import defs\n"
         "defs().get_repository_def()\n"
@@ -115,7 +115,7 @@ def test_the_code_location_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
-def test_registering_the_commands_loads_nothing_heavy():
+def test_command_registration_imports_no_heavy_module():
     code = (
         "import sys, typer\nfrom navi_pipeline.cli.commands import register\nregister(typer.Typer())\n"
         "heavy = {'torch', 'pandas', 'dagster', 'duckdb', 'numpy'} & set(sys.modules)\n"
@@ -125,7 +125,7 @@ def test_registering_the_commands_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_dagster_settings_are_accepted_and_send_nothing(tmp_path):
+def test_dagster_settings_load_with_telemetry_off(tmp_path):
     text = (ROOT / "dagster_home" / "dagster.yaml").read_text()
     (tmp_path / "dagster.yaml").write_text(text)
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
@@ -149,13 +149,13 @@ def test_the_workspace_names_the_code_location():
         ({"profile": "quick", "size": "huge"}, r"no size 'huge'; allowed: quick, full"),
     ],
 )
-def test_a_profile_or_size_that_does_not_exist_is_refused_before_anything_is_made(given, told):
+def test_unknown_profile_or_size_is_refused_by_the_flow(given, told):
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match=told):
         Flow(instance, defs().resolve_job_def, seed=0, report=print, **given)
 
 
 @pytest.mark.parametrize("profile", ["quick", "rooms", "rooms_standard", "standard"])
-def test_profiles_that_are_meant_for_a_clone_ask_for_it(profile):
+def test_profiles_that_start_from_a_clone_require_it(profile):
     write_corpus([{"name": "a", "split": "train", "gmdag": "a.gmdag"}])
     with pytest.raises(RecordError, match=f"bc_policy, partition {profile}"):
         train_policy(profile, seed=0, on_line=print)

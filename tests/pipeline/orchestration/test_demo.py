@@ -1,4 +1,4 @@
-"""`navi demo`: what goes wrong is said in words. The whole demo is a slow test of its own."""
+"""`navi demo`: errors, scene plan and Dagster home; the whole demo is a slow test."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def dagster(tmp_path, monkeypatch):
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
 
 
-def test_a_failing_asset_ends_the_demo_with_its_own_words(dagster, tmp_path, monkeypatch, capsys):
+def test_failed_asset_ends_the_demo_with_its_error(dagster, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
     with pytest.raises(RunError, match=r"scene_sources failed: .*NAVI_SCENES names .*none"):
         run_demo(as_json=True)
@@ -42,8 +42,8 @@ def test_demo_in_the_background_ends_on_sigterm_between_assets(dagster, tmp_path
         signal.signal(signal.SIGTERM, end)
 
 
-def test_the_demo_flies_the_scenes_of_its_table_whatever_was_planned_before(dagster, monkeypatch):
-    """Its figures are told of 16 apartments for training, 12 for the promotion and 16 for the test."""
+def test_demo_always_plans_its_fixed_scenes(dagster, monkeypatch):
+    """Its documented figures use 16 apartments for training, 12 for promotion and 16 for the test."""
     planned = []
 
     def known(flow, plan=None):
@@ -56,7 +56,7 @@ def test_the_demo_flies_the_scenes_of_its_table_whatever_was_planned_before(dags
     assert planned == [{"family": "apartment", "train": 16, "validation": 12, "test": 16}]
 
 
-def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
+def test_missing_dagster_yaml_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with pytest.raises(RunError, match=r"no dagster\.yaml"):
         dagster_home()
@@ -77,7 +77,7 @@ def test_commands_report_sections_missing_in_an_older_dagster_home(dagster, tmp_
             assert (told in capsys.readouterr().err) == (settings is not appended)
 
 
-def test_the_checkouts_own_dagster_home_is_the_default(monkeypatch):
+def test_dagster_home_defaults_to_the_checkout(monkeypatch):
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     assert dagster_home() == ROOT / "dagster_home"
 
@@ -96,7 +96,7 @@ def test_dagster_home_is_in_the_navi_home_for_a_read_only_checkout(tmp_path, mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_demos_policy_beats_both_pilots_on_scenes_it_never_saw(seed, dagster, capsys):
+def test_demo_policy_beats_both_pilots_on_unseen_scenes(seed, dagster, capsys):
     """The figures of the README's demo, for each of its three seeds."""
     run_demo(seed=seed, as_json=True)
     document = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""What the launchpad takes: a value that cannot be is named with what is allowed, and changes nothing."""
+"""Launchpad settings: invalid values are refused with the allowed range."""
 
 import pytest
 
@@ -17,13 +17,13 @@ from navi_pipeline.lib.corpus.scenes import plan_scenes
         (lambda: expert_config("quick", episodes=0), "episodes = 0: expected at least 1"),
     ],
 )
-def test_an_impossible_value_is_named_with_its_bound(call, told):
+def test_invalid_setting_error_names_its_bound(call, told):
     with pytest.raises(ConfigError, match=told):
         call()
 
 
 @pytest.mark.parametrize(("split", "most"), [("train", 5000), ("validation", 4000)])
-def test_no_number_of_scenes_is_negative_or_reaches_into_the_seeds_of_another_split(monkeypatch, split, most):
+def test_scene_count_outside_the_seed_range_is_refused(monkeypatch, split, most):
     monkeypatch.setattr("navi_core.scenes.generate_scene", lambda family, seed: pytest.fail("nothing is to be made"))
     for count in (-3, most + 1):
         with pytest.raises(ConfigError, match=f"{split}={count} scenes; allowed: 0 to {most}"):

@@ -1,4 +1,4 @@
-"""A run whose process is gone fails by name and gives its place back, whoever has begun it."""
+"""Run launcher: a run without its process fails with a reason and frees its slot."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ def nothing():
 
 
 def begun(instance, tags, pid, seconds_ago=0.0):
-    """A run that a process has begun."""
+    """Create a run that a process has started."""
     run = instance.create_run_for_job(nothing, tags=tags, status=dg.DagsterRunStatus.STARTING)
     event = DagsterEvent(dg.DagsterEventType.RUN_START.value, job_name="nothing", pid=pid)
     instance.report_dagster_event(event, run.run_id, timestamp=time.time() - seconds_ago)
@@ -52,7 +52,7 @@ def begun(instance, tags, pid, seconds_ago=0.0):
 
 
 def monitored(instance, tags, pid):
-    """What a run is, and what was said of it, after the daemon has looked at it."""
+    """Return status and log messages of a run after the daemon's check."""
     run = begun(instance, tags, pid)
     monitor_started_run(instance, None, instance.get_run_record_by_id(run.run_id), logging.getLogger("test"))
     return instance.get_run_by_id(run.run_id).status, [event.message for event in instance.all_logs(run.run_id)]
@@ -64,7 +64,7 @@ def own(pid):
 
 @pytest.fixture
 def gone():
-    """The number of a process that has ended."""
+    """Process id of an ended process."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -76,7 +76,7 @@ def test_run_without_its_process_fails_with_a_reason(instance, gone, tags):
     assert status == dg.DagsterRunStatus.FAILURE and f"its process {gone} is gone" in said[-1]
 
 
-def test_a_process_that_has_ended_and_is_not_waited_for_is_gone(instance):
+def test_run_of_a_zombie_process_fails(instance):
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as command:
@@ -86,7 +86,7 @@ def test_a_process_that_has_ended_and_is_not_waited_for_is_gone(instance):
         assert monitored(instance, tags, command.pid)[0] == dg.DagsterRunStatus.FAILURE
 
 
-def test_a_run_at_work_and_one_of_elsewhere_are_left_alone(instance, gone):
+def test_running_and_remote_runs_are_left_alone(instance, gone):
     at_work = dg.DagsterRunStatus.STARTED
     assert monitored(instance, own(os.getpid()), os.getpid())[0] == at_work
     assert monitored(instance, SOCKET, os.getpid())[0] == at_work
@@ -94,16 +94,14 @@ def test_a_run_at_work_and_one_of_elsewhere_are_left_alone(instance, gone):
         assert monitored(instance, tags, gone)[0] == at_work
 
 
-def test_a_run_that_is_launched_bears_the_machine_not_the_process_of_a_commands_run_that_it_repeats(
-    instance, monkeypatch
-):
+def test_launched_run_is_tagged_with_the_host_not_the_old_process(instance, monkeypatch):
     run = instance.create_run_for_job(nothing, tags=SERVER | own(os.getpid()), status=dg.DagsterRunStatus.STARTING)
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda self, context: None)
     instance.run_launcher.launch_run(LaunchRunContext(run, None))
     assert instance.get_run_by_id(run.run_id).tags[PROCESS_TAG] == platform.node()
 
 
-def test_a_process_of_another_user_is_at_work_even_where_proc_hides_it_and_is_not_ended(instance, gone, monkeypatch):
+def test_process_of_another_user_counts_as_running_and_is_kept(instance, gone, monkeypatch):
     monkeypatch.setattr(os, "kill", refused)
     for tags in (HERE, SOCKET):
         assert monitored(instance, tags, gone)[0] == dg.DagsterRunStatus.STARTED
@@ -111,7 +109,7 @@ def test_a_process_of_another_user_is_at_work_even_where_proc_hides_it_and_is_no
     with pytest.raises(RunError, match=f"process {gone}, which works on run {run.run_id}, is another user's"):
         instance.run_launcher.terminate(run.run_id)
     assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
-    # A code server may end what it began, whoever asks.
+    # A code server may end the runs that it started, for any user.
     monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda launcher, run_id: True)
     assert instance.run_launcher.terminate(begun(instance, SOCKET, gone).run_id)
 
@@ -120,17 +118,17 @@ def refused(pid, number):
     raise PermissionError
 
 
-def test_a_number_that_is_another_programs_by_now_is_no_run_at_work(instance):
+def test_reused_process_id_does_not_count_as_the_run(instance):
     with subprocess.Popen(["sleep", "60"]) as other:
         assert monitored(instance, SOCKET, other.pid)[0] == dg.DagsterRunStatus.FAILURE
-        # Of a command that is known by when it began, another Python is told apart, too: nobody interrupts it.
+        # A command is identified by its start time, so another Python process is not interrupted.
         assert monitored(instance, HERE, os.getpid())[0] == dg.DagsterRunStatus.FAILURE
         assert not instance.run_launcher.terminate(begun(instance, HERE, other.pid).run_id)
         assert other.poll() is None
         other.kill()
 
 
-def test_a_run_of_a_command_is_ended_as_ctrl_c_would(instance, gone):
+def test_terminate_interrupts_the_command_of_a_run(instance, gone):
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stderr=subprocess.DEVNULL) as command:
         run = begun(instance, own(command.pid), command.pid)
         assert instance.run_launcher.terminate(run.run_id)
@@ -144,14 +142,12 @@ def test_a_run_of_a_command_is_ended_as_ctrl_c_would(instance, gone):
     "answer",
     [
         DagsterUserCodeUnreachableError("gone"),
-        # Between the launcher and the code server of `dagster dev` is another, which answers for it.
+        # `dagster dev` has a second server between launcher and code server, which answers instead.
         DagsterUserCodeProcessError("gone", user_code_process_error_infos=[]),
     ],
     ids=["nobody", "another"],
 )
-def test_a_worker_that_has_lost_its_code_server_is_ended_and_another_process_of_its_number_is_not(
-    instance, monkeypatch, answer
-):
+def test_orphaned_worker_is_ended_and_a_reused_process_id_is_not(instance, monkeypatch, answer):
     def unheard(launcher, run_id):
         instance.report_run_canceling(instance.get_run_by_id(run_id))
         raise answer
@@ -167,13 +163,13 @@ def test_a_worker_that_has_lost_its_code_server_is_ended_and_another_process_of_
     assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.CANCELING
 
 
-def test_a_code_server_that_does_not_know_a_run_tells_so(instance, monkeypatch):
+def test_terminate_returns_false_for_an_unknown_run(instance, monkeypatch):
     monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda launcher, run_id: False)
     earlier = begun(instance, SOCKET, os.getpid(), seconds_ago=10**6)
     assert not instance.run_launcher.terminate(earlier.run_id)
 
 
-def test_what_a_run_makes_is_cancelled_with_it(instance, monkeypatch):
+def test_terminate_cancels_inner_runs(instance, monkeypatch):
     told = []
     monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda self, run_id: told.append(run_id) or True)
     outer, inner = begun(instance, SOCKET, os.getpid()), begun(instance, own(os.getpid()), os.getpid())

@@ -1,4 +1,4 @@
-"""The Dagster UI in a headless browser: the graph is there, a click materializes, another ends a run."""
+"""Dagster UI in a headless browser: shows the graph, materializes assets, terminates runs."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def ui(tmp_path):
                 time.sleep(0.3)
         yield f"http://127.0.0.1:{port}"
     finally:
-        # Told to end, it takes seconds to; a trainer has a group of its own and ends with its worker.
+        # SIGTERM would take seconds; a trainer has a group of its own and ends with its worker.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -101,7 +101,7 @@ def launch(page, address, button):
 
 
 def terminate(page, ui, run_id):
-    """End a run from its page; one that has begun, before which the page draws its button anew again and again."""
+    """Terminate a started run from its page; before the start the page keeps redrawing its button."""
     page.goto(f"{ui}/runs/{run_id}", wait_until="domcontentloaded")
     button = {"name": re.compile("Terminate", re.IGNORECASE)}
     page.get_by_role("button", **button).first.click(timeout=120_000)
@@ -156,7 +156,7 @@ def trainer_of(home):
 
 
 def asked(page, ui, query, **variables):
-    """What the UI's server answers."""
+    """Query the UI's server and return its data."""
     return page.request.post(f"{ui}/graphql", data={"query": query, "variables": variables}).json()["data"]
 
 
@@ -168,7 +168,7 @@ def wait_until(condition, seconds=900):
 
 
 @pytest.mark.timeout(600)
-def test_a_click_ends_a_night_at_work_and_another_materializes_an_asset_and_shows_it(small_night, ui, page, tmp_path):
+def test_ui_terminates_a_night_and_materializes_an_asset(small_night, ui, page, tmp_path):
     from playwright.sync_api import expect
 
     home = tmp_path / "navi"
@@ -200,8 +200,8 @@ def test_a_click_ends_a_night_at_work_and_another_materializes_an_asset_and_show
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_run_whose_worker_is_killed_is_started_again_and_resumes(small_night, ui, page, tmp_path):
-    """kill -9 of the worker: the trainer goes with it, the daemon starts the run again, and the same run goes on."""
+def test_run_with_a_killed_worker_is_restarted_and_resumes(small_night, ui, page, tmp_path):
+    """After kill -9 of the worker its trainer ends, and the daemon restarts the run, which resumes."""
     home = tmp_path / "navi"
     run_id = start_night(page, ui)
     trainer, worker = at_work(home, updates=3)

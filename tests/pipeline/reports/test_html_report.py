@@ -1,4 +1,4 @@
-"""Reports: they stand alone, and text in them is text."""
+"""HTML reports: self-contained pages with escaped text."""
 
 from navi_core.record import navi_home
 from navi_pipeline.lib.reports.pages import (
@@ -11,7 +11,7 @@ from navi_pipeline.lib.reports.pages import (
 )
 
 
-def test_what_is_written_is_escaped_and_holds_its_pictures():
+def test_html_page_escapes_text_and_is_self_contained():
     parts = [text_part("a < b"), table_part([{"x": 1.23456, "y": "<script>"}, {"x": None}])]
     page = html_page("t & u", parts)
     assert "<script>" not in page and "a &lt; b" in page and "<title>t &amp; u</title>" in page

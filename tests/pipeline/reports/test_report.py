@@ -1,4 +1,4 @@
-"""The report: one page, nothing from outside, what is drawn lies where it should."""
+"""Report: one self-contained page, and the geometry of its charts."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ def filled():
                                          embedded_picture(b"a picture", "hall [2]\n\\")]}))  # fmt: skip
 
 
-def test_the_page_holds_everything_itself_and_fits_a_phone(filled):
+def test_report_is_self_contained_and_responsive(filled):
     html = run_report().read_text()
     for heading in ("Leaderboard", "Coverage over a flight", "Training", "Flights seen from above", "Worst flights"):
         assert f">{heading}</h2>" in html
@@ -69,7 +69,7 @@ def points(svg):
     return [tuple(map(float, pair.split(","))) for pair in text.split()]
 
 
-def test_a_line_spans_the_frame_from_its_least_to_its_greatest():
+def test_line_chart_scales_to_the_range_of_its_values():
     drawn = points(line_chart({"a": ([0, 5, 10], [1.0, 3.0, 2.0])}, x="x", y="y"))
     assert drawn == [(56.0, 266.0), (342.0, 12.0), (628.0, 139.0)]
 
@@ -81,7 +81,7 @@ def test_charts_leave_out_non_finite_points():
     assert "<polyline" in line_chart({"a": ([3, 3], [1.0, 1.0])}, x="x", y="y")
 
 
-def test_an_interval_lies_around_its_value():
+def test_interval_chart_centres_the_interval_on_its_value():
     svg = interval_chart([("a", 50.0, 40.0, 60.0), ("b", 80.0, 60.0, 100.0)], label="l")
     (x1, x2), (c,) = (
         re.search(r'<line x1="([\d.]+)".*?x2="([\d.]+)"', svg).groups(),

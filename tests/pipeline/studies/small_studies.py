@@ -1,4 +1,4 @@
-"""What the tests of studies share: a small study, and a trainer whose reward is a function of its settings."""
+"""Helpers for tests of studies: a small study, and a trainer whose reward is a function of its settings."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def binaries() -> Path:
     return Path(found).parent
 
 
-def somebody() -> str | None:
-    """Return whom the server runs as: it refuses to be root."""
+def server_user() -> str | None:
+    """Return the user of the server, which refuses to run as root."""
     if os.geteuid():
         return None
     for name in ("postgres", "nobody"):
@@ -45,7 +45,7 @@ def somebody() -> str | None:
 @pytest.fixture(scope="module")
 def server():
     """A server that listens on a socket in a folder of its own alone; the folder's path."""
-    programs, user = binaries(), somebody()
+    programs, user = binaries(), server_user()
     # A path to a socket has at most 107 bytes, and the server's user must be allowed to walk it.
     folder = Path(tempfile.mkdtemp(prefix="navi-pg-", dir="/tmp"))
     given = {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
@@ -95,7 +95,7 @@ def database(server):
 
 
 @pytest.mark.slow
-def test_a_study_on_postgres_loses_nothing_when_a_worker_is_killed(server, database, monkeypatch):
+def test_postgres_study_loses_no_trial_to_a_killed_worker(server, database, monkeypatch):
     monkeypatch.setenv("NAVI_STUDY_STORAGE", f"postgresql+psycopg://navi@/{database}?host={server}")
     config = small_study("shared", trials=6, workers=2)
     TrialQueue(config).close()

@@ -1,4 +1,4 @@
-"""Studies: nothing lost, nothing doubled, judged while they run, and what becomes of the best."""
+"""Studies: lost and duplicate trials, pruning, resuming, and the best trial."""
 
 import contextlib
 import json
@@ -66,7 +66,7 @@ def test_a_journal_that_is_one_torn_line_becomes_empty(tmp_path):
 
 
 def test_killed_workers_lose_and_duplicate_no_trial():
-    """Three kills among two workers, wherever they happen to be."""
+    """Three kills among two workers, at arbitrary points."""
     config = small_study(trials=8, workers=2)
     TrialQueue(config).close()
     workers = [forked_worker(config, seconds=0.03) for _ in range(2)]
@@ -93,7 +93,7 @@ def test_killed_workers_lose_and_duplicate_no_trial():
 
 
 def test_trial_lost_between_two_draws_draws_again():
-    """The others went on meanwhile, and proposals follow from what is known: its value would not come again."""
+    """Other trials finish meanwhile and change the proposals, so the first draw is not repeated."""
     with TrialQueue(small_study(trials=3, seed=5)) as queue:
         complete_by(queue)
     config = small_study(trials=8, seed=5)
@@ -108,7 +108,7 @@ def test_trial_lost_between_two_draws_draws_again():
     again = next(row for row in rows if row["retry_of"] == trial.number)
     assert again["params"]["ppo.learning_rate"] != drawn and len(again["params"]) == 2
     assert audit_faults(config, rows) == []
-    # One whose draws were whole is trained with them.
+    # A trial with all its draws is retried with them.
     before = rows[trial.number]
     before["params"] = {"ppo.learning_rate": drawn, "ppo.epochs": again["params"]["ppo.epochs"]}
     assert audit_faults(config, rows) == [f"trial {again['trial']} took up trial {trial.number} with other settings"]
@@ -136,11 +136,11 @@ def test_proposals_of_one_worker_are_the_same_after_a_resume():
         with TrialQueue(small_study(name, trials=sittings[-1], seed=3)) as queue:
             return [trial.params for trial in queue.trials()]
 
-    # Start-up trials depend on how many were asked for, so both are asked for as many from the start.
+    # Start-up trials depend on the number of trials, so both studies begin with the same number.
     assert proposals("once", [5]) == proposals("twice", [5, 5])
 
 
-def test_study_killed_between_journal_entries_ends_as_an_undisturbed_one(monkeypatch):
+def test_killed_study_ends_like_an_uninterrupted_one(monkeypatch):
     from optuna.storages.journal import JournalFileBackend
 
     def train(config, **_):
@@ -193,11 +193,11 @@ def test_pruning_is_the_same_after_a_lost_attempt(tmp_path, monkeypatch):
     assert ended("lost", [partition_of("small", slot) for slot in (0, 1, 3)]) == straight
     with TrialQueue(config) as queue:  # which has pruned nothing yet
         brackets = [queue.study.pruner._get_bracket_id(queue.study, trial) for trial in queue.trials()]
-    assert set(brackets) == {-1, 0, 1} and brackets.count(-1) == 3, "a lost attempt competes with nobody"
+    assert set(brackets) == {-1, 0, 1} and brackets.count(-1) == 3, "a lost attempt is in no bracket"
 
 
 def test_worker_that_died_under_another_hostname_is_lost(monkeypatch):
-    """A container is another machine with every start; only a worker whose lock lies elsewhere is not ours to judge."""
+    """A container has a new hostname at every start; only a lock file in this home decides about a worker."""
     config = small_study(trials=1)
     dead = TrialQueue(config)
     dead.claim()
@@ -212,8 +212,8 @@ def test_worker_that_died_under_another_hostname_is_lost(monkeypatch):
         assert queue.finished() == 1
 
 
-def test_trial_of_a_failed_worker_is_taken_up_under_another_hostname(monkeypatch):
-    """For instance on a disk that is too full to give the trial back; then its container starts under another name."""
+def test_trial_of_a_failed_worker_resumes_on_another_hostname(monkeypatch):
+    """Example: a full disk prevents the requeue, then the container starts with another hostname."""
     config = small_study(trials=1)
 
     def claim_and_fail():
@@ -310,7 +310,7 @@ def test_an_infeasible_trial_is_never_the_best():
     )
 
 
-def test_two_objectives_end_in_a_front_without_pruning():
+def test_two_objectives_give_a_pareto_front_without_pruning():
     objectives = [{"metric": "reward_ema"}, {"metric": "sps", "summary": "median"}]
     with TrialQueue(small_study(objectives=objectives, sampler="nsga2")) as queue:
         complete_by(queue)
@@ -350,7 +350,7 @@ def test_full_disk_stops_the_worker_and_requeues_the_trial():
 
 
 def test_run_older_than_its_study_keeps_its_metric_rows():
-    """The study's folder was removed: the trainer finds its run done, and tells nothing again."""
+    """The study's folder was removed: the trainer finds a finished run and reports no metrics again."""
     answers = {}
 
     def train(config, *, partition, **given):
@@ -380,7 +380,7 @@ def test_timeout_is_an_outcome_and_interruption_requeues():
         assert [trial.state.name for trial in queue.trials()] == ["FAIL", "COMPLETE"]
 
 
-def test_trial_whose_trainer_was_ended_from_outside_is_requeued():
+def test_trial_with_an_externally_ended_trainer_is_requeued():
     told = iter([True] + [False] * 100)
     with TrialQueue(small_study("ended", trials=1)) as queue:
         work(
@@ -405,7 +405,7 @@ def test_trial_fails_after_its_trainer_was_ended_in_every_attempt():
 
 
 @pytest.mark.parametrize("reason", [HINDERED, INTERRUPTED])
-def test_trial_whose_run_is_locked_is_requeued_untrained(monkeypatch, reason):
+def test_trial_with_a_locked_run_is_requeued_untrained(monkeypatch, reason):
     monkeypatch.setattr("navi_pipeline.lib.training.supervised.LOCK_PATIENCE", 0.3)
     config = small_study(trials=1)
     with TrialQueue(config) as queue:
@@ -424,7 +424,7 @@ def test_trial_whose_run_is_locked_is_requeued_untrained(monkeypatch, reason):
     assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 1 + (reason == HINDERED)
 
 
-def test_trial_whose_run_is_locked_at_start_is_requeued():
+def test_trial_with_a_run_locked_at_start_is_requeued():
     def late(settings, *, asset, partition, **_):
         with RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings):
             raise RunError("run trial-small-0 is in use by process 42; wait for it, or stop it first")
@@ -442,7 +442,7 @@ def test_trial_whose_run_is_locked_at_start_is_requeued():
         assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 2
         taken[0].close()
     with TrialQueue(small_study("free", trials=1)) as queue:
-        # Who says so while nobody has it is wrong otherwise.
+        # The same message about an unlocked run is another failure.
         assert run_trial(queue, queue.claim(), on_line=print, ending=lambda: False, train=late) == "failed"
 
 
@@ -456,7 +456,7 @@ def test_study_resumes_with_its_own_settings_only():
         read_study("other")
 
 
-def test_a_study_does_not_go_on_under_a_preset_that_was_changed(tmp_path, monkeypatch):
+def test_study_refuses_to_resume_with_a_changed_preset(tmp_path, monkeypatch):
     from navi_pipeline.lib.studies import perform
 
     monkeypatch.setattr(perform, "_employ", lambda name, *_: complete_by(TrialQueue(read_study(name))))
@@ -548,7 +548,7 @@ def test_override_of_a_study_keeps_its_other_settings():
     assert settings == STUDIES["quick"]["settings"] | {"total_steps": 512}
 
 
-def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():
+def test_invalid_search_space_is_refused_before_training():
     with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
         TrialQueue(small_study(space={"ppo.learning_rat": SPACE["ppo.learning_rate"]}))
     with pytest.raises(ConfigError, match="has no logarithm"):
@@ -561,7 +561,7 @@ def test_catalogue_studies_vary_existing_settings(name):
 
 
 @pytest.mark.parametrize("preset", ["rooms", "rooms_standard"])
-def test_a_study_of_dqn_leaves_out_the_critic_that_a_preset_has(preset):
+def test_dqn_study_removes_the_privileged_critic_of_its_preset(preset):
     study = parse_config(StudyConfig, {"name": "x", "learner": "dqn", "preset": preset})
     assert not trial_config(study, {}).policy.privileged_critic
     assert not load_preset(preset, {"algorithm": "dqn"}).policy.privileged_critic
@@ -614,7 +614,7 @@ def test_every_learner_has_a_space(learner):
     assert corner_config(config).algorithm == learner and len(search_space(config)) >= 3
 
 
-def test_the_best_trial_is_a_preset_that_training_takes(tmp_path):
+def test_best_trial_preset_reproduces_its_config(tmp_path):
     with TrialQueue(small_study(trials=3)) as queue:
         complete_by(queue)
         best = pick_trial(queue)
@@ -625,7 +625,7 @@ def test_the_best_trial_is_a_preset_that_training_takes(tmp_path):
     assert config_hash(resolve_config(file=tmp_path / "best.yaml", environ={})) == config_hash(config)
 
 
-def test_the_asset_reports_each_trial_as_a_partition_with_its_lineage():
+def test_study_asset_reports_each_trial_as_a_partition():
     from navi_pipeline.defs.experiments import study, trial
 
     with TrialQueue(find_study("quick")) as queue:
@@ -643,8 +643,8 @@ def test_the_asset_reports_each_trial_as_a_partition_with_its_lineage():
         assert shown["complete"].value == 2 and shown["reused"].value is True
 
 
-def test_a_real_training_run_is_a_trial(tmp_path):
-    """The worker's process and the trainer's, as they are."""
+def test_trial_of_a_real_training_is_recorded(tmp_path):
+    """With real worker and trainer processes."""
     config = find_study("quick", overrides={"trials": 1})
     settings = config.settings | {"total_steps": 256}
     told = []
@@ -661,7 +661,7 @@ def test_a_real_training_run_is_a_trial(tmp_path):
 
 
 @pytest.mark.slow
-def test_thirty_trials_two_workers_and_three_kills_end_with_every_trial_once(tmp_path, monkeypatch):
+def test_killed_workers_finish_each_of_thirty_trials_once(tmp_path, monkeypatch):
     from navi_pipeline.bench.study import kill_and_resume
 
     for name in ("NAVI_HOME", "DAGSTER_HOME"):

@@ -1,4 +1,4 @@
-"""The best of many trials is told as what it is: one seed, chosen."""
+"""The best of many trials is reported as one selected seed."""
 
 import json
 
@@ -19,7 +19,7 @@ def test_best_value_is_reported_as_one_seed_of_many_trials():
     with TrialQueue(config) as queue:
         complete_by(queue)
         assert {trial.state.name for trial in queue.trials()} == {"COMPLETE", "PRUNED"}
-    # Pruned ones were chosen from, too.
+    # Pruned trials count as candidates.
     said = "one seed, chosen from 6 trials: expect less of it"
     for command in (["study", "best", "small"], ["study", "show", "small"]):
         shown = CliRunner().invoke(app, command)

@@ -1,4 +1,4 @@
-"""Sweeps: every ending of a cell is a result, no cell is measured twice, and the checklist's verdict."""
+"""Sweeps: cell outcomes, reuse of measured cells, and the verdict of the checklist."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +56,7 @@ def sweep(cells, **kw):
     return run_cells("temporal_core_sweep", cells, SweepConfig(timeout=3.0), on_line=lambda line: None, **kw)
 
 
-def test_every_ending_is_an_outcome_of_its_cell_alone(children):
+def test_cell_exit_maps_to_an_outcome_of_that_cell(children):
     outcomes = sweep([scripted(name) for name in ENDINGS if name not in HINDERED])
     assert {o.level: o.status for o in outcomes} == {
         "fine": "ok",
@@ -74,7 +74,7 @@ def test_every_ending_is_an_outcome_of_its_cell_alone(children):
     assert rows[(rows["cell"] == "fine") & (rows["name"] == "reward_ema")]["value"].tolist() == [0.5]
 
 
-def test_cells_that_are_done_are_not_run_again(children):
+def test_finished_cells_are_reused(children):
     cells = [scripted(name) for name in ("fine", "large")]
     first = sweep(cells[:1])
     second = sweep(cells)
@@ -86,7 +86,7 @@ def test_cells_that_are_done_are_not_run_again(children):
     assert len(Warehouse().query("select distinct run_id from benchmarks where cell = 'fine'")) == 2
 
 
-def test_an_interrupted_sweep_goes_on_with_the_first_cell_that_has_no_outcome(children, monkeypatch):
+def test_interrupted_sweep_resumes_at_the_first_missing_cell(children, monkeypatch):
     cells = [scripted("fine", seed) for seed in range(3)]
     allowed, real = [2], cells_module._measure
 
@@ -132,7 +132,7 @@ def test_two_identical_sweeps_measure_each_cell_once(children):
     assert sorted(outcome.reused for outcomes in made for outcome in outcomes) == [False, False, True, True]
 
 
-def test_a_cell_that_meets_its_memory_bound_fails_and_the_others_finish():
+def test_cell_over_its_memory_limit_fails_alone():
     """Real training in real children: only the large cell's rollout does not fit into the bound."""
 
     def cell(rollout):
@@ -148,14 +148,14 @@ def test_a_cell_that_meets_its_memory_bound_fails_and_the_others_finish():
 
 
 @pytest.mark.parametrize("name", [name for name in SWEEPS if name != "raycast_benchmark"])
-def test_a_quick_cell_never_takes_more_than_2000_decisions_or_20_seconds(name):
+def test_quick_cell_is_limited_to_2000_decisions_and_20_seconds(name):
     for cell in find_sweep(name).cells(SweepConfig(), []):
         given = dict(zip(cell.arguments[3::2], cell.arguments[4::2], strict=True))
         decisions = int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"]))
         assert 1000 <= decisions <= 2000 and float(given["--seconds"]) <= 20
 
 
-def test_a_full_core_cell_takes_at_least_25000_decisions_on_three_seeds():
+def test_full_core_cell_has_25000_decisions_and_three_seeds():
     cells = find_sweep("temporal_core_sweep").cells(SweepConfig(profile="full"), [])
     for cell in cells:
         given = dict(zip(cell.arguments[3::2], cell.arguments[4::2], strict=True))
@@ -177,7 +177,7 @@ def test_rows_hold_the_profile_and_its_overrides(children):
     record("full", steps=5000, preset="quick")
     Warehouse().ingest()
     rows = Warehouse().query("select profile, seeds from core_comparison order by profile")
-    # What is the profile's own is no other size, and more seeds are more of the same cells.
+    # Overrides equal to the profile change no size, and more seeds add cells of the same profile.
     assert rows.values.tolist() == [["full", 2], ["full, preset quick, steps 5000", 1], ["quick", 1]]
 
 
@@ -226,7 +226,7 @@ def test_paired_interval_is_student_t():
         (5, 0.0, 200.0, False, "not shown to differ"),
     ],
 )
-def test_a_core_is_promoted_only_if_every_point_of_the_checklist_holds(seeds, lead, rate, promote, word):
+def test_core_promotion_needs_every_point_of_the_checklist(seeds, lead, rate, promote, word):
     spread = [0.0, 0.1, -0.1, 0.05, -0.05]
     outcomes = [outcome("mamba2", seed, 0.0) for seed in range(seeds)]
     outcomes += [outcome("gru", seed, lead + spread[seed], rate) for seed in range(seeds)]
@@ -236,7 +236,7 @@ def test_a_core_is_promoted_only_if_every_point_of_the_checklist_holds(seeds, le
     assert json.dumps(asdict(verdict))
 
 
-def test_a_level_shows_how_its_cells_ended_and_the_mean_of_those_measured():
+def test_level_row_counts_outcomes_and_averages_measured_cells():
     outcomes = [outcome("gru", 0, 1.0), outcome("gru", 1, 3.0), outcome("gru", 2, 0.0, status="crash")]
     (row,) = level_rows(outcomes, ("reward_ema",))
     assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0}

@@ -1,4 +1,4 @@
-"""What is seen of a training run while it runs."""
+"""Live observations of a training run."""
 
 import math
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def test_progress_and_curves_are_observations_of_the_partition():
 
 
 def test_live_training_keeps_the_error_of_the_trainer():
-    """Where the last curves cannot be told, too; and a run that is cancelled draws none."""
+    """Also if the last curves cannot be logged; a cancelled run draws none."""
     said = []
 
     def refuses(event):
@@ -64,7 +64,7 @@ def test_live_training_keeps_the_error_of_the_trainer():
         pass
 
 
-def test_a_line_without_progress_and_one_within_the_interval_tell_nothing():
+def test_no_observation_without_progress_or_within_the_interval():
     lines = ["the run resumes from step 512", *(LINE.format(n, 0) for n in range(1, 1000))]
     assert observations(lines, interval=3600.0) == []
 
@@ -82,7 +82,7 @@ def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
 
 
 def ticking(monkeypatch, minutes):
-    """Yield a line every ten seconds of a clock that is not waited for."""
+    """Yield a line every ten seconds of a fake clock."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("navi_pipeline.lib.training.training_step.time", SimpleNamespace(monotonic=lambda: clock.now))
 
@@ -94,15 +94,15 @@ def ticking(monkeypatch, minutes):
     return lines()
 
 
-def test_every_observation_has_words_and_few_have_pictures(monkeypatch):
+def test_observations_have_metrics_and_few_have_curves(monkeypatch):
     seen = observations(ticking(monkeypatch, minutes=60), interval=30.0)
     pictured = [one.metadata["step"].value for one in seen if "curves" in one.metadata]
-    # After 30 s, then 1, 2, 4, 8, 16 minutes more; at last, after the hour, what nobody saw yet.
+    # After 30 s, then 1, 2, 4, 8, 16 minutes more; at the end the remaining steps.
     assert pictured == [6.0 * minutes for minutes in (0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 60.0)]
     assert len(seen) == 121 and all({"step", "reward_ema", "steps_per_second"} <= set(one.metadata) for one in seen)
 
 
-def test_the_curves_are_there_when_the_trainer_fails(monkeypatch):
+def test_last_curves_are_shown_after_a_trainer_failure(monkeypatch):
     lines = ticking(monkeypatch, minutes=2)
 
     def failing():

@@ -47,14 +47,14 @@ def test_evaluation_flies_policy_and_pilots_on_held_out_scenes(results):
     assert set(board["subject"]) == {"quick-seed3", "random", "forward-plus"} and set(board["episodes"]) == {4}
 
 
-def test_an_untrained_policy_is_stopped_by_the_gate(results):
+def test_untrained_policy_fails_the_blocking_checks(results):
     """Two updates teach nothing: the blocking checks fail, and the promotion never runs."""
     gates = checks(results[0])
     assert not (gates["beats_random"].passed and gates["collides_less_than_random"].passed)
     assert "promoted_model" not in made(results[0]) and not results[0].success
 
 
-def test_a_second_run_reuses_run_and_flights_and_keeps_the_versions(results):
+def test_second_run_reuses_training_and_flights(results):
     first, second = (made(result) for result in results)
     for name in ("ppo_policy", "policy_evaluation"):
         assert second[name].metadata["reused"].value is True
@@ -62,7 +62,7 @@ def test_a_second_run_reuses_run_and_flights_and_keeps_the_versions(results):
     assert second["policy_evaluation"].metadata["maps"].value == first["policy_evaluation"].metadata["maps"].value
 
 
-def test_the_demo_begins_with_new_weights_and_quick_with_the_clone():
+def test_start_weights_are_new_for_demo_and_the_clone_for_quick():
     assert policies._command("ppo", "demo", "profile") == (["train", "ppo"], None, None)
     with pytest.raises(RecordError, match="materialize bc_policy, partition quick"):
         policies._command("ppo", "quick", "profile")
@@ -71,21 +71,21 @@ def test_the_demo_begins_with_new_weights_and_quick_with_the_clone():
         policies.parse_start("scratch")
 
 
-def test_another_seed_is_another_run():
+def test_seed_changes_the_config_hash():
     one, two = (config_hash(training_config("quick", seed=seed, total_steps=256)) for seed in (0, 1))
     assert one != two
 
 
-def test_an_asset_of_training_always_ends():
+def test_asset_training_has_a_step_limit():
     assert training_config("quick", seed=0, total_steps=None).total_steps is not None
 
 
-def test_what_is_missing_is_named_with_the_asset_that_makes_it():
+def test_missing_policy_error_names_the_asset_to_materialize():
     with pytest.raises(RecordError, match="materialize ppo_policy, partition standard"):
         read_policy("standard")
 
 
-def test_require_whole_accepts_early_stopping_and_refuses_stopped_runs():
+def test_require_whole_accepts_early_stopping_but_no_stopped_run():
     whole = ("total_steps", "epochs", "early_stopping: plateau")
     assert all(map(ended_of_itself, whole))
     assert not any(map(ended_of_itself, ("stopped", "SIGTERM", None)))

@@ -20,7 +20,7 @@ SETTINGS = {
 }
 
 
-def test_every_asset_of_the_profile_is_made_and_reused_with_its_version(results):
+def test_profile_assets_are_made_once_and_reused(results):
     first, second = (made(result) for result in results)
     assert set(first) == set(second) == set(ASSETS), failures(results[0])
     for name in ASSETS:
@@ -28,7 +28,7 @@ def test_every_asset_of_the_profile_is_made_and_reused_with_its_version(results)
         assert name == "demonstrations" or second[name].metadata["reused"].value is True
 
 
-def test_the_policy_descends_from_a_clone_of_the_demonstrations(results):
+def test_ppo_policy_has_the_behaviour_clone_as_parent(results):
     clone, policy = read_policy("quick", "bc"), read_policy("quick")
     assert policy["parent"] == clone["version"]
     assert lineage_of(policy["version"]) == [f"{clone['version']} (bc)", f"{policy['version']} (rl)"]
@@ -37,7 +37,7 @@ def test_the_policy_descends_from_a_clone_of_the_demonstrations(results):
     assert "clone_has_learned" in checks(results[0])
 
 
-def test_demonstrations_show_what_was_seen_and_answered(results):
+def test_demonstrations_metadata_shows_actions_and_a_panorama(results):
     shown = made(results[0])["demonstrations"].metadata
     assert shown["decisions"].value == 36 and shown["left_out"].value == 0
     assert "data:image/svg+xml;base64," in shown["answers"].value

@@ -1,4 +1,4 @@
-"""Training as Ray jobs: the same call, another place."""
+"""Training as Ray jobs: environment, errors, checkpoints."""
 
 import contextlib
 import os
@@ -27,20 +27,20 @@ SMALL = {
 }
 
 
-def test_an_unknown_place_to_train_is_refused(monkeypatch):
+def test_unknown_trainer_is_refused_with_allowed_values(monkeypatch):
     monkeypatch.setenv("NAVI_TRAINER", "cloud")
     with pytest.raises(ConfigError, match=r"allowed: child .*, ray"):
         run_navi(["doctor"], what="doctor", on_line=print)
 
 
-def test_a_job_finds_the_modules_of_ones_own(monkeypatch, tmp_path):
+def test_ray_job_environment_has_plugins_and_working_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NAVI_PLUGINS", "my_networks")
     told = _environment()
     assert told["NAVI_PLUGINS"] == "my_networks" and told["PYTHONPATH"].split(os.pathsep)[-1] == str(tmp_path)
 
 
-def test_a_job_has_the_threads_that_the_user_chose_and_no_share_of_this_container(monkeypatch):
+def test_ray_job_keeps_only_the_thread_count_set_by_the_user(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert _environment()["OMP_NUM_THREADS"] == "2"
     monkeypatch.setattr(resources, "_affinity", lambda: 64)
@@ -88,13 +88,13 @@ def end_processes_of(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_same_training_runs_as_a_ray_job_and_stops_with_a_checkpoint(local_ray):
+def test_training_as_a_ray_job_stops_with_a_checkpoint(local_ray):
     lines = []
     result = train_in_child(parse_config(TrainConfig, SMALL), asset="trial", partition="ray", on_line=lines.append,
                             command=("train", "ppo", "--publish", "off"))  # fmt: skip
     assert result["steps"] == 512 and result["reason"] == "total_steps" and Path(result["checkpoint"]).exists()
     assert any("step" in line for line in lines)
-    # A second supervisor joins the job that is under way; told to end, the job leaves a checkpoint and an answer.
+    # A second supervisor joins the running job; when stopped, the job leaves a checkpoint and a result.
     endless = parse_config(TrainConfig, SMALL | {"total_steps": None, "seed": 1})
     seen, told = [], []
     following = [lambda: any("step" in line for line in told), lambda: False]
@@ -123,7 +123,7 @@ def test_the_same_training_runs_as_a_ray_job_and_stops_with_a_checkpoint(local_r
 
 
 @pytest.mark.slow
-def test_without_a_cluster_the_next_command_is_named(monkeypatch):
+def test_missing_ray_cluster_error_names_the_start_command(monkeypatch):
     pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install -e '.[ray]')")
     monkeypatch.setenv("NAVI_TRAINER", "ray")
     monkeypatch.setenv("NAVI_RAY_ADDRESS", "http://127.0.0.1:9")
@@ -132,7 +132,7 @@ def test_without_a_cluster_the_next_command_is_named(monkeypatch):
 
 
 @pytest.mark.slow
-def test_whole_runs_go_to_the_cluster_by_settings_alone(tmp_path, monkeypatch):
+def test_ray_settings_send_runs_to_the_cluster(tmp_path, monkeypatch):
     pytest.importorskip("dagster_ray", reason="dagster-ray is not installed (pip install -e '.[ray]')")
     import dagster as dg
 

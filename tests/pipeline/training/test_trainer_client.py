@@ -45,14 +45,14 @@ def gone(pid, seconds=20.0):
     return True
 
 
-def test_output_and_lines_are_kept_apart():
+def test_stdout_and_stderr_lines_are_separate():
     lines = []
     code = "import sys\nprint('result')\nprint('one', file=sys.stderr)\nprint('two', file=sys.stderr)\nsys.exit(3)"
     assert run_supervised(python(code), on_line=lines.append) == (3, "result\n", ["one", "two"])
     assert lines == ["one", "two"]
 
 
-def test_a_signal_is_a_negative_code():
+def test_exit_by_signal_is_a_negative_return_code():
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
     assert run_supervised(python(code), on_line=print)[0] == -signal.SIGKILL
 
@@ -67,7 +67,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("manner", ["obey", "ignore"])
-def test_an_interrupted_call_ends_the_whole_group_term_first_then_kill(manner):
+def test_interrupt_terminates_then_kills_the_process_group(manner):
     """An exception in the supervising thread stands for Dagster's interrupt."""
     pids, cancelled = [], []
 
@@ -96,7 +96,7 @@ def test_an_interrupted_call_ends_the_whole_group_term_first_then_kill(manner):
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])",
     ],
 )
-def test_kill_9_of_the_parent_takes_the_child_along(manner):
+def test_child_ends_after_kill_9_of_its_parent(manner):
     child = "import os, sys, time\nprint(os.getpid(), file=sys.stderr, flush=True)\ntime.sleep(600)"
     parent = (
         f"import signal, sys\n{manner}\nsys.path.insert(0, {str(ROOT)!r})\n"
@@ -111,7 +111,7 @@ def test_kill_9_of_the_parent_takes_the_child_along(manner):
     assert gone(pid)
 
 
-def test_settings_in_the_environment_do_not_reach_the_child_twice(monkeypatch):
+def test_setting_variables_are_removed_from_the_child_environment(monkeypatch):
     monkeypatch.setenv("NAVI_ACTORS", "3")
     monkeypatch.setenv("NAVI_PPO__GAMMA", "0.5")
     monkeypatch.setenv("NAVI_HOME", "/somewhere")
@@ -142,7 +142,7 @@ def scripted(tmp_path, monkeypatch):
 RESULT = {"checkpoint": "c.pt", "run_id": "r", "steps": 1, "reason": "total_steps"}
 
 
-def test_a_killed_trainer_is_started_again_and_its_result_returned(scripted, tmp_path):
+def test_killed_trainer_is_restarted_and_returns_its_result(scripted, tmp_path):
     scripted(
         "import json, os, signal, sys, pathlib\n"
         "lives = pathlib.Path(sys.argv[1], 'lives')\n"
@@ -155,7 +155,7 @@ def test_a_killed_trainer_is_started_again_and_its_result_returned(scripted, tmp
     assert (tmp_path / "lives").read_text() == "2" and "killed by signal 9" in lines[0]
 
 
-def test_navi_errors_are_not_retried_and_their_last_lines_are_given(scripted, tmp_path):
+def test_navi_error_is_not_retried_and_includes_last_lines(scripted, tmp_path):
     scripted(
         "import sys, pathlib\nlives = pathlib.Path(sys.argv[1], 'lives')\n"
         "lives.write_text((lives.read_text() if lives.exists() else '') + 'x')\n"
@@ -166,7 +166,7 @@ def test_navi_errors_are_not_retried_and_their_last_lines_are_given(scripted, tm
     assert (tmp_path / "lives").read_text() == "x"
 
 
-def test_the_child_is_given_the_whole_configuration(scripted, tmp_path):
+def test_child_receives_the_whole_configuration(scripted, tmp_path):
     scripted(f"import json, sys\nprint(json.dumps({RESULT!r} | {{'argv': sys.argv[2:]}}))")
     result = train_in_child(TrainConfig(seed=5), asset="a", partition="p", on_line=lambda line: None)
     argv = result["argv"]
@@ -197,7 +197,7 @@ def test_lines_arrive_while_the_child_runs():
     assert len(times) == 2 and times[1] - times[0] > 0.5
 
 
-def test_a_child_that_takes_too_long_is_ended():
+def test_child_is_ended_after_its_timeout():
     seen = []
     code = "import os, sys, time\nprint(os.getpid(), file=sys.stderr, flush=True)\ntime.sleep(600)"
     with pytest.raises(TimeoutError, match="not done after 2 s"):

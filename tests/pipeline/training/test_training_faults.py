@@ -127,7 +127,7 @@ def finish(config):
     return result
 
 
-def test_cancelling_checkpoints_and_stops_and_the_next_start_goes_on(config, worker):
+def test_cancelled_training_checkpoints_and_resumes(config, worker):
     process, lines = worker()
     wait_for(lambda: len(steps_in(lines)) > 3)
     trainer = trainer_of(config)
@@ -143,7 +143,7 @@ def test_cancelling_checkpoints_and_stops_and_the_next_start_goes_on(config, wor
     assert finish(config)["resumed_from"] == reached
 
 
-def test_kill_9_of_the_trainer_is_survived_from_the_last_checkpoint(config):
+def test_killed_trainer_resumes_from_the_last_checkpoint(config):
     killed = []
 
     def on_line(line):
@@ -160,7 +160,7 @@ def test_kill_9_of_the_trainer_is_survived_from_the_last_checkpoint(config):
     finish(config)
 
 
-def test_kill_9_of_the_runs_worker_leaves_no_trainer_and_the_retry_resumes(config, worker):
+def test_killed_worker_leaves_no_trainer_and_the_retry_resumes(config, worker):
     process, lines = worker()
     wait_for(lambda: len(steps_in(lines)) > 3)
     trainer = trainer_of(config)
@@ -170,12 +170,12 @@ def test_kill_9_of_the_runs_worker_leaves_no_trainer_and_the_retry_resumes(confi
     assert not runs_in_use() and not orphaned_trainers()
     reached = checkpoints(config)[-1]
     assert reached >= steps_in(lines)[3]
-    # The retry, started while nobody knows that the first is gone.
+    # The retry starts before the first run is marked as lost.
     assert finish(config)["resumed_from"] == reached
 
 
 @pytest.mark.parametrize("config", [10**6], indirect=True)
-def test_a_second_trainer_on_the_same_run_is_fenced_out_by_name(config, worker):
+def test_second_trainer_on_a_run_is_refused_with_the_process_id(config, worker):
     _, lines = worker()
     wait_for(lambda: steps_in(lines))
     trainer = trainer_of(config)
@@ -184,8 +184,8 @@ def test_a_second_trainer_on_the_same_run_is_fenced_out_by_name(config, worker):
     assert not gone(trainer)
 
 
-def test_an_orphan_that_ignored_its_supervisors_death_is_found_and_ended(config):
-    """A trainer whose recorded supervisor is not its parent; one that somebody started by hand is left alone."""
+def test_sweep_ends_orphaned_trainers_only(config):
+    """The recorded supervisor of an orphan is not its parent; a manually started trainer is kept."""
     command = [sys.executable, "-m", "navi_core.cli.main", "train", "ppo", "--json", "--partition", "quick"]
     long = config.model_copy(update={"total_steps": 10**6})
     file = navi_home() / "long.json"

@@ -1,4 +1,4 @@
-"""An asset's training is watched: one that makes no progress is ended."""
+"""Training step of an asset: a trainer without progress is ended."""
 
 import dagster as dg
 import pytest
@@ -34,7 +34,7 @@ def test_training_step_ends_a_trainer_without_progress(monkeypatch):
         train_with(hangs, monkeypatch)
 
 
-def test_a_training_that_goes_on_is_left_alone_and_fails_in_its_own_words(monkeypatch):
+def test_progressing_training_is_not_ended_and_keeps_its_error(monkeypatch):
     told = []
 
     def fails(profile, *, on_line, stop, **settings):

@@ -1,4 +1,4 @@
-"""Compaction to Parquet: a row counts once, a rebuild gives the same, a kill anywhere loses nothing."""
+"""Compaction to Parquet: rows count once, a rebuild gives the same rows, and a kill loses none."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_compaction_replaces_segments_and_changes_no_answer(warehouse):
     assert rows(warehouse) == before and len(list(warehouse.archive.folder.iterdir())) == 2
 
 
-def test_a_rebuild_from_parquet_and_the_segments_since_gives_the_same(warehouse):
+def test_rebuild_from_archive_and_later_segments_keeps_all_rows(warehouse):
     warehouse.compact()
     write(warehouse, "old", [3, 20], 5.0)
     warehouse.ingest()
@@ -71,7 +71,7 @@ def test_a_rebuild_from_parquet_and_the_segments_since_gives_the_same(warehouse)
     assert duckdb.sql(f"select count(*), count(distinct (run_id, step)) from '{parquet}'").fetchall() == [(40, 40)]
 
 
-def test_a_segment_that_comes_again_after_its_compaction_is_known(warehouse):
+def test_segment_repeated_after_compaction_is_skipped(warehouse):
     file = sorted(warehouse.done.glob("*metrics*"))[0]
     data = file.read_bytes()
     before = rows(warehouse)
@@ -92,7 +92,7 @@ def test_a_segment_that_comes_again_after_its_compaction_is_known(warehouse):
         (warehouse_module, "publish"),
     ],
 )
-def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, owner, name):
+def test_killed_compaction_loses_and_duplicates_no_row(warehouse, owner, name):
     before = rows(warehouse)
     die_after(owner, name, warehouse.compact)
     assert rows(warehouse) == before
@@ -103,7 +103,7 @@ def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, owner
 
 
 @pytest.mark.parametrize(("owner", "name"), [(Archive, "write"), (Warehouse, "_restored")])
-def test_a_compaction_keeps_no_ingest_waiting_and_loses_nothing_of_it(warehouse, monkeypatch, owner, name):
+def test_ingest_during_compaction_does_not_wait_or_lose_rows(warehouse, monkeypatch, owner, name):
     done, meanwhile = getattr(owner, name), Warehouse(warehouse.folder.parent, lock_timeout=0.1)
 
     def busy(self, *rest):
@@ -121,12 +121,12 @@ def test_a_compaction_keeps_no_ingest_waiting_and_loses_nothing_of_it(warehouse,
     after = rows(warehouse)
     assert [(run, step) for run, step, *_ in after] == [("new", 1), ("new", 2), *(("old", step) for step in range(20))]
     assert next(value for run, step, _, value, _ in after if (run, step) == ("old", 3)) == 10.0
-    assert len(list(warehouse.done.glob("*.ndjson"))) == 3, "what came since is not in the archive"
+    assert len(list(warehouse.done.glob("*.ndjson"))) == 3, "later segments are not in the archive"
     warehouse.rebuild()
     assert rows(warehouse) == after
 
 
-def test_what_a_killed_compaction_left_is_not_taken_for_ours(warehouse):
+def test_compaction_ignores_leftovers_of_a_killed_one(warehouse):
     before = rows(warehouse)
     copy = warehouse.folder / "navi.duckdb.old"
     shutil.copyfile(warehouse.database, copy)
@@ -139,12 +139,12 @@ def test_what_a_killed_compaction_left_is_not_taken_for_ours(warehouse):
     assert rows(warehouse) == before and not copy.exists() and not Path(f"{copy}.wal").exists()
 
 
-def test_two_compactions_take_turns(warehouse):
+def test_concurrent_compaction_error_names_the_lock(warehouse):
     with warehouse._locked("compact.lock"), pytest.raises(RecordError, match=r"compact\.lock"):
         Warehouse(warehouse.folder.parent, lock_timeout=0.1).compact()
 
 
-def test_a_compaction_asks_for_room_before_it_fills_the_disk(warehouse, monkeypatch):
+def test_compaction_checks_free_space_before_copying(warehouse, monkeypatch):
     before, usage = rows(warehouse), shutil.disk_usage(warehouse.folder)
     warehouse.compact()
     wanted = warehouse.database.stat().st_size + sum(f.stat().st_size for f in warehouse.archive.folder.rglob("*.p*t"))
@@ -156,7 +156,7 @@ def test_a_compaction_asks_for_room_before_it_fills_the_disk(warehouse, monkeypa
     assert rows(warehouse) == before
 
 
-def test_a_backup_under_the_lock_of_ingests_misses_nothing_that_a_compaction_removes(warehouse, monkeypatch):
+def test_compaction_adopts_the_archive_under_the_ingest_lock(warehouse, monkeypatch):
     held, adopt = [], Archive.adopt
 
     def watched(self, *rest):
@@ -169,7 +169,7 @@ def test_a_backup_under_the_lock_of_ingests_misses_nothing_that_a_compaction_rem
 
 
 @pytest.mark.parametrize("owner", [Archive, Warehouse])
-def test_a_compaction_that_fails_late_keeps_the_archive_that_counts(warehouse, monkeypatch, owner):
+def test_compaction_that_fails_late_keeps_a_valid_archive(warehouse, monkeypatch, owner):
     before = rows(warehouse)
     warehouse.compact()
     name = {Archive: "adopt", Warehouse: "_exchange"}[owner]
@@ -187,7 +187,7 @@ def test_a_compaction_that_fails_late_keeps_the_archive_that_counts(warehouse, m
     assert rows(warehouse) == before
 
 
-def test_views_that_changed_during_a_compaction_are_not_undone(warehouse, monkeypatch, tmp_path):
+def test_compaction_keeps_views_changed_meanwhile(warehouse, monkeypatch, tmp_path):
     shutil.copytree(sql_folder(), tmp_path / "sql")
     monkeypatch.setenv("NAVI_SQL", str(tmp_path / "sql"))
     warehouse.ingest()
@@ -204,7 +204,7 @@ def test_views_that_changed_during_a_compaction_are_not_undone(warehouse, monkey
     assert rows(warehouse, "select n from one") == [[1]]
 
 
-def test_a_migration_during_a_compaction_is_not_undone(warehouse, monkeypatch):
+def test_compaction_is_refused_after_a_concurrent_migration(warehouse, monkeypatch):
     before, done = rows(warehouse), Warehouse._restored
 
     def migrated(self, *rest):
@@ -216,12 +216,12 @@ def test_a_migration_during_a_compaction_is_not_undone(warehouse, monkeypatch):
     monkeypatch.setattr(Warehouse, "_restored", migrated)
     with pytest.raises(RecordError, match="has migration 99, the copy had"):
         warehouse.compact()
-    assert not list(warehouse.archive.folder.iterdir()), "what does not count is gone"
+    assert not list(warehouse.archive.folder.iterdir()), "the refused archive is removed"
     with duckdb.connect(str(warehouse.database), read_only=True) as connection:
         assert connection.execute(ROWS).fetchall() == [tuple(row) for row in before]
 
 
-def test_old_runs_are_thinned_and_those_that_models_came_from_are_kept_whole(warehouse):
+def test_compaction_thins_old_runs_except_those_of_models(warehouse):
     report = warehouse.compact(keep_days=7, points=5)
     steps = {run: [s for r, s in rows(warehouse, "select run_id, step from metrics order by all") if r == run]
              for run in ("old", "kept")}  # fmt: skip
@@ -232,7 +232,7 @@ def test_old_runs_are_thinned_and_those_that_models_came_from_are_kept_whole(war
     assert warehouse.compact(keep_days=7, points=5).thinned == 0
 
 
-def test_runs_that_models_came_from_have_a_term_of_their_own(warehouse):
+def test_runs_of_models_have_a_separate_retention(warehouse):
     assert warehouse.compact(keep_model_days=36500, points=5).thinned == 0
     assert warehouse.compact(keep_model_days=7, points=5).thinned == 15
     assert [
@@ -240,7 +240,7 @@ def test_runs_that_models_came_from_have_a_term_of_their_own(warehouse):
     ] == ["kept"]
 
 
-def test_old_experiences_of_services_are_dropped_and_young_ones_stay(warehouse):
+def test_compaction_drops_old_service_experiences(warehouse):
     now = datetime.now(UTC)
     with MetricLog(warehouse.outbox, "service-a", {"seed": 1}) as log:
         for number in range(10):
@@ -273,7 +273,7 @@ def test_compaction_without_disk_space_raises_and_leaves_no_files(warehouse, mon
         else:
             patch.setattr(owner, name, fails)
         with pytest.raises(RecordError, match=r"was not compacted: .*every row is where it was"):
-            # Rows that are to be thinned are where they were, too.
+            # Rows due for thinning are kept, too.
             warehouse.compact(keep_days=0, keep_model_days=0, points=5)
     warehouse.publish()
     assert set(warehouse.folder.rglob("*")) == lying and rows(warehouse) == before
@@ -285,7 +285,7 @@ def test_young_runs_are_not_thinned(warehouse):
     assert warehouse.compact(keep_days=36500, points=5).thinned == 0
 
 
-def test_a_damaged_archive_is_refused_and_the_database_left_as_it_is(warehouse):
+def test_rebuild_refuses_a_damaged_archive_and_keeps_the_database(warehouse):
     warehouse.compact()
     before = rows(warehouse)
     file = next(warehouse.archive.folder.glob("*/metrics.parquet"))
@@ -304,7 +304,7 @@ def test_a_damaged_archive_is_refused_and_the_database_left_as_it_is(warehouse):
     assert rows(warehouse) == before
 
 
-def test_an_archive_that_is_older_than_a_table_is_restored(warehouse):
+def test_rebuild_restores_an_archive_older_than_a_table(warehouse):
     warehouse.compact()
     before = rows(warehouse)
     manifest = warehouse.archive.folder / "manifest.json"
@@ -321,13 +321,13 @@ def test_an_archive_that_is_older_than_a_table_is_restored(warehouse):
     assert rows(warehouse) == before and json.loads(manifest.read_text())["tables"]["comparisons"]["rows"] == 0
 
 
-def test_the_command_thins_no_run_that_a_registered_model_came_from(warehouse, make_checkpoint):  # noqa: F811
-    """The registry may know versions that no row was written of yet."""
+def test_compact_command_keeps_runs_of_registered_models(warehouse, make_checkpoint):  # noqa: F811
+    """The registry may hold versions that have no row yet."""
     home = warehouse.folder.parent
     Registry(home / "models").register(make_checkpoint("a.pt", run_id="old"))
     arguments = ["warehouse", "compact", "--keep-days", "0", "--points", "5", "--home", str(home), "--json"]
     result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 0 and json.loads(result.stdout)["thinned"] == 15
-    # The registry's v001 takes the place of the row's, whose run is nobody's now.
+    # The registry's v001 replaces the recorded one, so no model refers to that run any more.
     assert rows(warehouse, "select version, run_id from models") == [["v001", "old"]]
     assert rows(warehouse, "select count(*) from metrics where run_id = 'old'") == [[20]]

@@ -7,7 +7,7 @@ from navi_pipeline.lib.records import BenchmarkLog
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
-def test_every_cell_leaves_numbers_or_its_reason_and_runs_are_history():
+def test_cells_record_values_or_their_failure_reason():
     for speed in (100.0, 110.0):
         with BenchmarkLog("resolution_sweep", config_hash="c") as log:
             log.cell("256x48", {"steps_per_second": (speed, "1/s")}, seed=3, parameters={"azimuth_bins": 256})
@@ -21,6 +21,6 @@ def test_every_cell_leaves_numbers_or_its_reason_and_runs_are_history():
 
 
 @pytest.mark.parametrize(("values", "outcome", "word"), [({}, "ok", "no value"), ({}, "oom", "allowed: ok")])
-def test_a_cell_without_numbers_must_have_failed(values, outcome, word):
+def test_cell_without_values_needs_a_known_failure_outcome(values, outcome, word):
     with pytest.raises(RecordError, match=word):
         BenchmarkLog("b").cell("c", values, outcome=outcome)

@@ -1,4 +1,4 @@
-"""Boards rank what compares: flights of one course, which is starts and protocol, on scenes that nobody knew."""
+"""Leaderboards rank flights of one course (starts and protocol) on scenes unseen in training."""
 
 import shutil
 
@@ -50,7 +50,7 @@ def saved(warehouse, name):
     return warehouse.query(saved_queries(sql_folder())[name].sql)
 
 
-def test_flights_of_other_protocols_are_neither_ranked_together_nor_replace_each_other(flights):
+def test_leaderboard_ranks_each_protocol_separately(flights):
     warehouse = recorded(flights, ("random", "short"), ("forward-plus", "short"))
     assert warehouse.query(BOARD)["rank"].tolist() == [1, 2]
     recorded(flights, ("forward-plus", "long"), ("random", "noisy"), ("planner", "goals"))
@@ -68,7 +68,7 @@ def test_flights_of_other_protocols_are_neither_ranked_together_nor_replace_each
     assert saved(warehouse, "surface_and_sensor").groupby("course").ngroups == 3
 
 
-def test_the_ranking_and_the_report_are_of_the_course_flown_last(flights):
+def test_ranking_and_report_use_the_latest_course(flights):
     for name in (("random", "short"), ("forward-plus", "short"), ("forward-plus", "long"), ("random", "noisy")):
         with MetricLog(outbox_path(), f"evaluate-{'-'.join(name)}", {"seed": 0}) as log:
             moment = "2026-01-02T00:00:00Z" if name[1] == "short" else "2026-01-01T00:00:00Z"
@@ -97,7 +97,7 @@ def test_leaderboard_gives_no_rank_to_a_policy_trained_on_its_scenes(flights):
     assert board["rank"].tolist()[:2] == [1, 2] and board["rank"].isna().tolist() == [False, False, True]
     assert board["scenes_trained_on"].tolist() == [0, 0, 1]
     assert saved(warehouse, "best_policy")["subject"].tolist() == ["unseen"]
-    assert saved(warehouse, "hardest_scenes")["policies"].tolist() == [2]  # random flight is none
+    assert saved(warehouse, "hardest_scenes")["policies"].tolist() == [2]  # the random pilot is no policy
     known = warehouse.query("select subject, scenes_trained_on, extra from evaluations where subject = 'knows'")
     assert known["scenes_trained_on"][0] == 1 and "scenes_trained_on" not in str(known["extra"][0])
 
@@ -117,7 +117,7 @@ def test_ranking_lists_policies_trained_on_its_scenes_last(flights):
     assert rows[0]["model"] is None
 
 
-def test_a_policy_trained_on_the_scenes_is_not_on_the_front_of_quality_and_speed(flights):
+def test_pareto_front_excludes_policies_trained_on_its_scenes(flights):
     for kind, speed in (("knows", 900.0), ("unseen", 100.0)):
         with MetricLog(outbox_path(), f"run-{kind}", {"seed": 0}) as log:
             log.scalars(100, {"sps": speed})
@@ -129,7 +129,7 @@ def test_a_policy_trained_on_the_scenes_is_not_on_the_front_of_quality_and_speed
     assert saved(warehouse, "quality_for_speed")["subject"].tolist() == ["unseen"]
 
 
-def test_a_comparison_tells_on_how_many_scenes_each_side_was_trained(flights):
+def test_comparison_reports_training_scenes_of_each_side(flights):
     a, b = flights["knows", "short"], flights["random", "short"]
     record_comparison(compare(a, b), [a], [b])
     warehouse = recorded(flights, ("knows", "short"), ("random", "short"))
@@ -140,7 +140,7 @@ def test_a_comparison_tells_on_how_many_scenes_each_side_was_trained(flights):
 
 @pytest.fixture
 def older(flights, tmp_path, monkeypatch):
-    """A warehouse of the SQL before evaluations named their protocol and the scenes they knew."""
+    """Warehouse of the SQL before evaluations recorded their protocol and training scenes."""
     old = tmp_path / "sql"
     shutil.copytree(sql_folder() / "migrations", old / "migrations", ignore=shutil.ignore_patterns("00[7-9]_*"))
     monkeypatch.setenv("NAVI_SQL", str(old))
@@ -156,7 +156,7 @@ def older(flights, tmp_path, monkeypatch):
     return Warehouse()
 
 
-def falls_right(flights, warehouse):
+def check_migrated_rows(flights, warehouse):
     """Check that old rows stand beside the new ones of their protocol, and not beside others."""
     recorded(flights, ("unseen", "short"))
     board = warehouse.query("select subject, rank, scenes_trained_on, course from leaderboard where decisions = 20")
@@ -166,19 +166,19 @@ def falls_right(flights, warehouse):
     assert warehouse.query("select profile, core from core_comparison").values.tolist() == [["full", "gru"]]
 
 
-def test_rows_of_an_older_warehouse_fall_right(flights, older, monkeypatch):
+def test_older_warehouse_rows_are_migrated_to_their_protocol(flights, older, monkeypatch):
     monkeypatch.delenv("NAVI_SQL")
     assert older.ingest().migrations[0] == "007_trained_on_and_profiles"
     with duckdb.connect(str(older.snapshot), read_only=True) as connection:
         told = "select scenes_trained_on from evaluations where subject = 'knows'"
         assert connection.execute(told).fetchall() == [(1,)]
         assert connection.execute("select profile from benchmarks").fetchall() == [("full",)]
-    falls_right(flights, older)
+    check_migrated_rows(flights, older)
 
 
-def test_rows_of_an_archive_that_an_older_warehouse_wrote_fall_right(flights, older, monkeypatch):
+def test_older_archive_rows_are_migrated_to_their_protocol(flights, older, monkeypatch):
     older.compact()
     monkeypatch.delenv("NAVI_SQL")
     older.rebuild()
     assert older.status()["migration"] == max(file.stem for file in (sql_folder() / "migrations").glob("*.sql"))
-    falls_right(flights, older)
+    check_migrated_rows(flights, older)

@@ -1,4 +1,4 @@
-"""Drift against the last seven nights: what is found, and how often it is a false alarm, over many seeds."""
+"""Drift against the last seven nights: detection and false-alarm rates over many seeds."""
 
 import duckdb
 import numpy as np
@@ -12,7 +12,7 @@ SCENES, REPEATS, NIGHTS = 3, 5, 8
 
 @pytest.fixture(scope="module")
 def alarms():
-    """A function that tells the share of seeds with an alarm in the last of eight nights.
+    """Return a function for the fraction of seeds with an alarm in the last of eight nights.
 
     Every seed is a machine of its own: each repeat has log-normal noise of 5 %, one in twenty is disturbed by other
     work and up to half as long again; `nightly` is noise that all repeats of a scene's night share.
@@ -58,7 +58,7 @@ def test_noise_of_5_percent_is_not_flagged(alarms):
     assert alarms(1.0, nightly=0.025) <= 0.01
 
 
-def test_without_three_earlier_runs_on_the_same_hardware_there_is_no_verdict():
+def test_drift_needs_three_earlier_runs_on_the_same_hardware():
     with duckdb.connect() as connection:
         apply_sql(connection, sql_folder())
         connection.execute(

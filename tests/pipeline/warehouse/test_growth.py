@@ -1,4 +1,4 @@
-"""What grows with the years: counted in pieces, drawn in part."""
+"""Large warehouses: duplicate keys are counted in pieces, and charts show the best rows."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def doubled(warehouse):
 
 
 @pytest.mark.parametrize("rows", [1_000_000, 200, 7])
-def test_doubles_are_the_same_by_pieces(warehouse, rows):
+def test_duplicate_count_does_not_depend_on_piece_size(warehouse, rows):
     with warehouse.reader() as ask:
         assert [count_duplicate_keys(ask, table, piece_rows=rows) for table in UNINDEXED_TABLES] == [0] * len(
             UNINDEXED_TABLES
@@ -41,13 +41,13 @@ def test_doubles_are_the_same_by_pieces(warehouse, rows):
         assert count_duplicate_keys(ask, "metrics", piece_rows=rows) == 6 + 2 + 2
 
 
-def test_the_check_finds_doubles(warehouse):
+def test_row_check_fails_on_duplicate_keys(warehouse):
     assert every_row_counts_once().passed
     doubled(warehouse)
     assert not every_row_counts_once().passed
 
 
-def test_a_year_of_nights_is_drawn_by_its_best_and_the_pilots():
+def test_worth_drawing_keeps_the_best_forty_and_all_pilots():
     rows = [{"subject": f"v{n}", "kind": "pilot" if n in (5, 100, 364) else "policy"} for n in range(365)]
     drawn = [row["subject"] for row in worth_drawing(rows)]
     assert drawn == [*(f"v{n}" for n in range(40)), "v100", "v364"]

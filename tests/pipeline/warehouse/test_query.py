@@ -29,12 +29,12 @@ def navi(monkeypatch):
     return call
 
 
-def test_rows_in_the_outbox_are_answered_at_once(navi):
+def test_query_ingests_the_outbox_first(navi):
     answer = navi("query", "select step, reward_ema from training_curve", "--json")
     assert answer.exit_code == 0 and json.loads(answer.stdout) == [{"step": 64, "reward_ema": 0.5}]
 
 
-def test_a_table_for_people(navi):
+def test_query_prints_a_table_by_default(navi):
     answer = navi("query", "select version, metrics from models")
     assert "version" in answer.stdout and "v001" in answer.stdout and "81.5" in answer.stdout
 
@@ -46,19 +46,19 @@ def test_saved_queries_answer_by_name_and_are_listed(navi):
     assert "latest_curve" in navi("query").stdout
 
 
-def test_a_mistake_names_what_there_is(navi):
+def test_unknown_relation_error_lists_relations(navi):
     error = navi("query", "select * from leaderbord").exception
     assert isinstance(error, RecordError) and "leaderboard" in str(error) and error.exit_code != 0
 
 
-def test_an_unknown_saved_query_names_the_nearest_and_all(navi):
+def test_unknown_saved_query_error_suggests_and_lists_names(navi):
     said = str(navi("query", "drfit").exception)
     assert "did you mean drift?" in said and "latest_curve" in said and "Parser" not in said
     assert "There are: " in str(navi("query", "zzz").exception)
     assert "did you mean leaderboard?" in str(navi("query", "leaderbord").exception)
 
 
-def test_a_view_or_table_explains_its_columns(navi):
+def test_query_of_a_relation_name_explains_its_columns(navi):
     said = navi("query", "leaderboard").stdout
     assert "Who explores best" in said and "95 % interval [%]" in said
     assert 'navi query "select * from leaderboard"' in said
@@ -71,7 +71,7 @@ def test_rows_become_csv(navi):
     assert answer.stdout.splitlines() == ["step,name,value", "64,reward_ema,0.5", "64,sps,"]
 
 
-def test_csv_is_csv_whatever_is_asked(navi):
+def test_csv_option_covers_explanations_and_listings(navi):
     assert navi("query", "metrics", "--csv").stdout.startswith("column,type,meaning")
     listed = navi("query", "--csv").stdout.splitlines()
     assert listed[0] == "kind,name,explanation" and "view,leaderboard," in listed
@@ -79,7 +79,7 @@ def test_csv_is_csv_whatever_is_asked(navi):
 
 
 @pytest.mark.parametrize("columns", ["24", "200"])
-def test_a_table_cuts_nothing_and_hands_no_terminal_an_order(monkeypatch, capsys, columns):
+def test_print_frame_wraps_long_values_and_escapes_control_codes(monkeypatch, capsys, columns):
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     path = "/data/" + "0123456789" * 9 + ".gmdag"
@@ -93,7 +93,7 @@ def test_a_table_cuts_nothing_and_hands_no_terminal_an_order(monkeypatch, capsys
 
 
 def test_print_frame_prints_wide_rows_one_by_one(monkeypatch, capsys):
-    """Numbers and names in pieces of a few letters could not be read."""
+    """Columns of a few letters would break numbers and names."""
     frame = pd.DataFrame({f"quite_a_long_name_{i}": ["of sixteen signs"] for i in range(12)})
     print_frame(frame)
     wide = capsys.readouterr().out
@@ -107,12 +107,12 @@ def test_print_frame_prints_wide_rows_one_by_one(monkeypatch, capsys):
     assert "row 1" not in capsys.readouterr().out
 
 
-def test_no_rows_is_not_an_error(navi):
+def test_query_without_rows_returns_an_empty_list(navi):
     answer = navi("query", "select * from benchmarks", "--json")
     assert answer.exit_code == 0 and json.loads(answer.stdout) == []
 
 
-def test_a_rebuild_answers_the_same(navi):
+def test_query_after_rebuild_returns_the_same_rows(navi):
     before = navi("query", "select * exclude (segment) from metrics order by name", "--json").stdout
     after = navi("query", "select * exclude (segment) from metrics order by name", "--rebuild", "--json").stdout
     assert json.loads(before) == json.loads(after)
@@ -124,7 +124,7 @@ def test_query_prints_quarantined_segments_on_standard_error(navi):
     assert json.loads(answer.stdout) == [{"one": 1}] and "quarantined bad.ndjson" in answer.stderr
 
 
-def test_every_value_becomes_json():
+def test_records_converts_missing_values_and_times_to_json():
     frame = pd.DataFrame(
         {
             "n": pd.array([1, None], dtype="Int64"),
@@ -139,7 +139,7 @@ def test_every_value_becomes_json():
     ]
 
 
-def test_the_warehouse_tells_what_it_holds_and_compacts(navi):
+def test_warehouse_status_counts_rows_and_compact_removes_segments(navi):
     (outbox_path() / "bad.ndjson").write_text("{}\n")
     status = json.loads(navi("warehouse", "status", "--json").stdout)
     assert (

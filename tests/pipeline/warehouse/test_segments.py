@@ -53,7 +53,7 @@ def reference(rows, rest=None):
     ],
 )
 @pytest.mark.parametrize("rest", [{}, {"place": "hall"}])
-def test_columns_hold_each_row_as_converted_by_itself(rows, rest):
+def test_read_columns_equals_row_by_row_conversion(rows, rest):
     found, expected = read(rows, rest), reference(rows, rest)
     assert {n: list(map(repr, v)) for n, v in found.items()} == {n: list(map(repr, v)) for n, v in expected.items()}
 
@@ -79,6 +79,6 @@ def test_a_faulty_value_is_reported_with_its_line(row, message):
     "body",
     [b'{"step":1,"name":"a","value":[1\n2]}\n', b'{"step":1,"name":"a"},{"step":2,"name":[1\n2]}\n'],
 )
-def test_lines_that_are_rows_only_together_are_refused(body):
+def test_json_row_split_over_two_lines_is_refused(body):
     with pytest.raises(RecordError, match="line 2 is not JSON"):
         read_columns(body, SHARED, {}, "metrics", KINDS)

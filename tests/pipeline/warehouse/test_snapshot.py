@@ -1,4 +1,4 @@
-"""The readers' copy: whatever a person's notebook does to it, the next question is answered."""
+"""Snapshot for readers: queries work after a notebook has opened it or written to it."""
 
 import os
 import signal
@@ -63,7 +63,7 @@ def wal(warehouse):
     return warehouse.snapshot.with_name("read.duckdb.wal")
 
 
-def test_a_killed_notebook_leaves_every_reader_its_answers(warehouse, notebook):
+def test_query_works_after_a_writing_notebook_is_killed(warehouse, notebook):
     log_a_row(warehouse, 1)
     warehouse.ingest()
     kill(notebook)
@@ -91,35 +91,35 @@ def test_query_names_a_write_ahead_log_it_cannot_remove(warehouse, notebook, mon
         warehouse.query("select 1")
 
 
-def test_the_copy_is_for_reading_only(warehouse):
+def test_snapshot_file_is_read_only(warehouse):
     log_a_row(warehouse, 1)
     warehouse.ingest()
     assert stat.S_IMODE(warehouse.snapshot.stat().st_mode) & 0o222 == 0
     assert stat.S_IMODE(warehouse.database.stat().st_mode) & 0o200
 
 
-def test_what_a_notebook_wrote_and_closed_is_gone_after_the_next_ingest(warehouse, notebook):
+def test_ingest_discards_tables_written_by_a_notebook(warehouse, notebook):
     notebook.communicate("")
     assert "mine" in warehouse.relations()[1]
     warehouse.ingest()
     assert "mine" not in warehouse.relations()[1]
 
 
-def test_an_ingest_without_news_copies_nothing(warehouse):
+def test_ingest_without_new_rows_keeps_the_snapshot(warehouse):
     before = warehouse.snapshot.stat().st_ino
     warehouse.ingest()
     assert warehouse.snapshot.stat().st_ino == before
 
 
 def test_publish_ignores_the_spill_folder_of_a_large_query(warehouse):
-    """DuckDB puts what does not fit into memory beside the file, in `read.duckdb.tmp`."""
+    """DuckDB spills large queries into `read.duckdb.tmp` beside the file."""
     (warehouse.folder / "read.duckdb.tmp").mkdir()
     log_a_row(warehouse, 1)
     warehouse.ingest()
     assert rows(warehouse) == 2
 
 
-def test_times_are_utc_wherever_the_machine_stands(warehouse, monkeypatch):
+def test_recorded_times_are_utc_in_any_time_zone(warehouse, monkeypatch):
     import time
 
     monkeypatch.setenv("TZ", "Asia/Tokyo")
@@ -164,5 +164,5 @@ def test_ingest_names_the_process_that_has_the_database_open(warehouse):
         ('IO Error: The file "/a/navi.duckdb" exists, but it is not a valid DuckDB database file!', "rebuild"),
     ],
 )
-def test_the_advice_is_that_of_the_fault(said, way):
+def test_remedy_matches_the_database_error(said, way):
     assert way in remedy(RuntimeError(said), "rebuild")

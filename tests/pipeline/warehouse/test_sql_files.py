@@ -95,13 +95,13 @@ def test_an_alias_points_to_the_last_promoted_version(filled):
     assert filled.query("select version from aliases where alias = 'champion'")["version"].tolist() == ["v002"]
 
 
-def test_an_alias_that_moved_since_its_promotion_points_to_where_it_moved(moved):
+def test_alias_view_follows_moves_after_the_promotion(moved):
     rows = moved.query("select alias, version, reason, lead_points is null from aliases order by alias")
     assert rows.values.tolist() == [["champion", "v001", "rollback", True], ["latest", "v003", "register", True]]
 
 
 def test_every_table_view_and_column_has_a_comment(filled):
-    """Kept as comments, where any DuckDB finds them; `sql/columns.yaml` names nothing that there is not."""
+    """Any DuckDB can read the comments; `sql/columns.yaml` names only existing columns."""
     silent = "select table_name, column_name from duckdb_columns() where not internal and coalesce(comment, '') = ''"
     assert filled.query(silent).values.tolist() == []
     for kind in ("table", "view"):
@@ -113,7 +113,7 @@ def test_every_table_view_and_column_has_a_comment(filled):
     assert set(said["columns"]) <= there and set(said["tables"]) <= set(columns["table_name"])
 
 
-def test_a_changed_meaning_reaches_the_readers_with_the_next_ingest(folder, tmp_path):
+def test_changed_column_comment_is_published_by_next_ingest(folder, tmp_path):
     warehouse = Warehouse(tmp_path / "home")
     warehouse.ingest()
     file = folder / "columns.yaml"
@@ -123,8 +123,8 @@ def test_a_changed_meaning_reaches_the_readers_with_the_next_ingest(folder, tmp_
     assert said["comment"][0].startswith("The run's seed")
 
 
-def test_a_curve_tells_the_time_at_work(filled):
-    """A hundred decisions at ten a second; the pause before a run was taken up again is none of it."""
+def test_training_curve_has_training_time_without_pauses(filled):
+    """100 decisions at 10 per second; a pause before a resume does not count."""
     times = filled.query("select wall_time_seconds from training_curve order by step")["wall_time_seconds"]
     assert times.tolist() == [10.0 * step for step in range(10)]
 
@@ -142,7 +142,7 @@ def test_views_give_leads_in_percentage_points(tmp_path):
     assert warehouse.query("from aliases")[["low", "high"]].values.tolist() == [[20.0, 30.0]]
 
 
-def test_champions_follow_each_other_and_a_rollback_is_one(moved):
+def test_champions_query_lists_promotions_and_rollbacks(moved):
     rows = moved.query(saved_queries(sql_folder())["champions"].sql)
     assert rows["version"].tolist() == ["v001", "v002", "v001"]
     assert rows["action"].tolist() == ["rollback", "promote", "promote"]
@@ -150,7 +150,7 @@ def test_champions_follow_each_other_and_a_rollback_is_one(moved):
     assert rows["until"].tolist()[1:] == rows["since"].tolist()[:2]
 
 
-def test_a_view_may_read_another_whatever_their_names(folder):
+def test_views_may_reference_views_in_any_name_order(folder):
     (folder / "views" / "aaa.sql").write_text("create or replace view aaa as select * from leaderboard;")
     with duckdb.connect() as connection:
         apply_sql(connection, folder)
@@ -160,7 +160,7 @@ def test_a_view_may_read_another_whatever_their_names(folder):
     assert "leaderboard" in names and "aaa" not in names
 
 
-def test_a_broken_view_is_named(folder):
+def test_broken_view_error_names_its_file(folder):
     (folder / "views" / "aaa.sql").write_text("create or replace view aaa as select * from nowhere;")
     with duckdb.connect() as connection, pytest.raises(RecordError, match=r"aaa\.sql failed.*nowhere"):
         apply_sql(connection, folder)
@@ -175,7 +175,7 @@ def test_new_migrations_are_applied_once_and_in_order(folder):
         assert apply_sql(connection, folder) == []
 
 
-def test_a_failing_migration_leaves_nothing_behind(folder):
+def test_failed_migration_is_rolled_back(folder):
     (folder / "migrations" / f"{NEXT:03d}_bad.sql").write_text("create table more (a integer); select * from nope;")
     with duckdb.connect() as connection:
         with pytest.raises(RecordError, match=f"{NEXT:03d}_bad"):
@@ -202,7 +202,7 @@ def test_a_migration_changed_after_it_was_applied_is_refused(folder):
             apply_sql(connection, folder)
 
 
-def test_a_changed_view_reaches_the_readers_with_the_next_ingest(folder, tmp_path):
+def test_changed_view_is_published_by_next_ingest(folder, tmp_path):
     warehouse = Warehouse(tmp_path / "home")
     warehouse.ingest()
     before = sql_hash(folder)
@@ -212,14 +212,14 @@ def test_a_changed_view_reaches_the_readers_with_the_next_ingest(folder, tmp_pat
     assert warehouse.query("select a from answer")["a"][0] == 42
 
 
-def test_a_missing_sql_folder_is_explained(tmp_path, monkeypatch):
+def test_missing_sql_folder_error_names_navi_sql(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_SQL", str(tmp_path / "none"))
     with pytest.raises(RecordError, match="NAVI_SQL"):
         sql_folder()
 
 
-def test_what_columns_mean_is_written_at_once():
-    """Comments of some 700 columns, one transaction each, took longer than all the rest of a first ingest."""
+def test_column_comments_are_written_in_one_statement():
+    """One transaction for each of about 700 comments took longer than the rest of a first ingest."""
     with duckdb.connect() as connection:
         orders = []
 
@@ -234,7 +234,7 @@ def test_what_columns_mean_is_written_at_once():
     assert sum("comment on " in sql for sql in orders) == 1
 
 
-def test_the_speed_of_a_run_is_its_decisions_by_their_time(tmp_path):
+def test_mean_sps_is_total_decisions_over_total_time(tmp_path):
     warehouse = Warehouse(tmp_path / "home")
     with MetricLog(warehouse.outbox, "run-1", {}) as log:
         log.scalars(100, {"sps": 100.0, "reward_ema": 0.1})  # 1 s
@@ -249,7 +249,7 @@ def test_the_speed_of_a_run_is_its_decisions_by_their_time(tmp_path):
     assert warehouse.query("select steps_per_second, steps from pareto_quality_speed").values.tolist() == [[60.0, 300]]
 
 
-def test_the_champion_costs_what_all_its_trainings_cost(tmp_path):
+def test_champion_cost_sums_the_trainings_of_its_lineage(tmp_path):
     warehouse = Warehouse(tmp_path / "home")
     for number, (run, cpu) in enumerate((("clone", 60.0), ("first", 600.0), ("last", 1200.0), ("other", 6000.0)), 1):
         with MetricLog(warehouse.outbox, run, {}) as log:
@@ -275,7 +275,7 @@ def test_the_champion_costs_what_all_its_trainings_cost(tmp_path):
     assert warehouse.query(ask)["decisions"].isna().tolist() == [False, False, True, True]
 
 
-def test_a_comparison_of_other_flights_or_in_another_metric_is_no_look(tmp_path):
+def test_looks_count_comparisons_of_shared_flights_and_metric(tmp_path):
     flown = {"more": "abcdef", "part": "abcde", "others": "vwxyz"}
     with MetricLog(tmp_path / "outbox", "compare", {}) as log:
         for name, metric in (("more", "auc"), ("part", "auc"), ("others", "auc"), ("part", "hits")):
@@ -288,7 +288,7 @@ def test_a_comparison_of_other_flights_or_in_another_metric_is_no_look(tmp_path)
     assert dict(looks.values.tolist()) == {"more": 2, "part": 1, "others": 1}
 
 
-def test_the_leaderboard_tells_the_code_that_flew(more):
+def test_leaderboard_reports_the_flight_code(more):
     with MetricLog(more.outbox, "evaluate-new", {}) as log:
         log.row("evaluations", {"evaluation_id": "new", "subject": "new", "c_vis_auc": 0.1, "flight_code": "abc"})
     more.ingest()
@@ -310,7 +310,7 @@ def of_a_newer_navi(folder, home, *, compacted=False):
     return warehouse
 
 
-def test_a_warehouse_of_a_newer_navi_is_read_and_not_written(folder, tmp_path, capsys):
+def test_warehouse_of_a_newer_navi_is_read_only(folder, tmp_path, capsys):
     home = tmp_path / "home"
     warehouse = of_a_newer_navi(folder, home)
     with MetricLog(home / "outbox", "run-2", {}) as log:
@@ -322,16 +322,16 @@ def test_a_warehouse_of_a_newer_navi_is_read_and_not_written(folder, tmp_path, c
     out, err = capsys.readouterr()
     assert out.splitlines() == ["run_id,of_tomorrow", "run-1,2.5"] and "the answer is as of" in err
     (folder / "migrations" / f"{NEXT:03d}_later.sql").write_text("alter table runs add column of_tomorrow double;")
-    assert warehouse.ingest().segments == 1, "what was recorded meanwhile waited"
+    assert warehouse.ingest().segments == 1, "the segment recorded meanwhile was kept"
 
 
-def test_a_newer_navi_that_was_killed_before_its_stamp_is_known(folder, tmp_path):
-    """Between its migration and the hash of its SQL: by the stamp alone the database looked as it was before."""
+def test_newer_migration_is_detected_without_the_sql_hash(folder, tmp_path):
+    """A newer Navi was killed after its migration and before it wrote the hash of its SQL."""
     home = tmp_path / "home"
     of_a_newer_navi(folder, home)
     (home / "warehouse" / "sql.sha256").write_text(sql_hash(folder))
     with pytest.raises(RecordError, match="has migration"):
-        Warehouse(home).compact()  # nothing waits, so nobody has looked
+        Warehouse(home).compact()  # no segment waits, so no ingest has checked
     with MetricLog(home / "outbox", "run-2", {}) as log:
         log.row("runs", {})
     with pytest.raises(RecordError, match="newer Navi"):
@@ -339,7 +339,7 @@ def test_a_newer_navi_that_was_killed_before_its_stamp_is_known(folder, tmp_path
     assert Warehouse(home).query("select of_tomorrow from runs").values.tolist() == [[2.5]]
 
 
-def test_an_archive_of_a_newer_navi_is_not_read_back_without_what_it_holds(folder, tmp_path):
+def test_archive_of_a_newer_navi_is_not_rebuilt(folder, tmp_path):
     warehouse = of_a_newer_navi(folder, tmp_path / "home", compacted=True)
     with pytest.raises(RecordError, match="is of a newer Navi"):
         warehouse.rebuild()

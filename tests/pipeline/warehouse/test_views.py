@@ -38,7 +38,7 @@ def cell(
 
 
 ROWS = [
-    # Two runs of a policy, and what they cost.
+    # Training runs with metrics and evaluations.
     "insert into runs (run_id, status, algorithm, recorded_at) values ('a', 'finished', 'ppo', now()::timestamp), "
     "('b', 'stopped', 'ppo', now()::timestamp)",
     "insert into metrics (run_id, step, name, value, recorded_at) values "
@@ -122,7 +122,7 @@ def ask(file):
         yield ask
 
 
-def test_every_view_answers(ask):
+def test_every_view_returns_rows(ask):
     views = [name for (name,) in ask("select view_name from duckdb_views() where not internal")]
     assert {"leaderboard", "model_lineage", "benchmark_history", "drift_vs_baseline", "pareto_quality_speed",
             "stage_share", "sweep_best", "resolution_scaling", "core_comparison"} <= set(views)  # fmt: skip
@@ -130,7 +130,7 @@ def test_every_view_answers(ask):
         assert ask(f"select * from {view}"), view
 
 
-def test_saved_queries_run_in_plain_duckdb_without_navi_and_each_says_what_it_answers(file):
+def test_saved_queries_have_explanations_and_run_in_plain_duckdb(file):
     queries = saved_queries(sql_folder())
     assert len(queries) >= 15 and all(len(query.explanation) > 15 for query in queries.values())
     code = (
@@ -145,7 +145,7 @@ def test_saved_queries_run_in_plain_duckdb_without_navi_and_each_says_what_it_an
     assert done.returncode == 0, done.stderr
 
 
-def test_only_the_latest_measurement_of_a_cell_counts_and_the_factor_is_against_the_smallest(ask):
+def test_resolution_scaling_uses_the_latest_run_of_each_cell(ask):
     rows = ask("select resolution, rays, value, times_smallest, outcome from resolution_scaling order by rays")
     assert rows[0] == ("256x48", 12288, 1000.0, 1.0, "ok") and rows[1] == ("512x96", 49152, 250.0, 0.25, "ok")
     assert rows[2][0] == "768x144" and rows[2][4] == "out_of_memory"
@@ -160,7 +160,7 @@ def test_cores_are_compared_by_means_over_seeds(ask):
     assert ask(sql)[2][0] == "mambapy" and ask(sql)[2][-2:] == (1, "timeout")
 
 
-def test_the_best_cell_is_the_highest_reward_and_the_lowest_time(ask):
+def test_sweep_best_maximises_reward_and_minimises_time(ask):
     rows = dict(((sweep, name), (best, lead)) for sweep, name, best, lead in
                 ask("select sweep, name, best, lead_percent from sweep_best"))  # fmt: skip
     assert rows["temporal_core_sweep", "reward_ema"] == ("mamba2", 150.0)
@@ -168,7 +168,7 @@ def test_the_best_cell_is_the_highest_reward_and_the_lowest_time(ask):
     assert rows["resolution_sweep", "steps_per_second"] == ("256x48", 300.0)
 
 
-def test_a_quick_sweep_and_a_full_one_are_not_averaged(ask_of_two):
+def test_quick_and_full_sweeps_are_not_averaged(ask_of_two):
     rows = ask_of_two("select profile, core, seeds, reward_ema from core_comparison where reward_ema is not null")
     assert rows == [
         ("quick", "gru", 2, 0.3),
@@ -182,14 +182,14 @@ def test_a_quick_sweep_and_a_full_one_are_not_averaged(ask_of_two):
     assert rows == [("full", 250.0, 0.25), ("quick", 5.0, 0.5)]
 
 
-def test_the_history_of_a_cell_is_of_one_profile(ask_of_two):
+def test_benchmark_history_separates_profiles(ask_of_two):
     sql = (
         "select profile, value, change_percent from benchmark_history where benchmark = 'resolution_sweep' and cell = "
     )
     assert ask_of_two(sql + "'256x48'") == [("full", 1000.0, 100.0), ("full", 500.0, None), ("quick", 10.0, None)]
 
 
-def test_benchmark_views_separate_cells_without_a_profile_by_parameters():
+def test_benchmark_views_separate_unprofiled_cells_by_parameters():
     with duckdb.connect() as connection:
         apply_sql(connection, sql_folder())
         for given, told in (
@@ -203,7 +203,7 @@ def test_benchmark_views_separate_cells_without_a_profile_by_parameters():
 
 
 @pytest.mark.parametrize(("direction", "order"), [("minimize", [0, 2, 1, 3]), ("maximize", [2, 0, 3, 1])])
-def test_trials_are_ranked_by_the_direction_of_their_study_and_feasible_ones_first(direction, order):
+def test_ranked_trials_follow_study_direction_and_feasibility(direction, order):
     with duckdb.connect() as connection:
         apply_sql(connection, sql_folder())
         connection.execute("insert into studies (study, directions) values ('x', ?)", [f'["{direction}"]'])
@@ -218,8 +218,8 @@ def test_trials_are_ranked_by_the_direction_of_their_study_and_feasible_ones_fir
         assert connection.execute("select distinct direction from ranked_trials").fetchall() == [(direction,)]
 
 
-def test_cores_are_compared_by_the_last_flight_of_each_policy_on_a_course():
-    """Flown twice, or registered as two versions, a policy is one; flights that confirm a win are none of it."""
+def test_cores_in_flight_uses_the_last_flight_of_each_policy():
+    """Equal weights count as one policy; flights that confirm a win are excluded."""
     with duckdb.connect() as connection:
         apply_sql(connection, sql_folder())
         for version, weights, core in (
@@ -246,7 +246,7 @@ def test_cores_are_compared_by_the_last_flight_of_each_policy_on_a_course():
     assert [row[2:7] for row in rows] == [("gru", 2, 50.0, 50.0, 5.0), ("mamba2", 1, 30.0, 30.0, 3.0)]
 
 
-def test_history_tells_the_change_against_the_run_before(ask):
+def test_benchmark_history_has_change_against_the_previous_run(ask):
     rows = ask("select value, change_percent from benchmark_history where cell = 'maze'")
     assert rows == [(80.0, -20.0), (100.0, -9.1), (110.0, 10.0), (100.0, 11.1), (90.0, None)]
 
@@ -259,7 +259,7 @@ def test_drift_compares_with_the_median_of_earlier_runs(ask):
     assert rows == [(name, 80.0, 100.0, 25.0, 25.0, True, True, 4) for name in ("apartment", "maze")]
 
 
-def test_a_policy_that_another_beats_in_both_is_off_the_front(ask):
+def test_dominated_policy_is_not_on_the_pareto_front(ask):
     rows = ask("select subject, on_front from pareto_quality_speed order by subject")
     assert rows == [("a", True), ("b", True), ("c", False)]
 
@@ -295,7 +295,7 @@ def family(parents):
     return connection
 
 
-def test_a_long_lineage_is_walked_to_its_end_and_ordered_by_number():
+def test_lineage_of_1200_versions_is_complete_and_ordered():
     count = 1200
     with family({f"v{n:03d}": [f"v{n - 1:03d}"] if n > 1 else [] for n in range(1, count + 1)}) as connection:
         sql = f"select ancestor, depth, child from model_lineage where version = 'v{count}' order by depth"
@@ -308,9 +308,9 @@ def test_a_long_lineage_is_walked_to_its_end_and_ordered_by_number():
         assert newest == ("v1200",)
 
 
-def test_a_lineage_with_circles_and_ways_that_meet_again_ends():
+def test_lineage_with_cycles_and_merges_terminates():
     circle = {"v001": ["v003"], "v002": ["v001"], "v003": ["v002"]}
-    # Every way down a ladder of pairs is one of 2^40.
+    # The ladder of pairs has 2^40 paths.
     ladder = {f"v{n:03d}": [f"v{p:03d}" for p in (n - 2 - n % 2, n - 1 - n % 2) if p >= 10] for n in range(10, 90)}
     with family(circle | ladder) as connection:
         assert connection.execute("select ancestor, depth from model_lineage where version = 'v003'").fetchall() == [
@@ -320,7 +320,7 @@ def test_a_lineage_with_circles_and_ways_that_meet_again_ends():
         assert len(champion) == 79 and champion[-1][0] == 39
 
 
-def test_the_hardest_scenes_are_those_of_policies_under_one_protocol():
+def test_hardest_scenes_use_policies_of_the_latest_protocol():
     with duckdb.connect() as connection:
         apply_sql(connection, sql_folder())
         flights = (
@@ -344,7 +344,7 @@ def test_the_hardest_scenes_are_those_of_policies_under_one_protocol():
         assert [(row[0], row[1]) for row in rows] == [("hall", 80.0), ("attic", 90.0)]
 
 
-def test_the_guide_compares_two_versions_scene_by_scene(tmp_path):
+def test_warehouse_guide_query_compares_versions_by_scene(tmp_path):
     guide = (sql_folder().parent / "docs" / "guides" / "WAREHOUSE.md").read_text()
     (sql,) = re.findall(r"```sql\n(.*?)```", guide, re.DOTALL)
     with MetricLog(tmp_path / "outbox", "evaluate", {"config_hash": "protocol"}) as log:

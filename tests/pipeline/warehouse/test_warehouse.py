@@ -62,7 +62,7 @@ def test_a_row_written_again_replaces_the_first(home):
     assert warehouse.query("select value from metrics order by step")["value"].tolist() == [2.0, 5.0]
 
 
-def test_a_fresh_start_drops_the_rows_of_the_run_but_not_history_nor_other_runs(home):
+def test_fresh_start_drops_run_rows_and_keeps_history(home):
     with log_of(home) as log, log_of(home, "other") as other:
         log.scalars(1, {"a": 1.0})
         log.row("models", {"version": "v001"})
@@ -78,7 +78,7 @@ def test_a_fresh_start_drops_the_rows_of_the_run_but_not_history_nor_other_runs(
     assert count(warehouse) == 2
 
 
-def test_ingest_interrupted_after_the_commit_doubles_nothing(home):
+def test_ingest_interrupted_after_commit_duplicates_no_row(home):
     with log_of(home) as log:
         log.scalars(1, {"a": 1.0})
     warehouse = Warehouse(home)
@@ -90,7 +90,7 @@ def test_ingest_interrupted_after_the_commit_doubles_nothing(home):
     assert not list(warehouse.outbox.glob("*.ndjson"))
 
 
-def test_an_ingest_killed_before_the_snapshot_is_finished_by_the_next(home):
+def test_ingest_after_a_kill_publishes_the_missing_snapshot(home):
     warehouse = Warehouse(home)
     warehouse.ingest()
     with log_of(home) as log:
@@ -114,7 +114,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_bad_segments_go_to_quarantine_with_their_reason_and_the_rest_is_folded_in(home, name):
+def test_bad_segments_are_quarantined_with_their_reason(home, name):
     with log_of(home) as log:
         log.scalars(1, {"a": 0.25})
     good = next((home / "outbox").glob("*.ndjson"))
@@ -127,7 +127,7 @@ def test_bad_segments_go_to_quarantine_with_their_reason_and_the_rest_is_folded_
     assert reason == report.quarantined["000-bad.ndjson"] and len(reason) > 10
 
 
-def test_a_row_of_the_wrong_type_is_refused_by_line_and_column(home):
+def test_wrong_value_type_is_refused_with_line_and_column(home):
     log = log_of(home)
     log.row("stage_timings", {"stage": "env", "milliseconds": "slow"})
     log.close()
@@ -175,8 +175,8 @@ def test_a_later_row_wins_after_the_clock_is_set_back(home, monkeypatch, between
 
 @pytest.mark.parametrize("change", [Warehouse.rebuild, Warehouse.compact])
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_rebuild_replays_the_order_of_folding(home, change, broken):
-    """Segments of producers that numbered by the clock alone keep the order that they were folded in."""
+def test_rebuild_replays_segments_in_ingest_order(home, change, broken):
+    """Segments that are numbered by the clock alone keep their ingest order."""
     warehouse = Warehouse(home)
     for day, value in ((2, 1.0), (1, 2.0)):
         with log_of(home) as log:
@@ -192,7 +192,7 @@ def test_a_rebuild_replays_the_order_of_folding(home, change, broken):
     assert warehouse.query("select value from metrics")["value"].tolist() == [2.0]
 
 
-def test_a_segment_that_no_database_knows_is_replayed_by_its_name(home):
+def test_rebuild_replays_unknown_segments_by_file_name(home):
     warehouse = Warehouse(home)
     for value in (1.0, 2.0):
         with log_of(home) as log:
@@ -203,7 +203,7 @@ def test_a_segment_that_no_database_knows_is_replayed_by_its_name(home):
     assert warehouse.query("select value from metrics")["value"].tolist() == [2.0]
 
 
-def test_queries_cannot_write_and_errors_list_what_there_is(home):
+def test_queries_are_read_only_and_errors_list_relations(home):
     warehouse = Warehouse(home)
     with pytest.raises(RecordError, match="read-only"):
         warehouse.query("drop table metrics")
@@ -211,7 +211,7 @@ def test_queries_cannot_write_and_errors_list_what_there_is(home):
         warehouse.query("select * from leaderbord")
 
 
-def test_a_query_reads_the_snapshot_and_nothing_else(home, tmp_path):
+def test_query_cannot_read_or_write_outside_the_snapshot(home, tmp_path):
     warehouse = Warehouse(home)
     (tmp_path / "secret.csv").write_text("a\n1\n")
     before = sorted(path.name for path in tmp_path.rglob("*"))
@@ -236,7 +236,7 @@ def test_a_query_reads_the_snapshot_and_nothing_else(home, tmp_path):
     assert after == [name for name in before if name == "secret.csv"]
 
 
-def test_a_broken_snapshot_is_made_anew(home):
+def test_broken_snapshot_is_published_again(home):
     warehouse = Warehouse(home)
     with log_of(home) as log:
         log.scalars(1, {"a": 1.0})
@@ -259,8 +259,8 @@ def test_query_of_a_broken_snapshot_names_the_remedy(home):
     warehouse.query("select 1")
 
 
-def test_large_segments_go_in_by_few(home, monkeypatch):
-    """A learning service writes megabytes every five seconds; what is folded in at once is bounded by bytes, too."""
+def test_ingest_batches_segments_by_bytes(home, monkeypatch):
+    """Batches are bounded by bytes, because a learning service writes megabytes every five seconds."""
     for step in range(12):
         with MetricLog(home / "outbox", "r", {}) as log:
             log.scalars(step, {f"m{i}": float(i) for i in range(20)})
@@ -275,10 +275,10 @@ def test_large_segments_go_in_by_few(home, monkeypatch):
     monkeypatch.setattr("navi_pipeline.lib.warehouse.outbox._BATCH_BYTES", 1)
     with MetricLog(home / "outbox", "r", {}) as log:
         log.scalars(99, {"m": 1.0})
-    assert warehouse.ingest().segments == 1  # one that is larger than the bound goes in alone
+    assert warehouse.ingest().segments == 1  # a segment above the bound is a batch of its own
 
 
-def test_an_ingest_waits_for_the_lock_and_names_it(home):
+def test_ingest_lock_timeout_error_names_the_lock(home):
     warehouse = Warehouse(home)
     with warehouse._locked(), pytest.raises(RecordError, match=r"ingest\.lock"):
         Warehouse(home, lock_timeout=0.1).ingest()
@@ -305,7 +305,7 @@ def test_query_by_a_read_only_user_answers_from_the_snapshot(home, monkeypatch, 
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_a_warehouse_that_is_mounted_to_be_read_is_read(home, monkeypatch, made):
+def test_warehouse_on_a_read_only_mount_is_queried(home, monkeypatch, made):
     with MetricLog(home / "outbox", "theirs", {}) as log:
         log.row("runs", {"status": "finished"})
     warehouse = Warehouse(home)
@@ -359,7 +359,7 @@ def check_storm(home, storm, rows):
     assert answer.values.tolist() == expected
 
 
-def test_kill_9_of_producers_and_ingesters_loses_and_doubles_no_acknowledged_row(home):
+def test_kill_9_loses_and_duplicates_no_acknowledged_row(home):
     storm = run_storm(home, producers=2, rows=300, kills=3, seed=5)
     assert sum(storm.kills.values()) == 3 and len(storm.acknowledged) == 2
     check_storm(home, storm, 300)
@@ -407,7 +407,7 @@ POISON = {
 
 
 @pytest.mark.parametrize("name", POISON)
-def test_no_segment_can_block_the_ingest_of_the_others(home, name):
+def test_unreadable_segment_does_not_block_the_others(home, name):
     with log_of(home) as log:
         log.scalars(1, {"a": 0.25})
     bad, make = home / "outbox" / "000-bad.ndjson", POISON[name]
@@ -416,7 +416,7 @@ def test_no_segment_can_block_the_ingest_of_the_others(home, name):
     assert list(warehouse.ingest().quarantined) == ["000-bad.ndjson"] and count(warehouse) == 1
 
 
-def test_a_path_that_is_not_unicode_reaches_the_warehouse_escaped(home):
+def test_non_unicode_path_is_recorded_escaped(home):
     with log_of(home) as log:
         log.row(
             "scenes",
