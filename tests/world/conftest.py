@@ -1,4 +1,4 @@
-"""What tests of the world share."""
+"""Fixtures and helpers of the world tests."""
 
 from __future__ import annotations
 

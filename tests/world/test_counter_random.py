@@ -43,7 +43,7 @@ def test_a_draw_ignores_its_batch() -> None:
     assert torch.equal(uniform(4, Purpose.AGE, rows.flip(0), 2, 9), whole.flip(0))
 
 
-def test_every_argument_gives_other_numbers_of_the_same_uniform_kind() -> None:
+def test_draws_are_uniform_and_depend_on_every_argument() -> None:
     rows = torch.arange(20_000)
     base = uniform(0, Purpose.SPAWN, rows)
     others = [

@@ -1,4 +1,4 @@
-"""Reward terms of a user's own: paid like Navi's in every way an environment is stepped, and told by name."""
+"""Custom reward terms: added to the reward by every way of stepping, and named in errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_custom_rewards_add_to_reward_and_episode_return(box_scene, terms, task,
         summed[batch.truncated | batch.terminated] = 0.0
 
 
-def test_some_rows_copies_and_restored_states_are_paid_alike(box_scene, terms):
+def test_custom_rewards_match_in_partial_steps_and_copies(box_scene, terms):
     weights = {"haste": -0.5, "ahead": 0.25}
     whole, parts = env_of(box_scene, weights, max_steps=5), env_of(box_scene, weights, max_steps=5)
     for step in range(7):
@@ -86,7 +86,7 @@ def test_some_rows_copies_and_restored_states_are_paid_alike(box_scene, terms):
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), parts.state_dict().values()))
 
 
-def test_weight_zero_is_recorded_and_pays_nothing(box_scene, terms):
+def test_zero_weight_term_is_recorded_without_reward(box_scene, terms):
     plain, env = env_of(box_scene, {}), env_of(box_scene, {"haste": 0.0})
     without, batch = plain.step(actions(1)), env.step(actions(1))
     assert torch.equal(batch.reward, without.reward)
@@ -102,13 +102,13 @@ def test_weight_zero_is_recorded_and_pays_nothing(box_scene, terms):
         (7, ConfigError, "built as int, which cannot be called"),
     ],
 )
-def test_what_is_no_term_is_told_by_name(box_scene, made, error, message):
+def test_invalid_reward_term_error_names_it(box_scene, made, error, message):
     register_reward("odd", lambda config: made)
     with pytest.raises(error, match=message):
         env_of(box_scene, {"odd": 1.0}).step(actions(0))
 
 
-def test_names_are_checked(terms):
+def test_reward_names_are_checked(terms):
     with pytest.raises(ConfigError, match=r"no reward term 'hast'; did you mean 'haste'\? allowed: .*NAVI_PLUGINS"):
         parse_config(EnvConfig, {"reward": {"weights": {"hast": 1.0}}})
     with pytest.raises(ConfigError, match="reward term 'collision' is taken"):
@@ -118,7 +118,7 @@ def test_names_are_checked(terms):
 
 
 @pytest.mark.parametrize("name", ["reward_mean", "sps", "entropy", "loop_penalty", "goal_success"])
-def test_a_term_with_the_name_of_another_metric_is_refused(box_scene, tmp_path, name):
+def test_reward_term_named_like_a_metric_is_refused(box_scene, tmp_path, name):
     register_reward(name, lambda config: lambda batch, action: action[:, 0])
     small = {"policy": {"encoder": "ring_cnn", "core": "gru", **SMALL}, "total_steps": 8, "actors": 2}
     ppo = {"rollout": 4, "bptt": 4, "minibatch": 2, "epochs": 1}
@@ -131,7 +131,7 @@ def test_a_term_with_the_name_of_another_metric_is_refused(box_scene, tmp_path, 
         train(config, directory, env=env)
 
 
-def test_the_guides_term_is_learned_recorded_and_flown_without_its_module(box_scene, tmp_path, monkeypatch):
+def test_guide_reward_trains_and_evaluates_without_its_module(box_scene, tmp_path, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(OWN)
     monkeypatch.setenv("NAVI_PLUGINS", "my_rewards")
     config = load_preset(

@@ -74,7 +74,7 @@ def test_collision_reverts_the_substep_and_stops(field: Field) -> None:
     assert float(motion.attempted_speed) == pytest.approx(0.85 * 5 + 0.15 * 4.25, abs=1e-4)
 
 
-def test_no_drone_ever_comes_nearer_than_its_radius(field: Field) -> None:
+def test_drones_keep_their_radius_from_surfaces(field: Field) -> None:
     dynamics = Dynamics(field, DynamicsConfig())
     generator = torch.Generator().manual_seed(0)
     rows = 64
@@ -118,7 +118,7 @@ def test_a_band_between_the_bins_still_looks_ahead(field: Field) -> None:
     assert float(dynamics.front_distance(depth, torch.ones_like(depth, dtype=torch.bool), 8)) == 2.0
 
 
-def test_vertical_and_lateral_are_limited_too_and_have_their_own_speed(field: Field) -> None:
+def test_limiter_scales_vertical_and_lateral_speed(field: Field) -> None:
     free = fly(field, [1, 1, 1, 1]).velocity[0]
     assert free.tolist() == pytest.approx([0.85 * v for v in (5.0, 2.0, 3.0, 3.0)])
     near = fly(field, [1, 1, 1, 1], front=torch.tensor([0.2])).velocity[0]

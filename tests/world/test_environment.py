@@ -34,7 +34,7 @@ def test_shapes_and_names(field: Field) -> None:
     assert set(ids) <= {0, *field.semantic_names}
 
 
-def test_a_row_lives_alike_alone_and_among_many(field: Field) -> None:
+def test_row_is_independent_of_batch_size(field: Field) -> None:
     alone, many = NavigationEnv(field, 1, SMALL, seed=5), NavigationEnv(field, 9, SMALL, seed=5)
     assert torch.equal(alone.reset(), many.reset()[:1])
     for step in range(30):
@@ -44,7 +44,7 @@ def test_a_row_lives_alike_alone_and_among_many(field: Field) -> None:
         assert torch.equal(a.truncated, b.truncated[:1])
 
 
-def test_same_seed_same_life_other_seed_another(field: Field) -> None:
+def test_rewards_depend_on_the_seed(field: Field) -> None:
     def life(seed: int) -> torch.Tensor:
         env = NavigationEnv(field, 4, SMALL, seed=seed)
         return torch.stack([env.step(actions(s, 4)).reward for s in range(20)])
@@ -53,7 +53,7 @@ def test_same_seed_same_life_other_seed_another(field: Field) -> None:
     assert not torch.equal(life(3), life(4))
 
 
-def test_truncation_keeps_the_final_observation_and_resets_in_the_same_step(field: Field) -> None:
+def test_truncation_keeps_final_obs_and_resets_in_the_same_step(field: Field) -> None:
     env = NavigationEnv(field, 2, SMALL, seed=2)
     for step in range(11):
         batch = env.step(actions(step, 2))
@@ -107,7 +107,7 @@ def test_state_of_another_batch_is_refused(field: Field) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("scene", 2), ("scene", -1), ("episode", -4), ("position", 1e30), ("velocity", float("nan"))]
 )
-def test_a_state_that_no_flight_led_to_is_refused(field: Field, name: str, value: float) -> None:
+def test_unreachable_state_is_refused(field: Field, name: str, value: float) -> None:
     env = NavigationEnv(field, 2, SMALL)
     state, before = env.state_dict(), env.state_dict()
     state[name].view(2, -1)[1, 0] = value
@@ -125,7 +125,7 @@ def test_rows_rotate_through_the_scenes(field: Field) -> None:
     assert scenes[8] == [0, 1]
 
 
-def test_view_gain_sums_to_the_seen_floor_and_pays_nothing_twice(box_scene) -> None:
+def test_view_gain_sums_to_seen_floor_area(box_scene) -> None:
     field = Field([box_scene])
     env = NavigationEnv(field, 1, EnvConfig(azimuth_bins=64, elevation_bins=16, max_steps=500, stagger=False), seed=1)
     start = float(env.view.fraction(torch.zeros(1, dtype=torch.int64)))
@@ -149,7 +149,7 @@ def test_void_truncates_after_the_grace(box_scene) -> None:
 
 
 @pytest.mark.parametrize("tensor_only", [False, True])
-def test_the_void_terminates_where_it_is_told_to(box_scene, tensor_only) -> None:
+def test_void_ends_terminated_setting_terminates(box_scene, tensor_only) -> None:
     void = SMALL.model_copy(update={"max_distance": 0.05, "void_grace": 3, "void_ends": "terminated", "max_steps": 100})
     env = NavigationEnv(Field([box_scene]), 1, void, tensor_only=tensor_only)
     ends = [env.step(torch.zeros(1, 4)) for _ in range(4)]
@@ -172,7 +172,7 @@ def test_impossible_batches_are_refused(field: Field) -> None:
 
 
 @pytest.mark.parametrize(("bad", "axis"), [(float("nan"), 0), (float("inf"), 2), (float("nan"), 3)])
-def test_actions_that_are_no_numbers_are_refused_and_move_nothing(field: Field, bad: float, axis: int) -> None:
+def test_non_finite_actions_leave_state_unchanged(field: Field, bad: float, axis: int) -> None:
     env = NavigationEnv(field, 3, SMALL, seed=1)
     before = env.state_dict()
     wrong = torch.zeros(3, 4)

@@ -1,4 +1,4 @@
-"""Point-goal flight: ways of known length, what is paid, and what ends an episode."""
+"""Point-goal flight: paths of known length, rewards, and ends of episodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def door_floor():
     return FloorMap(Field([boxes_scene("door", ((0, 0, 0), (8, 2.4, 4)), *wall)]), 0, 0.1, 0.2)
 
 
-def test_the_way_goes_through_the_door_and_around_its_edges(door_floor):
+def test_goal_path_leads_through_the_door(door_floor):
     goal = np.array([6.0, 1.2, 0.6])
     ways = way_to(door_floor, goal)
     seen, behind = way_lengths(door_floor, ways, np.array([[7.0, 1.2, 3.0], [2.0, 1.2, 0.6]]))
@@ -41,7 +41,7 @@ def test_the_way_goes_through_the_door_and_around_its_edges(door_floor):
         way_to(door_floor, np.array([4.0, 1.2, 0.7]))
 
 
-def test_a_goal_is_told_in_the_drones_frame():
+def test_goal_is_relative_to_the_drone_frame():
     position, yaw = torch.zeros(3, 3), torch.tensor([0.0, math.pi / 2, 0.0])
     goal = torch.tensor([[0.0, 0.5, -2.0], [-3.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     told = relative_goal(position, yaw, goal)
@@ -54,7 +54,7 @@ def test_a_goal_is_told_in_the_drones_frame():
     assert beside == [pytest.approx([0.01, 0.0, -0.01, 0.0], abs=1e-3)]
 
 
-def test_a_goal_is_reached_by_who_is_near_and_has_stopped():
+def test_goal_is_reached_by_stopping_near_it():
     place = torch.tensor([[0.5, 0.0, 0.0], [0.51, 0.0, 0.0], [0.1, 0.0, 0.0]])
     speed = torch.tensor([0.25, 0.0, 0.3])
     assert reached(place, speed, torch.zeros(3, 3), GoalConfig()).tolist() == [True, False, False]
@@ -66,7 +66,7 @@ def put(env, row, position):
     env.load_state_dict(state)
 
 
-def test_stopping_at_the_goal_ends_the_episode_and_pays(apartments):
+def test_stopping_at_the_goal_terminates_with_success_reward(apartments):
     env = NavigationEnv(Field(apartments), 3, SMALL, seed=2)
     goal = env.goals.of(env.counters["scene"])
     first = env.relative_goals()
@@ -80,7 +80,7 @@ def test_stopping_at_the_goal_ends_the_episode_and_pays(apartments):
     assert out.info["goal"][1, 0] < 0.1
     terms = out.info["reward_terms"]
     assert terms["goal_success"].tolist() == [0.0, 10.0, 0.0]
-    # It is paid for the whole way, which put it there.
+    # Progress is rewarded for the whole path that the test skipped.
     assert float(terms["goal_progress"][1]) == pytest.approx(float(way[1]), abs=0.15)
     assert float(out.reward[1]) == pytest.approx(float(terms["goal_progress"][1]) + 10.0)
     # The next episode has begun, elsewhere and with a goal of its own.
@@ -91,7 +91,7 @@ def test_stopping_at_the_goal_ends_the_episode_and_pays(apartments):
     assert not torch.equal(out.final_obs[1], out.obs[1])
 
 
-def test_progress_adds_up_to_the_way_and_lives_are_the_same_in_every_program(apartments):
+def test_goal_progress_sums_to_path_in_kernels_and_tensors(apartments):
     envs = [NavigationEnv(Field(apartments), 4, SMALL, seed=5, tensor_only=plain) for plain in (False, True)]
     generator, paid, before = torch.Generator().manual_seed(0), torch.zeros(4), envs[0].goals.way.clone()
     for _ in range(8):
@@ -107,7 +107,7 @@ def test_progress_adds_up_to_the_way_and_lives_are_the_same_in_every_program(apa
     assert not a.terminated.any()
 
 
-def test_a_row_has_the_same_goals_alone_and_after_it_was_restored(apartments):
+def test_row_goals_are_equal_alone_and_after_restore(apartments):
     field, seen = Field(apartments), set()
     whole, part, other = (
         NavigationEnv(field, rows, SMALL, seed=7, first_row=first) for rows, first in ((3, 0), (1, 2), (1, 2))
@@ -124,7 +124,7 @@ def test_a_row_has_the_same_goals_alone_and_after_it_was_restored(apartments):
     assert len(seen) > 1
 
 
-def test_ways_that_would_fill_the_memory_are_refused(apartments, monkeypatch):
+def test_goal_paths_beyond_memory_limit_are_refused(apartments, monkeypatch):
     monkeypatch.setattr("navi_core.world.goals._MOST_BYTES", 1 << 20)
     with pytest.raises(ConfigError, match="per_scene"):
         NavigationEnv(Field(apartments), 1, SMALL)

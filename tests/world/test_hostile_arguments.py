@@ -1,4 +1,4 @@
-"""Whatever is handed to the world or the compiler in place of what they take is refused by name."""
+"""Invalid arguments of the world and the compiler are refused by name."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def scene():
         ([], []),
     ],
 )
-def test_arrays_that_are_no_mesh_are_refused(arrays) -> None:
+def test_invalid_mesh_arrays_are_refused(arrays) -> None:
     with pytest.raises(NaviError):
         compile_mesh(mesh_from_arrays("box", *arrays), CompileConfig(resolution=16))
 
 
 @pytest.mark.parametrize("source", [None, 5, "a\0b.glb", "x" * 5000])
-def test_what_is_no_path_is_refused_by_readers_and_writers(source, scene) -> None:
+def test_invalid_path_is_refused_by_readers_and_writers(source, scene) -> None:
     for use in (compile_mesh, load_gmdag, scene.save):
         with pytest.raises(NaviError):
             use(source)
 
 
 @pytest.mark.parametrize("scenes", [[], None, "house.gmdag", [None], ["house.gmdag"], 3])
-def test_a_field_takes_scenes_alone(scenes, scene) -> None:
+def test_field_refuses_anything_but_scenes(scenes, scene) -> None:
     for wrong in (scenes, scene):
         with pytest.raises(NaviError):
             Field(wrong)
@@ -77,7 +77,7 @@ def test_settings_of_a_field_are_bounded(settings, scene) -> None:
         Field([scene], **settings)
 
 
-def test_tensors_that_are_not_what_a_field_takes_are_refused(scene) -> None:
+def test_field_refuses_invalid_tensors(scene) -> None:
     field = Field([scene])
     for points in (None, [[0, 0, 0]], POINTS.numpy(), POINTS[0], POINTS + 1j, POINTS.to_sparse(), POINTS * NAN):
         for ask in (
@@ -116,7 +116,7 @@ def test_bins_of_a_panorama_are_bounded(bins) -> None:
         spherical_directions(*bins)
 
 
-def test_an_environment_refuses_what_it_cannot_fly_and_stays_as_it_was(scene) -> None:
+def test_environment_refuses_invalid_arguments_unchanged(scene) -> None:
     field, config = Field([scene]), EnvConfig(azimuth_bins=16, elevation_bins=8)
     for rows in (0, -1, 1.5, None, "3", 10**12):
         with pytest.raises(NaviError):

@@ -54,7 +54,7 @@ def assert_same_state(a: NavigationEnv, b: NavigationEnv) -> None:
         assert torch.equal(value, b.state_dict()[name]), name
 
 
-def test_lives_are_those_of_the_tensor_program(field: Field) -> None:
+def test_native_steps_match_tensors(field: Field) -> None:
     fast, slow = (NavigationEnv(field, 9, SMALL, seed=4, tensor_only=t) for t in (False, True))
     assert torch.allclose(fast.reset(), slow.reset(), atol=1e-7)
     collided = ended = 0
@@ -81,7 +81,7 @@ def test_native_step_of_four_lanes_matches_the_numba_tracer(apartments, box_scen
 
 
 @pytest.mark.parametrize("sensor", [{"depth_relative": 0.02, "dropout": 0.1}, {"delayed": True}])
-def test_faults_and_delay_are_those_of_the_tensor_program(field: Field, sensor: dict) -> None:
+def test_native_faults_and_delay_match_tensors(field: Field, sensor: dict) -> None:
     config = SMALL.model_copy(update={"sensor": EnvConfig(sensor=sensor).sensor, "max_steps": 4})
     fast, slow = (NavigationEnv(field, 5, config, seed=2, tensor_only=t) for t in (False, True))
     for step in range(12):
@@ -106,7 +106,7 @@ def test_threads_blocks_and_neighbours_change_no_bit(apartments, rows: int) -> N
         assert torch.equal(a.reward[:rows], b.reward)
 
 
-def test_a_row_lives_alike_whoever_steps_it(field: Field) -> None:
+def test_row_is_independent_of_the_batch_that_steps_it(field: Field) -> None:
     whole, part = NavigationEnv(field, 5, SMALL, seed=8), NavigationEnv(field, 2, SMALL, seed=8, first_row=3)
     for step in range(30):
         a, b = whole.step(actions(step, 5)), part.step(actions(step, 5)[3:])
@@ -115,7 +115,7 @@ def test_a_row_lives_alike_whoever_steps_it(field: Field) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 2**62, -5])
-def test_spawns_are_drawn_as_the_tensor_program_draws_them(field: Field, seed: int) -> None:
+def test_native_spawn_draws_match_tensors(field: Field, seed: int) -> None:
     config = SMALL.model_copy(update={"azimuth_bins": 8, "elevation_bins": 4, "max_steps": 1, "stagger": False})
     fast, slow = (NavigationEnv(field, 60, config, seed=seed, tensor_only=t) for t in (False, True))
     for env in (fast, slow):
@@ -152,7 +152,7 @@ def test_the_floor_is_marked_on_grid_lines_and_along_axes(field: Field) -> None:
     assert_same_state(*envs)
 
 
-def test_what_the_kernels_could_not_read_is_refused() -> None:
+def test_tensors_unreadable_by_kernels_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"contiguous torch\.float32"):
         data_pointer(torch.zeros(4, 2).T, torch.float32)
     with pytest.raises(ConfigError, match=r"not torch\.int64"):

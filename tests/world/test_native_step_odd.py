@@ -42,7 +42,7 @@ def put(envs: list[NavigationEnv], **state: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("lanes", LANES[1:])
 @pytest.mark.parametrize("bins", [(8, 5), (16, 6), (19, 7)])
-def test_bins_that_no_tile_divides(field: Field, lanes: int, bins: tuple[int, int]) -> None:
+def test_native_step_with_bins_that_no_tile_divides(field: Field, lanes: int, bins: tuple[int, int]) -> None:
     narrow = Field(field.scenes)
     narrow._tracer = NativeTracer(narrow.packed, 1, lanes)
     config = EnvConfig(azimuth_bins=bins[0], elevation_bins=bins[1], max_steps=5, spawn=FEW)
@@ -57,7 +57,7 @@ def test_bins_that_no_tile_divides(field: Field, lanes: int, bins: tuple[int, in
 
 
 @pytest.mark.parametrize("outside", [0.3, 40.0, 1e5])
-def test_native_step_at_and_beyond_the_floors_border_matches_tensors(field: Field, outside: float) -> None:
+def test_native_step_at_the_floor_border_matches_tensors(field: Field, outside: float) -> None:
     config = EnvConfig(azimuth_bins=24, elevation_bins=6, reward={"preset": "navi9", "view_cell": 0.06}, spawn=FEW)
     envs = [NavigationEnv(field, ROWS, config, seed=1, tensor_only=t) for t in (False, True)]
     for env in envs:

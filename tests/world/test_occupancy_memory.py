@@ -1,4 +1,4 @@
-"""Memory of places: reckoned and told poses, rows by themselves, what is kept and forgotten, and recorded flights."""
+"""Occupancy memory: odometry and passed poses, independent rows, scrolling, resets and demonstrations."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def turned_by(angle, other):
     return torch.remainder(angle - other + math.pi, 2 * math.pi) - math.pi
 
 
-def test_reckoned_poses_are_the_true_ones_in_free_flight(free):
+def test_odometry_is_exact_in_free_flight(free):
     seen, where, actions = free
     memory, start = remember(), where[0].double()
     memory.begin(seen[0])
@@ -85,7 +85,7 @@ def test_reckoned_poses_are_the_true_ones_in_free_flight(free):
     assert moved.norm(dim=0).max() > 1.0
 
 
-def test_reckoned_poses_survive_collisions(hall):
+def test_odometry_stays_close_through_collisions(hall):
     seen, where, actions, hits = flown(hall, 1, (1.0, 0.3, 1.0, 0.6), 50)
     assert hits >= 10
     memory = remember()
@@ -97,7 +97,7 @@ def test_reckoned_poses_survive_collisions(hall):
     assert turned_by(torch.from_numpy(memory.pose[:, 3]), where[-1][:, 3]).abs().max() < 0.05
 
 
-def test_told_poses_give_the_answers_of_reckoned_ones(free):
+def test_passed_poses_give_the_features_of_odometry(free):
     seen, where, actions = free
     reckoning, told, everyone = remember(), remember(), torch.arange(ROWS)
     assert torch.equal(reckoning.begin(seen[0], pose=where[0]), told.begin(seen[0], everyone, where[0]))
@@ -112,7 +112,7 @@ def test_told_poses_give_the_answers_of_reckoned_ones(free):
     assert torch.equal(reckoning.begin(seen[0]), told.begin(seen[0], pose=heading))
 
 
-def test_rays_that_drop_out_open_no_wall(free):
+def test_dropped_out_rays_open_no_wall(free):
     seen, where, _ = free
     faults = SensorFaults(SensorConfig(dropout=0.05), 5, torch.arange(ROWS), REACH)
     true, spoilt, zero = remember(), remember(), torch.zeros(ROWS, dtype=torch.int64)
@@ -126,7 +126,7 @@ def test_rays_that_drop_out_open_no_wall(free):
     assert (free_there & ~free_here).sum() < 0.02 * free_there.sum()
 
 
-def test_a_row_is_told_the_same_whatever_the_others_do(free):
+def test_row_features_are_independent_of_other_rows(free):
     seen, where, actions = free
     whole, part, some = remember(), remember(2), torch.tensor([3, 1])
     assert torch.equal(whole.begin(seen[0])[some], part.begin(seen[0][some]))
@@ -140,7 +140,7 @@ def test_a_row_is_told_the_same_whatever_the_others_do(free):
         assert np.array_equal(whole.marks[[0, 2]], rest)
 
 
-def test_a_row_that_begins_forgets_and_the_others_do_not(free):
+def test_row_reset_forgets_its_map_alone(free):
     seen, _, actions = free
     used, fresh, other, one = remember(), remember(), remember(), torch.tensor([1])
     for memory in (used, other):
@@ -157,7 +157,7 @@ def test_a_row_that_begins_forgets_and_the_others_do_not(free):
     assert not torch.equal(a[1], c[1])
 
 
-def test_a_memory_goes_on_where_it_was_saved(free):
+def test_restored_memory_continues_bit_for_bit(free):
     seen, _, actions = free
     memory, again = remember(), remember()
     memory.begin(seen[0])
@@ -175,7 +175,7 @@ def test_a_memory_goes_on_where_it_was_saved(free):
         OccupancyMemory(ROWS, AZ // 2, EL, DynamicsConfig(), REACH).load_state_dict(state)
 
 
-def test_observations_of_another_sensor_or_of_other_rows_are_refused():
+def test_observations_of_other_shapes_or_rows_are_refused():
     memory, one = remember(2), torch.zeros(1, 4)
     for wrong in (torch.zeros(2, 3, AZ, EL - 1), torch.zeros(1, 3, AZ, EL), torch.zeros(2, 3, EL, AZ)):
         with pytest.raises(ConfigError, match="observations"):
@@ -197,7 +197,7 @@ def panorama(pose, low, high):
     return obs.float().view(1, 3, AZ, EL)
 
 
-def test_the_panorama_of_a_box_is_what_the_sensor_sees(box_scene):
+def test_box_panorama_helper_matches_the_sensor(box_scene):
     pose = torch.tensor([[0.3, 1.1, -0.4, 0.8]])
     sensor = SphericalSensor(Field([box_scene]), AZ, EL, REACH)
     seen = sensor.observation(sensor.cast(pose[:, :3], pose[:, 3], torch.zeros(1, dtype=torch.int64)))
@@ -233,7 +233,7 @@ def test_a_long_flight_scrolls_and_keeps_the_marks_of_the_window():
     assert (memory.marks[0, : here + 1, SIZE // 2] == FREE | SEEN).all()
 
 
-def test_it_tells_how_the_drone_moved_in_shares_of_what_a_decision_can():
+def test_motion_features_are_fractions_of_maximum_motion():
     memory, room, row = remember(1), ((-20.0, 0.0, -20.0), (20.0, 2.4, 20.0)), torch.tensor([0])
     # 5 m/s ahead, 3 m/s to the right and 3 rad/s, for a tenth of a second each; heading π/2 flies towards −x.
     flight = [(0.0, 0.0, 1.5), (0.0, -0.25, 1.5), (0.15, -0.25, 1.5), (0.15, -0.25, 1.35), (0.15, -0.25, 1.35)]
@@ -249,8 +249,8 @@ def test_it_tells_how_the_drone_moved_in_shares_of_what_a_decision_can():
     assert memory.begin(obs, row, true)[0, -MOVED:].tolist() == [0.0] * MOVED
 
 
-def test_a_blocked_drone_is_told_that_it_does_not_move():
-    """Reckoned: it pushes ahead against a wall that it touches, with all its might."""
+def test_blocked_drone_has_zero_motion_features():
+    """Odometry while the drone pushes at full command against a wall that it touches."""
     memory, pose = remember(1), torch.tensor([[0.0, 1.2, 0.0, 0.0]])
     room = ((-3.03, 0.0, -0.16), (3.07, 2.4, 5.03))
     memory.begin(panorama(pose, *room), pose=pose)
@@ -259,18 +259,18 @@ def test_a_blocked_drone_is_told_that_it_does_not_move():
     np.testing.assert_allclose(told[0, -MOVED:], 0.0, atol=0.02)
 
 
-def test_a_drone_that_leaves_its_map_at_once_begins_with_an_empty_one():
+def test_leaving_the_map_window_clears_the_map():
     memory, room = remember(1), ((-200.0, 0.0, -2.0), (200.0, 2.4, 2.0))
     there, fresh = torch.tensor([[-100.0, 1.2, 0.0, 0.0]]), remember(1)
     memory.begin(panorama(torch.tensor([[0.0, 1.2, 0.0, 0.0]]), *room), pose=torch.tensor([[0.0, 1.2, 0.0, 0.0]]))
     told = memory.follow(panorama(there, *room), there, torch.tensor([0]))
     assert torch.equal(told[:, :-MOVED], fresh.begin(panorama(there, *room), pose=there)[:, :-MOVED])
-    # 100 m to the left in one decision is more than a drone can: the network is told a bounded number.
+    # 100 m to the left in one decision is more than a drone can fly: the feature is bounded.
     assert told[0, -MOVED:].tolist() == [0.0, -2.0, 0.0]
     assert np.array_equal(memory.marks, fresh.marks)
 
 
-def test_another_storey_is_another_map():
+def test_storey_change_starts_a_new_map():
     memory, fresh, first = remember(1), remember(1), torch.tensor([0])
     wide, narrow = ((-5.0, 0.0, -4.0), (6.0, 9.0, 4.5)), ((-2.0, 0.0, -2.5), (2.5, 9.0, 2.0))
 
@@ -295,7 +295,7 @@ def test_another_storey_is_another_map():
     assert memory.marks.astype(bool).sum() < before.astype(bool).sum()
 
 
-def test_recorded_flights_are_flown_again_by_what_was_flown(tmp_path):
+def test_demonstration_features_follow_flown_actions(tmp_path):
     rng = np.random.default_rng(5)
     did = rng.uniform(-1, 1, (30, 4)).astype(np.float32)
     demo = make_demo(30, starts=(0, 12, 17), flown=did)
@@ -315,7 +315,7 @@ def test_recorded_flights_are_flown_again_by_what_was_flown(tmp_path):
     assert not np.array_equal(demo_places(dataclasses.replace(data, flown=data.actions), dynamics), told)
 
 
-def test_a_goal_keeps_its_place_while_the_map_moves_and_is_told_as_a_bearing():
+def test_goal_stays_fixed_while_the_map_scrolls():
     memory, rows = remember(2), torch.arange(2)
     goal = torch.tensor([[25.0, 1.2, -30.0], [-3.0, 1.0, 4.0]])
     obs = torch.zeros(2, 3, AZ, EL)  # nothing is met anywhere: all is free

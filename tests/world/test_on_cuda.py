@@ -18,7 +18,7 @@ def actions(step: int, rows: int) -> torch.Tensor:
     return torch.rand(rows, 4, generator=torch.Generator().manual_seed(step)) * 2 - 1
 
 
-def test_the_emulation_refuses_what_a_device_refuses() -> None:
+def test_emulated_cuda_refuses_mixed_devices() -> None:
     with emulated_cuda():
         here, there = torch.arange(3.0), torch.zeros(3, device="cuda")
         assert there.device == torch.device("cuda:0")
@@ -37,7 +37,7 @@ def test_the_emulation_refuses_what_a_device_refuses() -> None:
         assert isinstance(torch.tensor([1.0], device="cuda:0"), DeviceTensor)
 
 
-def test_a_field_answers_on_its_device_and_in_what_it_is_given(apartments) -> None:
+def test_field_results_stay_on_its_device(apartments) -> None:
     origins, rows = torch.tensor([[1.0, 1.2, 1.0], [2.0, 1.2, 2.0]]), torch.tensor([0, 1])
     directions = spherical_directions(16, 8)
     on_cpu = Field(apartments, tracer="cuda")
@@ -84,7 +84,7 @@ def test_environment_on_the_device_matches_the_cpu(apartments, sensor: dict) -> 
 
 
 @pytest.mark.parametrize("sensor", [{}, FAULTS])
-def test_a_captured_step_is_the_step(apartments, sensor: dict) -> None:
+def test_captured_step_equals_plain_step(apartments, sensor: dict) -> None:
     config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=4, episodes_per_scene=2, sensor=sensor)
     with emulated_cuda():
         field = Field(apartments, device="cuda")

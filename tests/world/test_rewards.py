@@ -57,7 +57,7 @@ def test_exploration_counts_visits_headings_and_neighbours(terms) -> None:
     assert aside == pytest.approx(0.3 + 0.05 + 0.1 * 5 / 6)  # one of six neighbours has been visited
 
 
-def test_another_episode_remembers_no_visit(terms) -> None:
+def test_visits_are_forgotten_between_episodes(terms) -> None:
     terms()
     assert terms(stamp=torch.tensor([2]))["exploration"] == pytest.approx(0.45)
     assert terms(stamp=torch.tensor([2]))["exploration"] == pytest.approx(0.25)

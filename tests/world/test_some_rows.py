@@ -1,4 +1,4 @@
-"""Rows that fly while others stand still, and rows that another process flies, live the life of the whole batch."""
+"""Partial steps, and rows of another process, equal steps of the whole batch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def actions(step: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("faults", [SensorConfig(), SensorConfig(dropout=0.1, delayed=True)])
 @pytest.mark.parametrize("tensor_only", [False, True])
-def test_rows_stepped_in_any_parts_live_as_the_whole_batch(
-    field: Field, faults: SensorConfig, tensor_only: bool
-) -> None:
+def test_partial_steps_equal_whole_batch_steps(field: Field, faults: SensorConfig, tensor_only: bool) -> None:
     config = CONFIG.model_copy(update={"sensor": faults})
     whole = NavigationEnv(field, ROWS, config, seed=3, tensor_only=tensor_only)
     parts = NavigationEnv(field, ROWS, config, seed=3, tensor_only=tensor_only)
@@ -44,7 +42,7 @@ def test_rows_stepped_in_any_parts_live_as_the_whole_batch(
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_rows_that_stand_still_do_not_change(field: Field) -> None:
+def test_rows_left_out_of_a_step_do_not_change(field: Field) -> None:
     env = NavigationEnv(field, ROWS, CONFIG, seed=3)
     before = env.state_dict()
     env.step_rows(torch.tensor([1]), actions(0)[1:2])
@@ -62,7 +60,7 @@ def test_rows_that_do_not_exist_or_repeat_are_refused(field: Field, rows: list[i
 
 
 @pytest.mark.parametrize("tensor_only", [False, True])
-def test_the_rows_of_another_process_are_those_of_the_whole_run(field: Field, tensor_only: bool) -> None:
+def test_first_row_offset_gives_the_rows_of_the_whole_batch(field: Field, tensor_only: bool) -> None:
     whole = NavigationEnv(field, ROWS, CONFIG, seed=3, tensor_only=tensor_only)
     other = NavigationEnv(field, 2, CONFIG, seed=3, first_row=3, tensor_only=tensor_only)
     assert torch.equal(whole.reset()[3:], other.reset())

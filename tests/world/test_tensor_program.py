@@ -39,9 +39,7 @@ def actions(step: int, rows: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("azimuths", "elevations", "reach"), [(24, 9, 100.0), (8, 4, 5.0), (256, 48, 0.05)])
-def test_a_panorama_reads_alike_in_kernel_and_tensors(
-    native: NativeTracer, azimuths: int, elevations: int, reach: float
-) -> None:
+def test_panorama_kernel_matches_tensors(native: NativeTracer, azimuths: int, elevations: int, reach: float) -> None:
     config = EnvConfig(azimuth_bins=azimuths, elevation_bins=elevations, max_distance=reach)
     generator = torch.Generator().manual_seed(0)
     valid = torch.rand(3, azimuths * elevations, generator=generator) < 0.7
@@ -60,9 +58,7 @@ def test_a_panorama_reads_alike_in_kernel_and_tensors(
 
 
 @pytest.mark.parametrize("kernels", [True, False])
-def test_floor_is_seen_as_far_as_the_rays_nearest_to_the_horizon_reach_level(
-    native: NativeTracer, kernels: bool
-) -> None:
+def test_floor_view_range_follows_rays_nearest_the_horizon(native: NativeTracer, kernels: bool) -> None:
     """Of eight elevations two lie 90/7 degrees off the horizon; the longer one counts, up to the view radius."""
     reader = PanoramaReader(SMALL, CPU, tracer=native if kernels else None)
     depth = torch.full((1, 32, 8), 30.0)
@@ -92,7 +88,7 @@ def test_normalised_depth_of_the_kernel_is_close_over_the_whole_range(native: Na
 
 
 @pytest.mark.parametrize("azimuths", [8, 64])
-def test_the_floor_is_marked_alike_in_kernel_and_tensors(field: Field, azimuths: int) -> None:
+def test_floor_marking_kernel_matches_tensors(field: Field, azimuths: int) -> None:
     """From any pose, on grid lines and corners, along the axes, and from outside the grid."""
     maps = [FloorMap(field, i, 0.2, 0.2) for i in range(2)]
     fan = PanoramaReader(EnvConfig(azimuth_bins=azimuths, elevation_bins=4), CPU).fan
@@ -123,7 +119,7 @@ def test_the_floor_is_marked_alike_in_kernel_and_tensors(field: Field, azimuths:
 
 
 @pytest.mark.parametrize("tracer", ["native", "numba"])
-def test_the_tracer_turns_shared_directions_as_the_formula_does(apartments, tracer: str) -> None:
+def test_tracer_rotates_shared_directions_by_formula(apartments, tracer: str) -> None:
     field = Field(apartments, tracer=tracer)
     directions = spherical_directions(32, 8)
     yaw, scene = torch.linspace(0, 6.28, 6), torch.arange(6) % 2
@@ -151,7 +147,7 @@ def test_the_host_never_waits_in_fifty_steps_with_resets(apartments, sensor: dic
     assert int(ends.min()) >= 5
 
 
-def test_a_step_leaves_its_state_where_it_was(field: Field) -> None:
+def test_step_keeps_state_addresses(field: Field) -> None:
     env = NavigationEnv(field, 4, SMALL, seed=0, tensor_only=True)
     places = {name: value.data_ptr() for name, value in env._state().items()}
     for step in range(15):
@@ -159,7 +155,7 @@ def test_a_step_leaves_its_state_where_it_was(field: Field) -> None:
     assert places == {name: value.data_ptr() for name, value in env._state().items()}
 
 
-def test_action_that_is_not_finite_flies_as_zero_and_is_flagged(field: Field) -> None:
+def test_non_finite_action_is_replaced_by_zero_and_flagged(field: Field) -> None:
     env, calm = (NavigationEnv(field, 3, SMALL, seed=1, tensor_only=True) for _ in range(2))
     wrong = torch.zeros(3, 4)
     wrong[1, 2] = float("nan")
@@ -170,7 +166,7 @@ def test_action_that_is_not_finite_flies_as_zero_and_is_flagged(field: Field) ->
     assert torch.equal(batch.reward, expected.reward)
 
 
-def test_returned_tensors_are_the_callers(field: Field) -> None:
+def test_returned_tensors_are_never_overwritten(field: Field) -> None:
     env = NavigationEnv(field, 3, SMALL, seed=2)
     first = env.reset()
     kept, batches = first.clone(), []
@@ -184,7 +180,7 @@ def test_returned_tensors_are_the_callers(field: Field) -> None:
         assert torch.equal(batch.info["scene_index"], scene)
 
 
-def test_thousands_of_drones_in_several_scenes_are_one_batch(field: Field) -> None:
+def test_thousands_of_drones_step_in_one_batch(field: Field) -> None:
     config = EnvConfig(azimuth_bins=16, elevation_bins=4, max_steps=20, reward={"view_cell": 0.5})
     many, few = NavigationEnv(field, 4096, config, seed=3), NavigationEnv(field, 3, config, seed=3)
     for step in range(5):
@@ -196,7 +192,7 @@ def test_thousands_of_drones_in_several_scenes_are_one_batch(field: Field) -> No
     assert bool(torch.isfinite(a.reward).all())
 
 
-def test_memory_comes_back_when_nothing_holds_it_any_more() -> None:
+def test_recycler_reuses_unreferenced_memory() -> None:
     memory = Recycler(2, 3)
     first = memory.take()
     place = first.data_ptr()
@@ -211,8 +207,8 @@ def test_memory_comes_back_when_nothing_holds_it_any_more() -> None:
     assert memory.take().data_ptr() == place
 
 
-def test_a_step_takes_no_product_along_an_axis(field: Field) -> None:
-    """For whole numbers torch has no kernel of it on CUDA: it compiles one when it is first asked."""
+def test_step_uses_no_prod_operator(field: Field) -> None:
+    """CUDA torch has no integer kernel of it and compiles one at first use."""
     asked = set()
 
     class Names(TorchDispatchMode):

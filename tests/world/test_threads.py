@@ -1,4 +1,4 @@
-"""Threads of a field's kernels: numba starts no more than it was imported with, which a container's quota says."""
+"""Threads of a field's kernels: numba starts at most as many as at import, which a container's quota limits."""
 
 import logging
 
@@ -8,7 +8,7 @@ from navi_core.scenes import Scene
 from navi_core.world import Field
 
 
-def test_threads_beyond_numbas_warn_once(box_scene: Scene, monkeypatch, caplog) -> None:
+def test_threads_beyond_the_numba_limit_warn_once(box_scene: Scene, monkeypatch, caplog) -> None:
     before = numba.get_num_threads()
     with monkeypatch.context() as quota, caplog.at_level(logging.WARNING, logger="navi.world"):
         quota.setattr(numba.config, "NUMBA_NUM_THREADS", 1)

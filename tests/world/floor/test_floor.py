@@ -32,7 +32,7 @@ def open_house() -> Scene:
     return stage()
 
 
-def test_what_lies_over_nothing_is_no_floor(open_house) -> None:
+def test_floor_excludes_space_without_surface_below(open_house) -> None:
     floor = FloorMap(Field([open_house]), 0, 0.1, 0.2)
     # 5.6 m from wall to wall; at the open side the floor is near up to 0.2 m beyond its edge.
     assert floor.area == pytest.approx(6.0 * 5.6, rel=0.02)
@@ -40,7 +40,7 @@ def test_what_lies_over_nothing_is_no_floor(open_house) -> None:
     assert (np.abs(where[:, [0, 2]]) < 3.3).all()
 
 
-def test_no_episode_begins_over_nothing(open_house) -> None:
+def test_episodes_start_above_floor(open_house) -> None:
     field, config = Field([open_house]), SpawnConfig(scattered=16)
     starts = build_course([open_house], EvalConfig(starts=10)).starts
     places = [spawn_pool(field, 0, config).position, scattered_spawns(field, 0, config)[0]]
@@ -48,14 +48,14 @@ def test_no_episode_begins_over_nothing(open_house) -> None:
     assert all(len(place) and bool((place[:, [0, 2]].abs() < 3.3).all()) for place in places)
 
 
-def test_ground_around_a_house_is_floor() -> None:
+def test_ground_around_house_is_floor() -> None:
     # Ground that is larger than the rooms is another matter: test_rooms.py.
     ground = sheet(3.6, -0.3)
     floor = FloorMap(Field([stage(ground)]), 0, 0.2, 0.2)
     assert floor.area > 45.0
 
 
-def test_a_scene_without_a_floor_says_so() -> None:
+def test_scene_without_floor_error_names_it() -> None:
     triangles = np.concatenate([sheet(3.0, 2.4), box_triangles((0, 0, 0), (0.1, 2.4, 0.1))])
     field = Field([compile_mesh(mesh_of(triangles, "awning"), CompileConfig(resolution=64))])
     with pytest.raises(SceneError, match="scene 'awning' has no floor: nothing lies beneath most of its free space"):
@@ -80,7 +80,7 @@ def two_rooms() -> np.ndarray:
     return np.concatenate([*floors, *(box_triangles(*wall) for wall in walls)])
 
 
-def test_a_hole_in_a_floor_parts_no_rooms() -> None:
+def test_rooms_stay_connected_across_floor_hole() -> None:
     field = Field([compile_mesh(mesh_of(two_rooms(), "two_rooms"), CompileConfig(resolution=64))])
     floor = FloorMap(field, 0, 0.1, 0.2)
     assert floor.area == pytest.approx(2 * 3.6**2 + 2.4 * 0.8, rel=0.05)
@@ -92,11 +92,11 @@ def test_a_hole_in_a_floor_parts_no_rooms() -> None:
 
 
 @pytest.mark.parametrize("side", [(0, 2), (4, 2), (2, 0), (2, 4), None])
-def test_what_leads_to_an_edge_of_the_plan_is_no_hole(side) -> None:
+def test_floor_gap_open_to_plan_edge_is_not_filled(side) -> None:
     surface = np.zeros((5, 3, 5), bool)
     surface[:, 1] = True
     surface[2, :, 2] = False
-    surface[1, 0, 1] = True  # low things make no floor of what is beside them
+    surface[1, 0, 1] = True  # low surfaces do not make their neighbours floor
     if side is not None:
         surface[(2 + side[0]) // 2, :, (2 + side[1]) // 2] = surface[side[0], :, side[1]] = False
     over = over_floor(surface)
@@ -106,7 +106,7 @@ def test_what_leads_to_an_edge_of_the_plan_is_no_hole(side) -> None:
     assert over[1, 0, 1]
 
 
-def test_walls_alone_are_no_floor_with_a_hole() -> None:
+def test_walls_without_floor_are_refused() -> None:
     upside_down = two_rooms() * [1.0, -1.0, 1.0]
     field = Field([compile_mesh(mesh_of(upside_down, "upside_down"), CompileConfig(resolution=64))])
     with pytest.raises(SceneError, match="no floor"):
@@ -114,13 +114,13 @@ def test_walls_alone_are_no_floor_with_a_hole() -> None:
 
 
 @pytest.mark.parametrize(("cell", "clearance"), [(1.0, 0.2), (0.2, 0.06)])
-def test_cells_too_coarse_for_the_clearance_still_lie_over_the_floor(open_house, cell, clearance) -> None:
+def test_coarse_floor_cells_stay_above_the_floor(open_house, cell, clearance) -> None:
     floor = FloorMap(Field([open_house]), 0, cell, clearance)
     assert floor.area >= 30.0
 
 
 @pytest.mark.parametrize("family", ["apartment", "atrium", "maze", "rooms"])
-def test_in_closed_scenes_all_connected_free_space_is_over_a_floor(family) -> None:
+def test_closed_scene_free_space_is_all_floor(family) -> None:
     field = Field([compile_mesh(generate_scene(family, 3), CompileConfig(resolution=256))])
     floor = FloorMap(field, 0, 0.2, 0.2)
     centres = floor.corner + (np.indices(floor.free.shape).reshape(3, -1).T + 0.5) * floor.cell

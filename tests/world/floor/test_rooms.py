@@ -48,7 +48,7 @@ def indoors(points: torch.Tensor, width: float, depth: float) -> bool:
 
 
 @pytest.mark.parametrize(("roof", "door"), [(False, 1.0), (True, 1.0), (False, 0.0)])
-def test_of_a_house_on_open_ground_the_rooms_are_the_floor(roof, door, caplog) -> None:
+def test_house_on_open_ground_floor_is_its_rooms(roof, door, caplog) -> None:
     field = Field([on_ground(house(8.0, 6.0, door=door, roof=roof), name=f"house{roof}{door}")])
     with caplog.at_level(logging.WARNING, logger="navi.world"):
         floor = FloorMap(field, 0, 0.1, 0.2)
@@ -59,21 +59,21 @@ def test_of_a_house_on_open_ground_the_rooms_are_the_floor(roof, door, caplog) -
 
 
 @pytest.mark.parametrize("depth", [0.1, 0.2, 0.3, 0.4])
-def test_the_tops_of_walls_are_no_floor(depth) -> None:
-    # A well sets where the voxels begin: what is below the walls' tops and what is above share a block, or do not.
+def test_wall_tops_are_not_floor(depth) -> None:
+    # The well shifts the voxel origin: space below and above the wall tops shares a block, or does not.
     well = box_triangles((8.5, -depth, 8.5), (8.9, 0, 8.9))
     for cell, area in ((0.1, 7.6 * 5.6), (0.25, 7.5 * 5.5)):
         floor = FloorMap(Field([on_ground(well, house(8.0, 6.0))]), 0, cell, 0.2)
         assert floor.area == pytest.approx(area, rel=0.03)
 
 
-def test_what_is_closed_on_all_sides_is_a_block() -> None:
+def test_closed_house_is_a_block_without_floor() -> None:
     floor = FloorMap(Field([on_ground(house(8.0, 6.0, door=0.0, roof=True))]), 0, 0.2, 0.2)
     assert floor.area > 200.0
     assert not floor.contains(torch.tensor([[4.0, 1.2, 3.0]])).any()
 
 
-def test_flights_begin_in_the_rooms() -> None:
+def test_house_on_ground_episodes_start_indoors() -> None:
     scene = on_ground(house(8.0, 6.0, door=1.0))
     field, config = Field([scene]), SpawnConfig(scattered=16)
     starts = build_course([scene], EvalConfig(starts=10)).starts
@@ -82,7 +82,7 @@ def test_flights_begin_in_the_rooms() -> None:
     assert all(len(place) and indoors(place, 8.0, 6.0) for place in places)
 
 
-def test_the_notch_of_an_angled_house_is_no_room() -> None:
+def test_notch_of_angled_house_is_not_a_room() -> None:
     # Two wings around a notch of 8 × 8 m, which is larger than either of them.
     wings = [house(4.0, 12.0) - (8.0, 0, 6.0), house(8.0, 4.0) - (3.9, 0, 6.0)]
     floor = FloorMap(Field([on_ground(*wings)]), 0, 0.2, 0.2)
@@ -91,14 +91,14 @@ def test_the_notch_of_an_angled_house_is_no_room() -> None:
     assert not floor.contains(notch).any()
 
 
-def test_a_podium_is_no_room() -> None:
-    # Closed bodies are hollow, and every look from within meets them.
+def test_podium_is_not_a_room() -> None:
+    # Closed bodies are hollow, and every ray from inside hits them.
     podium = box_triangles((-6, 0, -3), (3, 1.2, 6))
     floor = FloorMap(Field([on_ground(podium)]), 0, 0.2, 0.2)
     assert floor.area > 250.0
 
 
-def test_a_house_on_ground_that_is_a_closed_body_is_flown_indoors() -> None:
+def test_house_on_closed_ground_body_is_flown_indoors() -> None:
     ground = box_triangles((-HALF, -0.8, -HALF), (HALF, 0, HALF))
     field = Field([on_ground(ground, house(8.0, 6.0))])
     floor = FloorMap(field, 0, 0.1, 0.2)
@@ -120,14 +120,14 @@ def test_a_shed_is_small_or_takes_little_of_the_yard(half, width) -> None:
     assert floor.area > 0.8 * (2 * half) ** 2
 
 
-def test_an_open_place_has_no_rooms() -> None:
+def test_open_ground_with_crates_has_no_rooms() -> None:
     crates = [box_triangles((x, 0, z), (x + 1, 1, z + 1)) for x in (-6, 0, 5) for z in (-5, 1, 6)]
     floor = FloorMap(Field([on_ground(*crates)]), 0, 0.2, 0.2)
     assert floor.area > 250.0
 
 
 @pytest.mark.parametrize(("width", "depth"), [(17.0, 16.0), (14.4, 13.4)])
-def test_where_the_rooms_are_the_larger_part_the_ground_is_floor(width, depth) -> None:
+def test_ground_is_floor_where_rooms_are_the_larger_part(width, depth) -> None:
     floor = FloorMap(Field([on_ground(house(width, depth) - (width / 2, 0, depth / 2))]), 0, 0.2, 0.2)
     strip = torch.tensor([[-8.8, 1.2, 0.0]])
     assert bool(floor.contains(strip))
@@ -140,7 +140,7 @@ def test_generated_scenes_keep_every_voxel(family) -> None:
     assert rooms_on_open_ground(field, 0, floor.free, floor.free, floor.corner, floor.cell) is None
 
 
-def test_a_room_that_lacks_a_wall_is_a_room() -> None:
+def test_room_without_one_wall_is_a_room() -> None:
     lacking = house(6.0, 6.0, door=6.0) - (3.0, 0, 3.0)
     triangles = np.concatenate([sheet(3.2, 0.0), lacking])
     scene = compile_mesh(mesh_of(triangles, "lacking"), CompileConfig(resolution=64))
@@ -153,7 +153,7 @@ def test_maps_of_one_field_agree() -> None:
     assert areas == pytest.approx([7.6 * 5.6, 7.4 * 5.4, 7.6 * 5.6], rel=0.08)
 
 
-def test_of_two_houses_all_maps_of_one_field_take_the_same() -> None:
+def test_maps_of_one_field_choose_the_same_house() -> None:
     # Of the coarser map the left one is the larger, of the finer one the right one.
     left, right = house(9.6, 7.0) - (11.7, 0, 3.5), house(7.0, 9.77, door=1.3) - (-4.8, 0, 4.8)
     mast = box_triangles((11.8, 0, 11.8), (12.0, 3.0, 12.0))
@@ -181,7 +181,7 @@ def test_the_first_map_of_a_field_decides(monkeypatch) -> None:
         assert areas[0] == areas[1]
 
 
-def test_of_the_surface_what_faces_the_rooms_counts() -> None:
+def test_surface_truth_counts_only_faces_towards_rooms() -> None:
     field = Field([on_ground(house(8.0, 6.0, roof=True))])
     truth = SurfaceTruth.of(field, 0, FloorMap(field, 0, 0.1, 0.2))
     places = torch.from_numpy(truth.low + (np.argwhere(truth.voxels) + 0.5) * truth.cell)
@@ -191,7 +191,7 @@ def test_of_the_surface_what_faces_the_rooms_counts() -> None:
     assert len(places) * truth.cell**2 == pytest.approx(2 * 8 * 6 + 2 * 2.4 * 14 - 2.4, rel=0.1)
 
 
-def test_one_voxel_of_a_block_looks_for_the_others() -> None:
+def test_voxel_block_shares_the_wall_hits_of_one_voxel() -> None:
     scene = on_ground(house(8.0, 6.0))
     field, cell = Field([scene]), 0.1
     floor = FloorMap(field, 0, cell, 0.2)
@@ -205,14 +205,14 @@ def test_one_voxel_of_a_block_looks_for_the_others() -> None:
     assert (strays <= 1).mean() > 0.95
 
 
-def test_looks_from_the_middle_of_walls_by_hand() -> None:
+def test_wall_hits_inside_and_outside_by_hand() -> None:
     # A door of 6 m at 3 m from the middle of the house: 90° of 360° lead outside, 4 looks of 16. Beyond a corner the
     # house lies between 21.8° and 68.2°, where two of the looks are, at 33.75° and 56.25°.
     field = Field([on_ground(house(6.0, 6.0, door=6.0))])
     assert _met(field, 0, np.array([[3.0, 1.2, 3.0], [-4.0, 1.2, -4.0]])).tolist() == [12, 2]
 
 
-def test_a_state_in_which_the_lawn_was_floor_sees_no_more_than_all() -> None:
+def test_restored_state_with_larger_floor_caps_fraction_at_one() -> None:
     env = NavigationEnv(Field([on_ground(house(8.0, 6.0))]), 2, EnvConfig(azimuth_bins=32, elevation_bins=8), seed=1)
     state = env.state_dict()
     state["floor"].fill_(True)

@@ -1,4 +1,4 @@
-"""Storeys: floors over floors are told apart, and a look counts on the drone's own, for measures, rewards and maps."""
+"""Storeys: stacked floors are separate for coverage, rewards and maps; a view counts on the storey of the drone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def truth_of(scene):
     return field, FloorTruth.of(FloorMap(field, 0, 0.1, 0.2), 0.5)
 
 
-def test_a_slab_makes_two_storeys_and_the_hall_belongs_to_the_lower(house):
+def test_slab_makes_two_storeys_with_hall_in_the_lower(house):
     _, truth = truth_of(house)
     assert len(truth.levels) == 2
     assert truth.levels[1] == pytest.approx(2.8, abs=0.21)
@@ -40,7 +40,7 @@ def test_a_slab_makes_two_storeys_and_the_hall_belongs_to_the_lower(house):
     assert truth.area == pytest.approx(7.6 * 3.6 + 6.0 * 3.6, rel=0.05)
 
 
-def test_a_look_counts_on_the_drones_own_storey(house):
+def test_view_counts_on_the_storey_of_the_drone(house):
     field, truth = truth_of(house)
     below, above = (2.0, 1.2, 2.0), (2.0, 3.8, 2.0)
 
@@ -48,7 +48,7 @@ def test_a_look_counts_on_the_drones_own_storey(house):
         return measure_coverage(field, truth, 0, np.array(points, np.float32), view_radius=3.2)
 
     lower, both = seen(below), seen(below, above, below)
-    # Two looks of the same plan from one storey each: what the second adds is as much as the first, and a third none.
+    # One view of the same plan from each storey: the second adds as much as the first, a third adds nothing.
     assert both.seen[1] == pytest.approx(2 * lower.seen[0], rel=0.02)
     assert both.seen[2] == both.seen[1]
     assert both.visited.tolist() == [0.25, 0.5, 0.5]
@@ -62,8 +62,8 @@ def test_a_look_counts_on_the_drones_own_storey(house):
 
 
 @pytest.mark.parametrize("program", ["native", "kernels", "tensors"])
-def test_the_reward_pays_a_look_on_each_storey_once(house, program):
-    """Below and above the same spot of the slab, far from the hall, the same plan is seen: 1.8 m² of it each time."""
+def test_view_gain_is_rewarded_once_per_storey(house, program):
+    """Views below and above one spot of the slab, far from the hall, see the same area of floor."""
     field = Field([house], tracer="numba" if program == "kernels" else "auto")
     config = EnvConfig(azimuth_bins=64, elevation_bins=16, stagger=False, reward={"view_radius": 1.5})
     env = NavigationEnv(field, 1, config, tensor_only=program == "tensors")
@@ -149,7 +149,7 @@ def test_generated_families_have_the_storeys_they_are_built_with(family, storeys
         assert np.array_equal(floor.storeys[0], floor.reachable.numpy())
 
 
-def test_tables_slopes_and_stairs_are_no_storeys():
+def test_tables_slopes_and_stairs_are_not_storeys():
     free = np.ones((60, 60, 60), dtype=bool)
     free[10:20, 20:22, 10:20] = False  # a shelf of 1 m² at 2 m
     assert len(find_storeys(free, 0.1)[0]) == 1
@@ -163,7 +163,7 @@ def test_heights_between_levels_belong_to_the_storey_below():
     assert storey_of(np.array([-1.0, 0.2, 2.7, 2.8, 9.0]), np.array([0.2, 2.8])).tolist() == [0, 0, 0, 1, 1]
 
 
-def test_furniture_is_no_storey_however_much_there_is():
+def test_furniture_is_not_a_storey_in_any_quantity():
     """Beds of 2 m² each over a room with a pit: 16 m² of floor over floor, in pieces; a gallery of 9 m² is one."""
     free = np.zeros((100, 60, 80), dtype=bool)
     free[:, 20:50] = True
@@ -180,10 +180,10 @@ def test_furniture_is_no_storey_however_much_there_is():
 
 
 @pytest.mark.parametrize(("ceiling", "deep", "least", "most"), [(2.6, -3.0, 1.1, 1.4), (1.8, -1.5, 0.75, 1.05)])
-def test_starts_stand_on_the_floor_beside_a_pit(ceiling, deep, least, most):
-    """A shaft of 1.5 × 1.5 m is the lowest place of a room of 8 × 6 m: nobody begins at its eye height.
+def test_starts_use_room_floor_height_beside_a_pit(ceiling, deep, least, most):
+    """A shaft of 1.5 × 1.5 m is the lowest point of a room of 8 × 6 m: no start is at its eye height.
 
-    In a low room they begin at half of its height, whatever lies below.
+    In a low room starts are at half its height.
     """
     hole = ((3, 2), (4.5, 3.5))
     ground = [((0, 0), (3, 6)), ((4.5, 0), (8, 6)), ((3, 0), (4.5, 2)), ((3, 3.5), (4.5, 6))]

@@ -26,7 +26,7 @@ def batch(apartments, rows: int = 3, **arguments):
     return gymnasium.make_vec(adapter.ENV_ID, num_envs=rows, scenes=apartments, config=SMALL, **arguments)
 
 
-def test_one_drone_passes_gymnasiums_checks(apartments) -> None:
+def test_single_drone_passes_gymnasium_checks(apartments) -> None:
     env = gymnasium.make(adapter.ENV_ID, scenes=apartments[:1], config=SMALL)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -34,7 +34,7 @@ def test_one_drone_passes_gymnasiums_checks(apartments) -> None:
     assert env.unwrapped.observation_space.contains(env.reset(seed=1)[0])
 
 
-def test_the_batch_is_made_by_name_and_says_how_it_resets(apartments) -> None:
+def test_batch_is_made_by_name_with_same_step_autoreset(apartments) -> None:
     envs = batch(apartments)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert envs.num_envs == 3
@@ -52,7 +52,7 @@ def test_the_batch_is_made_by_name_and_says_how_it_resets(apartments) -> None:
         assert reward.dtype == np.float64
 
 
-def test_the_batch_flies_as_the_environment_itself(apartments) -> None:
+def test_batch_steps_equal_those_of_the_environment(apartments) -> None:
     envs = batch(apartments)
     plain = NavigationEnv(Field(apartments), 3, envs.unwrapped.env.config, seed=8)
     obs, _ = envs.reset(seed=8)
@@ -67,7 +67,7 @@ def test_the_batch_flies_as_the_environment_itself(apartments) -> None:
         assert np.array_equal(truncated, want.truncated.numpy())
 
 
-def test_an_ended_episode_is_told_in_final_obs_and_final_info(apartments) -> None:
+def test_ended_episode_is_reported_in_final_obs_and_info(apartments) -> None:
     envs = batch(apartments)
     plain = NavigationEnv(Field(apartments), 3, envs.unwrapped.env.config, seed=1)
     envs.reset(seed=1)
@@ -86,7 +86,7 @@ def test_an_ended_episode_is_told_in_final_obs_and_final_info(apartments) -> Non
     assert np.array_equal(obs, want.obs.numpy())
 
 
-def test_gymnasiums_wrappers_count_episodes_in_the_batch(apartments) -> None:
+def test_gymnasium_wrappers_count_episodes_in_the_batch(apartments) -> None:
     envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(batch(apartments))
     envs.reset(seed=0)
     for _ in range(11):
@@ -94,7 +94,7 @@ def test_gymnasiums_wrappers_count_episodes_in_the_batch(apartments) -> None:
     assert list(envs.length_queue) == [5] * 6
 
 
-def test_seeds_repeat_and_resets_go_on(apartments) -> None:
+def test_seeded_resets_repeat_and_unseeded_advance(apartments) -> None:
     envs = batch(apartments)
     first, second = envs.reset(seed=5)[0], envs.reset()[0]
     assert not np.array_equal(first, second)
@@ -103,7 +103,7 @@ def test_seeds_repeat_and_resets_go_on(apartments) -> None:
     assert not np.array_equal(envs.reset(seed=6)[0], first)
 
 
-def test_a_drone_alone_moves_on_through_the_scenes(apartments) -> None:
+def test_single_drone_rotates_through_scenes(apartments) -> None:
     env = gymnasium.make(adapter.ENV_ID, scenes=apartments, config=SMALL | {"episodes_per_scene": 2}).unwrapped
     scenes = [env.reset(seed=0 if i == 0 else None)[1]["scene_index"] for i in range(5)]
     assert scenes == [0, 0, 1, 1, 0]
@@ -139,7 +139,7 @@ def test_a_panorama_is_drawn_forward_in_the_middle(apartments) -> None:
         ({"resolution": 100}, ConfigError),
     ],
 )
-def test_arguments_that_fit_nothing_are_refused(arguments: dict, error: type[Exception]) -> None:
+def test_invalid_constructor_arguments_are_refused(arguments: dict, error: type[Exception]) -> None:
     with pytest.raises(error):
         adapter.ExploreVectorEnv(2, **({"resolution": 64} | arguments))
 
@@ -163,7 +163,7 @@ def test_scenes_come_from_files_and_families(apartments, tmp_path) -> None:
     assert np.array_equal(by_file.reset(seed=2)[0], by_family.reset(seed=2)[0])
 
 
-def test_the_name_with_its_module_registers_itself() -> None:
+def test_module_qualified_name_registers_itself() -> None:
     code = """
 import gymnasium
 name = "navi_core.world.gym_adapter:Navi/Explore-v0"
@@ -174,13 +174,13 @@ print(env.reset(seed=0)[0].shape, env.spec.id)
     assert done.stdout.strip() == "(3, 16, 6) Navi/Explore-v0", done.stderr
 
 
-def test_an_empty_list_of_scenes_is_no_apartment():
+def test_empty_scene_list_is_refused():
     with pytest.raises(ConfigError, match="scenes is an empty list"):
         adapter.ExploreVectorEnv(scenes=[])
 
 
-def test_environments_without_a_seed_do_not_fly_alike(apartments) -> None:
-    """Rows of somebody else's vector, none of them seeded, would all see the same episodes."""
+def test_unseeded_environments_get_different_seeds(apartments) -> None:
+    """With equal default seeds, the rows of an external vector environment would all see the same episodes."""
     rows = gymnasium.make_vec(
         adapter.ENV_ID, num_envs=2, vectorization_mode="sync", scenes=apartments[:1], config=SMALL
     )

@@ -40,7 +40,7 @@ def test_wrong_arguments_are_refused(arguments, scene) -> None:
         adapter.ExploreVectorEnv(**given | arguments)
 
 
-def test_wrong_actions_are_refused_and_move_nothing(scene) -> None:
+def test_refused_actions_leave_state_unchanged(scene) -> None:
     one, two = (adapter.ExploreVectorEnv(2, scenes=scene, config=SMALL) for _ in range(2))
     with pytest.raises(NaviError, match="reset"):
         one.step(np.zeros((2, 4)))

@@ -1,4 +1,4 @@
-"""Gymnasium environments begin where one says, fly to goals, reset in each mode, and are copied whole."""
+"""Gymnasium environments: start and goal options, autoreset modes, and copies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def batch(apartments, rows: int = 3, name: str = adapter.ENV_ID, config=SMALL, *
     return gymnasium.make_vec(name, num_envs=rows, scenes=apartments, config=config, **arguments)
 
 
-def test_an_episode_begins_where_one_says_and_the_next_where_it_is_drawn(one, apartments) -> None:
+def test_reset_options_set_start_pose_of_one_episode(one, apartments) -> None:
     drawn, info = one.reset(seed=4)
     with pytest.raises(ConfigError, match="is not in the reachable space of scene 0, 'apartment_0000'"):
         one.reset(options={"position": info["position"] + [0.0, 50.0, 0.0]})
@@ -59,8 +59,8 @@ def test_an_episode_begins_where_one_says_and_the_next_where_it_is_drawn(one, ap
     assert np.array_equal(one.reset(seed=4)[0], drawn)
 
 
-def test_a_spawn_that_is_named_flies_as_the_spawn_itself(one) -> None:
-    """What is known of a place is the same, whether it was drawn or said."""
+def test_explicit_start_pose_flies_like_the_drawn_spawn(one) -> None:
+    """A drawn and an explicit start pose give the same state."""
     _, info = one.reset(seed=9)
     flown = [one.step(np.float32([0.4, 0, 0, 0.2])) for _ in range(6)]
     one.reset(seed=9, options={name: info[name] for name in ("position", "yaw")} | {"scene": info["scene_index"]})
@@ -90,7 +90,7 @@ def test_a_spawn_that_is_named_flies_as_the_spawn_itself(one) -> None:
         5,
     ],
 )
-def test_impossible_options_are_refused_and_begin_nothing(one, options) -> None:
+def test_refused_reset_options_begin_no_episode(one, options) -> None:
     _, before = one.reset(seed=2)
     with pytest.raises(NaviError):
         one.reset(options=options)
@@ -99,7 +99,7 @@ def test_impossible_options_are_refused_and_begin_nothing(one, options) -> None:
     assert np.allclose(plain, before["position"], atol=0.2)
 
 
-def test_a_refused_place_leaves_the_flight_as_it_was(goal_env) -> None:
+def test_refused_goal_leaves_state_unchanged(goal_env) -> None:
     goal_env.reset(seed=1)
     goal_env.step(np.float32([1, 0, 0, 0]))
     env = goal_env.unwrapped.env
@@ -110,7 +110,7 @@ def test_a_refused_place_leaves_the_flight_as_it_was(goal_env) -> None:
         assert all(np.array_equal(before[name], value) for name, value in env.state_dict().items())
 
 
-def test_a_drone_flies_to_a_goal_of_ones_own(goal_env) -> None:
+def test_custom_goal_ends_the_episode_when_reached(goal_env) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*(infinity|Box observation space).*")
@@ -134,7 +134,7 @@ def test_a_drone_flies_to_a_goal_of_ones_own(goal_env) -> None:
     assert not goal_env.step(np.zeros(4, np.float32))[4]["success"]
 
 
-def test_the_goal_of_a_place_is_drawn_far_enough_from_there(goal_env) -> None:
+def test_drawn_goal_keeps_min_distance_from_start(goal_env) -> None:
     env, drawn = goal_env.unwrapped.env, set()
     place = env.goals._place[0].numpy()
     for seed in range(12):
@@ -146,7 +146,7 @@ def test_the_goal_of_a_place_is_drawn_far_enough_from_there(goal_env) -> None:
     assert len(drawn) == 2
 
 
-def test_rows_get_places_of_their_own(apartments) -> None:
+def test_reset_options_apply_per_row(apartments) -> None:
     envs = batch(apartments, name=adapter.GOAL_ENV_ID, config=GOALS)
     obs, info = envs.reset(seed=1, options={"scene": [1, 0, 1], "yaw": 0.5})
     assert info["scene_index"].tolist() == [1, 0, 1]
@@ -164,7 +164,7 @@ def test_rows_get_places_of_their_own(apartments) -> None:
     assert (obs["goal"][:, 0] > 0.5).all()
 
 
-def test_the_seed_of_a_reset_says_what_is_flown_whatever_an_environment_was_made_with(apartments) -> None:
+def test_reset_seed_overrides_constructor_seed(apartments) -> None:
     flights = []
     for arguments in ({}, {}, {"seed": 9}):
         env = gymnasium.make(adapter.GOAL_ENV_ID, scenes=apartments[:1], config=GOALS, **arguments)
@@ -173,8 +173,8 @@ def test_the_seed_of_a_reset_says_what_is_flown_whatever_an_environment_was_made
     assert np.array_equal(flights[0], flights[2])
 
 
-def test_next_step_resets_as_gymnasiums_own_vector_does(apartments) -> None:
-    """A row that has ended shows its last observation, and the next one's first a step later, whatever its action."""
+def test_next_step_autoreset_delays_rows_by_one_step(apartments) -> None:
+    """An ended row returns its last observation, and the next episode's first one step later, for any action."""
     mine = batch(apartments, autoreset_mode=AutoresetMode.NEXT_STEP, config=SMALL | {"stagger": True})
     same = batch(apartments, config=SMALL | {"stagger": True})
     assert mine.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
@@ -210,7 +210,7 @@ def test_next_step_resets_as_gymnasiums_own_vector_does(apartments) -> None:
     gymnasium.wrappers.vector.NormalizeObservation(mine).reset()
 
 
-def test_disabled_waits_for_the_reset_of_a_row(apartments) -> None:
+def test_disabled_autoreset_waits_for_row_reset(apartments) -> None:
     envs = batch(apartments, autoreset_mode="Disabled", config=SMALL | {"stagger": True})
     envs.reset(seed=6)
     twin = batch(apartments, config=SMALL | {"stagger": True})
@@ -237,7 +237,7 @@ def test_disabled_waits_for_the_reset_of_a_row(apartments) -> None:
 
 @pytest.mark.parametrize("name", [adapter.ENV_ID, adapter.GOAL_ENV_ID])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_a_copy_flies_on_as_the_original_and_leaves_it_alone(apartments, name, copied) -> None:
+def test_copy_continues_like_the_original_independently(apartments, name, copied) -> None:
     sensor = {"dropout": 0.1, "delayed": True}
     envs = batch(apartments[:1], name=name, config=GOALS | {"sensor": sensor}, autoreset_mode="NextStep")
     wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
@@ -258,7 +258,7 @@ def test_a_copy_flies_on_as_the_original_and_leaves_it_alone(apartments, name, c
                 assert np.array_equal(a[key], b[key])
 
 
-def test_an_environment_of_ones_own_is_copied_with_what_it_adds(apartments) -> None:
+def test_copy_keeps_added_attributes(apartments) -> None:
     env = NavigationEnv(Field(apartments[:1]), 2, EnvConfig(**SMALL), seed=1)
     env.mine = [1, 2]
     for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
@@ -268,7 +268,7 @@ def test_an_environment_of_ones_own_is_copied_with_what_it_adds(apartments) -> N
 
 
 class Counted(NavigationEnv):
-    """Has set something before all else, and something where episodes begin."""
+    """Sets state before the base class, and again where episodes begin."""
 
     def __init__(self, *arguments) -> None:
         self.unit = [2]
@@ -283,7 +283,7 @@ class Counted(NavigationEnv):
         return super().step(actions)
 
 
-def test_what_a_reset_of_ones_own_has_set_is_copied_as_it_stands(apartments) -> None:
+def test_copy_keeps_state_set_by_custom_reset(apartments) -> None:
     env = Counted(Field(apartments[:1]), 2, EnvConfig(**SMALL), 1)
     env.step(torch.zeros(2, 4))
     for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
@@ -294,7 +294,7 @@ def test_what_a_reset_of_ones_own_has_set_is_copied_as_it_stands(apartments) -> 
         assert twin.unit is not env.unit
 
 
-def test_the_time_limit_of_a_batch_is_gymnasiums(apartments) -> None:
+def test_batch_time_limit_is_max_episode_steps(apartments) -> None:
     envs = batch(apartments, max_episode_steps=2)
     envs.reset(seed=0)
     assert [bool(envs.step(np.zeros((3, 4)))[3].all()) for _ in range(4)] == [False, True, False, True]

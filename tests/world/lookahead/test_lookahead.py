@@ -1,4 +1,4 @@
-"""What held motions would bring: one call of C++ against the tensor program."""
+"""Lookahead terms of held actions: the C++ kernel against the tensor program."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def start_of(env: NavigationEnv, obs: torch.Tensor) -> Start:
 
 
 @pytest.mark.parametrize(("threads", "substeps"), [(1, 12), (2, 25)])
-def test_one_call_tells_the_terms_that_the_tensor_program_tells(scenes: list, threads: int, substeps: int) -> None:
-    """Over whole flights, so that what is remembered agrees too; some drones are asked about in another order."""
+def test_kernel_lookahead_terms_match_tensors(scenes: list, threads: int, substeps: int) -> None:
+    """Whole flights, so that the remembered state is compared too; some drones are queried in another order."""
     field = native_field(scenes, threads=threads)
     outlooks = [FlightOutlook(field, CONFIG, CONFIG.dynamics, substeps, kernels=kernels) for kernels in (True, False)]
     # The drones are every other one of those that are remembered.
@@ -72,9 +72,7 @@ def test_one_call_tells_the_terms_that_the_tensor_program_tells(scenes: list, th
 
 
 @pytest.mark.parametrize("kernels", [True, False])
-def test_an_observation_at_the_coarse_bins_says_what_the_panorama_of_those_bins_says(
-    scenes: list, kernels: bool
-) -> None:
+def test_coarse_observation_matches_panorama_of_its_bins(scenes: list, kernels: bool) -> None:
     field = Field(scenes)
     env, outlook = (
         NavigationEnv(field, ROWS, CONFIG, seed=2),
@@ -96,7 +94,7 @@ def test_an_observation_at_the_coarse_bins_says_what_the_panorama_of_those_bins_
 
 
 @pytest.mark.parametrize("bins", [(16, 8), (64, 16), (128, 24), (256, 48), (384, 72)])
-def test_the_coarse_bins_are_those_that_are_nearest_in_angle(bins: tuple[int, int]) -> None:
+def test_coarse_bins_are_nearest_in_angle(bins: tuple[int, int]) -> None:
     azimuths, elevations = bins
     obs = torch.zeros(1, 3, *bins)
     obs[0, 0] = (torch.arange(azimuths) * 360.0 / azimuths)[:, None]
@@ -108,8 +106,8 @@ def test_the_coarse_bins_are_those_that_are_nearest_in_angle(bins: tuple[int, in
 
 
 @pytest.mark.parametrize("decisions", [1, 4])
-def test_what_a_motion_brings_in_an_empty_room_is_what_hand_and_rule_say(box_scene, decisions: int) -> None:
-    """A drone that stands in the middle and flies ahead, unhindered and unlimited; progress is of one decision."""
+def test_empty_room_lookahead_terms_by_hand(box_scene, decisions: int) -> None:
+    """A drone flies ahead from the middle, unlimited and without collision; progress is that of one decision."""
     field = Field([box_scene])
     drone = CONFIG.dynamics.model_copy(update={"smoothing": 1.0, "limiter_distance": 1e-6})
     outlook = FlightOutlook(field, CONFIG, drone, decisions * drone.steps_per_decision)

@@ -1,4 +1,4 @@
-"""What the C++ foresees from any observation, velocity and bins, against the tensor program."""
+"""Lookahead kernels for any observation, velocity and bins, against the tensor program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def field(apartments) -> Field:
 
 
 def starts(field: Field, bins: tuple[int, int], seed: int) -> tuple[Start, torch.Tensor]:
-    """Drones anywhere, at any speed, that see anything: near and far hits side by side, and nothing."""
+    """Random poses, speeds and observations: near hits, far hits and misses side by side."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:
@@ -37,7 +37,7 @@ def starts(field: Field, bins: tuple[int, int], seed: int) -> tuple[Start, torch
 
 @pytest.mark.parametrize("bins", [(24, 6), (9, 5), (19, 48), (8, 61)])
 @pytest.mark.parametrize("max_distance", [1.5, 30.0])
-def test_flights_are_those_of_the_tensor_program(field: Field, bins: tuple[int, int], max_distance: float) -> None:
+def test_kernel_flights_match_tensors(field: Field, bins: tuple[int, int], max_distance: float) -> None:
     drone = EnvConfig().dynamics.model_copy(update={"limiter_elevation_degrees": 40.0, "limiter_distance": 2.5})
     fast, slow = (HorizonFlight(field, drone, 17, max_distance, kernels=kernels) for kernels in (True, False))
     start, action = starts(field, bins, 3)
@@ -51,7 +51,7 @@ def test_flights_are_those_of_the_tensor_program(field: Field, bins: tuple[int, 
 
 
 @pytest.mark.parametrize("bins", [(24, 6), (9, 5), (40, 48)])
-def test_terms_are_those_of_the_tensor_program(field: Field, bins: tuple[int, int]) -> None:
+def test_kernel_terms_match_tensors(field: Field, bins: tuple[int, int]) -> None:
     config = EnvConfig(azimuth_bins=bins[0], elevation_bins=bins[1])
     outlooks = [FlightOutlook(field, config, config.dynamics, 8, kernels=kernels) for kernels in (True, False)]
     pasts, rows = [outlook.past(2 * ROWS) for outlook in outlooks], 2 * torch.arange(ROWS).flip(0) + 1

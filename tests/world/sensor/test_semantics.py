@@ -42,6 +42,6 @@ def test_ids_are_one_based_sorted_by_name_and_shared_by_scenes() -> None:
     assert look(turned) == look(field)[::-1]
 
 
-def test_names_that_a_given_vocabulary_lacks_are_unknown_surfaces() -> None:
+def test_names_outside_the_vocabulary_are_unknown_surfaces() -> None:
     field = Field([FIRST, SECOND], vocabulary={"surface": 1, "wall": 7})
     assert look(field) == [[7, 1, 1], [7, 1, 1]]

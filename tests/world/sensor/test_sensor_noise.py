@@ -95,7 +95,7 @@ def fly(env: NavigationEnv, steps: int, start: int = 0) -> list:
 
 
 @pytest.mark.parametrize("tensor_only", [False, True])
-def test_rewards_and_flight_see_the_truth(field: Field, tensor_only: bool) -> None:
+def test_rewards_and_dynamics_ignore_sensor_faults(field: Field, tensor_only: bool) -> None:
     clean = NavigationEnv(field, 3, EnvConfig(**FLIGHT), seed=1, tensor_only=tensor_only)
     noisy = NavigationEnv(field, 3, EnvConfig(**FLIGHT, sensor=NOISY), seed=1, tensor_only=tensor_only)
     assert not torch.equal(clean.reset(), noisy.reset())  # the spawn pool's observation is spoilt at use
@@ -127,7 +127,7 @@ def test_a_restored_environment_meets_the_same_faults(field: Field, sensor: dict
         assert torch.equal(one.obs, want.obs[:1])
 
 
-def test_a_delayed_sensor_shows_the_decision_before_and_never_another_episode(field: Field) -> None:
+def test_delayed_sensor_lags_one_decision_within_an_episode(field: Field) -> None:
     clean = NavigationEnv(field, 2, EnvConfig(**FLIGHT), seed=5)
     late = NavigationEnv(field, 2, EnvConfig(**FLIGHT, sensor={"delayed": True}), seed=5)
     before = clean.reset()

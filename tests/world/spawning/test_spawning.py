@@ -90,7 +90,7 @@ def test_spawns_are_free_and_stay_clear_of_walls() -> None:
     assert not ((pool.position[:, 0].abs() < 0.5) & (pool.position[:, 2].abs() < 0.5)).any()
 
 
-def test_scattered_spawns_lie_anywhere_reachable_and_head_anywhere(box_scene) -> None:
+def test_scattered_spawns_cover_reachable_space_and_headings(box_scene) -> None:
     field, config = Field([box_scene]), SpawnConfig(scattered=400)
     position, yaw = scattered_spawns(field, 0, config)
     again = scattered_spawns(field, 0, config)
@@ -111,7 +111,7 @@ def test_scattered_spawns_lie_anywhere_reachable_and_head_anywhere(box_scene) ->
     assert torch.equal(few[0], position[:5])
 
 
-def test_scattered_spawns_that_see_nothing_are_left_out() -> None:
+def test_scattered_spawns_without_visible_surfaces_are_dropped() -> None:
     field = open_air(3.0)
     position, _ = scattered_spawns(field, 0, SpawnConfig(scattered=64))
     assert 0 < len(position) < 64
@@ -131,7 +131,7 @@ def test_episodes_begin_at_scattered_spawns_too(box_scene) -> None:
     assert 0.5 < among < 0.8  # 64 of 96
 
 
-def test_a_scene_that_no_drone_can_be_in_fails_with_a_reason() -> None:
+def test_scene_without_room_for_a_drone_fails_with_a_reason() -> None:
     """A mesh in centimetres, and a chest in which nothing fits: verdicts, so that a folder's others go on."""
     large, flat = (600.0, 250.0, 500.0), (3.0, 0.3, 3.0)
     for size, told in [(large, r"600 × 250 × 500 m .*--unit-scale 0\.01"), (flat, "clearance")]:

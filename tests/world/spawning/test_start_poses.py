@@ -1,4 +1,4 @@
-"""Episodes that begin where one says: the other rows fly on, and the same episode is the same flight."""
+"""Explicit start poses: other rows fly on, and an equal episode is an equal flight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = EnvConfig(
 
 
 @pytest.mark.parametrize("tensor_only", [False, True])
-def test_an_episode_that_begins_again_is_flown_again_and_the_others_fly_on(apartments, tensor_only) -> None:
+def test_repeated_episode_begin_replays_it_for_its_rows_alone(apartments, tensor_only) -> None:
     field = Field(apartments)
     env, whole = (NavigationEnv(field, 4, CONFIG, seed=3, tensor_only=tensor_only) for _ in range(2))
     rows, still = torch.tensor([2, 0]), torch.tensor([1, 3])
@@ -36,7 +36,7 @@ def test_an_episode_that_begins_again_is_flown_again_and_the_others_fly_on(apart
 
 
 @pytest.mark.parametrize("delayed", [False, True])
-def test_episodes_that_are_only_numbered_are_those_that_are_drawn(apartments, delayed) -> None:
+def test_begin_by_episode_number_equals_reset(apartments, delayed) -> None:
     field, config = Field(apartments), CONFIG.model_dump() | {"sensor": {"dropout": 0.1, "delayed": delayed}}
     env, drawn = (NavigationEnv(field, 3, EnvConfig(**config), seed=3) for _ in range(2))
     rows = torch.arange(3)
@@ -56,7 +56,7 @@ def test_episodes_that_are_only_numbered_are_those_that_are_drawn(apartments, de
         ({"goal": torch.zeros(1, 3)}, "task point_goal alone"),
     ],
 )
-def test_a_place_that_is_none_is_refused_and_nothing_has_begun(apartments, places, message) -> None:
+def test_refused_start_pose_leaves_state_unchanged(apartments, places, message) -> None:
     env = NavigationEnv(Field(apartments), 2, CONFIG, seed=3)
     before = env.state_dict()
     with pytest.raises(ConfigError, match=message):
