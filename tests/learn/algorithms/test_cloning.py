@@ -45,15 +45,15 @@ def make_learner(config):
     return policy, CloningLearner(policy, None, config, CPU)
 
 
-def test_the_loss_is_that_of_the_formula():
+def test_cloning_loss_equals_the_formula():
     log_prob = torch.tensor([[-1.0, -2.0], [-3.0, -90.0]])
     mask = torch.tensor([[True, True], [True, False]])
     total, nll = cloning_loss(log_prob, torch.full((2, 2), 4.0), mask, 0.01)
     assert nll.item() == pytest.approx(2.0) and total.item() == pytest.approx(2.0 - 0.04)
 
 
-def test_the_reported_entropy_is_that_of_the_decisions_of_the_epoch(data):
-    """A Beta policy's differs from decision to decision; that of the last minibatch, padding included, differs."""
+def test_reported_entropy_averages_the_decisions_of_the_epoch(data):
+    """The entropy of a Beta policy varies by decision, so that of the last padded minibatch differs."""
     learner = make_learner(make_config(data, policy={"distribution": "beta"}, bc={"sequences": 3, "bptt": 6}))[1]
     feed = DemoFeed(data, seed=0, validation=0.2, lanes=3, bptt=6)
     seen, score = [], learner._score
@@ -67,7 +67,7 @@ def test_the_reported_entropy_is_that_of_the_decisions_of_the_epoch(data):
     assert reported["nll"] == pytest.approx(-float(scores.double().mean()), rel=1e-5)
 
 
-def test_an_epoch_holds_every_decision_once_and_no_sequence_crosses_an_episode(data):
+def test_epoch_sequences_cover_each_decision_once(data):
     feed = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8)
     assert {e.scene for e in feed.held_out}.isdisjoint({e.scene for e in feed.training})
     assert len(feed.held_out) == 3 and len(feed.training) == 12
@@ -113,8 +113,8 @@ def test_episodes_are_held_out_where_scenes_are_few(folder, data, tmp_path):
 
 
 @pytest.mark.parametrize("policy", [{"core": "gru", "separate_value": True}, {"core": "mamba2"}])
-def test_walking_in_sequences_is_the_whole_episode_at_once(data, policy):
-    """The slow twin: every held-out episode through the policy in one piece, from a zero state."""
+def test_validation_in_sequences_equals_whole_episodes(data, policy):
+    """Slow twin: each held-out episode passes the policy in one piece, from a zero state."""
     config = make_config(data, policy=policy)
     policy, learner = make_learner(config)
     feed = DemoFeed(data, seed=0, validation=0.4, lanes=3, bptt=4)
@@ -133,7 +133,7 @@ def test_walking_in_sequences_is_the_whole_episode_at_once(data, policy):
     assert learner.validate(feed) == pytest.approx(total / count, abs=1e-4)
 
 
-def test_the_deviation_and_the_critic_stay_and_the_rest_learns(data):
+def test_cloning_trains_all_but_deviation_and_critic(data):
     config = make_config(data)
     policy, learner = make_learner(config)
     before = {name: value.clone() for name, value in policy.state_dict().items()}
@@ -148,8 +148,8 @@ def test_the_deviation_and_the_critic_stay_and_the_rest_learns(data):
         assert same == frozen, name
 
 
-def test_gradients_of_what_is_not_learned_do_not_add_up(data):
-    """A compiled evaluation gives the critic gradients of zeros, which lie in a graph's memory: the next replay's."""
+def test_frozen_parameters_accumulate_no_gradient(data):
+    """A compiled evaluation gives the critic zero gradients in graph memory, which the next replay overwrites."""
     config = make_config(data)
     policy, learner = make_learner(config)
     feed = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8)
@@ -159,7 +159,7 @@ def test_gradients_of_what_is_not_learned_do_not_add_up(data):
     assert all(p.grad is None for name, p in policy.named_parameters() if name.startswith("heads.critic."))
 
 
-def test_a_teacher_with_a_memory_is_cloned(data):
+def test_teacher_with_memory_is_cloned(data):
     """The turn is decided by the first observation alone; a clone without memory could not know it."""
     policy, learner = make_learner(make_config(data))
     feed = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8)

@@ -21,7 +21,7 @@ from navi_core.record import RunDirectory
 from tests.learn.algorithms.test_cloning import CPU, SMALL, fly, make_config, make_learner
 
 
-def test_a_run_validates_records_and_keeps_its_best_epoch(tmp_path, data):
+def test_cloning_run_keeps_its_best_epoch(tmp_path, data):
     seen = []
     result = fly(tmp_path, data, make_config(data, bc={"learning_rate": 5e-4}), progress=seen.append)
     assert [p.updates for p in seen] == [1, 2, 3, 4, 5, 6] and result.reason == "epochs"
@@ -39,7 +39,7 @@ def test_a_run_validates_records_and_keeps_its_best_epoch(tmp_path, data):
     assert {"nll", "validation_nll", "grad_norm", "entropy"} <= names
 
 
-def test_a_kill_between_a_checkpoint_and_its_row_costs_no_row(tmp_path, data, monkeypatch):
+def test_kill_between_checkpoint_and_row_loses_no_row(tmp_path, data, monkeypatch):
     config = make_config(data)
     fly(tmp_path / "a", data, config)
     with monkeypatch.context() as patch:
@@ -58,7 +58,7 @@ def test_a_kill_between_a_checkpoint_and_its_row_costs_no_row(tmp_path, data, mo
     assert steps[0] == steps[1] and len(steps[0]) > 1
 
 
-def test_stopped_anywhere_and_resumed_is_straight_through(tmp_path, data):
+def test_stopped_and_resumed_cloning_equals_straight_run(tmp_path, data):
     config = make_config(data)
     straight = fly(tmp_path / "a", data, config)
     calls = 0
@@ -84,7 +84,7 @@ def test_stopped_anywhere_and_resumed_is_straight_through(tmp_path, data):
     assert again.resumed_from == again.steps == straight.steps, "a finished run makes no further epoch"
 
 
-def test_other_seeds_are_other_clones_and_the_same_seed_is_the_same(tmp_path, data):
+def test_clones_depend_on_the_seed(tmp_path, data):
     hashes = [
         load_checkpoint(
             fly(tmp_path / name, data, make_config(data, seed=seed, bc={"epochs": 2})).checkpoint
@@ -94,7 +94,7 @@ def test_other_seeds_are_other_clones_and_the_same_seed_is_the_same(tmp_path, da
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_it_goes_on_from_a_checkpoint(tmp_path, data):
+def test_cloning_starts_from_checkpoint_weights(tmp_path, data):
     first = fly(tmp_path / "a", data, make_config(data, bc={"epochs": 8}))
     second = fly(tmp_path / "b", data, make_config(data, seed=1, bc={"epochs": 2}), initial=first.checkpoint)
     checkpoint = load_checkpoint(second.checkpoint)
@@ -130,7 +130,7 @@ def test_scenes_learned_by_the_parent_are_not_held_out(tmp_path, data):
     assert held < split(more)[0] and split(more)[1] == learned
 
 
-def test_a_clone_carries_the_units_of_the_critic_that_it_does_not_learn(tmp_path, data):
+def test_clone_keeps_critic_units(tmp_path, data):
     first = fly(tmp_path / "a", data, make_config(data, bc={"epochs": 1}))
     parent, scale = load_checkpoint(first.checkpoint), {"mean": torch.tensor(-7.0), "square": torch.tensor(60.0)}
     plain = {each.name: getattr(parent, each.name) for each in fields(parent)}
@@ -145,7 +145,7 @@ def test_a_clone_carries_the_units_of_the_critic_that_it_does_not_learn(tmp_path
     assert load_checkpoint(first.checkpoint).normalisers == {}
 
 
-def test_a_clone_does_not_read_the_auxiliary_input_it_never_saw(tmp_path, data):
+def test_clone_ignores_auxiliary_input(tmp_path, data):
     config = make_config(data, bc={"epochs": 1}, policy={"separate_value": True})
     policy, _ = load_policy(fly(tmp_path / "a", data, config).checkpoint)
     obs, state, reset = torch.rand(2, 3, 16, 8), policy.initial_state(2), torch.zeros(2, dtype=torch.bool)
@@ -154,7 +154,7 @@ def test_a_clone_does_not_read_the_auxiliary_input_it_never_saw(tmp_path, data):
     assert torch.equal(without.action, given.action) and torch.equal(without.value, given.value)
 
 
-def test_what_does_not_fit_is_refused(tmp_path, data):
+def test_mismatched_settings_are_refused(tmp_path, data):
     for change, words in (
         ({"bc": {"data": "0" * 64}}, "bc.data"),
         ({"env": {"max_distance": 50.0}}, "max_distance"),
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused(tmp_path, data):
         train(config, run, env=object(), log=run.metric_log(tmp_path / "outbox"))
 
 
-def test_a_clone_is_learned_in_the_precision_that_was_asked_for(tmp_path, data):
+def test_cloning_uses_the_requested_precision(tmp_path, data):
     made = {}
     for precision in ("fp32", "bf16"):
         config = make_config(data, precision=precision, bc={"epochs": 2})
@@ -184,17 +184,17 @@ def test_a_clone_is_learned_in_the_precision_that_was_asked_for(tmp_path, data):
     assert made["bf16"].metrics["nll"] == pytest.approx(made["fp32"].metrics["nll"], abs=0.05)
 
 
-def test_a_clone_is_learned_by_the_execution_that_was_asked_for(data):
+def test_graph_execution_is_refused_on_the_cpu(data):
     with pytest.raises(ConfigError, match=r"execution graph .* cpu"):
         make_learner(make_config(data, execution="graph"))
 
 
 @pytest.mark.slow
-def test_a_compiled_clone_is_the_same(data):
+def test_compiled_cloning_equals_eager_cloning(data):
     feed, made = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8), []
     for execution in ("eager", "compile"):
         _, learner = make_learner(make_config(data, execution=execution))
-        # Adam turns roundings of tiny gradients into whole steps, so what is compared after them is the loss.
+        # Adam turns roundings of tiny gradients into whole steps, so the loss is compared after them.
         made.append((learner.validate(feed), learner.update(feed, index=0, steps=0).metrics["nll"]))
     assert made[1][0] == pytest.approx(made[0][0], abs=1e-5) and made[1][1] == pytest.approx(made[0][1], abs=1e-3)
 
@@ -214,7 +214,7 @@ def test_an_infinite_loss_stops_the_run_by_name(data):
         learner.update(DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8), index=0, steps=0)
 
 
-def test_the_curiosity_of_a_clone_is_that_of_a_new_run(tmp_path, data):
+def test_clone_checkpoint_has_fresh_rnd_state(tmp_path, data):
     config = make_config(data, bc={"epochs": 1})
     state = load_checkpoint(fly(tmp_path, data, config).checkpoint).rnd_state
     fresh = RewardShaper(config.shaper, 1, config.policy.width, config.seed, CPU).state_dict()
@@ -232,7 +232,7 @@ def navi(*arguments: str):
     return json.loads(result.stdout)
 
 
-def test_from_demonstrations_to_a_clone_to_a_reinforcement_learner(tmp_path, folder, monkeypatch):
+def test_ppo_continues_from_a_registered_clone(tmp_path, folder, monkeypatch):
     home = tmp_path / "home"
     monkeypatch.setenv("NAVI_HOME", str(home))
     file = tmp_path / "settings.json"
@@ -264,7 +264,7 @@ def test_from_demonstrations_to_a_clone_to_a_reinforcement_learner(tmp_path, fol
     assert registry.resolve(further["version"]).parents == ("v001",)
 
 
-def test_a_clone_that_is_no_version_is_a_checkpoint_to_train_on_from(tmp_path, folder, monkeypatch):
+def test_unregistered_clone_keeps_a_usable_checkpoint(tmp_path, folder, monkeypatch):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
     command = ["bc", "--demos", str(folder), "--preset", "quick", "--epochs", "1", "--set", "device=cpu"]
     cloned = navi(*command, "--no-register")

@@ -65,7 +65,7 @@ def parts(config: TrainConfig, compiled: bool):
         {"shaper": {"rnd_start": 1.0, "rnd_end": 0.1, "loop_coefficient": 0.5, "memory_exclusion": 2}},
     ],
 )
-def test_both_paths_agree_on_rollouts_and_updates(changes):
+def test_compiled_and_torch_paths_agree(changes):
     config = make(**changes)
     (slow, torch_learner), (fast, compiled_learner) = parts(config, False), parts(config, True)
     for update in range(2):
@@ -86,7 +86,7 @@ def test_both_paths_agree_on_rollouts_and_updates(changes):
     assert other["parity_ratio"] < 1e-4 and other["parity_value"] < 1e-4
 
 
-def test_the_loss_and_its_gradient_are_those_of_autograd():
+def test_compiled_loss_and_gradient_equal_autograd():
     random = torch.Generator().manual_seed(3)
     logits, old_values, returns = (torch.randn(40, n, generator=random) for n in (3, 1, 1))
     values, advantages = old_values + 0.3 * torch.randn(40, 1, generator=random), torch.randn(40, generator=random)
@@ -114,7 +114,7 @@ def test_the_loss_and_its_gradient_are_those_of_autograd():
     torch.testing.assert_close(ratios.double(), ratio, rtol=1e-5, atol=0)
 
 
-def test_actions_are_drawn_as_the_distribution_draws_them():
+def test_compiled_action_draws_equal_the_distribution():
     logits, noise = torch.log(torch.tensor([[0.2, 0.5, 0.3]])).expand(20_000, 3).contiguous(), torch.randn(20_000, 1)
     actions, log_probs = torch.empty(20_000), torch.empty(20_000)
     draw_actions(logits.numpy(), noise[:, 0].numpy(), actions.numpy(), log_probs.numpy())
@@ -124,7 +124,7 @@ def test_actions_are_drawn_as_the_distribution_draws_them():
 
 
 @pytest.mark.parametrize(("task", "options"), [("cart_pole", {}), ("cart_pole", {"masked": False}), ("acrobot", {})])
-def test_a_native_step_follows_the_reference_task(task, options):
+def test_native_task_step_equals_the_reference_task(task, options):
     fast, slow = (reference_task(task, 5, 3, first_row=2, **options) for _ in range(2))
     step, random, ends = NativeStep(fast), torch.Generator().manual_seed(0), 0
     for decision in range(520):
@@ -163,7 +163,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, caplog):
     assert json.dumps(sorted(untimed(rows).items())) == json.dumps(sorted(untimed(parts_rows).items()))
 
 
-def test_a_killed_run_resumes_from_its_last_checkpoint_to_the_same_bits(tmp_path):
+def test_killed_run_resumes_to_the_same_bits(tmp_path):
     config = make()
     straight, rows = fly(tmp_path / "straight", config)
     stopped, _ = fly(tmp_path / "parts", config, **stopper(3))
@@ -173,7 +173,7 @@ def test_a_killed_run_resumes_from_its_last_checkpoint_to_the_same_bits(tmp_path
     assert same_weights(straight.checkpoint, resumed.checkpoint) and untimed(rows) == untimed(parts_rows)
 
 
-def test_a_run_may_go_on_in_torch_from_a_compiled_checkpoint(tmp_path, monkeypatch):
+def test_torch_run_resumes_a_compiled_checkpoint(tmp_path, monkeypatch):
     config = make()
     stopped, _ = fly(tmp_path, config, **stopper(2))
     moments = load_checkpoint(stopped.checkpoint).optimizer_state["state"]
@@ -200,7 +200,7 @@ def test_a_run_may_go_on_in_torch_from_a_compiled_checkpoint(tmp_path, monkeypat
         ({"algorithm": "grpo"}, False),
     ],
 )
-def test_the_configuration_chooses_the_path(changes, compiled):
+def test_configuration_selects_the_compiled_path(changes, compiled):
     config = make(**changes)
     env = reference_task(config.task, 2, 0, **config.task_options)
     assert runs_compiled(config, build_policy(config.policy, 0, env.spaces), env, CPU) is compiled

@@ -88,7 +88,7 @@ def test_guide_learner_uses_its_option_and_flies_without_its_module(plugin, box_
         parse_config(TrainConfig, loaded, context={"past": ["learner"]})
 
 
-def test_the_command_of_a_learner_is_there_and_resumes(plugin, tmp_path) -> None:
+def test_custom_learner_command_trains_and_resumes(plugin, tmp_path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps(SETTINGS | {"compile": {"resolution": 64}}))
     app = build_app(groups=("training.train",), plugins=False)
     listed = CliRunner().invoke(app, ["train", "--help"]).stdout
@@ -105,7 +105,7 @@ def test_the_command_of_a_learner_is_there_and_resumes(plugin, tmp_path) -> None
     assert record["steps"] == 128
 
 
-def test_settings_of_others_keep_their_hash_and_have_no_such_options() -> None:
+def test_learner_options_leave_other_configs_unchanged() -> None:
     assert "learner_options" not in TrainConfig().model_dump()
     assert config_hash(TrainConfig()) == "47b3542592f60d4e"
     assert [s.value for s in settings_of(TrainConfig()) if s.name == "learner_options"] == [{}]
@@ -170,7 +170,7 @@ def test_an_invalid_learner_or_pilot_is_refused(box_scene, tmp_path) -> None:
         register_pilot("my-own", PPOLearner)
 
 
-def test_the_guides_pilot_is_evaluated_by_its_name_and_known_by_its_sources(plugin, box_scene, monkeypatch) -> None:
+def test_guide_pilot_is_evaluated_and_identified_by_sources(plugin, box_scene, monkeypatch) -> None:
     result = evaluate("circling", [box_scene], EvalConfig(starts=1, max_steps=20))
     assert result.summary["subject"] == "circling" and result.summary["path_length"] > 1.0
     digits = resolve_subject("circling", EvalConfig()).identity["own_networks"]

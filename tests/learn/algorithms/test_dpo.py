@@ -1,4 +1,4 @@
-"""DPO: its loss by hand, ln 2 at the start, pairs of rollouts and of files, and files that lie."""
+"""DPO: loss by hand, ln 2 at the start, pairs of rollouts and of files, and invalid files."""
 
 import base64
 import json
@@ -60,7 +60,7 @@ def file(tmp_path):
     return tmp_path / "pairs.jsonl"
 
 
-def test_the_loss_by_hand_and_ln_2_where_nothing_has_moved():
+def test_dpo_loss_by_hand():
     zero = torch.zeros(3, dtype=torch.float64)
     assert dpo_loss(zero, zero, 0.1).tolist() == pytest.approx([math.log(2)] * 3, abs=1e-15)
     moved = dpo_loss(torch.tensor([3.0]), torch.tensor([-2.0]), 0.1)
@@ -68,7 +68,7 @@ def test_the_loss_by_hand_and_ln_2_where_nothing_has_moved():
 
 
 @pytest.mark.parametrize("distribution", ["gaussian", "discrete"])
-def test_an_update_on_rollouts_starts_at_ln_2_and_makes_winners_likelier(distribution):
+def test_rollout_update_starts_at_ln_2_and_favours_winners(distribution):
     collector, learner = parts({"minibatch": 64}, {"distribution": distribution})
     rollout = rolled(collector)
     places, counts = learner._choose(rollout, 0)
@@ -94,7 +94,7 @@ def test_a_full_buffer_holds_pairs_of_the_whole_rollout():
     assert np.array_equal(places, learner._choose(rollout, 0)[0])
 
 
-def test_sums_are_those_of_the_segments_and_of_nothing_else():
+def test_log_prob_sums_cover_exactly_their_segments():
     collector, learner = parts()
     rollout = rolled(collector)
     places, _ = learner._choose(rollout, 0)
@@ -104,7 +104,7 @@ def test_sums_are_those_of_the_segments_and_of_nothing_else():
     torch.testing.assert_close(learner._sums(batch.sequences.log_probs, batch), torch.tensor(expected))
 
 
-def test_the_reference_follows_every_update_or_stays(file):
+def test_reference_policy_follows_updates_or_stays(file):
     for every, same in ((1, True), (0, False)):
         collector, learner = parts({"ref_sync_every_updates": every, "pairs": str(file)})
         learner.update(rolled(collector), index=0, steps=0)
@@ -112,7 +112,7 @@ def test_the_reference_follows_every_update_or_stays(file):
         assert all(torch.equal(a, b) for a, b in both) is same
 
 
-def test_of_a_file_the_decisions_of_each_segment_count_and_no_padding(file):
+def test_pair_file_padding_is_not_counted(file):
     _, learner = parts({"pairs": str(file)})
     number, lengths = learner._file_batch(np.arange(len(learner.pairs))).number, learner.pairs.lengths.flatten()
     assert lengths.min() < number.shape[1]
@@ -120,7 +120,7 @@ def test_of_a_file_the_decisions_of_each_segment_count_and_no_padding(file):
     assert all((row[row >= 0] == i).all() for i, row in enumerate(number))
 
 
-def test_pairs_of_a_file_are_preferred_on_those_held_out(file):
+def test_learned_preferences_generalise_to_held_out_pairs(file):
     collector, learner = parts({"pairs": str(file), "ref_sync_every_updates": 0})
     rollout = rolled(collector)
     first = learner._margins(learner._held_out)
@@ -136,7 +136,7 @@ def test_pairs_of_a_file_are_preferred_on_those_held_out(file):
     assert torch.equal(twin._start, learner._start) and twin.updates == 6
 
 
-def test_a_file_comes_back_as_it_was_written_and_lists_are_read_too(file):
+def test_pair_file_round_trips_and_lists_are_read(file):
     made, (read, digest) = some_pairs(), read_pairs(file)
     assert torch.equal(read.lengths, made.lengths) and torch.equal(read.scores, made.scores) and len(digest) == 64
     assert torch.equal(read.observations[1], made.observations[1])
@@ -174,7 +174,7 @@ def spoilt(lines: list[dict], what: str) -> list:
     [("score", 10**400), ("actions", [[10**400]]), ("actions", [[1e300]]), ("observations", [[0.5, 70_000.0]])],
     ids=["score", "whole action", "action", "observation"],
 )
-def test_a_number_that_cannot_be_held_is_refused(file, field, value):
+def test_out_of_range_number_error_names_its_field(file, field, value):
     side = {"observations": [[0.5, 1.0]], "actions": [[1.0]], "score": 2}
     header = {"format": "navi-pairs", "version": 1, "observation": [2], "action_axes": 1, "steps": 3}
     file.write_text("\n".join(map(json.dumps, [header, *[{"winner": side | {field: value}, "loser": side}] * 2])))
@@ -187,14 +187,14 @@ def test_a_number_that_cannot_be_held_is_refused(file, field, value):
     ["format", "observation", "steps", "numbers", "pairs", "line 2, winner.actions", "line 2, winner.score",
      "line 2, winner.observations", "line 2, loser", "line 3"],
 )  # fmt: skip
-def test_a_file_that_breaks_the_format_is_refused_by_line_and_field(file, what):
+def test_pair_format_error_names_line_and_field(file, what):
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("\n".join(map(json.dumps, spoilt(lines, what))))
     with pytest.raises(DemoError, match=what):
         read_pairs(file)
 
 
-def test_what_cannot_be_is_refused(tmp_path):
+def test_impossible_settings_are_refused(tmp_path):
     with pytest.raises(DemoError, match="cannot be read"):
         parts({"pairs": str(tmp_path / "none.jsonl")})
     with pytest.raises(ConfigError, match="rollout 256"):
@@ -214,7 +214,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         ({}, {"azimuth_bins": 32}, r"\[3, 32, 8\], that of the pairs \[3, 16, 8\]"),
     ],
 )
-def test_pairs_that_were_flown_otherwise_are_refused(file, facts, change, words):
+def test_pairs_of_other_flight_settings_are_refused(file, facts, change, words):
     pairs = some_pairs()
     write_pairs(file, replace(pairs, metadata=pairs.metadata | facts))
     bins = {name: value for name, value in change.items() if name.endswith("bins")}
@@ -222,7 +222,7 @@ def test_pairs_that_were_flown_otherwise_are_refused(file, facts, change, words)
         parts({"pairs": str(file)}, change, env=bins)
 
 
-def test_pairs_that_say_nothing_or_the_same_are_learned_from(file):
+def test_pairs_with_missing_or_equal_metadata_are_accepted(file):
     same = {"decision_hz": 10.0, "max_distance": 100.0, "limits": [5.0, 2.0, 3.0, 3.0]}
     for facts in ({}, same):
         write_pairs(file, replace(some_pairs(), metadata=facts))
@@ -271,7 +271,7 @@ def test_a_run_remaps_pairs_to_the_ids_of_its_scenes(file, tmp_path, apartments)
         train(config, run, env=env, log=run.metric_log(tmp_path / "outbox"))
 
 
-def test_a_run_has_learned_in_the_scenes_of_its_pairs_too(file, tmp_path, apartments):
+def test_trained_scenes_include_those_of_the_pairs(file, tmp_path, apartments):
     from navi_core.learn import train
     from navi_core.models import load_checkpoint, trained_on
     from navi_core.record import RunDirectory
@@ -290,8 +290,8 @@ def test_a_run_has_learned_in_the_scenes_of_its_pairs_too(file, tmp_path, apartm
         parts({"pairs": str(file)})[1].scenes_of_data()
 
 
-def test_ids_that_float16_does_not_tell_apart_lose_their_name():
-    """2049 would be read as 2048, which may be another thing."""
+def test_semantic_ids_beyond_float16_precision_become_unknown():
+    """2049 would be rounded to 2048, which may be another surface."""
     obs = torch.tensor([0.0, 1.0, 2047.0, 2048.0, 2049.0, 4097.0]).view(1, 1, 6, 1).expand(1, 3, 6, 1).clone()
     assert _halved(obs)[0, 1, :, 0].tolist() == [0.0, 1.0, 2047.0, 2048.0, 1.0, 1.0]
     assert torch.equal(_halved(obs)[:, 0], obs[:, 0].half())

@@ -104,7 +104,7 @@ def test_transitions_bootstrap_from_the_observation_before_the_reset():
 
 
 @pytest.mark.parametrize("burn_in", [0, 8])
-def test_sequences_give_the_targets_of_a_walk_step_by_step(burn_in):
+def test_sequence_targets_equal_stepwise_targets(burn_in):
     config = make_config("gru", dqn={"burn_in": burn_in})
     collector, learner = parts(config)
     policy, target = learner.policy, learner.target
@@ -152,7 +152,7 @@ def test_sequences_give_the_targets_of_a_walk_step_by_step(burn_in):
     assert skipped
 
 
-def test_the_gradient_is_that_of_the_weighted_huber_loss():
+def test_gradient_equals_weighted_huber_loss():
     collector, learner = parts(make_config(dqn={"huber": 0.05, "max_grad_norm": 1e9, "polyak": 0.25}))
     learner.update(collected(collector), index=0, steps=0)
     before = [p.detach().clone() for p in learner.target.parameters()]
@@ -193,7 +193,7 @@ def test_additions_to_the_replay_are_published_to_subscribers():
     assert [(e.shard_id, e.count) for e in reported] == [(0, 16 * ROWS)] and reported[0].priority_stats["max"] == 1.0
 
 
-def test_a_periodic_target_stands_still_and_then_copies():
+def test_periodic_target_copies_every_target_period():
     collector, learner = parts(make_config(dqn={"target_update": "periodic", "target_period": 3}))
     rollout = collected(collector)
     same = lambda: all(torch.equal(a, b) for a, b in zip(learner.target.parameters(), learner.parameters))  # noqa: E731
@@ -207,8 +207,8 @@ def test_a_periodic_target_stands_still_and_then_copies():
 
 
 @pytest.mark.parametrize("update", ["polyak", "periodic"])
-def test_the_target_network_follows_without_a_graph(update):
-    """Else it would keep a node of every step ever taken, and be read by other products than a loaded one."""
+def test_target_network_update_keeps_no_graph(update):
+    """Otherwise the target would keep a graph node of every step taken."""
     collector, learner = parts(make_config(dqn={"target_update": update, "target_period": 2}))
     learner.update(collected(collector), index=0, steps=0)
     assert learner.gradient_steps > 2
@@ -230,8 +230,8 @@ def test_resumed_equals_straight_through_with_the_replay(core, burn_in, tmp_path
     assert len(list(second.checkpoint.parent.glob("*.replay"))) == 2
 
 
-def test_a_run_that_starts_anew_keeps_its_own_replays(tmp_path):
-    """Those of the run before have higher numbers, and the last two are kept."""
+def test_fresh_run_keeps_its_own_replays(tmp_path):
+    """Replays of the previous run have higher numbers, and the last two files are kept."""
     config, short = make_config(), make_config(total_steps=ROWS * 16 * 2)
     folder = fly(tmp_path, config).checkpoint.parent
     assert len(list(folder.glob("*.replay"))) == 2
@@ -242,8 +242,8 @@ def test_a_run_that_starts_anew_keeps_its_own_replays(tmp_path):
     assert [path.name for path in folder.glob("*.replay")] == [again.checkpoint.with_suffix(".replay").name]
 
 
-def test_replays_without_their_checkpoint_push_out_none_that_has_one(tmp_path):
-    """A process that is killed between the two leaves one with a higher number than what is written next."""
+def test_pruning_removes_replays_without_a_checkpoint_first(tmp_path):
+    """A process killed between replay and checkpoint leaves a replay with a higher number than the next."""
     config, seen = make_config(), []
     folder = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append).checkpoint.parent
     for place in (folder, folder / "shard-0"):
@@ -291,7 +291,7 @@ def test_a_run_warns_of_an_unusable_replay_and_begins_an_empty_one(tmp_path, cap
     assert "step-1.replay is lost" in reported and reason in reported and "500 items" in reported
 
 
-def test_a_replay_that_the_disk_does_not_hold_leaves_the_former(tmp_path):
+def test_failed_replay_write_keeps_the_previous_file(tmp_path):
     replay = PrioritizedReplay(1000)
     replay.add({"obs": torch.ones(1000, 8)})
     save_replay(replay, tmp_path / "step-1.pt")
@@ -309,7 +309,7 @@ def test_a_replay_that_the_disk_does_not_hold_leaves_the_former(tmp_path):
     assert (tmp_path / "step-1.replay").read_bytes() == before
 
 
-def test_a_lost_replay_is_said_and_fills_again(tmp_path, caplog):
+def test_lost_replay_warns_and_refills(tmp_path, caplog):
     config, seen = make_config(dqn={"learning_starts": 128}), []
     first = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append)
     path = first.checkpoint.with_suffix(".replay")

@@ -13,7 +13,7 @@ from tests.learn.algorithms.test_dqn import ROWS, fly, make_config, parts
 from tests.learn.toy_environments import FortuneEnv, PoisonEnv
 
 
-def test_rows_explore_by_the_ladder():
+def test_exploration_epsilons_follow_the_ladder():
     config = make_config().dqn
     ladder = epsilons(config, 8, 0).tolist()
     assert ladder == pytest.approx([0.4 ** (1 + 7 * i / 7) for i in range(8)])
@@ -22,7 +22,7 @@ def test_rows_explore_by_the_ladder():
     assert [float(epsilons(falling, 2, s)[1]) for s in (0, 50, 100, 900)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
-def test_exploring_draws_are_uniform_and_as_frequent_as_epsilon():
+def test_exploring_actions_are_uniform_at_rate_epsilon():
     from navi_core.policy.heads import EpsilonGreedy
 
     count = 40_000
@@ -40,13 +40,13 @@ def test_exploring_draws_are_uniform_and_as_frequent_as_epsilon():
     assert (greedy.sample(torch.full((9, 1), -40.0)) == 1).all()
 
 
-def test_a_nan_stops_the_run(tmp_path):
+def test_nan_reward_stops_the_run(tmp_path):
     with pytest.raises(NonFiniteError, match="reward term pay"):
         fly(tmp_path, make_config(), env=PoisonEnv(ROWS))
 
 
-def test_a_run_whose_priorities_diverge_names_the_loss_and_the_last_good_checkpoint(tmp_path):
-    """Priorities cross to the host before the update's figures do; the replay refuses them with other words."""
+def test_diverging_priorities_error_names_loss_and_checkpoint(tmp_path):
+    """Priorities reach the host before the metrics of the update; the replay alone would raise another error."""
     config = make_config(dqn={"replay_ratio": 8.0}, checkpoint_every=ROWS * 16)
     with pytest.raises(
         NonFiniteError, match=r"q_loss is inf in gradient step.*learning_rate.*step-0+192\.pt"
@@ -55,7 +55,7 @@ def test_a_run_whose_priorities_diverge_names_the_loss_and_the_last_good_checkpo
     assert caught.value.tensor == "q_loss"
 
 
-def test_what_contradicts_itself_is_refused():
+def test_contradictory_settings_are_refused():
     with pytest.raises(ConfigError, match="distribution q"):
         make_config(policy={"distribution": "gaussian"})
     with pytest.raises(ConfigError, match="algorithm dqn"):
@@ -69,12 +69,12 @@ def test_what_contradicts_itself_is_refused():
 
 
 @pytest.mark.parametrize("name", ["seed", "first_row", "num_envs"])
-def test_a_setting_of_the_run_is_no_option_of_its_task(name):
+def test_run_setting_in_task_options_is_refused(name):
     with pytest.raises(ConfigError, match=f"task_options.{name} is no option of a task; set"):
         parse_config(TrainConfig, {"task": "cart_pole", "task_options": {name: 3}})
 
 
-def test_a_replay_that_never_holds_what_learning_waits_for_is_refused():
+def test_replay_smaller_than_learning_starts_is_refused():
     with pytest.raises(ConfigError, match=r"capacity 63 holds 63 decisions, and dqn.learning_starts waits for 64"):
         make_config(replay={"capacity": 63})
     with pytest.raises(ConfigError, match=r"capacity 70 holds 64 decisions in whole sequences of 8, .* 65"):

@@ -26,7 +26,7 @@ class Replayed(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_parts_add_up_beside_the_memory_of_a_replayed_graph(parts):
+def test_gradients_accumulate_outside_graph_memory(parts):
     policy = torch.nn.Module()
     policy.weight = torch.nn.Parameter(torch.ones(3))
     config = small_config()

@@ -1,4 +1,4 @@
-"""GRPO: its loss against a loop over numbers, estimators of the divergence, the reference, and what a run needs."""
+"""GRPO: loss against a scalar loop, divergence estimators, the reference policy, and requirements of a run."""
 
 import copy
 import json
@@ -48,7 +48,7 @@ def rolled(collector: Collector):
 
 @pytest.mark.parametrize("clip", [None, 0.2])
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_the_loss_agrees_with_a_loop_over_numbers(clip, estimator):
+def test_loss_equals_a_scalar_loop(clip, estimator):
     g = torch.Generator().manual_seed(1)
     old, new, ref = -3 + 0.3 * torch.randn(3, 6, 5, generator=g)
     entropy, mask = torch.rand(6, 5, generator=g), torch.rand(6, 5, generator=g) < 0.7
@@ -75,7 +75,7 @@ def test_the_loss_agrees_with_a_loop_over_numbers(clip, estimator):
     )
 
 
-def test_k1_does_not_hold_back_and_k3_does():
+def test_kl_penalty_gradient_is_zero_for_k1_and_not_for_k3():
     """Expected gradients over all actions of a categorical policy, exactly."""
     logits = torch.tensor([0.3, -0.7, 1.1, 0.0], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([0.5, 0.2, -0.4, 0.1], dtype=torch.float64).log_softmax(0)
@@ -102,7 +102,7 @@ def test_k1_does_not_hold_back_and_k3_does():
 @pytest.mark.parametrize(
     "options", [{}, {"length_normalisation": True}, {"ent_coef": 0.5}, {"ref_kl_coef": 0.8}], ids=lambda x: "".join(x)
 )
-def test_one_plain_step_is_the_gradient_of_the_formula(options):
+def test_single_step_gradient_equals_the_formula(options):
     """The second one: by then the policy has left its reference."""
     plain = {"clip": None, "update_epochs": 1, "groups_per_step": 99, "ent_coef": 0.0, "learning_rate": 1e-2}
     collector, learner = parts(grpo_config(grpo=plain | options))
@@ -144,8 +144,8 @@ def test_one_plain_step_is_the_gradient_of_the_formula(options):
     assert all(p.grad is None for name, p in learner.policy.named_parameters() if "critic" in name)
 
 
-def test_the_share_of_clipped_decisions_is_that_beyond_the_clip():
-    """One epoch leaves the weights that the second one of two looks at."""
+def test_clip_fraction_counts_ratios_beyond_the_clip():
+    """The second of two epochs is evaluated at the weights after one epoch."""
     made = []
     for epochs in (1, 2):
         collector, learner = parts(grpo_config(grpo={"clip": 0.01, "groups_per_step": 99, "update_epochs": epochs}))
@@ -162,7 +162,7 @@ def test_the_share_of_clipped_decisions_is_that_beyond_the_clip():
     assert made[1][0]["clip_fraction"] == pytest.approx(share / 2, rel=1e-3)
 
 
-def test_segments_may_be_compared_by_the_ages_at_which_they_began():
+def test_segments_can_be_grouped_by_start_age():
     collector, learner = parts(grpo_config(grpo={"group_by": "age"}))
     rolled(collector)
     rollout = rolled(collector)
@@ -192,13 +192,13 @@ def test_microbatches_give_the_gradient_of_the_whole():
     assert max(float((a - b).abs().max()) for a, b in zip(*made)) < 2e-5
 
 
-def test_without_a_coefficient_there_is_no_reference():
+def test_zero_kl_coefficient_builds_no_reference():
     collector, learner = parts(grpo_config())
     learner.update(rolled(collector), index=0, steps=0)
     assert learner.reference is None
 
 
-def test_the_reference_is_frozen_until_it_is_synchronised():
+def test_reference_is_frozen_until_synchronised():
     collector, learner = parts(grpo_config(grpo={"ref_kl_coef": 0.1, "ref_sync_every_updates": 10, "update_epochs": 1}))
     first = weights(learner)
     metrics = learner.update(rolled(collector), index=0, steps=0).metrics
@@ -212,7 +212,7 @@ def test_the_reference_is_frozen_until_it_is_synchronised():
     assert all(torch.equal(a, b) for a, b in zip(weights(learner), learner.reference.policy.parameters()))
 
 
-def test_the_reference_walks_along_under_its_own_weights():
+def test_reference_state_is_carried_under_its_own_weights():
     """Over rollouts that another policy flies, in chunks; the acting policy's states would differ."""
     collector, learner = parts(grpo_config())
     reference, state, held = ReferencePolicy(learner.policy), None, []
@@ -233,8 +233,8 @@ def test_the_reference_walks_along_under_its_own_weights():
     assert (held[1] - out.log_prob.transpose(0, 1)).abs().max() > 2e-3
 
 
-def test_the_reference_follows_when_a_multiple_of_its_groups_is_passed():
-    """Updates have as many groups as speak; they seldom end just there."""
+def test_reference_synchronises_at_multiples_of_its_groups():
+    """The number of groups of an update varies, so the count passes a multiple more often than it hits one."""
     _, learner = parts(grpo_config(grpo={"ref_kl_coef": 0.1, "ref_sync_every_updates": 4}))
     learner.reference, synced = ReferencePolicy(learner.policy), []
     learner.reference.sync = lambda policy: synced.append(learner.updates)
@@ -243,7 +243,7 @@ def test_the_reference_follows_when_a_multiple_of_its_groups_is_passed():
     assert synced == [6, 8, 17]
 
 
-def test_a_reference_of_equal_weights_has_the_log_probabilities_of_the_acting_policy():
+def test_reference_with_equal_weights_has_equal_log_probs():
     collector, learner = parts(grpo_config(grpo={"ref_kl_coef": 0.1}))
     rolled(collector)  # the second rollout begins with a carried state
     for _ in range(2):
@@ -348,7 +348,7 @@ def test_a_run_is_recorded_stopped_and_resumed_bit_for_bit(tmp_path):
     assert {"groups", "zero_variance_groups", "dropped_truncated", "surplus_segments", "reference_kl"} <= set(rows)
 
 
-def test_weights_go_from_one_learner_to_the_other(tmp_path):
+def test_weights_transfer_between_ppo_and_grpo(tmp_path):
     ppo = small_config(rows=4, total_steps=128)
     first = fly(tmp_path / "ppo", ppo)
     second = fly(
@@ -360,7 +360,7 @@ def test_weights_go_from_one_learner_to_the_other(tmp_path):
         fly(tmp_path / "core", small_config("mamba2", rows=4, total_steps=128), initial=second.checkpoint)
 
 
-def test_a_nan_is_named(tmp_path):
+def test_nan_error_names_the_tensor(tmp_path):
     with pytest.raises(Exception, match="reward term pay") as caught:
         fly(tmp_path, grpo_config(total_steps=10_000), env=PoisonEnv(6))
     assert type(caught.value).__name__ == "NonFiniteError"

@@ -128,7 +128,7 @@ def test_advantages_are_normalised_once_over_the_rollout():
     assert float(rollout.advantages.std(correction=0)) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_a_nan_reward_stops_the_rollout_and_is_named():
+def test_nan_reward_error_stops_the_rollout_and_names_it():
     _, collector, _ = parts("gru", PoisonEnv)
     with pytest.raises(NonFiniteError, match="reward term pay") as caught:
         collector.collect(collector.new_rollout(64, 16))
@@ -136,7 +136,7 @@ def test_a_nan_reward_stops_the_rollout_and_is_named():
     assert caught.value.exit_code != 0
 
 
-def test_a_nan_weight_stops_and_is_named():
+def test_nan_advantages_error_names_the_policy_loss():
     _, collector, learner = parts("gru")
     rollout = collector.new_rollout(64, 16)
     collector.collect(rollout)

@@ -38,7 +38,7 @@ def test_importance_weights_on_difference_and_trace_by_hand(estimate):
     assert returns[:, 0].tolist() == pytest.approx((advantages[:, 0] + column(0.1, 0.2)[:, 0]).tolist())
 
 
-def test_the_fast_paths_agree_with_the_definition_under_importance_weights():
+def test_fast_paths_equal_definition_with_importance_weights():
     g = torch.Generator().manual_seed(0)
     r, v, boot = torch.randn(3, 40, 7, generator=g, dtype=torch.float64)
     rho, c = torch.rand(2, 40, 7, generator=g, dtype=torch.float64) * 2
@@ -53,7 +53,7 @@ def test_the_fast_paths_agree_with_the_definition_under_importance_weights():
                        gae(r, v, end, cut, boot, gamma=0.97, lam=0.9)[0])  # fmt: skip
 
 
-def test_importance_clipping_estimates_again_between_epochs_and_not_before():
+def test_importance_clipping_re_estimates_between_epochs():
     config = small_config(ppo={"epochs": 1, "rho_clip": 1.0, "c_clip": 1.0, "target_kl": None})
     plain = small_config(ppo={"epochs": 1, "target_kl": None})
     for epochs, same in ((1, True), (3, False)):
@@ -85,15 +85,15 @@ def test_schedules_by_hand():
         ({"shape": "linear", "end": -1.0}, "learning_rate names -1"),
     ],
 )
-def test_schedules_that_say_nothing_are_refused(data, words):
+def test_incomplete_schedules_are_refused(data, words):
     with pytest.raises(ConfigError, match=words):
         parse_config(PPOConfig, {"schedules": {"learning_rate": data}})
     with pytest.raises(ConfigError, match="gamma"):
         parse_config(PPOConfig, {"schedules": {"gamma": {"end": 1.0}}})
 
 
-def test_a_schedule_may_go_where_its_setting_may():
-    """Deviations of 2 are allowed, and were refused to the schedule that led there."""
+def test_schedule_end_has_the_bounds_of_its_setting():
+    """A deviation of 2 is a valid setting, so a schedule may end there."""
     for name, end in (("std_limit", 2.0), ("entropy_coefficient", 1.5), ("entropy_coefficient", 0.0), ("clip", 1.0)):
         made = parse_config(PPOConfig, {"std_limit": 3.0, "schedules": {name: {"end": end}}})
         assert made.schedules[name].end == end
@@ -186,7 +186,7 @@ def test_drawing_by_advantage_by_hand():
     assert torch.bincount(index).tolist() == pytest.approx([333, 333, 333], abs=60) and (weight == 1.0).all()
 
 
-def test_sequences_of_large_advantage_are_learned_from_more_often():
+def test_large_advantage_sequences_are_drawn_more_often():
     config = small_config(ppo={"order": "advantage", "advantage_exponent": 1.0})
     collector, learner = small_parts(config)
     rollout = filled(collector)
@@ -237,7 +237,7 @@ def test_the_kl_estimate_by_hand():
     assert float(approximate_kl(torch.tensor([0.0, math.log(2.0)]))) == pytest.approx((0 + 2 - 1 - math.log(2)) / 2)
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_discounted_return():
+def test_rewards_are_scaled_by_discounted_return_deviation():
     scale = RewardScale(2, gamma=0.5, clip=1.5)
     rewards = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 8.0]])
     done = torch.tensor([[False, False], [True, False], [False, False]])
@@ -272,7 +272,7 @@ def test_options_of_scale_resume_exactly(options):
     assert all(torch.equal(a, b) for a, b in zip(weights(learner), weights(twin)))
 
 
-def test_large_panoramas_go_through_a_cpu_in_pieces_with_the_same_gradient():
+def test_cpu_pieces_of_large_panoramas_keep_the_gradient():
     sensor = {"azimuth_bins": 128, "elevation_bins": 48}
     made = []
     for size in (None, 1000):

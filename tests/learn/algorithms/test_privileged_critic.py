@@ -36,21 +36,21 @@ def flown(apartments):
     return collector, learner, rollout, heard, counted, gains
 
 
-def test_privileged_inputs_equal_the_environments_counts_through_resets(flown):
+def test_privileged_inputs_equal_environment_counts(flown):
     _, _, rollout, heard, counted, _ = flown
     assert rollout.truncated.sum() >= ROWS and rollout.aux.shape[-1] == 6
     for reported, truth in zip(heard, counted, strict=True):
         torch.testing.assert_close(reported, truth, rtol=0, atol=1e-4)
 
 
-def test_what_is_left_shrinks_by_what_was_seen(flown):
+def test_remaining_floor_shrinks_by_view_gain(flown):
     _, _, rollout, _, counted, gains = flown
     for before, gain, after, done in zip(counted, gains, counted[1:], rollout.truncated, strict=False):
         torch.testing.assert_close((before[:, 0] - gain)[~done], after[~done, 0], rtol=0, atol=1e-4)
         assert (after[done, 2] == 0).all() and (after[~done, 2] == before[~done, 2] + 1).all()
 
 
-def test_privileged_inputs_in_flight_to_goals_are_the_way_left(apartments):
+def test_privileged_inputs_hold_remaining_goal_path(apartments):
     env_config = {"max_steps": 12, "episodes_per_scene": 1, "task": "point_goal", "reward": {"preset": "point_goal"}}
     config = small_config(rows=ROWS, env=env_config, policy=TOLD)
     env = NavigationEnv(Field(apartments), ROWS, config.env, 0)
@@ -78,13 +78,13 @@ def test_privileged_inputs_in_flight_to_goals_are_the_way_left(apartments):
     assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
 
 
-def test_acting_and_updating_hear_the_same(flown):
+def test_acting_and_updating_have_the_same_privileged_inputs(flown):
     _, learner, rollout, *_ = flown
     metrics = learner.update(rollout, index=0, steps=0).metrics
     assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
 
 
-def test_the_actor_has_no_privileged_inputs_and_the_critic_reads_zeros_without_them():
+def test_privileged_inputs_reach_the_critic_alone():
     policy = build_policy(parse_config(PolicyConfig, TOLD))
     obs, reset = torch.rand(2, 3, 16, 8), torch.zeros(2, dtype=torch.bool)
     state = policy.initial_state(2)
@@ -98,7 +98,7 @@ def test_the_actor_has_no_privileged_inputs_and_the_critic_reads_zeros_without_t
     assert torch.equal(alone.value, nothing_left.value) and (alone.value != much_left.value).all()
 
 
-def test_a_reference_task_has_no_floor_and_a_q_head_no_critic():
+def test_privileged_critic_needs_floor_and_critic_head():
     task = build_policy(parse_config(PolicyConfig, TOLD), spaces=Spaces(observation=2))
     assert task.heads.critic[0].in_features == task.config.width
     with pytest.raises(ConfigError, match="privileged_critic"):
@@ -106,13 +106,13 @@ def test_a_reference_task_has_no_floor_and_a_q_head_no_critic():
 
 
 @pytest.mark.parametrize("setting", ["privileged_critic", "separate_value", "stop_value_gradient"])
-def test_what_only_a_critic_has_is_refused_where_dqn_chooses_the_head(setting):
+def test_critic_settings_are_refused_for_dqn(setting):
     with pytest.raises(ConfigError, match=setting):
         parse_config(TrainConfig, {"algorithm": "dqn", "policy": {setting: True}})
     assert parse_config(TrainConfig, {"algorithm": "dqn", "policy": {"patch": 16}}).policy.distribution == "q"
 
 
-def test_presets_of_a_privileged_critic_are_learned_without_it_by_dqn(tmp_path):
+def test_dqn_ignores_privileged_critic_of_a_preset(tmp_path):
     for preset in ("rooms", "rooms_standard"):
         assert resolve_config(preset=preset, environ={}).policy.privileged_critic
         made = resolve_config(preset=preset, environ={}, flags={"algorithm": "dqn"})

@@ -1,4 +1,4 @@
-"""Learning on reference tasks through the run's own parts: shapes, parity, and what forgetting costs."""
+"""Learning on reference tasks with the parts of a run: shapes, parity, and the effect of lost state."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ from tests.learn.builders import filled, small_config, weights
 
 @pytest.mark.parametrize("core", ["gru", "mamba2"])
 @pytest.mark.parametrize("name", ["repeat_previous", "cart_pole", "pendulum"])
-def test_vectors_and_choices_go_through_collector_and_update(name, core):
+def test_reference_tasks_run_through_collector_and_update(name, core):
     case = MemoryCase(name, core, 10_000, 1.0)
     config = case_config(case, 0)
     env = reference_task(name, config.actors, 0)
@@ -42,7 +42,7 @@ def test_vectors_and_choices_go_through_collector_and_update(name, core):
     assert any(not torch.equal(a, b) for a, b in zip(before, weights(learner)))
 
 
-def test_rounding_of_a_sure_policy_is_distinguished_from_a_lost_state(monkeypatch):
+def test_sharp_policy_rounding_differs_from_a_lost_state(monkeypatch):
     """Sharp logits show single precision; in double precision only a fault of the state is left."""
     case = MemoryCase("repeat_previous", "mamba2", 10_000, 1.0, policy=(("core_layers", 2),))
     config = case_config(case, 0)
@@ -63,7 +63,7 @@ def test_rounding_of_a_sure_policy_is_distinguished_from_a_lost_state(monkeypatc
     assert learner.update(rollout, index=0, steps=0).metrics["parity_ratio"] > 1e-5
 
 
-def test_a_task_is_trained_by_the_one_run_loop_and_resumed(tmp_path):
+def test_reference_task_trains_and_resumes_in_the_run_loop(tmp_path):
     config = small_config(rows=4, total_steps=4 * 32 * 3, checkpoint_every=4 * 32, task="repeat_previous")
     made = []
     for stop_after in (1, 99):
@@ -78,7 +78,7 @@ def test_a_task_is_trained_by_the_one_run_loop_and_resumed(tmp_path):
         resolve_subject(made[1].checkpoint, EvalConfig())
 
 
-def test_sequences_are_twice_as_long_as_what_must_be_remembered():
+def test_sequence_length_is_at_least_twice_the_lag():
     for group, lag in (("lag_7", 7), ("lag_15", 15), ("repeat_previous", 3)):
         for case in MEMORY_CASES[group]:
             assert dict(case.options).get("k", 4) - 1 == lag
@@ -98,7 +98,7 @@ class FirstSuit:
         return SimpleNamespace(action=kept[:, None], state=(kept,))
 
 
-def test_a_final_policy_is_judged_on_one_episode_a_row_with_its_state_carried():
+def test_final_returns_cover_one_episode_a_row():
     returns = final_returns(FirstSuit(), MemoryCase("repeat_first", "gru", 0, 1.0), 0)
     assert returns.shape == (128,) and torch.allclose(returns, torch.ones(128), atol=1e-5)
     pushes = final_returns(FirstSuit(), MemoryCase("cart_pole", "gru", 0, 1.0), 0)
@@ -114,7 +114,7 @@ def test_a_run_ends_at_its_target_or_goes_on_as_asked():
 
 
 @pytest.mark.slow
-def test_memory_learns_and_forgetting_does_not():
+def test_carried_state_learns_and_memoryless_does_not():
     cases = {c.handling: c for c in MEMORY_CASES["repeat_previous"] if c.core == "mamba2"}
     carried = next(run_memory([cases["carried"]], [0]))
     assert carried["solved_at"] is not None and carried["solved_at"] <= 150_000 and carried["first_ratio"] < 1e-4

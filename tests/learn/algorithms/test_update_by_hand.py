@@ -113,7 +113,7 @@ class Twin:
     ],
     ids=["defaults", "raw returns", "clipped", "rho", "c", "scaled rewards"],
 )
-def test_updates_are_those_of_the_formulas(options):
+def test_updates_equal_the_formulas(options):
     """Two of them: the second begins with values in the critic's own units."""
     ppo = {"gamma": GAMMA, "gae_lambda": LAM, "minibatch": 24, "epochs": 3, "target_kl": None} | options
     ppo = {"entropy_coefficient": 0.05} | ppo
@@ -130,7 +130,7 @@ def test_updates_are_those_of_the_formulas(options):
         twin.policy.load_state_dict(learner.policy.state_dict())
 
 
-def test_an_update_stops_where_the_divergence_of_its_last_epoch_passes_the_bound():
+def test_kl_bound_stops_an_update_after_the_epoch():
     def made(**ppo) -> tuple[int, float]:
         config = small_config(ppo={"learning_rate": 3e-3, "minibatch": 12} | ppo)
         collector, learner = small_parts(config)

@@ -48,7 +48,7 @@ def losses(seed=1):
 
 
 @pytest.mark.parametrize("estimate", [gae, gae_tensors])
-def test_gae_is_that_of_a_loop(estimate):
+def test_gae_equals_a_loop(estimate):
     r, v, terminated, truncated, boot = rollout()
     wanted = np.zeros((STEPS, ROWS))
     for row in range(ROWS):
@@ -64,7 +64,7 @@ def test_gae_is_that_of_a_loop(estimate):
     assert strays(returns, wanted + v) <= LIMIT
 
 
-def test_the_losses_of_ppo_are_those_of_a_loop():
+def test_ppo_losses_equal_a_loop():
     new, old, advantages, values, returns, before = losses()
     gained = wrong = clipped = 0.0
     for p, q, a, v, r, b in zip(*(x.astype(np.float64) for x in (new, old, advantages, values, returns, before))):
@@ -79,7 +79,7 @@ def test_the_losses_of_ppo_are_those_of_a_loop():
 
 
 @pytest.mark.parametrize("mode", ["mean", "mean_std"])
-def test_the_advantages_of_a_group_are_those_of_a_loop(mode):
+def test_group_advantages_equal_a_loop(mode):
     returns = (100 + 30 * np.random.default_rng(2).normal(size=128)).astype(np.float32)
     mean = sum(map(float, returns)) / 128
     spread = math.sqrt(sum((float(x) - mean) ** 2 for x in returns) / 128) if mode == "mean_std" else 1.0
@@ -89,7 +89,7 @@ def test_the_advantages_of_a_group_are_those_of_a_loop(mode):
     )
 
 
-def test_a_replay_draws_and_weighs_like_a_loop():
+def test_replay_draws_and_weights_equal_a_loop():
     priorities = np.random.default_rng(3).uniform(0.01, 9.0, 200)
     replay = PrioritizedReplay(200, alpha=0.6, beta0=0.4, seed=0)
     replay.add({"item": torch.arange(200)}, priorities)
@@ -106,7 +106,7 @@ def test_a_replay_draws_and_weighs_like_a_loop():
 
 
 @pytest.mark.slow
-def test_gae_is_that_of_stable_baselines3():
+def test_gae_equals_stable_baselines3():
     buffers = pytest.importorskip("stable_baselines3.common.buffers")
     from gymnasium import spaces
 
@@ -126,7 +126,7 @@ def test_gae_is_that_of_stable_baselines3():
 
 
 @pytest.mark.slow
-def test_targets_advantages_and_losses_are_those_of_rlax():
+def test_targets_advantages_and_losses_equal_rlax():
     rlax = pytest.importorskip("rlax")
     import jax
 

@@ -26,12 +26,12 @@ def without_critic(algorithm: str, steps: int) -> TrainConfig:
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "dpo"])
-def test_a_critic_is_understood_behind_a_learner_without_one(algorithm, tmp_path):
+def test_critic_units_survive_a_learner_without_critic(algorithm, tmp_path):
     ppo = make_config(ppo={"normalise_rewards": True})
     first = fly(tmp_path / "a", ppo, env=CostlyEnv(ROWS))[0]
     before = load_checkpoint(first.checkpoint).normalisers
     assert before["value_scale"]["mean"] < -1
-    # Stopped and resumed on the way: what is carried must come through the run's own checkpoints.
+    # Stopped and resumed: critic units must survive the checkpoints of the run.
     config, start = without_critic(algorithm, 128), {"env": CostlyEnv(ROWS), "initial": first.checkpoint}
     fly(tmp_path / "b", config, **start, **stopper(1))
     second = fly(tmp_path / "b", config, **start)[0]
@@ -47,12 +47,12 @@ def test_a_critic_is_understood_behind_a_learner_without_one(algorithm, tmp_path
     assert reported[1] == pytest.approx(reported[0], rel=0.05), "in raw units the loss would be several times as large"
 
 
-def test_a_learner_without_a_critic_and_without_a_parent_carries_nothing(tmp_path):
+def test_learner_without_critic_or_parent_has_no_units(tmp_path):
     made = fly(tmp_path, without_critic("grpo", 64), env=CostlyEnv(ROWS))[0]
     assert load_checkpoint(made.checkpoint).normalisers.keys() == {"group_updates", "reference"}
 
 
-def test_a_checkpoint_from_before_units_were_carried_is_taken_up(tmp_path):
+def test_checkpoint_without_critic_units_resumes(tmp_path):
     config = without_critic("grpo", 128)
     half = fly(tmp_path, config, env=CostlyEnv(ROWS), **stopper(1))[0]
     assert not torch.load(half.checkpoint, weights_only=True)["normalisers"].keys() & {"value_scale", "reward_scale"}

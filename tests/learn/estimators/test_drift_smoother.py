@@ -1,4 +1,4 @@
-"""Drift smoothing: hand-computed numbers, its invariants, the gate, and what it does to Q-learning."""
+"""Drift smoothing: hand-computed numbers, invariants, the gate, and the effect on Q-learning."""
 
 import math
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_two_neighbours_by_hand():
     assert decision.mean_step == pytest.approx(float((out - h).abs().mean()))
 
 
-def test_the_step_falls_as_a_cosine_and_the_dimension_sets_the_time():
+def test_step_size_decays_as_cosine_over_the_dimension_time():
     assert [alpha_step_at(PLAIN, s) for s in (0, 50_000, 100_000, 200_000)] == pytest.approx([0.15, 0.075, 0.0, 0.0])
     linear = SmoothingConfig(alpha_step_schedule="linear")
     assert alpha_step_at(linear, 25_000) == pytest.approx(0.1125)
@@ -92,7 +92,7 @@ latents = arrays(np.float64, (12, 3), elements=st.floats(-10, 10))
 
 @settings(max_examples=60, deadline=None)
 @given(values, latents, st.integers(1, 20))
-def test_invariants(h, z, k):
+def test_kernel_and_smoothing_invariants(h, z, k):
     h, z = torch.tensor(h), torch.tensor(z)
     config = SmoothingConfig(k=k, alpha_step_init=0.9, latent_dim=1, trust_region_tau=1e6, gate_by_td_variance=False)
     kernel = compute_knn_kernel(z, config)
@@ -117,8 +117,8 @@ def test_permuted_rows_are_permuted_results(seed, order):
 
 
 @pytest.mark.parametrize("k", [3, 8, 16])
-def test_latents_that_are_all_zero_lie_together_and_one_from_the_others(k):
-    """Latents of a rectifier: their products give √2."""
+def test_kernel_width_is_exact_with_zero_latents(k):
+    """Latents of a rectifier may be all zero; inner products alone would give a distance of √2."""
     _, z = drawn(40, 1, 4)
     z[::5] = 0.0
     unit = torch.nn.functional.normalize(z, dim=1)
@@ -127,14 +127,14 @@ def test_latents_that_are_all_zero_lie_together_and_one_from_the_others(k):
     torch.testing.assert_close(kernel.sigma.double(), apart.clamp(1e-6, 9.0), rtol=1e-4, atol=1e-4)
 
 
-def test_every_application_has_noise_of_its_own():
+def test_each_application_draws_new_noise():
     h, z = drawn()
     smoother = DriftSmoother(SmoothingConfig(k=4, noise_std=0.1))
     one, same, other = (smoother(h, z, 5, draw=n)[0] for n in (7, 7, 8))
     assert torch.equal(one, same) and not torch.equal(one, other)
 
 
-def test_blocks_find_what_the_whole_matrix_finds():
+def test_blockwise_neighbours_equal_the_full_matrix():
     _, z = drawn(150, 1, 16)
     dense = compute_knn_kernel(z, SmoothingConfig(block=4096))
     for block in (16, 37, 149):
@@ -198,7 +198,7 @@ def test_a_collapsed_latent_space_stays_finite():
         assert torch.isfinite(out).all() and decision.sigma_stats == pytest.approx((1e-3, 1e-3, 1e-3))
 
 
-def test_what_does_not_fit_is_refused():
+def test_mismatched_shapes_and_settings_are_refused():
     with pytest.raises(ConfigError, match=r"\(5,\)"):
         DriftSmoother(PLAIN)(torch.zeros(5), torch.zeros(4, 2))
     with pytest.raises(ConfigError, match="sigma_min"):

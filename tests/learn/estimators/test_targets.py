@@ -7,14 +7,14 @@ import torch
 from navi_core.learn import double_dqn_targets, n_step_returns
 
 
-def test_the_online_network_chooses_and_the_target_network_values():
+def test_double_dqn_selects_online_and_evaluates_by_target():
     online = torch.tensor([[1.0, 3.0, 2.0], [5.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     target = torch.tensor([[10.0, 20.0, 30.0], [1.0, 9.0, 9.0], [7.0, 7.0, 7.0]])
     got = double_dqn_targets(online, target, torch.tensor([1.0, 2.0, 3.0]), torch.tensor([False, False, True]), 0.5)
     assert got.tolist() == [11.0, 2.5, 3.0], "plain DQN would take 30 and 9"
 
 
-def test_a_terminal_value_that_is_not_finite_does_not_matter():
+def test_non_finite_terminal_value_is_ignored():
     got = double_dqn_targets(
         torch.zeros(1, 2), torch.full((1, 2), float("inf")), torch.ones(1), torch.ones(1, dtype=torch.bool), 0.9
     )

@@ -10,7 +10,7 @@ from navi_core.record import StageTimer
 from tests.learn.builders import filled, small_config, small_parts
 
 
-def test_the_first_moments_are_taken_over_and_later_ones_followed_by_hand():
+def test_value_scale_moments_by_hand():
     layer = nn.Linear(3, 1)
     scale, seen = ValueScale(layer), torch.randn(50, 3)
     expected = scale.to_raw(layer(seen))
@@ -27,7 +27,7 @@ def test_the_first_moments_are_taken_over_and_later_ones_followed_by_hand():
 
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_run_from_other_weights_keeps_the_critics_raw_predictions(before, after):
+def test_initial_weights_keep_raw_value_predictions(before, after):
     """Scaled predictions that entered GAE as raw values would be wrong by the deviation of the returns."""
     collector, one = small_parts(small_config(ppo={"normalise_returns": before}))
     rollout = filled(collector)

@@ -1,4 +1,4 @@
-"""Prioritised replay: exact proportional sampling, importance weights, a ring of items, and what is refused."""
+"""Prioritised replay: exact proportional sampling, importance weights, a ring of items, and refusals."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def slow_draw(weights, count, uniforms):
     return np.searchsorted(ends, (np.arange(count) + uniforms) / count * ends[-1], side="right")
 
 
-def test_a_tree_draws_what_running_sums_draw():
+def test_sum_tree_draws_equal_running_sums():
     g = np.random.default_rng(0)
     for size in (1, 2, 7, 64, 1000):
         tree, weights = SumTree(size), g.uniform(0, 3, size) * (g.uniform(size=size) > 0.3)
@@ -42,7 +42,7 @@ def test_a_tree_draws_what_running_sums_draw():
     st.lists(st.tuples(st.integers(0, 12), st.floats(0, 1e6)), min_size=1, max_size=60),
     st.integers(0, 2**32),
 )
-def test_a_tree_sums_its_last_weights_whatever_was_set_before(changes, seed):
+def test_sum_tree_total_follows_its_latest_weights(changes, seed):
     tree, weights = SumTree(13), np.zeros(13)
     for place, weight in changes:
         tree.set(np.array([place]), np.array([weight]))
@@ -78,7 +78,7 @@ def test_importance_weights_are_those_of_the_paper(beta):
     np.testing.assert_allclose(weights.numpy(), wanted / wanted.max(), rtol=1e-6)
 
 
-def test_full_weights_make_the_mean_of_a_batch_that_of_all_items():
+def test_full_importance_weights_make_the_mean_unbiased():
     replay = PrioritizedReplay(50, alpha=1.0, beta0=0.0, seed=0)
     values = torch.rand(50, generator=torch.Generator().manual_seed(3)).double()
     replay.add({"value": values}, values + 0.1)
@@ -98,7 +98,7 @@ def test_beta_rises_on_a_straight_line():
     assert seen == pytest.approx([0.4, 0.4, 0.7, 1.0, 1.0])
 
 
-def test_the_oldest_items_go_first_and_new_ones_get_the_largest_priority():
+def test_new_items_replace_oldest_at_largest_priority():
     replay = PrioritizedReplay(8, alpha=0.5, seed=0)
     replay.add(items(range(6)), torch.full((6,), 4.0))
     places = replay.add(items(range(6, 12)))
@@ -112,7 +112,7 @@ def test_the_oldest_items_go_first_and_new_ones_get_the_largest_priority():
     assert float(replay.priorities().max()) == 3.0 and float(replay.priorities()[4]) == 3.0
 
 
-def test_updated_priorities_are_what_is_drawn_by():
+def test_draws_follow_updated_priorities():
     replay = PrioritizedReplay(100, alpha=1.0, seed=4)
     replay.add(items(range(100)), np.ones(100))
     replay.update(torch.arange(100), torch.where(torch.arange(100) < 10, 91.0, 1.0))
@@ -133,7 +133,7 @@ def test_storage_keeps_the_types_it_is_given():
     assert replay.nbytes == 10 * (4 * 2 + 3)
 
 
-def test_a_state_is_taken_up_bit_for_bit():
+def test_replay_state_restores_bit_for_bit():
     one, two = PrioritizedReplay(16, seed=3), PrioritizedReplay(16, seed=3)
     one.add(items(range(20)[:16]), np.arange(1.0, 17.0))
     one.add(items(range(16, 21)))
@@ -168,7 +168,7 @@ def test_a_state_is_taken_up_bit_for_bit():
         (lambda r: r.sample(0), "0 items"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(act, words):
+def test_refused_items_leave_the_replay_unchanged(act, words):
     replay = PrioritizedReplay(8)
     replay.add(items(range(4)), np.arange(1.0, 5.0))
     before = replay.priorities()
@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(act, words):
     assert torch.equal(replay.priorities(), before) and replay.added == 4
 
 
-def test_a_replay_larger_than_the_machine_is_refused_before_it_is_allocated():
+def test_replay_beyond_system_memory_is_refused():
     with pytest.raises(ConfigError, match=r"lower replay\.capacity"):
         PrioritizedReplay(2**20).add({"obs": torch.zeros(1, 10**6)})
     with pytest.raises(ConfigError, match=r"lower replay\.capacity"):

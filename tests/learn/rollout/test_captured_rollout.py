@@ -35,7 +35,7 @@ def seen_in(collector: Collector) -> list[torch.Tensor]:
     ]
 
 
-def test_a_rollout_of_recorded_steps_is_the_rollout(apartments) -> None:
+def test_captured_rollout_equals_eager_rollout(apartments) -> None:
     made = []
     # The compiler needs a real device; the policy's call is carried out as written in both runs.
     with (

@@ -19,7 +19,7 @@ def as_on_a_device(collector: Collector, rollout) -> None:
 
 @pytest.mark.parametrize("core", ["gru", "mamba2"])
 @pytest.mark.parametrize("storage", ["full", "compact"])
-def test_a_decision_waits_for_nothing(core, storage, monkeypatch):
+def test_decision_makes_no_host_synchronisation(core, storage, monkeypatch):
     config = small_config(core, shaper=SHAPED, storage=storage)
     collector, _ = small_parts(config)
     rollout = collector.new_rollout(32, 8)
@@ -36,7 +36,7 @@ def test_a_decision_waits_for_nothing(core, storage, monkeypatch):
 
 
 @pytest.mark.parametrize("core", ["gru", "mamba2"])
-def test_the_paths_without_looking_keep_the_same_endings(core):
+def test_sync_free_path_keeps_the_same_endings(core):
     config = small_config(core, shaper=SHAPED)
     made = []
     for blind in (False, True):
@@ -52,8 +52,8 @@ def test_the_paths_without_looking_keep_the_same_endings(core):
         torch.testing.assert_close(getattr(made[0], name), getattr(made[1], name), rtol=0, atol=1e-6)
 
 
-def test_what_was_cut_off_is_valued_in_batches_of_one_size(monkeypatch):
-    """On a device some kernels are planned anew for every other number of observations."""
+def test_truncated_rows_are_valued_in_one_batch_size(monkeypatch):
+    """On a device some kernels are planned again for each new batch size."""
     collector, _ = small_parts(small_config("gru", shaper=SHAPED))
     rollout, sizes = collector.new_rollout(32, 8), []
     as_on_a_device(collector, rollout)

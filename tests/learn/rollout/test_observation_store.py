@@ -18,7 +18,7 @@ def panoramas(rows: int = 5) -> torch.Tensor:
     return obs
 
 
-def test_a_full_store_returns_what_it_was_given():
+def test_full_store_returns_its_observations():
     store, obs = ObservationStore(2, 4, panoramas()), panoramas()
     for t in range(8):
         assert store.write(t, obs + t) is not None
@@ -30,7 +30,7 @@ def test_a_full_store_returns_what_it_was_given():
     assert torch.equal(store.by_step()[6], obs + 6)
 
 
-def test_a_compact_store_bounds_the_loss_and_takes_a_quarter_of_the_memory():
+def test_compact_store_takes_a_quarter_of_the_memory():
     obs = panoramas()
     compact, full = ObservationStore(1, 2, obs, "compact"), ObservationStore(1, 2, obs)
     seen = compact.write(1, obs)

@@ -60,8 +60,8 @@ def test_acting_and_updating_have_the_same_occupancy_inputs(flown):
     assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
 
 
-def test_the_map_of_an_episode_that_ends_is_drawn_from_its_last_view(apartments):
-    """Its features go with that view to the critic; the new episode's first view is another place."""
+def test_ended_episode_map_includes_its_last_view(apartments):
+    """The critic reads these features with that view; the first view of the new episode is elsewhere."""
     collector, _ = parts(apartments)
     seen, batches = [], []
     fly, follow = collector._fly, collector.auxiliary.memory.follow
@@ -186,7 +186,7 @@ def test_a_trajectory_keeps_occupancy_features():
     assert silent.inputs(0, 1)[1].shape == (1, AUX + OCCUPANCY_INPUTS)
 
 
-def test_a_run_goes_on_with_its_maps(apartments):
+def test_resumed_run_keeps_its_occupancy_maps(apartments):
     collector, _ = parts(apartments)
     filled(collector)
     kept = {name: part.clone() for name, part in collector.auxiliary.memory.state_dict().items()}
@@ -199,7 +199,7 @@ def test_a_run_goes_on_with_its_maps(apartments):
     torch.testing.assert_close(again.actions, once.actions, rtol=0, atol=0)
 
 
-def test_a_disturbed_recording_keeps_what_was_flown_and_a_clone_reads_it(tmp_path):
+def test_disturbed_demonstration_keeps_flown_actions(tmp_path):
     demos = [make_demo(24, seed=n, scene=f"room{n}", starts=(0, 10)) for n in range(4)]
     flown = np.random.default_rng(7).uniform(-1, 1, (24, 4)).astype(np.float32)
     demos[1] = make_demo(24, seed=1, scene="room1", starts=(0, 10), flown=flown)

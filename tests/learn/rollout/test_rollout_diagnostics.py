@@ -54,7 +54,7 @@ def part_of(rollout: Rollout, rows: slice) -> Rollout:
 
 
 @pytest.mark.parametrize(("count", "total"), [(256, 16384), (256, 256), (256, 300), (7, 23)])
-def test_draws_lie_one_in_each_stretch(count, total):
+def test_spread_draws_one_index_per_stretch(count, total):
     drawn = spread(3, count, total, 5)
     stretches = torch.arange(count + 1) * total // count
     assert ((drawn >= stretches[:-1]) & (drawn < stretches[1:])).all()
@@ -64,7 +64,7 @@ def test_draws_lie_one_in_each_stretch(count, total):
         assert not torch.equal(drawn, spread(4, count, total, 5))
 
 
-def test_decisions_of_every_row_and_time_are_looked_at(learned, monkeypatch):
+def test_diagnostics_sample_every_row_and_time(learned, monkeypatch):
     """Whole sequences in equal strides were all of one row wherever the stride was a multiple of the rows."""
     looked = []
     seen = ObservationStore.decisions
@@ -88,7 +88,7 @@ def test_signs_by_hand(learned):
     reported = rollout_diagnostics(policy, rollout, critic=True, seed=1, update=0)
     assert reported["td_mean"] == pytest.approx(float(error.mean()))
     assert reported["td_var"] == pytest.approx(float((error - error.mean()).square().mean()))
-    # Without a critic: what each decision and those behind it in its episode earned.
+    # Without a critic: the return of each decision to the end of its episode.
     earned = rollout.rewards.double().clone()
     for t in reversed(range(STEPS - 1)):
         earned[t] += earned[t + 1] * ~(rollout.terminated | rollout.truncated)[t]
@@ -99,8 +99,8 @@ def test_signs_by_hand(learned):
 
 @pytest.mark.parametrize("critic", [True, False])
 @pytest.mark.parametrize("size", [2, 4])
-def test_several_processes_compute_what_one_computes(learned, size, critic):
-    """The mean of variances leaves out how the processes' means differ."""
+def test_diagnostics_are_equal_in_one_and_several_processes(learned, size, critic):
+    """A mean of variances would leave out the differences between the means of the processes."""
     policy, rollout = learned
     far = part_of(rollout, slice(None))
     # Rows that earn more than others: the processes' means lie far apart, and far from zero.
@@ -142,7 +142,7 @@ def test_a_process_without_drawn_decisions_takes_part(learned, monkeypatch):
     assert rollout_diagnostics(policy, one, critic=True, seed=1, update=0)["local_structure"] == 1.0
 
 
-def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path):
+def test_resumed_run_repeats_diagnostic_draws(tmp_path):
     stopping = {"enabled": True, "eval_interval": 64, "patience": 10_000}
     config = small_config(rows=4, total_steps=320, ppo={"rollout": 16}, early_stopping=stopping)
     straight = fly(tmp_path / "whole", config)[1]

@@ -28,7 +28,7 @@ def test_a_segment_ends_with_its_episode_or_its_horizon():
     assert found.dropped == {"short": 0, "cut": 0, "truncated": 0}
 
 
-def test_a_segment_whose_horizon_lies_beyond_the_rollout_does_not_count_even_if_it_ends():
+def test_segment_with_horizon_beyond_the_rollout_is_dropped():
     found = find_segments(flags(8, 2, (2, 0), (6, 0), (2, 1)), flags(8, 2), 5)
     # Row 0: 0–2 counts; 3–6 began at 3 and might have lasted until 7: it counts; 7 is cut. Row 1: 3–7 counts.
     assert listed(found) == [(0, 0, 3), (1, 0, 3), (0, 3, 4), (1, 3, 5)]
@@ -36,7 +36,7 @@ def test_a_segment_whose_horizon_lies_beyond_the_rollout_does_not_count_even_if_
     assert listed(late) == [(0, 0, 4)] and late.dropped["cut"] == 2, "4–6 ended by itself and is dropped all the same"
 
 
-def test_a_truncation_spoils_a_segment_and_a_termination_wins_over_it():
+def test_truncated_segment_is_dropped_unless_terminated():
     found = find_segments(flags(6, 3, (1, 1)), flags(6, 3, (1, 0), (1, 1), (2, 2)), 3)
     # Row 0 is cut off after two decisions; row 1 terminates there; row 2 is cut off just at its horizon.
     assert (0, 0, 2) not in listed(found) and (1, 0, 2) in listed(found) and (2, 0, 3) in listed(found)
@@ -67,7 +67,7 @@ def test_every_decision_is_in_at_most_one_segment():
         assert not (end | cut)[s : s + n - 1, r].any() and (n == 10 or bool(end[s + n - 1, r]))
 
 
-def test_groups_are_exactly_full_and_what_is_left_is_counted():
+def test_groups_are_full_and_surplus_is_counted():
     found = find_segments(flags(8, 5), flags(8, 5), 4)
     groups = form_groups(found, torch.arange(10.0).double(), 4, "mean")
     assert len(groups.segments) == 8 and groups.surplus == 2 and not groups.silent.any()

@@ -36,7 +36,7 @@ class EqualWorkers(Workers):
 
 
 @pytest.mark.parametrize("workers", [Workers(), EqualWorkers(0, 2)])
-def test_successes_are_counted_among_the_episodes_that_ended(workers):
+def test_success_rate_counts_ended_episodes(workers):
     collector, _ = small_parts(small_config(rows=ROWS, shaper={"rnd_start": 0.0, "rnd_end": 0.0}), GoalEnv(ROWS))
     collector.workers = workers
     rollout = collector.new_rollout(32, 8)
@@ -47,13 +47,13 @@ def test_successes_are_counted_among_the_episodes_that_ended(workers):
     assert stats.means["pay"] == pytest.approx(float(rollout.rewards.mean()) - collector.config.shaper.existential_tax)
 
 
-def test_where_no_episode_ends_there_is_no_rate():
+def test_success_rate_is_absent_without_ended_episodes():
     collector, _ = small_parts(small_config(rows=ROWS), EndlessEnv(ROWS))
     rollout = collector.new_rollout(32, 8)
     stats = collector.collect(rollout)
     assert stats.episodes == 0 and "success_rate" not in stats.means and "pay" in stats.means
 
 
-def test_a_task_that_knows_no_success_has_no_rate():
+def test_success_rate_is_absent_without_success_in_the_task():
     collector, _ = small_parts(small_config(rows=ROWS))
     assert "success_rate" not in collector.collect(collector.new_rollout(32, 8)).means

@@ -73,7 +73,7 @@ def test_the_rollout_holds_every_kind_of_ending_inside_chunks(both):
     assert (end & ~cut).any() and (~end & cut).any() and (end & cut).any()
 
 
-def test_reset_is_the_done_of_the_step_before(both):
+def test_reset_equals_done_of_the_previous_step(both):
     rollout, moments, *_ = both
     done = rollout.terminated | rollout.truncated
     assert rollout.reset[0].all()
@@ -82,7 +82,7 @@ def test_reset_is_the_done_of_the_step_before(both):
         assert torch.equal(rollout.reset[t], m.reset)
 
 
-def test_after_an_ending_the_new_episode_is_seen_and_aux_is_zero(both):
+def test_new_episode_starts_with_its_obs_and_zero_aux(both):
     rollout, moments, *_ = both
     for t, m in enumerate(moments[:-1]):
         done = rollout.terminated[t] | rollout.truncated[t]
@@ -109,7 +109,7 @@ def test_the_final_state_is_not_zeroed(both):
 
 
 @torch.no_grad()
-def test_truncation_bootstraps_from_the_terminal_observation_and_unreset_state(both):
+def test_truncation_bootstraps_from_terminal_obs_and_state(both):
     rollout, moments, c, _ = both
     checked = 0
     for t, m in enumerate(moments):
@@ -139,7 +139,7 @@ def test_advantages_stop_at_every_ending(both):
             assert float(rollout.advantages[t, b]) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_small_side_buffer_changes_nothing(both):
+def test_small_terminal_buffer_keeps_bootstrap_values(both):
     rollout, *_ = both
     core = "gru" if len(rollout.chunk_state) == 1 else "mamba2"
     c = collector(core)
@@ -149,7 +149,7 @@ def test_a_small_side_buffer_changes_nothing(both):
     torch.testing.assert_close(small.bootstrap_values, rollout.bootstrap_values, rtol=0, atol=1e-6)
 
 
-def test_episode_statistics_count_what_ended(both):
+def test_episode_statistics_count_ended_episodes(both):
     _, moments, _, stats = both
     lengths = [
         int(m.batch.info["episode_length"][b])
@@ -166,7 +166,7 @@ def test_episode_statistics_count_what_ended(both):
 
 
 @pytest.mark.parametrize("axes", [1, 4, 5])
-def test_no_number_of_the_noise_is_drawn_twice(axes):
+def test_noise_numbers_are_drawn_once(axes):
     noise = action_noise(8, 3, 100, 40, axes=axes)
     assert noise.shape == (40, 3, axes) and len(noise.unique()) == noise.numel()
     assert float(noise.mean()) == pytest.approx(0.0, abs=0.25) and float(noise.std()) == pytest.approx(1.0, abs=0.2)
@@ -182,8 +182,8 @@ def test_a_row_draws_the_same_noise_in_any_batch_and_any_rollout():
     assert float((many[..., 0] * many[..., 1]).mean()) == pytest.approx(0, abs=0.02)
 
 
-def test_values_where_nothing_was_cut_are_zero_in_every_rollout() -> None:
-    """An update rescales the whole buffer in place; left alone, unused entries grew until they overflowed."""
+def test_bootstrap_values_are_zero_without_truncation() -> None:
+    """An update rescales the whole buffer in place; unused entries that are not zeroed would overflow."""
     c = collector()
     rollout = c.new_rollout(STEPS, BPTT)
     for _ in range(3):

@@ -60,7 +60,7 @@ def test_all_parts_stay_between_0_and_1_and_a_stop_is_final(evaluations):
         stopped = decision if decision.should_stop else None
 
 
-def test_patience_counts_below_the_band_holds_within_and_begins_anew_above():
+def test_patience_counts_holds_and_resets_by_band():
     config = EarlyStopConfig(plateau_threshold=0.5, hysteresis_pct=0.1)
     counts, count = [], 0
     for cost in (0.44, 0.44, 0.46, 0.54, 0.44, 0.56, 0.44):
@@ -85,7 +85,7 @@ def test_a_variance_at_its_floor_without_improvement_ends_a_run():
     assert [d.should_stop for d in decisions] == [False, False, False, True] and "floor" in decisions[3].reason
 
 
-def test_a_slump_keeps_a_run_going_until_the_reward_is_back():
+def test_reward_slump_delays_the_stop_until_recovery():
     settings = {"patience": 3, "reward_ema_beta": 0.0}
     asked, plain = (EarlyStopController(EarlyStopConfig(slump=s, **settings)) for s in (0.1, None))
     rewards = [100.0, 100.0, 50.0, 50.0, 50.0, 89.0]
@@ -123,7 +123,7 @@ def test_a_trend_keeps_a_run_going():
         assert any(controller.update(1.0, 0.0, 1.0, x).should_stop for x in slow) == stops
 
 
-def test_workers_are_one_by_their_median_or_trimmed_mean():
+def test_worker_metrics_aggregate_by_median_or_trimmed_mean():
     config = EarlyStopConfig(aggregate="trimmed_mean", trim=0.2)
     assert aggregate([5.0, 1.0, 1000.0], EarlyStopConfig()) == 5.0 and aggregate([1.0, 3.0], EarlyStopConfig()) == 2.0
     assert aggregate([1.0, 2.0, 3.0, 4.0, 1000.0], config) == 3.0 and aggregate([7.0], config) == 7.0
@@ -134,7 +134,7 @@ def test_workers_are_one_by_their_median_or_trimmed_mean():
     assert many.update_population([FLAT, FLAT, (99.0, 99.0, 0.0, -99.0)]).metrics == single.metrics
 
 
-def test_a_controller_is_taken_up_where_it_stood():
+def test_restored_controller_continues_equally():
     one, two = EarlyStopController(EarlyStopConfig(patience=5)), EarlyStopController(EarlyStopConfig(patience=5))
     for _ in range(3):
         one.update(*FLAT)
@@ -167,7 +167,7 @@ MADE = [
 
 
 @pytest.mark.parametrize("entity", MADE, ids=lambda e: type(e).__name__)
-def test_an_entity_is_immutable_and_comes_back_from_plain_data(entity):
+def test_entity_is_immutable_and_round_trips(entity):
     plain = json.loads(json.dumps(entity.as_dict()))
     assert read_entity(plain) == entity and plain["kind"] in ENTITIES.names()
     with pytest.raises(AttributeError):
@@ -204,7 +204,7 @@ def test_entity_refuses_impossible_values(make, words):
         make()
 
 
-def test_two_kinds_do_not_share_a_name():
+def test_duplicate_entity_name_is_refused():
     registry = Registry("entity")
     registry.register(AGMConfig)
     with pytest.raises(ConfigError, match="another entity AGMConfig"):
@@ -300,7 +300,7 @@ def test_every_learner_may_be_stopped_early_and_stays_stopped(algorithm, tmp_pat
 @pytest.mark.parametrize(
     ("where", "core"), [("td_targets", "none"), ("td_targets", "gru"), ("latents", "gru"), ("q_regulariser", "none")]
 )
-def test_smoothing_acts_in_every_place_and_reports_how_much(where, core, tmp_path):
+def test_smoothing_applies_in_every_place_and_is_reported(where, core, tmp_path):
     short = {"total_steps": 128, "checkpoint_every": 10_000}
     smoothing = {"enabled": True, "apply_to": where, "k": 4, "free_energy_weight": 1e-3}
     made = fly(tmp_path / "a", make_config(core, kernel_smoothing=smoothing, **short))
@@ -313,7 +313,7 @@ def test_smoothing_acts_in_every_place_and_reports_how_much(where, core, tmp_pat
     assert still.metrics["smoothed_share"] == 0.0 and still.metrics["q_loss"] == plain.metrics["q_loss"]
 
 
-def test_every_gradient_step_of_an_update_has_noise_of_its_own(monkeypatch):
+def test_each_gradient_step_draws_new_noise(monkeypatch):
     collector, learner = parts(make_config(kernel_smoothing={"enabled": True, "k": 4, "noise_std": 0.1}))
     asked = []
     monkeypatch.setattr(drift_smoother, "normals", lambda *a, **kw: asked.append(a[2:]) or normals(*a, **kw))
@@ -322,7 +322,7 @@ def test_every_gradient_step_of_an_update_has_noise_of_its_own(monkeypatch):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo", "dpo", "bc"])
-def test_learners_that_are_not_adapted_refuse_it(algorithm):
+def test_adaptation_is_refused_for_unsupported_learners(algorithm):
     with pytest.raises(ConfigError, match=f"adaptation.enabled moves settings of dqn; {algorithm} has none"):
         parse_config(TrainConfig, {"algorithm": algorithm, "adaptation": {"enabled": True}})
 

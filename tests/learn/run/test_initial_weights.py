@@ -22,7 +22,7 @@ from tests.learn.run.test_train_loop import ROWS, fly, make_config, same_weights
 from tests.learn.toy_environments import MemoryEnv, MixedEndingsEnv
 
 
-def test_initial_weights_are_taken_and_the_parent_is_named(straight, tmp_path):
+def test_initial_weights_are_loaded_and_parent_is_recorded(straight, tmp_path):
     config = make_config(total_steps=None)
     result, _ = fly(tmp_path, config, initial=straight[0].checkpoint, stop=lambda: True)
     assert result.steps == 0
@@ -31,8 +31,8 @@ def test_initial_weights_are_taken_and_the_parent_is_named(straight, tmp_path):
 
 
 @pytest.mark.parametrize("returns", [True, False])
-def test_a_run_from_other_weights_may_have_other_rows_and_units(returns, tmp_path):
-    """The deviation of rewards is the run's that learned; its rows' running sums are not."""
+def test_initial_weights_keep_reward_scale_with_new_rows(returns, tmp_path):
+    """The reward scale of the parent run is kept; the running sums of its rows are not."""
     first, _ = fly(tmp_path / "a", make_config(ppo={"normalise_rewards": True, "normalise_returns": returns}))
     kept = load_checkpoint(first.checkpoint).normalisers["reward_scale"]
     assert kept["discounted"].any() and kept["moments"]["count"] == 320
@@ -92,8 +92,8 @@ def test_a_run_does_not_resume_in_other_scenes(tmp_path):
     assert (last.resumed_from, last.steps) == (64, 128)
 
 
-def test_a_checkpoint_knows_the_scenes_of_all_its_weights_were_trained_on(tmp_path):
-    """Of the run and of what it began with, by content and by source, also after it was taken up again."""
+def test_checkpoint_lists_scenes_of_all_its_ancestors(tmp_path):
+    """Scenes of the run and of its initial weights, by content and source hash, also after a resume."""
     fields = [
         Field([compile_mesh(mesh_of(box_triangles((0, 0, 0), (width, 2.5, 4)), "room"), CompileConfig(resolution=64))])
         for width in (4.0, 4.5)
@@ -133,7 +133,7 @@ with RunDirectory.open(root, asset="a", partition="p", config=config) as run:
     assert done.stdout.split() == ["threads", "1"], done.stdout + done.stderr
 
 
-def test_a_run_needs_exactly_one_place_to_fly(tmp_path):
+def test_run_without_field_or_with_open_directory_is_refused(tmp_path):
     config = make_config()
     with RunDirectory.open(tmp_path, asset="toy", partition="p", config=config) as run:
         with pytest.raises(ConfigError, match="field="):

@@ -132,7 +132,7 @@ def nudged(seed: int):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["shuffled", "advantage", "sequential"])
-def test_two_processes_make_the_steps_of_one(order, tmp_path, monkeypatch):
+def test_two_processes_equal_one_process(order, tmp_path, monkeypatch):
     alone = load_checkpoint(fly(tmp_path / "one", order, ALONE).checkpoint)
     two_processes(tmp_path / "two", order)
     folder = next((tmp_path / "two" / "runs").glob("toy-*")) / "checkpoints"
@@ -151,13 +151,13 @@ def test_two_processes_make_the_steps_of_one(order, tmp_path, monkeypatch):
         fly(tmp_path / "two", order, ALONE)
 
 
-def test_rows_are_shared_out_evenly():
+def test_rows_are_divided_evenly():
     assert [Workers(rank, 4).rows(8) for rank in range(4)] == [(0, 2), (2, 2), (4, 2), (6, 2)]
     with pytest.raises(ConfigError, match="actors 6 cannot be shared by 4 processes"):
         Workers(0, 4).rows(6)
 
 
-def test_one_process_is_alone_and_half_a_group_is_refused(monkeypatch):
+def test_incomplete_process_group_is_refused(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with joined_workers() as workers:
         assert workers is ALONE and workers.any(True) and workers.gather(3) == [3] and workers.share("x") == "x"
@@ -167,7 +167,7 @@ def test_one_process_is_alone_and_half_a_group_is_refused(monkeypatch):
         pass
 
 
-def test_a_group_that_was_left_keeps_no_thread(tmp_path):
+def test_left_process_group_leaves_no_thread(tmp_path):
     """A thread that lets go of a tensor while the interpreter ends aborts the process."""
     # A thread takes its name, and leaves the kernel's list, a moment after the call that started or ended it.
     code = f"""
@@ -209,7 +209,7 @@ def test_a_group_that_cannot_be_joined_is_refused(name, value, monkeypatch):
         pass
 
 
-def test_a_process_left_by_another_raises_run_error(monkeypatch):
+def test_lost_peer_process_raises_run_error(monkeypatch):
     def gone(*_, **__):
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1\nframe #0")
 

@@ -25,7 +25,7 @@ def test_the_gymnasium_environments_of_the_guide_are_made():
     assert namespace["env"].reset(seed=0)[0].shape == (3, 64, 16) and namespace["envs"].reset(seed=0)[0].shape[0] == 64
 
 
-def test_a_reward_of_ones_own_is_learned_and_becomes_a_version():
+def test_custom_reward_trains_and_registers_a_version():
     small = '{"total_steps": 64, "actors": 2, "ppo": {"rollout": 32, "bptt": 16, "minibatch": 16, "epochs": 1}}'
     program = REWARD.replace('{"total_steps": 300_000}', small).replace("range(12)", "range(1)")
     namespace = {}

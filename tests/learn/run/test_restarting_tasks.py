@@ -1,4 +1,4 @@
-"""Tasks that cannot be taken up where they were: a resumed run begins new episodes, independent of the old."""
+"""Tasks that cannot be restored: a resumed run begins new episodes, independent of the old."""
 
 import copy
 
@@ -34,7 +34,7 @@ def config(**top):
     return small_config(rows=ROWS, shaper=shaping, ppo={"normalise_rewards": True}, **top)
 
 
-def test_the_memory_of_an_abandoned_episode_is_not_compared_with_the_next_one():
+def test_abandoned_episode_memory_is_cleared_on_resume():
     collector, _ = small_parts(config(), RestartingEnv(ROWS))
     filled(collector)
     assert collector.shaper.memory.query(collector.shaper.memory.unit(torch.randn(ROWS, 128)))[1].any()
@@ -46,7 +46,7 @@ def test_the_memory_of_an_abandoned_episode_is_not_compared_with_the_next_one():
     assert not reported[: EXCLUSION + 1].any() and reported[EXCLUSION + 1].all()
 
 
-def test_a_resumed_run_scales_rewards_by_the_episodes_it_flies(tmp_path, monkeypatch):
+def test_resumed_reward_scale_excludes_abandoned_episodes(tmp_path, monkeypatch):
     earned, normalise = [], RewardScale.normalise_
     monkeypatch.setattr(
         RewardScale, "normalise_", lambda self, *a: earned.append(self.discounted.clone()) or normalise(self, *a)

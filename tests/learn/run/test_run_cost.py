@@ -49,7 +49,7 @@ def spent():
     )
 
 
-def test_processor_time_is_added_up_over_the_starts_of_a_run():
+def test_processor_time_sums_over_run_starts():
     start(0.1, reason="killed")
     start(0.1)
     row = spent().iloc[0]

@@ -48,7 +48,7 @@ def test_every_stage_of_rollout_and_update_is_recorded(recorded):
     assert all(row["milliseconds"] >= 0 and row["total_milliseconds"] >= row["milliseconds"] * 0.99 for row in recorded)
 
 
-def test_the_parts_of_an_evaluation_lie_within_it(recorded):
+def test_evaluation_part_times_lie_within_the_total(recorded):
     total = {}
     for row in recorded:
         total[row["stage"]] = total.get(row["stage"], 0.0) + row["total_milliseconds"]
@@ -75,7 +75,7 @@ class Faulty(MixedEndingsEnv):
         return obs
 
 
-def test_a_nan_observation_is_named_with_the_last_good_checkpoint(tmp_path):
+def test_nan_observation_error_names_the_last_good_checkpoint(tmp_path):
     config = small_config(checkpoint_every=6 * 32, total_steps=6 * 32 * 4)
     with RunDirectory.open(tmp_path / "runs", asset="toy", partition="p", config=config) as run:
         with pytest.raises(NonFiniteError, match=r"observation holds .*last good checkpoint is .*step-0+192\.pt") as e:
@@ -84,7 +84,7 @@ def test_a_nan_observation_is_named_with_the_last_good_checkpoint(tmp_path):
         assert [p.name for p in checkpoints_in(run.checkpoints)] == ["step-000000000192.pt"]
 
 
-def test_a_nan_parameter_is_named_before_what_it_spoils():
+def test_nan_parameter_error_names_the_parameter_first():
     collector, _ = small_parts(small_config())
     rollout = filled(collector)
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_a_nan_parameter_is_named_before_what_it_spoils():
 
 
 @pytest.mark.parametrize("name", ["heads.log_std", "core.weight_hh"])
-def test_a_nan_gradient_is_named(name):
+def test_nan_gradient_error_names_it(name):
     collector, learner = small_parts(small_config())
     rollout = filled(collector)
     found = [n for n, _ in learner.policy.named_parameters() if n.endswith(name.split(".")[-1])]
@@ -107,7 +107,7 @@ def test_a_nan_gradient_is_named(name):
     assert caught.value.tensor == f"gradient of {found[0]}"
 
 
-def test_a_weight_that_overflows_is_named():
+def test_overflowing_weight_error_names_it():
     collector, learner = small_parts(small_config(ppo={"epochs": 1, "minibatch": 1000}))
     rollout = filled(collector)
     learner.settings = lambda steps: type(learner).settings(learner, 0) | {"learning_rate": float("inf")}
@@ -116,7 +116,7 @@ def test_a_weight_that_overflows_is_named():
 
 
 @pytest.mark.parametrize(("tensor", "word"), [("advantages", "policy_loss"), ("log_probs", "policy_loss")])
-def test_a_nan_loss_is_named(tensor, word):
+def test_nan_loss_error_names_it(tensor, word):
     collector, learner = small_parts(small_config())
     rollout = filled(collector)
     rollout.estimate_advantages = lambda **_: None
@@ -126,7 +126,7 @@ def test_a_nan_loss_is_named(tensor, word):
     assert caught.value.tensor == word
 
 
-def test_what_a_killed_writer_left_is_swept_and_checkpoints_stay(tmp_path):
+def test_unfinished_files_are_swept_and_checkpoints_stay(tmp_path):
     for name in (".step-000000000064.pt.123.tmp", "step-000000000064.pt", "step-000000000128.pt.broken", ".other.tmp"):
         (tmp_path / name).write_bytes(b"x")
     for folder in (tmp_path, tmp_path / "shard-0"):
@@ -171,7 +171,7 @@ def test_threads_are_measured_once_and_kept_with_the_run(tmp_path, monkeypatch):
     assert choose_threads(small_config(threads=7), learner.policy, collector.obs, None) == Threads(7, 7)
 
 
-def test_measuring_changes_neither_weights_nor_random_state_nor_threads():
+def test_thread_measurement_changes_no_state():
     collector, learner = small_parts(small_config("mamba2"))
     before, state, threads = [p.clone() for p in learner.policy.parameters()], torch.get_rng_state(), 1
     torch.set_num_threads(threads)

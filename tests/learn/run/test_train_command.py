@@ -1,4 +1,4 @@
-"""`navi train ppo` as people use it: one command, killed, given again, refused."""
+"""`navi train ppo` on the command line: started, killed, resumed, refused."""
 
 import json
 import logging
@@ -56,7 +56,7 @@ def navi(home: Path, *arguments: str, learner: str = "ppo"):
 
 
 def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
-    """Two updates, then an evaluation; what is trained for goals begins with weights of its own."""
+    """Two updates, then an evaluation; a point-goal run starts from fresh weights."""
     goal = ("--task", "point_goal", "--set", "env.goal.per_scene=2", "--steps", str(2 * ROWS * ROLLOUT))
     done = navi(home, *goal)
     assert done["initial"] is None and done["metrics"]["goal_progress"] != 0.0
@@ -80,14 +80,14 @@ def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
         (["env.reward.preset=point_goal"], None),
     ],
 )
-def test_a_task_set_without_its_flag_warns_what_the_flag_also_sets(settings, reported, capsys):
+def test_task_set_without_its_flag_warns_of_the_missing_setting(settings, reported, capsys):
     TrainFlags(preset="quick", assign=settings).resolve("ppo")
     TrainFlags(preset="quick", assign=["env.reward.preset=explore"], task="point_goal").resolve("ppo")
     warned = capsys.readouterr().err
     assert (reported in warned and "--task point_goal sets both" in warned) if reported else warned == ""
 
 
-def test_unfit_latest_is_ignored_and_an_unfit_named_version_is_refused(home, caplog):
+def test_unfit_latest_is_ignored_and_named_version_refused(home, caplog):
     one = ("--steps", str(ROWS * ROLLOUT))
     assert navi(home, *one)["version"] == "v001"
     other = (*one, "--set", "policy.width=32", "--seed", "1")
@@ -98,7 +98,7 @@ def test_unfit_latest_is_ignored_and_an_unfit_named_version_is_refused(home, cap
         navi(home, *one, "--set", "policy.width=48", "--init", "latest")
 
 
-def test_a_run_that_was_never_updated_is_no_version(home, monkeypatch):
+def test_run_without_updates_registers_no_version(home, monkeypatch):
     monkeypatch.setattr(StopFlag, "__call__", lambda self: True)
     made = navi(home, "--steps", str(ROWS * ROLLOUT))
     assert (made["steps"], made["version"], made["latest"]) == (0, None, False)
@@ -118,8 +118,8 @@ def untimed(rows) -> dict[tuple[int, str], float]:
     return {(step, name): value for step, name, value in rows if name not in TIMES}
 
 
-def test_a_latest_that_appears_while_a_training_begins_is_not_taken(home, monkeypatch):
-    """Another training ended between the look at `latest` and the reading of its weights: an error of both networks."""
+def test_latest_registered_during_start_is_ignored(home, monkeypatch):
+    """Another run may register `latest` between its look-up and the reading of its weights."""
     from navi_core.cli.training import train
 
     other = navi(home, "--steps", "64", "--set", "policy.width=48", "--no-register")["checkpoint"]
@@ -136,7 +136,7 @@ def test_a_latest_that_appears_while_a_training_begins_is_not_taken(home, monkey
     assert fitting_latest(load_checkpoint(latest.path).train_config()) == latest.version
 
 
-def test_train_again_and_on_from_latest(home):
+def test_training_reuses_finished_runs_and_starts_from_latest(home):
     first = navi(home, "--steps", "128")
     assert (first["version"], first["latest"], first["steps"], first["initial"]) == ("v001", True, 128, None)
     assert first["scenes"] == ["apartment_0003"] and Path(first["checkpoint"]).is_file()
@@ -157,7 +157,7 @@ def test_train_again_and_on_from_latest(home):
     assert fresh["initial"] is None and registry.resolve(fresh["version"]).parents == ()
 
 
-def test_grpo_trains_in_scenes_and_goes_on_from_what_ppo_learned(home):
+def test_grpo_trains_in_scenes_from_ppo_weights(home):
     navi(home, "--steps", "64")
     grpo = ("--set", "grpo.rollout=16", "--set", "grpo.horizon=8")
     made = navi(home, "--steps", "128", *grpo, learner="grpo")
@@ -169,7 +169,7 @@ def test_grpo_trains_in_scenes_and_goes_on_from_what_ppo_learned(home):
     assert load_checkpoint(made["checkpoint"]).train_config().algorithm == "grpo"
 
 
-def test_a_task_is_learned_by_the_same_command_and_never_becomes_a_pilot(home):
+def test_reference_task_trains_without_a_version(home):
     task = ("--task", "cart_pole", "--set", "task_options.masked=false")
     made = navi(home, "--steps", "64", *task)
     assert (made["task"], made["scenes"], made["version"], made["latest"]) == ("cart_pole", [], None, False)
@@ -181,7 +181,7 @@ def test_a_task_is_learned_by_the_same_command_and_never_becomes_a_pilot(home):
         navi(home, "--steps", "64", "--task", "cart_pole", "--set", "task_options.poles=2")
 
 
-def test_an_unregistered_run_logs_why_it_has_no_version(home):
+def test_unregistered_run_logs_the_reason(home):
     settings = str(home.parent / "settings.json")
     command = ["train", "ppo", "--config", settings, "--steps", "64", "--no-register"]
     done = CliRunner().invoke(build_app(groups=("training.train",), plugins=False), command)
@@ -195,7 +195,7 @@ def test_a_pipeline_run_begins_with_new_weights(home):
     assert made["initial"] is None and made["run_id"].startswith("ppo_policy-ppo.quick-")
 
 
-def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(home, monkeypatch):
+def test_compiled_corpus_is_reused(home, monkeypatch):
     from navi_core.cli.training.inputs import compiled_scenes
     from navi_core.config import TrainConfig
     from navi_core.scenes.corpus import corpus
@@ -211,7 +211,7 @@ def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(ho
     assert asked == [2, 2] and len(files) == 2 and (home / "scenes" / "manifest.json").is_file()
 
 
-def test_unreadable_scenes_are_left_out_with_a_warning_and_alone_raise(home, caplog):
+def test_unreadable_scenes_are_skipped_with_a_warning(home, caplog):
     """One of a folder, a mesh or a compiled scene, does not end the training on the others."""
     first = navi(home, "--steps", str(ROWS * ROLLOUT))
     folder = home.parent / "flats"

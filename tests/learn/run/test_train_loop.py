@@ -1,4 +1,4 @@
-"""The run loop: equal runs, resume, signals, checkpoints, rows, and what stops it."""
+"""The run loop: equal runs, resume, signals, checkpoints, rows and stops."""
 
 import json
 import logging
@@ -133,7 +133,7 @@ def test_another_seed_gives_another_run(straight, tmp_path):
 
 
 @pytest.mark.parametrize("core", ["gru", "mamba2"])
-def test_resumed_equals_straight_through(core, straight, tmp_path):
+def test_resumed_run_equals_straight_run(core, straight, tmp_path):
     config = make_config(policy={"core": core})
     whole = straight if core == "gru" else fly(tmp_path / "whole", config)
     first, _ = fly(tmp_path / "parts", config, **stopper(2))
@@ -186,7 +186,7 @@ def test_a_finished_run_is_not_trained_again(straight, tmp_path):
     assert untimed(rows) == untimed(straight[1])
 
 
-def test_fresh_starts_anew(tmp_path):
+def test_fresh_ignores_existing_checkpoints(tmp_path):
     fly(tmp_path, make_config(), **stopper(2))
     again, _ = fly(tmp_path, make_config(), fresh=True, **stopper(1))
     assert again.resumed_from is None and again.steps == 64
@@ -215,7 +215,7 @@ def test_no_usable_checkpoint_is_an_error_not_a_silent_restart(tmp_path):
     folder = next((tmp_path / "runs").glob("toy-*")) / "checkpoints"
     for path in checkpoints_in(folder):
         path.write_bytes(b"")
-    for _ in range(2):  # what the first start sets aside is not forgotten by the next
+    for _ in range(2):  # a checkpoint that the first start set aside stays so at the next
         with pytest.raises(CheckpointError, match=f"--fresh, or move {folder.parent} away"):
             fly(tmp_path, config)
     assert fly(tmp_path, config, fresh=True, **stopper(1))[0].resumed_from is None
@@ -229,7 +229,7 @@ def test_old_checkpoints_are_pruned(tmp_path):
     assert [p.name for p in kept] == [f"step-{s:012d}.pt" for s in (192, 256, 320)]
 
 
-def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
+def test_nan_stops_the_run_and_keeps_the_good_checkpoint(tmp_path):
     config = make_config(checkpoint_every=ROWS * 16)
     with pytest.raises(NonFiniteError, match="reward term pay"):
         fly(tmp_path, config, env=PoisonEnv(ROWS))
