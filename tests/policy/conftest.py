@@ -1,4 +1,4 @@
-"""Every test here draws the same numbers whatever ran before it."""
+"""Fixed random seed of each policy test."""
 
 import pytest
 import torch

@@ -84,8 +84,8 @@ def test_ssd_scan_gradients_equal_those_of_the_recurrence():
 
 @pytest.mark.parametrize("steps", [8, 70])
 @pytest.mark.parametrize("largest", [0.01, 0.1])
-def test_gradients_of_decays_keep_their_digits_at_full_size(steps, largest):
-    """What a step adds to its own output is many times what comes through decays, and has no part in their gradient."""
+def test_decay_gradients_stay_precise_at_full_size(steps, largest):
+    """A step's direct output is much larger than the part through decays, and has no part in their gradient."""
     g = torch.Generator().manual_seed(steps)
     rows, heads, width, size = 4, 4, 64, 64
     given = {
@@ -108,7 +108,7 @@ def test_gradients_of_decays_keep_their_digits_at_full_size(steps, largest):
     assert off.pop("A") < 1e-5 and max(off.values()) < 2e-6, off
 
 
-def test_ssd_scan_survives_strong_decay_beside_a_reset():
+def test_ssd_scan_stays_finite_with_strong_decay_and_reset():
     given = scan_inputs(64)
     given["dt"] = given["dt"] * 40
     y, h = ssd_scan(**given)
@@ -222,7 +222,7 @@ def test_gru_backward_equals_finite_differences():
 
 
 @pytest.mark.parametrize("name", ["gru", "mamba2"])
-def test_a_stack_adds_what_its_blocks_say_of_the_normed_input(name):
+def test_stack_adds_block_outputs_of_normed_inputs(name):
     stack = build_core(name, layers=2)
     x, reset = torch.randn(3, 5, 128), torch.zeros(3, 5, dtype=torch.bool)
     for norm in (*stack.norms, stack.final_norm):
@@ -233,7 +233,7 @@ def test_a_stack_adds_what_its_blocks_say_of_the_normed_input(name):
     torch.testing.assert_close(stack(x, stack.initial_state(3), reset)[0], stack.final_norm(wanted))
 
 
-def test_cores_begin_as_published():
+def test_core_initialisation_is_as_published():
     block = Mamba2Block(128, head_width=1)  # 256 heads
     dt, decay = torch.nn.functional.softplus(block.dt_bias.detach()).double(), block.A_log.detach().exp().double()
     # Step sizes are even in their logarithm from .001 to .1, decays from 1 to 16; the skip is 1.
@@ -245,7 +245,7 @@ def test_cores_begin_as_published():
         assert float(parameter.detach().std()) == pytest.approx(1 / 8 / 3**0.5, rel=0.1)
 
 
-def test_gru_without_resets_is_the_framework_s():
+def test_gru_without_resets_equals_torch():
     ours, theirs = GRUBlock(16, 24), nn.GRU(16, 24, batch_first=True)
     with torch.no_grad():
         for name, parameter in ours.named_parameters():
@@ -321,7 +321,7 @@ def test_selective_scan_backward_equals_finite_differences():
     assert torch.autograd.gradcheck(lambda *a: selective_scan(*a, None), leaves)
 
 
-def test_mambapy_sequence_equals_the_package_s_own_from_a_zero_state():
+def test_mambapy_sequence_equals_the_package_from_zero_state():
     core, x = build_core("mambapy"), torch.randn(2, 21, 128)
     y, _ = core(x, core.initial_state(2), None)
     torch.testing.assert_close(y, core.block(x), atol=1e-5, rtol=1e-5)
@@ -333,7 +333,7 @@ def test_a_missing_mambapy_names_the_package(monkeypatch):
         build_core("mambapy")
 
 
-def test_hand_written_backwards_of_the_mamba2_block_equal_finite_differences():
+def test_mamba2_block_backward_equals_finite_differences():
     g = torch.Generator().manual_seed(0)
 
     def leaf(*shape):
@@ -355,7 +355,7 @@ def test_hand_written_backwards_of_the_mamba2_block_equal_finite_differences():
     assert torch.autograd.gradcheck(scan, (x, dt, A, *maps, D, h0))
 
 
-def test_convolution_equals_the_framework_s_where_nothing_resets():
+def test_convolution_without_resets_equals_torch():
     raw, window, weight, bias = torch.randn(2, 9, 6), torch.randn(2, 6, 3), torch.randn(6, 1, 4), torch.randn(6)
     out, last = causal_convolution(raw, window, weight, bias, None)
     whole = torch.cat((window, raw.transpose(1, 2)), dim=2)

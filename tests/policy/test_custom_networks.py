@@ -1,4 +1,4 @@
-"""Networks of a user: the guide's file trains, NAVI_PLUGINS alone makes it known elsewhere, and it is tried."""
+"""Custom networks: the guide's module trains, loads by NAVI_PLUGINS, and is checked at registration."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def trained(beside, monkeypatch, box_scene, tmp_path):
     return result.checkpoint
 
 
-def test_the_guides_networks_train_and_fly_in_another_process(trained, beside, monkeypatch, box_scene, tmp_path):
+def test_guide_networks_train_and_fly_in_another_process(trained, beside, monkeypatch, box_scene, tmp_path):
     loaded = load_checkpoint(trained)
     assert (loaded.encoder_backend, loaded.temporal_core) == ("strips", "leaky")
     initial = build_policy(loaded.train_config().policy, loaded.train_config().seed).state_dict()
@@ -104,7 +104,7 @@ def test_the_guides_networks_train_and_fly_in_another_process(trained, beside, m
     assert done.returncode == 0, done.stderr
 
 
-def test_a_checkpoint_makes_nothing_be_imported(trained, monkeypatch):
+def test_checkpoint_imports_no_plugin(trained, monkeypatch):
     monkeypatch.delenv("NAVI_PLUGINS")
     forget_what_is_loaded(monkeypatch)
     wanted = "cannot be built here: no encoder 'strips'; allowed: rayvit, spherical_cnn, ring_cnn; .*NAVI_PLUGINS="
@@ -115,7 +115,7 @@ def test_a_checkpoint_makes_nothing_be_imported(trained, monkeypatch):
     assert load_policy(trained)[0].config.core == "leaky"
 
 
-def test_flights_are_kept_while_the_sources_are_the_same(trained, beside, monkeypatch, box_scene, tmp_path):
+def test_cached_flights_are_keyed_by_network_sources(trained, beside, monkeypatch, box_scene, tmp_path):
     short, loaders = EvalConfig(starts=1, max_steps=3, **SMALL, block=1), [("box", lambda: box_scene)]
     flown = []
     monkeypatch.setattr("navi_core.evaluate.protocol.evaluate", lambda s, c: flown.append(s) or evaluate(s, c))
@@ -129,7 +129,7 @@ def test_flights_are_kept_while_the_sources_are_the_same(trained, beside, monkey
     assert custom_networks("ring_cnn", "gru") is None
 
 
-def test_the_names_are_settings_like_the_others(beside, monkeypatch):
+def test_custom_network_names_are_valid_settings(beside, monkeypatch):
     plugin(beside, monkeypatch)
     config = parse_config(PolicyConfig, {"core": "leaky", "core_layers": 2, "encoder": "ring_cnn", **SMALL})
     assert {each.name: each.allowed for each in settings_of(config)}["encoder"].endswith("ring_cnn, strips")
@@ -140,7 +140,7 @@ def test_the_names_are_settings_like_the_others(beside, monkeypatch):
     assert sum(p.numel() for p in build_core("leaky", 16).parameters()) == 16
 
 
-def test_benchmarks_measure_those_that_are_named(beside, monkeypatch):
+def test_benchmarks_include_custom_networks_only_by_name(beside, monkeypatch):
     plugin(beside, monkeypatch)
     assert core_names(["leaky"]) == ["torch-gru", "leaky"]
     assert encoder_names(["strips"]) == ["strips"]
@@ -150,7 +150,7 @@ def test_benchmarks_measure_those_that_are_named(beside, monkeypatch):
         memory_cases(cores=["lstm"])
 
 
-def test_an_installed_package_needs_no_variable(beside, monkeypatch):
+def test_installed_plugin_needs_no_environment_variable(beside, monkeypatch):
     (beside / "my_networks.py").write_text(OWN)
     (beside / "my_lab-1.0.dist-info").mkdir()
     (beside / "my_lab-1.0.dist-info" / "entry_points.txt").write_text("[navi.plugins]\nnetworks = my_networks\n")
@@ -163,7 +163,7 @@ def test_an_installed_package_needs_no_variable(beside, monkeypatch):
         plugin_loader._installed.cache_clear()
 
 
-def test_modules_here_come_behind_all_others(beside, monkeypatch):
+def test_current_folder_is_last_on_the_import_path(beside, monkeypatch):
     plugin(beside, monkeypatch, "raise SystemExit", name="code")  # also a module of Python
     with pytest.raises(ConfigError, match=r"no encoder 'strips'; .*loaded: code \(.*python3"):
         parse_config(PolicyConfig, {"encoder": "strips"})
@@ -193,7 +193,7 @@ def test_modules_here_come_behind_all_others(beside, monkeypatch):
         ),
     ],
 )
-def test_a_module_that_cannot_be_loaded_is_named(beside, monkeypatch, names, source, reported):
+def test_unloadable_module_error_names_it(beside, monkeypatch, names, source, reported):
     if source is not None:
         (beside / "my_networks.py").write_text(source)
     monkeypatch.setenv("NAVI_PLUGINS", names)
@@ -201,7 +201,7 @@ def test_a_module_that_cannot_be_loaded_is_named(beside, monkeypatch, names, sou
         parse_config(PolicyConfig, {})
 
 
-def test_names_are_taken_once_and_a_definition_read_again_takes_its_own_place():
+def test_duplicate_name_is_refused_and_redefinition_replaces():
     def defined(layers):
         class Mine(GRUBlock):
             depth = layers
@@ -245,14 +245,14 @@ class Answers(nn.Module):
         (lambda a, e, patch: 3, "called with .azimuth_bins, elevation_bins, width, depth_shift, depth_scale"),
     ],
 )
-def test_an_encoder_that_breaks_its_contract_is_refused_when_built(factory, reported):
+def test_encoder_breaking_its_contract_is_refused_when_built(factory, reported):
     register_encoder("mine", factory)
     with pytest.raises(ConfigError, match=reported):
         build_policy(PolicyConfig(encoder="mine", core="gru", **SMALL))
 
 
 class Summing(GRUBlock):
-    """A memory that sums up; what it does wrong comes as options."""
+    """Core that sums its inputs; its faults are options."""
 
     def __init__(self, width, *, forgets=True, shown=None, carried=1.0, kind=tuple):
         super().__init__(width)
@@ -279,7 +279,7 @@ class Summing(GRUBlock):
         ({"kind": list}, "is no tuple of tensors"),
     ],
 )
-def test_a_core_that_breaks_its_contract_is_refused_when_built(wrong, reported):
+def test_core_breaking_its_contract_is_refused_when_built(wrong, reported):
     register_core("sum", Summing)
     build_core("sum", 16)
     register_core("wrong_sum", partial(Summing, **wrong))
@@ -290,7 +290,7 @@ def test_a_core_that_breaks_its_contract_is_refused_when_built(wrong, reported):
         build_core("no_core")
 
 
-def test_to_be_tried_does_not_change_the_weights():
+def test_registration_check_keeps_initial_weights():
     register_core("own_gru", lambda width: GRUBlock(width))
     register_encoder("own_ring", lambda a, e, **options: RingCNN(a, e, **options))
     own, same = (
@@ -300,7 +300,7 @@ def test_to_be_tried_does_not_change_the_weights():
     assert own.keys() == same.keys() and all(torch.equal(own[name], same[name]) for name in own)
 
 
-def test_an_exported_program_needs_no_module(beside, monkeypatch, tmp_path):
+def test_exported_program_needs_no_plugin_module(beside, monkeypatch, tmp_path):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     plugin(beside, monkeypatch)

@@ -26,7 +26,7 @@ def scaled_beta(ours):
     return Independent(TransformedDistribution(Beta(ours.alpha, ours.beta), [AffineTransform(-1.0, 2.0)]), 1)
 
 
-def test_gaussian_equals_the_framework_s():
+def test_gaussian_equals_torch():
     one = DiagonalGaussian(torch.randn(5, 3, 4), torch.randn(4) * 0.3)
     theirs = Independent(Normal(one.mean, one.log_std.exp()), 1)
     actions = torch.randn(5, 3, 4)
@@ -34,7 +34,7 @@ def test_gaussian_equals_the_framework_s():
     torch.testing.assert_close(one.entropy(), theirs.entropy())
 
 
-def test_beta_equals_the_framework_s_stretched_to_the_action_range():
+def test_beta_equals_torch_scaled_to_the_action_range():
     one = ScaledBeta(2 * torch.randn(5, 3, 8))
     actions = torch.rand(5, 3, 4) * 1.9 - 0.95
     torch.testing.assert_close(one.log_prob(actions), scaled_beta(one).log_prob(actions), atol=1e-4, rtol=1e-5)
@@ -43,8 +43,8 @@ def test_beta_equals_the_framework_s_stretched_to_the_action_range():
     torch.testing.assert_close(one.typical(), 2 * framework_beta(one).mean - 1)
 
 
-def test_the_bits_of_a_beta_s_draws_fit_a_gpu_s_arithmetic():
-    """A compiler multiplies what counts axes and draws in 32 bits; a constant beyond them is no program there."""
+def test_beta_draw_hash_fits_32_bit_arithmetic():
+    """GPU compilers multiply axis and draw indices in 32 bits, so constants must fit."""
 
     def hashed(x: int, k: int) -> float:
         x = (x ^ (k * 0x85EBCA6B)) & 0xFFFFFFFF
@@ -62,7 +62,7 @@ def test_the_bits_of_a_beta_s_draws_fit_a_gpu_s_arithmetic():
         assert -(2**31) <= _int32(number) < 2**31 and (_int32(number) - number) % 2**32 == 0
 
 
-def test_no_constant_that_multiplies_what_is_counted_is_beyond_32_bits():
+def test_index_constants_of_beta_draws_fit_32_bits():
     graph = make_fx(lambda outputs, noise: ScaledBeta(outputs).sample(noise))(
         torch.zeros(2, 8), torch.zeros(2, 4)
     ).graph
@@ -76,7 +76,7 @@ def test_no_constant_that_multiplies_what_is_counted_is_beyond_32_bits():
 
 
 @pytest.mark.parametrize("raw", [0.0, 30.0, 1000.0, 10_000.0])
-def test_a_sure_beta_policy_keeps_its_digits(raw):
+def test_concentrated_beta_log_prob_and_entropy_stay_precise(raw):
     """In single precision log π of α ≈ 1000 is off by 5e-3: a ratio of PPO moved by 0.6 % for rounding alone."""
     outputs = raw + 0.3 * torch.randn(500, 8)
     actions = ScaledBeta(outputs).sample(torch.randn(500, 4))
@@ -87,7 +87,7 @@ def test_a_sure_beta_policy_keeps_its_digits(raw):
     assert one.log_prob(actions).dtype == one.entropy().dtype == torch.float
 
 
-def test_gradients_of_a_sure_beta_policy_are_those_of_double_precision():
+def test_concentrated_beta_gradients_equal_double_precision():
     outputs, actions = 300 + 0.3 * torch.randn(50, 8), 0.1 * torch.rand(50, 4)
     found = []
     for dtype in (torch.float, torch.double):
@@ -98,7 +98,7 @@ def test_gradients_of_a_sure_beta_policy_are_those_of_double_precision():
     torch.testing.assert_close(found[0].double(), found[1], rtol=1e-4, atol=1e-6)
 
 
-def test_categorical_equals_the_framework_s():
+def test_categorical_equals_torch():
     one = Categorical(torch.randn(5, 3, len(TABLE)), TABLE)
     theirs = FrameworkCategorical(logits=one.log_probs)
     index = torch.randint(len(TABLE), (5, 3))
@@ -109,7 +109,7 @@ def test_categorical_equals_the_framework_s():
 
 
 @pytest.mark.parametrize("outputs", [(-3.0, -3.0), (0.0, 2.0), (5.0, 1.0), (30.0, 40.0)])
-def test_beta_draws_have_the_beta_s_distribution(outputs):
+def test_beta_draws_follow_the_beta_distribution(outputs):
     count = 40_000
     ours = ScaledBeta(torch.tensor([outputs[0]] * 4 + [outputs[1]] * 4).expand(count, 8))
     drawn = ours.sample(torch.randn(count, 4))
@@ -121,7 +121,7 @@ def test_beta_draws_have_the_beta_s_distribution(outputs):
     assert axes.abs().max() < 0.025
 
 
-def test_equal_noise_gives_equal_draws_whatever_the_batch():
+def test_beta_draws_depend_on_noise_and_not_on_the_batch():
     outputs, noise = torch.randn(6, 8), torch.randn(6, 4)
     whole = ScaledBeta(outputs).sample(noise)
     assert torch.equal(whole[3:4], ScaledBeta(outputs[3:4]).sample(noise[3:4]))
@@ -158,7 +158,7 @@ def test_a_new_policy_of_any_distribution_explores_evenly(kind):
         assert (policy.act(obs, aux, policy.initial_state(2), reset, None).action).abs().max() < 0.1
 
 
-def test_a_separate_critic_shares_nothing_with_the_actor():
+def test_separate_critic_shares_no_parameters_with_actor():
     policy = build_policy(PolicyConfig(**SMALL, separate_value=True))
     obs, aux, reset = torch.rand(2, 5, 3, 16, 4), torch.zeros(2, 5, 3), torch.zeros(2, 5, dtype=torch.bool)
     out = policy.evaluate(obs, aux, policy.initial_state(2), reset, torch.zeros(2, 5, 4))
@@ -173,6 +173,6 @@ def test_a_separate_critic_shares_nothing_with_the_actor():
     assert all(torch.equal(value, policy.state_dict()[name]) for name, value in same.state_dict().items())
 
 
-def test_settings_that_contradict_each_other_are_refused():
+def test_contradictory_settings_are_refused():
     with pytest.raises(ConfigError, match="separate_value and stop_value_gradient"):
         parse_config(PolicyConfig, {"separate_value": True, "stop_value_gradient": True})

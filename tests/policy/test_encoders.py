@@ -12,7 +12,7 @@ from navi_core.policy.encoders.rayvit import Layer
 from navi_core.policy.observation import ObservationScaling
 
 
-def test_scaling_is_the_affine_of_depth_and_the_clamped_semantic_id():
+def test_scaling_is_affine_in_depth_and_clamped_semantic_id():
     obs = torch.zeros(1, 3, 8, 4)
     obs[0, :, 2, 1] = torch.tensor([0.35, 51.0, 1.0])
     obs[0, 1, 3, 3] = 40_000.0
@@ -25,7 +25,7 @@ def test_scaling_is_the_affine_of_depth_and_the_clamped_semantic_id():
     torch.testing.assert_close(other[0, 0], obs[0, 0])
 
 
-def test_ring_layout_holds_the_same_numbers_wrapped():
+def test_ring_layout_wraps_the_same_values():
     scaling = ObservationScaling(8, 4)
     obs = torch.rand(2, 3, 8, 4)
     plain = scaling(obs).permute(0, 2, 1, 3).flatten(2)
@@ -59,7 +59,7 @@ def test_ring_convolution_equals_circular_padding():
     torch.testing.assert_close(encoder.features(obs).transpose(1, 2), x, atol=1e-5, rtol=1e-4)
 
 
-def test_position_codes_have_no_seam():
+def test_position_codes_wrap_around_azimuth():
     azimuth, elevation, patch = 64, 16, 8
     codes = spherical_positions(azimuth, elevation, patch, 128).view(8, 2, 128)
     gaps = (codes - codes.roll(1, dims=0)).norm(dim=-1)
@@ -70,7 +70,7 @@ def test_position_codes_have_no_seam():
     assert apart.min() > 1
 
 
-def test_position_codes_are_those_of_the_patch_centres():
+def test_position_codes_use_patch_centres():
     codes = spherical_positions(64, 16, 8, 128).view(8, 2, 128)
     azimuth, polar = (8 + 3.5) * 2 * math.pi / 64, (8 + 3.5) * math.pi / 15
     assert codes[1, 1, 0].item() == pytest.approx(math.cos(azimuth) * math.sin(polar), abs=1e-6)
@@ -79,7 +79,7 @@ def test_position_codes_are_those_of_the_patch_centres():
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_the_first_token_alone_equals_that_of_all_tokens(biased):
+def test_first_token_shortcut_equals_the_full_layer(biased):
     layer, tokens = Layer(128, 4, 256), torch.randn(3, 9, 128)
     bias = torch.randn(9) if biased else None
     torch.testing.assert_close(layer.first_token(tokens, bias), layer(tokens, bias)[:, 0], atol=1e-5, rtol=1e-5)
@@ -93,7 +93,7 @@ def test_attention_equals_the_softmax_written_out():
     torch.testing.assert_close(layer(tokens, bias), x + layer.mlp(layer.norm2(x)), atol=1e-5, rtol=1e-5)
 
 
-def test_patches_hold_the_numbers_that_a_convolution_reads():
+def test_patches_equal_convolution_inputs():
     encoder, obs = build_encoder("rayvit", 32, 16), torch.rand(2, 3, 32, 16)
     scaled = encoder.scaling(obs)
     patches = encoder.scaling.patches(obs, 8)
@@ -103,7 +103,7 @@ def test_patches_hold_the_numbers_that_a_convolution_reads():
 
 @pytest.mark.parametrize("area", [False, True])
 @pytest.mark.parametrize("turn", [1, 5])
-def test_turning_by_patches_changes_nothing_but_the_position_code(area, turn):
+def test_rotation_by_patches_changes_only_position_codes(area, turn):
     encoder, obs = build_encoder("rayvit", 64, 16, area_attention=area), torch.rand(2, 3, 64, 16)
     with torch.no_grad():
         embedding = encoder(obs)
@@ -142,7 +142,7 @@ def test_area_attention_is_an_average_over_the_sphere():
 
 @pytest.mark.parametrize("bins", [(64, 16), (72, 17)])
 @pytest.mark.parametrize("separable", [False, True])
-def test_spherical_cnn_features_turn_with_the_drone_and_their_average_does_not(bins, separable):
+def test_spherical_cnn_is_equivariant_and_its_mean_invariant(bins, separable):
     encoder, obs = build_encoder("spherical_cnn", *bins, separable_refinement=separable), torch.rand(2, 3, *bins)
     with torch.no_grad():
         features, turned = encoder.features(obs), encoder.features(obs.roll(8, dims=2))

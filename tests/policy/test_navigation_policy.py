@@ -68,7 +68,7 @@ def test_parameter_counts_are_exact():
     assert parameter_counts(build_policy(PolicyConfig(aux="off")))["aux"] == 0
 
 
-def test_measured_operations_are_those_of_the_layers_by_hand():
+def test_counted_operations_equal_the_layers_by_hand():
     quick = policy_macs(build_policy(PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=64, elevation_bins=16)))
     ring = 32 * 48 * (3 * 16 * 5) + 16 * 112 * (48 * 3) + 16 * 112 * 128
     assert quick["encoder"] == ring
@@ -80,7 +80,7 @@ def test_measured_operations_are_those_of_the_layers_by_hand():
     assert full["encoder"] == 68_952_064 and full["aux"] == 0
 
 
-def test_a_place_memory_is_counted_as_a_part_of_its_own():
+def test_occupancy_memory_is_counted_separately():
     config = PolicyConfig(**SMALL, place_memory=True)
     policy = build_policy(config)
     sizes, macs = parameter_counts(policy), policy_macs(policy)
@@ -105,7 +105,7 @@ def test_automatic_patches_grow_with_the_resolution():
 
 
 @pytest.mark.parametrize("name", ["mamba-ssm", "mamba_ssm"])
-def test_the_fused_core_is_refused_by_name(name):
+def test_fused_core_error_names_it(name):
     with pytest.raises(ConfigError, match=f"temporal core {name} is for benchmarks only .navi bench core.; .*mamba2"):
         parse_config(PolicyConfig, {"core": name})
 
@@ -162,7 +162,7 @@ def test_stop_value_gradient_keeps_the_critic_out_of_the_trunk():
         assert all(g is None for g in trunk) if stop else all(g is not None for g in trunk)
 
 
-def test_weights_depend_on_the_seed_alone_and_leave_the_global_random_state():
+def test_weights_depend_on_the_seed_alone():
     torch.manual_seed(11)
     before = torch.get_rng_state()
     first = build_policy(PolicyConfig(**SMALL), seed=5).state_dict()
@@ -174,7 +174,7 @@ def test_weights_depend_on_the_seed_alone_and_leave_the_global_random_state():
     assert any(not torch.equal(first[k], other[k]) for k in first)
 
 
-def test_threads_that_build_at_once_get_the_weights_of_their_seeds():
+def test_concurrent_builds_get_the_weights_of_their_seeds():
     config = PolicyConfig(**SMALL)
     alone = [build_policy(config, seed=seed).state_dict() for seed in range(4)]
     start, built = threading.Barrier(4), {}
@@ -222,6 +222,6 @@ def test_heads_start_orthogonal():
         ),
     ],
 )
-def test_bad_input_is_refused_by_name(call, message):
+def test_bad_input_error_names_it(call, message):
     with pytest.raises(ConfigError, match=message):
         call()

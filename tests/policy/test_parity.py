@@ -38,7 +38,7 @@ def rollout(policy, generator):
 @pytest.mark.parametrize("encoder", ["rayvit", "spherical_cnn", "ring_cnn"])
 @pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_before_the_first_update_the_ratio_is_one(encoder, core, layers):
+def test_ratio_is_one_before_the_first_update(encoder, core, layers):
     config = PolicyConfig(encoder=encoder, core=core, core_layers=layers, azimuth_bins=32, elevation_bins=16)
     ratio, value, embedding = parity_gaps(config)
     assert ratio < 1e-4 and value < 1e-4 and embedding < 1e-4
@@ -83,7 +83,7 @@ def test_every_head_and_critic_has_ratio_one_before_the_first_update(distributio
 
 
 @pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
-def test_a_reset_hides_everything_before_it(core):
+def test_reset_hides_earlier_observations(core):
     policy = build_policy(PolicyConfig(encoder="ring_cnn", core=core, azimuth_bins=16, elevation_bins=4))
     generator = torch.Generator().manual_seed(5)
     obs = torch.rand(2, 12, 3, 16, 4, generator=generator)

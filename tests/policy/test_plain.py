@@ -39,7 +39,7 @@ def assert_near(ours, theirs, bound):
 
 @pytest.mark.parametrize("resets", [True, False])
 @pytest.mark.parametrize("name", ["mamba2", "two groups", "gru", "mambapy"])
-def test_plain_recurrences_have_the_values_and_gradients_of_the_hand_written(name, resets, monkeypatch):
+def test_plain_recurrences_equal_hand_written_ones(name, resets, monkeypatch):
     torch.manual_seed(0)
     core = Mamba2Block(128, groups=2, head_width=32) if name == "two groups" else build_core(name)
     x, reset = torch.randn(3, 70, 128), torch.rand(3, 70) < 0.1
@@ -66,8 +66,8 @@ def test_plain_recurrences_have_the_values_and_gradients_of_the_hand_written(nam
 
 
 @pytest.mark.parametrize(("core", "encoder"), [("mamba2", "rayvit"), ("gru", "ring_cnn"), ("mambapy", "ring_cnn")])
-def test_an_evaluation_is_one_graph_and_learns_the_same(core, encoder):
-    """Without inductor: what is asked is whether the program can be followed, and its derivative."""
+def test_compiled_evaluate_is_one_graph_with_equal_gradients(core, encoder):
+    """Without inductor: the test covers tracing of the program and its derivative."""
     policy = build_policy(PolicyConfig(encoder=encoder, core=core, azimuth_bins=16, elevation_bins=8))
     g = torch.Generator().manual_seed(0)
     obs, aux, actions = (torch.rand(shape, generator=g) for shape in ((2, 5, 3, 16, 8), (2, 5, 3), (2, 5, 4)))
@@ -87,7 +87,7 @@ def test_an_evaluation_is_one_graph_and_learns_the_same(core, encoder):
 
 
 @pytest.mark.parametrize("distribution", ["gaussian", "beta", "discrete", "q"])
-def test_a_decision_is_one_graph_and_the_same(distribution):
+def test_compiled_act_is_one_graph_with_equal_outputs(distribution):
     policy = build_policy(
         PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=8, distribution=distribution)
     )

@@ -56,7 +56,7 @@ def test_intrinsic_reward_is_normalised_clamped_and_frozen_in_evaluation():
     assert all(torch.equal(a, b) for a, b in zip(moments, rnd.moments.buffers()))
 
 
-def test_the_familiar_becomes_boring():
+def test_rnd_error_falls_on_known_latents():
     shaper = RewardShaper(ShaperConfig(loop_coefficient=0.0), rows=4, width=16, seed=1)
     target = [p.clone() for p in shaper.rnd.target.parameters()]
     known, new = torch.randn(64, 16), torch.randn(64, 16) + 3
@@ -129,7 +129,7 @@ def test_memory_round_trips_through_its_state():
         EpisodicMemory(3, 60, 6, exclusion=3).load_state_dict(first.state_dict())
 
 
-def test_memory_too_small_to_ever_compare_is_refused():
+def test_memory_smaller_than_its_exclusion_is_refused():
     with pytest.raises(ConfigError, match="use at least 3264"):
         EpisodicMemory(64, 3200, 8, exclusion=50)
 
@@ -163,7 +163,7 @@ def test_shaped_reward_is_the_sum_of_its_parts():
     torch.testing.assert_close(shaped.total, wanted)
 
 
-def test_what_an_episode_saw_last_is_forgotten_with_it():
+def test_last_latent_of_an_episode_is_forgotten():
     config = ShaperConfig(**QUIET | {"loop_coefficient": 2.0}, memory_exclusion=1, memory_capacity=20)
     shaper, place, nothing = RewardShaper(config, rows=1, width=8), torch.randn(1, 8), torch.zeros(1)
     reported = []
@@ -172,7 +172,7 @@ def test_what_an_episode_saw_last_is_forgotten_with_it():
     assert reported == pytest.approx([0, 1, 0, 1], abs=1e-6)
 
 
-def test_shaper_resumes_exactly_and_leaves_the_global_random_state():
+def test_shaper_resumes_exactly_and_keeps_global_random_state():
     before = torch.get_rng_state()
     first, second = (RewardShaper(ShaperConfig(), rows=3, width=8, seed=seed) for seed in (1, 2))
     assert torch.equal(torch.get_rng_state(), before)
