@@ -14,7 +14,7 @@ from tests.mapping.slow_search import BEARINGS, BOTH, CELL, COUNTS, SIGHT, UNWRI
 
 
 @pytest.mark.parametrize("rule", [UNSEEN, EDGE, SLIVER])
-def test_path_costs_are_those_of_a_slow_search(rule):
+def test_path_costs_equal_slow_search(rule):
     found, reached = set(), set()
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -34,7 +34,7 @@ def test_path_costs_are_those_of_a_slow_search(rule):
     assert len(reached) > 20
 
 
-def test_path_costs_to_a_goal_are_those_of_a_slow_search():
+def test_goal_path_costs_equal_slow_search():
     reached = set()
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ def test_path_costs_to_a_goal_are_those_of_a_slow_search():
     assert len(reached) > 20
 
 
-def test_features_points_to_a_goal_through_what_is_not_known_and_around_walls():
+def test_goal_features_lead_through_unknown_and_around_walls():
     open_floor = chart(*["............"] * 12)
     here, there = at(5, 9), at(5, 2)
     features = features_of(open_floor, (*here, 0.0), goal=there)[0]
@@ -91,7 +91,7 @@ def random_rooms(rng, size):
     return marks
 
 
-def test_path_costs_far_beyond_the_drones_are_not_measured_and_features_stay_the_same():
+def test_bounded_path_search_keeps_features():
     spared, features = 0, 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -113,8 +113,8 @@ def test_path_costs_far_beyond_the_drones_are_not_measured_and_features_stay_the
     assert features > 100
 
 
-def test_with_a_goal_much_longer_ways_count_as_if_they_were_a_little_longer():
-    # Two walls part the floor and meet at a corner; a cell behind it is in sight, and no way leads into it.
+def test_goal_path_detours_are_capped():
+    # Two walls divide the floor and meet at a corner; a cell behind it is visible and unreachable.
     marks = np.full((12, 12), BOTH, np.uint8)
     marks[:6, 4] |= WALL
     marks[6, 5:] |= WALL
@@ -127,7 +127,7 @@ def test_with_a_goal_much_longer_ways_count_as_if_they_were_a_little_longer():
         assert features[SECTORS + 2] == pytest.approx(math.exp(-(way[here] + 28) * CELL / 5 / 4.0))
 
 
-def test_path_costs_are_measured_within_the_box_of_what_is_marked():
+def test_path_costs_are_limited_to_the_marked_box():
     rng = np.random.default_rng(7)
     marks = np.zeros((24, 24), np.uint8)
     marks[3:20, 5:24] = rng.choice(np.array([0, FREE, BOTH, BOTH, BOTH], np.uint8), (17, 19))
@@ -171,7 +171,7 @@ def test_a_path_leads_around_a_wall_and_not_through_its_corner():
     assert (measured(marks, rule=SLIVER)[1:3, 1:5] == UNREACHED).all()
 
 
-def test_slivers_are_a_frontier_of_their_own_and_less_is_none():
+def test_sliver_rule_needs_four_unseen_cells():
     marks = np.full((24, 24), BOTH, np.uint8)
     marks[5:8, 9] = FREE
     for rule in (UNSEEN, EDGE, SLIVER):
@@ -183,7 +183,7 @@ def test_slivers_are_a_frontier_of_their_own_and_less_is_none():
     assert (measured(marks) == UNREACHED).all()
 
 
-def test_what_is_not_known_is_a_frontier_where_much_of_it_lies_beside_an_open_cell():
+def test_edge_rule_marks_frontier_at_a_door_to_unknown_space():
     marks = chart(
         "wwwwwwwwwwww",
         "w..........w",
@@ -199,7 +199,7 @@ def test_what_is_not_known_is_a_frontier_where_much_of_it_lies_beside_an_open_ce
     )
     # A door was looked through: the room behind it is not known.
     assert sorted(map(tuple, np.argwhere(measured(marks, rule=EDGE) == 0))) == [(6, 5), (7, 5)]
-    # A gap in what was seen of the upper wall is none.
+    # A gap in the seen part of the upper wall is not a frontier.
     marks[3, 0] = 0
     assert len(np.argwhere(measured(marks, rule=EDGE) == 0)) == 2
     features = features_of(marks, (*at(6, 2), 0.0))[0]
@@ -231,7 +231,7 @@ def north():
     return marks
 
 
-def test_features_points_to_the_frontier_ahead(north):
+def test_features_point_to_the_frontier_ahead(north):
     features = features_of(north, (0.2, 0.2, 0.0))[0]
     # Eleven cells of 0.4 m to it; sideways it comes no nearer, backwards the way grows as one flies.
     assert features[[0, 4, 8, 12]] == pytest.approx([1.0, 0.0, -1.0, 0.0], abs=1e-6)
@@ -243,11 +243,11 @@ def test_features_points_to_the_frontier_ahead(north):
     assert features[BEARINGS:] == pytest.approx([1.0, 0.0] * len(AHEAD) + [math.exp(-4.4 / 6.0), 1.0], abs=1e-6)
 
 
-def test_features_turns_with_the_drone(north):
+def test_features_rotate_with_the_drone(north):
     quarter = math.pi / 2
     features = features_of(north, *((0.2, 0.2, yaw) for yaw in (0.0, quarter, -quarter, 2 * quarter)))
     for row, sector, bearing in ((1, 4, (0.0, 1.0)), (2, 12, (0.0, -1.0)), (3, 8, (-1.0, 0.0))):
-        # Turned to the left, what was ahead is on the right.
+        # After a turn to the left, the frontier ahead is on the right.
         assert features[row, sector] == pytest.approx(1.0)
         assert features[row, (sector + 8) % SECTORS] == pytest.approx(-1.0)
         assert features[row, BEARINGS : BEARINGS + 2] == pytest.approx(bearing, abs=1e-6)
@@ -282,12 +282,12 @@ def test_unseen_cells_are_counted_by_sector_and_ring():
     np.testing.assert_allclose(count, expected, atol=1e-6)
 
 
-def test_features_are_zero_where_all_is_seen():
+def test_features_are_zero_when_all_is_seen():
     marks = np.zeros((40, 40), np.uint8)
     marks[5:35, 5:35] = BOTH
     marks[marks == 0] = WALL
     assert not features_of(marks, (0.2, 0.2, 0.4)).any()
-    # Nor where no way leads to what is unseen, but for the count.
+    # Without a path to unseen cells, only the counts are non-zero.
     marks[30:34, 30:34] = FREE
     marks[28, 28:35] = marks[28:35, 28] = WALL
     features = features_of(marks, (0.2, 0.2, 0.4))[0]
@@ -312,7 +312,7 @@ TWO_ROOMS = chart(
 )
 
 
-def test_the_way_to_what_lies_behind_a_thin_wall_leads_through_the_door():
+def test_path_behind_a_thin_wall_leads_through_the_door():
     way = measured(TWO_ROOMS)
     # Only three cells have all fifteen unseen ones around, the last at (3, 6): a diagonal beside the wall, a step.
     assert way[4, 4] == 14 + 5
@@ -320,13 +320,13 @@ def test_the_way_to_what_lies_behind_a_thin_wall_leads_through_the_door():
     assert way[5, 4] == UNREACHED
     assert way[6, 4] == slow_ways(TWO_ROOMS)[6, 4] == 58 > 3 * measured(TWO_ROOMS & BOTH)[6, 4]
     features = features_of(TWO_ROOMS, (*at(7, 4), 0.0))[0]
-    # Straight through the wall, on the left, nothing is promised; the way leads back to the door.
+    # Straight through the wall, on the left, no frontier counts; the path leads back to the door.
     assert features[12] == -1.0
     assert features[8] > 0.3
     assert features[BEARINGS] < -0.7
 
 
-def test_beside_a_wall_the_way_goes_on_from_the_side_where_the_drone_is():
+def test_path_at_a_wall_starts_on_the_side_of_the_drone():
     bins, (x, z) = 64, at(5, 4)
     angle = 2 * np.pi * np.arange(bins) / bins
     features = []

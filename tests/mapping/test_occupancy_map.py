@@ -13,7 +13,7 @@ from tests.mapping.slow_search import BOTH, CELL, measured
 
 
 @pytest.mark.parametrize(("elevations", "levels"), [(8, (3, 4)), (7, (3, 3))])
-def test_levels_and_nearest_surfaces_are_those_of_a_slow_twin(elevations, levels):
+def test_level_depths_and_clearance_equal_a_slow_twin(elevations, levels):
     rng = np.random.default_rng(elevations)
     rows, azimuths, scale, flat, (sector, low, high) = 6, 16, math.log1p(50.0), 0.97, (2, 2, 6)
     obs = rng.random((rows, 3, azimuths, elevations)).astype(np.float32)
@@ -91,7 +91,7 @@ def test_a_scan_of_a_square_room_is_free_inside_and_seen_nearby():
     assert large[0][np.hypot(*middle) < LONGEST - CELL].all()
 
 
-def test_walls_are_drawn_where_rays_end_nearby_and_between_hits_that_no_door_parts():
+def test_walls_join_nearby_hits_without_a_door_between():
     size, bins, middle = 60, 16, 30
     for wall, marked in ((2.79, 3), (5.0, 3), (8.1, 0)):
         reach, met = np.full((1, bins), 20.0), np.zeros((1, bins), np.bool_)
