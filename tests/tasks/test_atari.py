@@ -1,4 +1,4 @@
-"""Atari's preprocessing against one written out frame by frame; games that a row keeps; pictures in policies."""
+"""Atari preprocessing against a frame-by-frame twin; games independent of the batch; image policies."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def shrunk(picture: np.ndarray) -> np.ndarray:
     return weights(210, 84) @ picture.astype(float) @ weights(160, 84).T
 
 
-def test_a_picture_is_four_frames_by_hand():
+def test_observation_stacks_four_frames_by_hand():
     """The emulator alone, without sticky actions: brighter of the last two frames, grey, small, four in a stack."""
     from ale_py import ALEInterface, LoggerMode, roms
     from ale_py.vector_env import AtariVectorEnv
@@ -50,7 +50,7 @@ def test_a_picture_is_four_frames_by_hand():
     assert np.abs(seen[0].astype(float) - np.stack(stack)).max() <= 1.0, "to the rounding of a grey level"
 
 
-def test_a_row_keeps_its_games_and_returns_are_the_score():
+def test_atari_rows_are_independent_and_return_the_score():
     task, alone = reference_task(BREAKOUT, 2, 5), reference_task(BREAKOUT, 1, 5, first_row=1)
     assert task.spaces.shape == (4, 84, 84)
     assert task.spaces.choices == ((0.0,), (1.0,), (2.0,), (3.0,))
@@ -75,7 +75,7 @@ def test_a_row_keeps_its_games_and_returns_are_the_score():
     assert not torch.equal(again.observe(), task.observe())
 
 
-def test_ppo_and_ape_x_learn_from_pictures(tmp_path):
+def test_ppo_and_ape_x_learn_from_images(tmp_path):
     from navi_core.learn import train
     from navi_core.record import RunDirectory
 
@@ -107,12 +107,12 @@ def test_ppo_and_ape_x_learn_from_pictures(tmp_path):
         (BREAKOUT, {"normalise_observations": True}, "divided by 255"),
     ],
 )
-def test_what_is_no_game_is_refused(name, options, words):
+def test_unknown_game_is_refused(name, options, words):
     with pytest.raises(ConfigError, match=words):
         reference_task(name, 1, 0, **options)
 
 
-def test_a_game_without_its_rom_says_where_roms_come_from(monkeypatch):
+def test_missing_rom_error_names_the_extra(monkeypatch):
     monkeypatch.setattr("ale_py.roms.get_rom_path", lambda game: None)
     with pytest.raises(ConfigError, match=r"the ROM of breakout is not there.*\[atari\]"):
         reference_task(BREAKOUT, 1, 0)

@@ -12,7 +12,7 @@ gymnasium = pytest.importorskip("gymnasium")
     ("kind", "name", "spread", "actions"),
     [(CART_POLE, "CartPole-v1", (2.4, 3.0, 0.2095, 3.0), 2), (ACROBOT, "Acrobot-v1", (3.1, 3.1, 12.0, 28.0), 3)],
 )
-def test_a_step_from_any_state_is_gymnasiums(kind, name, spread, actions):
+def test_steps_from_any_state_equal_gymnasium(kind, name, spread, actions):
     env = gymnasium.make(name).unwrapped
     rng = np.random.default_rng(0)
     bodies = rng.uniform(-1, 1, (400, 4)) * np.array(spread)

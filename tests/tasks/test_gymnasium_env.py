@@ -1,4 +1,4 @@
-"""Gymnasium's environments as tasks: their own numbers, endings kept apart, a life that a row keeps."""
+"""Gymnasium environments as tasks: equal numbers, both kinds of endings, rows independent of the batch."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ gymnasium = pytest.importorskip("gymnasium")
 CART = "gymnasium:CartPole-v1"
 
 
-def test_a_row_is_what_gymnasium_alone_would_show():
+def test_row_equals_a_single_gymnasium_environment():
     task, peer = reference_task(CART, 3, 5), gymnasium.make("CartPole-v1")
 
     def begin(episode: int):
@@ -38,7 +38,7 @@ def test_a_row_is_what_gymnasium_alone_would_show():
     assert episode > 2
 
 
-def test_the_time_limit_truncates_and_continuous_actions_fill_their_range():
+def test_time_limit_truncates_and_actions_fill_their_range():
     task = reference_task("gymnasium:Pendulum-v1", 2, 0)
     assert task.spaces.axes == 1
     assert not task.spaces.choices
@@ -52,7 +52,7 @@ def test_the_time_limit_truncates_and_continuous_actions_fill_their_range():
     assert not torch.equal(batch.obs, batch.final_obs)
 
 
-def test_after_a_restore_every_row_begins_its_next_episode():
+def test_restored_rows_begin_their_next_episode():
     task, twin = reference_task(CART, 2, 0), reference_task(CART, 2, 0)
     task.step(torch.ones(2, 1))
     twin.load_state_dict(task.state_dict())
@@ -70,6 +70,6 @@ def test_after_a_restore_every_row_begins_its_next_episode():
         ("gymnasium:FrozenLake-v1", {}, "Box of one dimension"),
     ],
 )
-def test_what_cannot_be_a_task_is_refused(name, options, words_):
+def test_unsupported_gymnasium_task_is_refused(name, options, words_):
     with pytest.raises(ConfigError, match=words_):
         reference_task(name, 1, 0, **options)

@@ -1,4 +1,4 @@
-"""Observations at mean 0 and deviation 1, by the moments of all that was seen; MuJoCo's tasks where it is installed."""
+"""Observations at mean 0 and deviation 1, by the moments of all observations; MuJoCo tasks if installed."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from navi_core.errors import ConfigError
 from navi_core.tasks import reference_task
 
 
-def test_moments_are_those_of_all_that_was_seen():
+def test_moments_cover_all_observations():
     task = reference_task("pendulum", 3, 1, normalise_observations=True)
     plain = reference_task("pendulum", 3, 1)
     seen, shown = [plain.reset()], [task.reset()]
@@ -27,7 +27,7 @@ def test_moments_are_those_of_all_that_was_seen():
     assert task.count == 63
 
 
-def test_a_restored_task_shows_what_the_first_would_have_shown():
+def test_restored_normalised_task_continues_equally():
     task, twin = (reference_task("acrobot", 2, 3, normalise_observations=True) for _ in range(2))
     task.reset()
     for _ in range(5):
@@ -36,7 +36,7 @@ def test_a_restored_task_shows_what_the_first_would_have_shown():
     assert torch.equal(task.step(torch.zeros(2, 1)).obs, twin.step(torch.zeros(2, 1)).obs)
 
 
-def test_mujoco_is_a_task_or_names_its_extra():
+def test_mujoco_task_runs_or_names_its_extra():
     pytest.importorskip("gymnasium")
     try:
         import imageio  # noqa: F401

@@ -1,4 +1,4 @@
-"""Reference tasks keep the rules and the physics of those they are named after."""
+"""Reference tasks follow the rules and physics of the tasks they are named after."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from navi_core.tasks import CartPole, Pendulum, RepeatFirst, RepeatPrevious, ref
 ROWS = 5
 
 
-def test_cart_pole_moves_step_for_step_as_gymnasiums():
+def test_cart_pole_steps_equal_gymnasium():
     gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is a peer to compare with (pip install gymnasium)")
     task = CartPole(ROWS, seed=3, masked=False)
     peer = gymnasium.make("CartPole-v1").unwrapped
@@ -33,7 +33,7 @@ def test_cart_pole_moves_step_for_step_as_gymnasiums():
     assert fallen == ROWS
 
 
-def test_pendulum_moves_step_for_step_as_gymnasiums():
+def test_pendulum_steps_equal_gymnasium():
     gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is a peer to compare with (pip install gymnasium)")
     task = Pendulum(ROWS, seed=1, masked=False)
     peer = gymnasium.make("Pendulum-v1").unwrapped
@@ -62,7 +62,7 @@ def test_velocities_are_hidden_unless_asked_for(task, shown):
 
 
 @pytest.mark.parametrize(("k", "decks"), [(4, 1), (1, 1), (9, 2)])
-def test_repeating_the_card_of_k_decisions_ago_earns_one(k, decks):
+def test_repeating_the_card_k_decisions_back_returns_one(k, decks):
     task = RepeatPrevious(ROWS, seed=2, k=k, decks=decks)
     seen = [task.reset().argmax(1)]
     for step in range(52 * decks - 1):
@@ -82,7 +82,7 @@ def test_repeating_the_card_of_k_decisions_ago_earns_one(k, decks):
     (RepeatPrevious, "repeat_previous.RepeatPrevious", {"k": 8}),
     (RepeatFirst, "repeat_first.RepeatFirst", {}),
 ])  # fmt: skip
-def test_cards_pay_as_popgyms_do(ours, theirs, options):
+def test_card_rewards_equal_popgym(ours, theirs, options):
     module, name = theirs.split(".")
     module = pytest.importorskip(f"popgym.envs.{module}", reason="POPGym is a peer to compare with")
     peer, task = getattr(module, name)(**options), ours(1, **options)
@@ -104,7 +104,7 @@ def test_cards_pay_as_popgyms_do(ours, theirs, options):
         assert float(batch.info["episode_return"]) == pytest.approx(earned, abs=1e-5)
 
 
-def test_guessing_earns_minus_one_half():
+def test_guessing_returns_minus_one_half():
     task = RepeatPrevious(512, seed=0)
     g = torch.Generator().manual_seed(0)
     for _ in range(51):
@@ -112,7 +112,7 @@ def test_guessing_earns_minus_one_half():
     assert float(batch.info["episode_return"].mean()) == pytest.approx(-0.5, abs=0.02)
 
 
-def test_repeating_the_first_card_earns_one():
+def test_repeating_the_first_card_returns_one():
     task = RepeatFirst(ROWS, seed=5)
     first = task.reset().argmax(1).float()[:, None]
     for _ in range(51):
@@ -122,7 +122,7 @@ def test_repeating_the_first_card_earns_one():
 
 
 @pytest.mark.parametrize("name", ["repeat_previous", "cart_pole", "pendulum"])
-def test_a_row_lives_the_same_life_in_any_batch_and_after_a_resume(name):
+def test_rows_are_independent_of_batch_and_resume(name):
     wide, other = reference_task(name, 6, 7), reference_task(name, 6, 7)
     part = type(wide)(2, 7, first_row=3)
     for t in range(230):
@@ -138,7 +138,7 @@ def test_a_row_lives_the_same_life_in_any_batch_and_after_a_resume(name):
             assert torch.equal(a.truncated, c.truncated)
 
 
-def test_what_does_not_exist_is_refused():
+def test_unknown_task_or_option_is_refused():
     with pytest.raises(ConfigError, match="repeat_previous, repeat_first, cart_pole, acrobot, pendulum"):
         reference_task("lunar_lander", 2)
     with pytest.raises(ConfigError, match="masked"):

@@ -58,7 +58,7 @@ def food_of(task, row):
     return divmod(int(task._state["snake"][row, 4]), SIZE)
 
 
-def test_every_move_is_the_slow_twins():
+def test_moves_equal_the_slow_twin():
     task = Snake(ROWS, seed=3, size=SIZE)
     seen = task.reset()
     twins = [SlowSnake(food_of(task, row)) for row in range(ROWS)]
@@ -90,7 +90,7 @@ def toward(twin):
     return 2 if off[0] * right[0] + off[1] * right[1] > 0 else 1
 
 
-def test_a_snake_that_eats_nothing_starves():
+def test_snake_starves_without_food():
     task = Snake(1, size=6)
     state = task._state["snake"]
     state[0, 4] = 0  # food in a corner that a circle in the middle never meets
@@ -102,7 +102,7 @@ def test_a_snake_that_eats_nothing_starves():
     assert bool(batch.terminated[0])
 
 
-def test_a_row_plays_the_same_game_in_any_batch_and_after_a_resume():
+def test_snake_rows_are_independent_of_batch_and_resume():
     wide, other = reference_task("snake", 6, 7), reference_task("snake", 6, 7)
     part = Snake(2, 7, first_row=3)
     g = np.random.default_rng(1)
@@ -119,6 +119,6 @@ def test_a_row_plays_the_same_game_in_any_batch_and_after_a_resume():
             assert torch.equal(a.info["episode_return"], c.info["episode_return"])
 
 
-def test_a_size_that_cannot_be_played_is_refused():
+def test_unplayable_size_is_refused():
     with pytest.raises(ConfigError, match="size is 3"):
         reference_task("snake", 2, size=3)
