@@ -67,7 +67,7 @@ class Flight:
         return answer
 
 
-def test_reckoning_is_the_dynamics_in_free_flight(box_scene):
+def test_odometry_equals_dynamics_in_free_flight(box_scene):
     field, generator = Field([box_scene]), torch.Generator().manual_seed(1)
     dynamics = Dynamics(field, DynamicsConfig())
     scene = torch.zeros(1, dtype=torch.int64)
@@ -85,8 +85,8 @@ def test_reckoning_is_the_dynamics_in_free_flight(box_scene):
     np.testing.assert_allclose(speed, velocity[0].numpy(), atol=1e-5)
 
 
-def test_reckoning_survives_collisions(field):
-    """Flown with strong disturbances the frontier pilot hits things often and still knows where it is."""
+def test_odometry_stays_close_through_collisions(field):
+    """With strong disturbances the frontier pilot collides often, and its pose estimate stays close."""
     flight = Flight(field, build_pilot("frontier"), [1, 2, 3, 4], [0, 1, 0, 1], noise=0.9)
     begin, turned = flight.position.clone(), flight.yaw.clone()
     for _ in range(80):
@@ -104,7 +104,7 @@ def test_reckoning_survives_collisions(field):
 
 
 @pytest.mark.parametrize("name", ["frontier", "planner"])
-def test_a_map_pilot_flies_the_same_alone_and_in_any_batch(field, name):
+def test_map_pilot_is_independent_of_batch(field, name):
     together = Flight(field, build_pilot(name, seed=4), [5, 6, 7], [1, 0, 1])
     alone = Flight(field, build_pilot(name, seed=4), [7], [1])
     for _ in range(25):
@@ -123,7 +123,7 @@ def test_a_reset_row_begins_a_new_map(field):
         assert torch.equal(again.step(), action)
 
 
-def test_the_order_of_the_pilots(apartments):
+def test_pilots_rank_by_coverage(apartments):
     course = build_course(apartments, EvalConfig(starts=2, max_steps=120, block=4))
     result = {name: evaluate(name, course).summary for name in ("random", "forward-plus", "frontier", "planner")}
     auc = [result[name]["c_vis_auc"] for name in ("random", "forward-plus", "frontier", "planner")]
@@ -132,7 +132,7 @@ def test_the_order_of_the_pilots(apartments):
         assert result[name]["collisions_per_minute"] < 5
 
 
-def test_only_privileged_pilots_are_told_where_they_are(field):
+def test_only_privileged_pilots_accept_a_pose(field):
     obs = torch.zeros(1, 3, AZ, EL)
     pose = Pose(torch.zeros(1, 3), torch.zeros(1), torch.zeros(1, dtype=torch.int64))
     with pytest.raises(ConfigError, match="observations alone"):
@@ -213,11 +213,11 @@ def test_the_map_of_a_box_room(box_scene):
 
 
 @pytest.mark.parametrize("elevations", [7, 8])
-def test_a_ray_that_dropped_out_is_not_free_and_both_readings_of_an_observation_agree(elevations):
+def test_dropped_out_ray_is_not_free_in_either_reading(elevations):
     rng = np.random.default_rng(elevations)
     obs = rng.random((5, 3, 16, elevations)).astype(np.float32)
     obs[:, 2] = rng.random(obs[:, 2].shape) < np.array([0.0, 0.05, 0.5, 0.95, 1.0])[:, None, None]
-    # An opening two bins wide in what else is closed, and far from it one ray that dropped out.
+    # A closed surrounding with an opening two bins wide, and far from it one ray that dropped out.
     obs[4, 2, 3:5], obs[4, 2, 10, (elevations - 1) // 2] = 0.0, 0.0
     scan = read_scan(torch.from_numpy(obs), 50.0)
     levels = ((elevations - 1) // 2, elevations // 2)
@@ -262,7 +262,7 @@ def open_room():
     return compile_mesh(mesh_of(triangles, "open_room"), CompileConfig(resolution=64))
 
 
-def test_the_frontier_pilot_stays_where_there_is_a_floor(open_room):
+def test_frontier_pilot_stays_above_floor(open_room):
     flight = Flight(Field([open_room]), build_pilot("frontier"), [3, 8], [0, 0])
     for _ in range(60):
         flight.step()
@@ -289,7 +289,7 @@ def test_rays_that_dropped_out_make_no_hole_in_a_floor(box_scene):
     assert not (pilot._marks & VOID).any()
 
 
-def test_where_nothing_is_met_there_is_no_floor_until_there_is_one(box_scene):
+def test_missing_floor_rays_mark_holes_until_floor_is_seen(box_scene):
     first, last = 8, 24
     pilot = charted(box_scene, lambda valid: valid[first:last].zero_())
     (marks,), middle = pilot._marks & VOID, pilot._marks.shape[1] / 2
@@ -302,8 +302,8 @@ def test_where_nothing_is_met_there_is_no_floor_until_there_is_one(box_scene):
     assert 0 < np.count_nonzero(pilot._marks & VOID) < len(holes)
 
 
-def test_a_ray_tells_nothing_beyond_its_range():
-    """Of 2 m it ends above the floor beyond 1.6 m."""
+def test_rays_mark_no_hole_beyond_their_range():
+    """A ray of 2 m ends above the floor beyond 1.6 m."""
     hall = [((-6, -0.1, -6), (6, 0, 6)), ((5.8, 0, 5.8), (6, 3, 6)), ((-6, 0, -6), (-5.8, 3, -5.8))]
     triangles = np.concatenate([box_triangles(*box) for box in hall])
     pilot = charted(compile_mesh(mesh_of(triangles, "hall"), CompileConfig(resolution=64)), lambda v: None, reach=2.0)
@@ -311,8 +311,8 @@ def test_a_ray_tells_nothing_beyond_its_range():
 
 
 @pytest.mark.parametrize("name", ["frontier", "planner"])
-def test_a_sky_is_no_ceiling(name):
-    """Nothing above is room enough: 1.2 m over the floor, without a number that is none."""
+def test_open_sky_gives_default_flight_height(name):
+    """Without a ceiling the pilot flies 1.2 m above the floor, and no computation yields NaN."""
     yard = [((-9, -0.1, -9), (9, 0, 9)), ((8.8, 0, 8.8), (9, 3, 9))]
     triangles = np.concatenate([box_triangles(*box) for box in yard])
     scene = compile_mesh(mesh_of(triangles, "yard"), CompileConfig(resolution=64))
@@ -324,8 +324,8 @@ def test_a_sky_is_no_ceiling(name):
     assert flight.pilot._settled.all()
 
 
-def test_the_planner_leaves_a_view_that_keeps_no_promise(field):
-    """What is promised where the drone is, and was not seen, is not promised again."""
+def test_planner_drops_unfulfilled_view_at_its_position(field):
+    """A view that gains nothing at the position of the drone is not proposed again."""
     pilot = build_pilot("planner")
     flight = Flight(field, pilot, [3], [0])
     flight.step()

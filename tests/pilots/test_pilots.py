@@ -1,4 +1,4 @@
-"""Scripted pilots: observations in, actions out, and a life that does not depend on the batch."""
+"""Scripted pilots: observations in, actions out, independent of the batch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_draws_depend_on_seed_key_and_counters_alone():
 
 
 @pytest.mark.parametrize("name", sorted(set(PILOTS) - {"planner"}))
-def test_a_row_flies_the_same_alone_and_in_any_batch(name):
+def test_pilot_is_independent_of_batch(name):
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand(30, 5, 3, AZ, EL, generator=generator)
     frames[:, :, 0] *= 0.3  # up to 3 m, so that forward-plus meets walls
@@ -141,7 +141,7 @@ def test_wall_following_keeps_its_side_and_its_distance():
     assert len(set(sides.values())) == 2
 
 
-def test_farthest_ray_turns_to_the_longest_way_and_flies_it():
+def test_farthest_ray_turns_to_the_longest_ray_and_follows_it():
     pilot = build_pilot("farthest-ray")
     assert pilot.act(corridor(0.5, 1.0, 6.0))[0, 3] < 0  # to the right
     assert pilot.act(corridor(0.5, 6.0, 1.0))[0, 3] > 0
@@ -161,7 +161,7 @@ def test_farthest_ray_turns_to_the_longest_way_and_flies_it():
         ("forward-plus", {"speed": 1.5}, ["speed", "1.5", "[0, 1]"]),
     ],
 )
-def test_bad_pilots_are_refused_by_name(name, settings, words):
+def test_bad_pilot_error_names_it(name, settings, words):
     with pytest.raises(ConfigError) as caught:
         build_pilot(name, **settings)
     for word in words:

@@ -1,4 +1,4 @@
-"""Drones that do not come from the spot are disturbed until they are away from it; the others are left alone."""
+"""Recovery: stuck drones are disturbed until they are 1 m away; moving drones are not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Drone:
         return bool(self.recovery.stuck)
 
 
-def test_half_a_second_on_a_spot_is_stuck_and_a_metre_away_is_free():
+def test_drone_is_stuck_after_half_a_second_and_free_after_1_m():
     drone = Drone()
     drone.at(begins=True)
     for _ in range(4):
@@ -48,7 +48,7 @@ def test_half_a_second_on_a_spot_is_stuck_and_a_metre_away_is_free():
     assert torch.equal(drone.at(1.02), AHEAD)  # the next spot is counted from there
 
 
-def test_whoever_moves_or_turns_is_left_alone():
+def test_moving_or_turning_drone_is_not_stuck():
     mover, turner = Drone(), Drone()
     for t in range(40):
         mover.at(0.025 * t, begins=t == 0)
@@ -63,7 +63,7 @@ def test_whoever_moves_or_turns_is_left_alone():
     assert around.stuck  # 0.02 rad across the turn of the circle is the same direction
 
 
-def test_a_new_flight_begins_free_and_patience_is_half_a_second_at_any_rate():
+def test_patience_is_half_a_second_at_any_decision_rate():
     drone = Drone(hz=50.0)
     for t in range(25):
         drone.at(begins=t == 0)
@@ -74,8 +74,8 @@ def test_a_new_flight_begins_free_and_patience_is_half_a_second_at_any_rate():
     assert not drone.stuck
 
 
-def test_disturbances_are_the_drone_s_own_whoever_flies_beside_it():
-    """Rows 3 and 1 of a larger table, asked for in that order, do what a table of one does."""
+def test_disturbances_are_independent_of_other_rows():
+    """Rows 3 and 1 of a larger table, in that order, act like tables of one row."""
     together, alone = Recovery(5, 10.0, seed=9), [Drone(seed=9, key=key) for key in (70, 71)]
     keys, rows = torch.tensor([70, 71]), torch.tensor([3, 1])
     for t in range(12):
