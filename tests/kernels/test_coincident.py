@@ -31,7 +31,7 @@ def cut(corner: np.ndarray, u: np.ndarray, v: np.ndarray, cells: int, rng: np.ra
 
 @pytest.mark.parametrize("tilted", [False, True])
 @pytest.mark.parametrize("size", [4.0, 60.0])
-def test_the_lowest_of_coincident_faces_names_the_hit_in_every_batch(size: float, tilted: bool) -> None:
+def test_lowest_coincident_face_names_the_hit_in_every_batch(size: float, tilted: bool) -> None:
     rng = np.random.default_rng(3)
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0] if tilted else np.eye(3)
     u, v, corner = (turn @ np.array(x) * size for x in ((1, 0, 0), (0, 1, 0), (-0.5, -0.5, 0.31)))
@@ -68,7 +68,7 @@ def test_the_lowest_of_coincident_faces_names_the_hit_in_every_batch(size: float
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("lanes", LANES[1:])
 def test_chained_ties_name_a_face_within_a_tie_of_the_first(lanes: int) -> None:
-    """Whatever the order in which they are met: the nearest face counts, and the lowest of those a tie behind it."""
+    """In any order of hits the nearest face counts, and the lowest index among faces within a tie of it."""
     rng = np.random.default_rng(5)
     cells = 6
     plan = cut(np.zeros(3), np.array([2.0, 0.0, 0.0]), np.array([0.0, 2.0, 0.0]), cells, rng)

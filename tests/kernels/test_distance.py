@@ -37,7 +37,7 @@ def test_hierarchy_equals_search_over_every_triangle() -> None:
     assert distance == pytest.approx(own, abs=1e-12)
 
 
-def test_beyond_the_search_radius_nothing_is_found() -> None:
+def test_search_finds_nothing_beyond_max_distance() -> None:
     distance, index = TriangleBVH(np.zeros((1, 3, 3))).closest([[3.0, 0.0, 0.0]], max_distance=1.0)
     assert (distance[0], index[0]) == (1.0, -1)
 

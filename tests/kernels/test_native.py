@@ -114,7 +114,7 @@ def test_threads_neighbours_and_reused_outputs_change_no_bit(twin_scenes: dict[s
         assert torch.equal(getattr(one, name)[:1], getattr(alone, name).flip(1))
 
 
-def test_clearance_is_the_numba_twins_to_the_bit(twin_scenes: dict[str, Scene]) -> None:
+def test_clearance_equals_the_numba_twin_bit_for_bit(twin_scenes: dict[str, Scene]) -> None:
     scenes = list(twin_scenes.values())
     rng = np.random.default_rng(5)
     rows = torch.from_numpy(rng.integers(0, len(scenes), 4000).astype(np.int32))

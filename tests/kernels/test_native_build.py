@@ -32,7 +32,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     native.load_library.cache_clear()
 
 
-def test_without_a_compiler_numba_is_used_with_one_warning(no_compiler, box_scene, caplog) -> None:
+def test_missing_compiler_falls_back_to_numba_with_one_warning(no_compiler, box_scene, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         assert Field([box_scene]).tracer == "numba"
         assert Field([box_scene]).tracer == "numba"
@@ -40,7 +40,7 @@ def test_without_a_compiler_numba_is_used_with_one_warning(no_compiler, box_scen
     assert len(caplog.records) == 1 and "apt install g++" in caplog.text
 
 
-def test_native_without_a_compiler_names_what_to_install(no_compiler, box_scene) -> None:
+def test_native_missing_compiler_error_names_the_package(no_compiler, box_scene) -> None:
     with pytest.raises(ConfigError, match="apt install g\\+\\+"):
         Field([box_scene], tracer="native")
 
@@ -53,7 +53,7 @@ def test_the_environment_chooses_the_tracer(monkeypatch: pytest.MonkeyPatch, box
         Field([box_scene])
 
 
-def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_compiler_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="no-such-compiler"):
         native.find_compiler()
@@ -66,7 +66,7 @@ def test_a_failed_build_quotes_the_compiler(compiler, tmp_path: Path) -> None:
         compile_library(find_compiler(), tmp_path / LIBRARY, ("--no-such-flag",))
 
 
-def test_processes_build_once_and_a_damaged_library_is_built_again(compiler, tmp_path: Path) -> None:
+def test_processes_compile_once_and_rebuild_a_damaged_library(compiler, tmp_path: Path) -> None:
     script = "from navi_core.kernels.native.library import load_library; print(load_library().navi_lanes())"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
@@ -103,7 +103,7 @@ def test_a_read_only_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("planted", ["navi", "navi/kernels/key", "navi/kernels/key/library"])
 def test_a_build_planted_by_another_user_is_refused(planted: str, tmp_path: Path, monkeypatch) -> None:
-    """In a folder that all may write to, as /tmp; whose folder it is may share it."""
+    """The folder is writable by all, like /tmp; its owner may share it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     product = built("key", "library", lambda target: target.write_bytes(b"whole"))
     owners = {tmp_path / planted: 4001}
@@ -128,7 +128,7 @@ def test_a_build_is_writable_by_its_owner_alone(umask: int, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("place", [".", "navi", "navi/kernels", "navi/kernels/key", "navi/kernels/key/library"])
-def test_a_build_that_others_may_write_to_is_not_taken(place: str, tmp_path: Path, monkeypatch) -> None:
+def test_build_writable_by_others_is_refused(place: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     product = built("key", "library", lambda target: target.write_bytes(b"whole"))
     for mode in (0o757, 0o775):
@@ -141,7 +141,7 @@ def test_a_build_that_others_may_write_to_is_not_taken(place: str, tmp_path: Pat
         assert built("key", "library", lambda _: pytest.fail("it is there")) == product
 
 
-def test_a_build_that_others_could_change_meanwhile_is_not_taken(tmp_path: Path, monkeypatch) -> None:
+def test_build_writable_by_others_during_compilation_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def build(target: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_build_that_others_could_change_meanwhile_is_not_taken(tmp_path: Path,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_link_of_another_user_in_a_cache_is_not_followed(tmp_path: Path, monkeypatch) -> None:
+def test_cache_link_of_another_user_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     built("key", "library", lambda target: target.write_bytes(b"whole"))
     (tmp_path / "home" / "navi").rename(tmp_path / "mine")
@@ -165,13 +165,13 @@ def test_a_link_of_another_user_in_a_cache_is_not_followed(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("language", ["C", "de_DE.UTF-8"])
-def test_builds_are_one_for_users_of_every_language(language: str, tmp_path: Path, monkeypatch) -> None:
+def test_compilers_run_in_the_c_locale(language: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LC_ALL", language)
     script = "import os, sys; sys.stdout.buffer.write(os.environ['LC_ALL'].encode() + b' \\xa9')"
     assert run_compiler([sys.executable, "-c", script], ConfigError) == "C \N{REPLACEMENT CHARACTER}"
 
 
-def test_a_user_without_a_home_gets_the_variable_to_set(no_compiler, box_scene, caplog, monkeypatch) -> None:
+def test_missing_home_warning_names_the_variable(no_compiler, box_scene, caplog, monkeypatch) -> None:
     def unknown(_: int) -> None:
         raise KeyError
 

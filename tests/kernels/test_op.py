@@ -31,7 +31,7 @@ def test_opcheck_is_clean(box_scene, tracer: str) -> None:
 
 
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_compiled_programs_ask_the_same(box_scene, tracer: str) -> None:
+def test_compiled_queries_equal_eager_queries(box_scene, tracer: str) -> None:
     field = Field([box_scene], tracer=tracer)
 
     def look(at: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -45,7 +45,7 @@ def test_compiled_programs_ask_the_same(box_scene, tracer: str) -> None:
 
 
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_compiled_programs_overwrite_what_they_are_given(box_scene, tracer: str) -> None:
+def test_compiled_casts_write_into_given_outputs(box_scene, tracer: str) -> None:
     field = Field([box_scene], tracer=tracer)
     out, fresh = spare(), field.cast_rays(ORIGINS, DIRECTIONS, ROWS, 20.0)
 
@@ -60,7 +60,7 @@ def test_compiled_programs_overwrite_what_they_are_given(box_scene, tracer: str)
     assert torch.equal(out.valid, fresh.valid)
 
 
-def test_a_field_that_is_gone_is_named(box_scene) -> None:
+def test_deleted_field_error_names_it(box_scene) -> None:
     number = Field([box_scene]).number
     with pytest.raises(SceneError, match=f"field {number} no longer exists; keep a reference"):
         op.distance(ORIGINS, ROWS, number)

@@ -60,8 +60,8 @@ def test_no_ray_leaves_a_box_of_loose_triangles(size: float, center: float, trac
 
 @pytest.mark.parametrize("tracer", TRACERS)
 @pytest.mark.parametrize("away", [3.0, 300.0])
-def test_no_ray_passes_between_loose_triangles_of_a_sheet_however_far_it_begins(away: float, tracer: str) -> None:
-    """Aimed at edges and corners, from distances at which they are rounded more than the sheet's coordinates."""
+def test_no_ray_leaks_through_a_sheet_of_loose_triangles(away: float, tracer: str) -> None:
+    """Rays aim at edges and corners, from distances whose rounding exceeds that of the sheet's coordinates."""
     rng = np.random.default_rng(3)
     x, y = np.meshgrid(np.arange(9.0), np.arange(9.0), indexing="ij")
     corner = (np.stack([x, y, np.zeros((9, 9))], axis=2) + rng.uniform(-0.3, 0.3, (9, 9, 3))).astype(np.float32)
@@ -81,8 +81,8 @@ def test_no_ray_passes_between_loose_triangles_of_a_sheet_however_far_it_begins(
 
 
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_slivers_are_no_surface_to_a_ray_but_are_near(tracer: str) -> None:
-    """A floor with triangles as thin as rounding across it: bundles of rays along them end on the floor, by its name.
+def test_slivers_count_for_clearance_and_not_for_rays(tracer: str) -> None:
+    """A floor crossed by triangles as thin as rounding: rays along them hit the floor, with its semantic id.
 
     Clearance is that of a search over every triangle; the slivers also rise from the floor.
     """

@@ -47,6 +47,6 @@ def test_two_swapped_pointers_are_refused_by_the_build(tmp_path: Path, header: s
         compile_library(find_compiler() or [], tmp_path / LIBRARY, sources=copy)
 
 
-def test_tensor_that_the_kernels_cannot_read_is_refused() -> None:
+def test_tensors_unreadable_by_kernels_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"contiguous torch.float32 on the CPU, not torch.float64"):
         data_pointer(torch.zeros(2, dtype=torch.float64), torch.float32)

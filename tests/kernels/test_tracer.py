@@ -56,7 +56,7 @@ def test_agrees_with_every_triangle_search(family: str) -> None:
 
 @pytest.mark.parametrize("resolution", [16, 64, 512, 2048])
 @pytest.mark.parametrize("flip", [False, True])
-def test_closed_box_is_flown_from_inside_whatever_its_winding(resolution: int, flip: bool) -> None:
+def test_closed_box_stops_rays_with_either_winding(resolution: int, flip: bool) -> None:
     low, high = np.array([-2.0, 0.0, -2.0]), np.array([2.0, 2.5, 2.0])
     scene = compile_mesh(mesh_of(box_triangles(low, high, flip)), CompileConfig(resolution=resolution))
     rng = np.random.default_rng(resolution)
@@ -101,7 +101,7 @@ def test_thin_sheet_stops_every_ray_from_both_sides() -> None:
     assert np.abs(depth - length).max() < 0.01 * scene.voxel_size + 1e-4
 
 
-def test_a_miss_has_the_range_as_depth_no_name_and_is_invalid(box_scene) -> None:
+def test_miss_has_range_depth_id_zero_and_is_invalid(box_scene) -> None:
     depth, valid, semantic = cast(Field([box_scene]), np.array([[0.0, 1.0, 0.0]]), np.array([[1.0, 0.0, 0.0]]), 1.5)
     assert (depth[0], valid[0], semantic[0]) == (1.5, False, 0)
 
@@ -131,7 +131,7 @@ def test_coincident_faces_belong_to_the_lowest_triangle() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_rays_that_are_no_numbers_are_refused(box_scene, bad: float) -> None:
+def test_non_finite_rays_are_refused(box_scene, bad: float) -> None:
     field, scene = Field([box_scene]), torch.zeros(1, dtype=torch.int32)
     ahead = torch.tensor([[0.0, 0.0, -1.0]])
     with pytest.raises(SceneError, match="NaN or infinite"):
@@ -140,7 +140,7 @@ def test_rays_that_are_no_numbers_are_refused(box_scene, bad: float) -> None:
         field.cast_rays(torch.zeros(1, 3), torch.tensor([[0.0, bad, 0.0]]), scene)
 
 
-def test_a_field_leaves_torch_its_threads(box_scene) -> None:
+def test_field_keeps_torch_thread_count(box_scene) -> None:
     before = torch.get_num_threads()
     Field([box_scene])
     assert torch.get_num_threads() == before

@@ -25,25 +25,25 @@ def table(twin_scenes: dict[str, Scene]) -> list[DeviceRow]:
     return list(run_device(scenes, "cuda", drones=(256, 1024, 4096), training=False))
 
 
-def test_it_is_right_repeatable_and_capturable(table: list[DeviceRow]) -> None:
+def test_gpu_results_are_exact_repeatable_and_capturable(table: list[DeviceRow]) -> None:
     wrong = [row for row in table if row.passed is False and row.unit not in ("G/s", "steps/s")]
     assert wrong == []
 
 
-def test_it_is_fast_enough(table: list[DeviceRow]) -> None:
+def test_gpu_meets_its_speed_targets(table: list[DeviceRow]) -> None:
     speeds = [row for row in table if row.passed is not None and row.unit in ("G/s", "steps/s")]
     assert len(speeds) == 4 and [row for row in speeds if not row.passed] == []
 
 
 @pytest.mark.timeout(600)
 def test_ppo_is_fast_enough(twin_scenes: dict[str, Scene]) -> None:
-    """Most of its time goes by until its kernels are compiled."""
+    """Most of the time of this test is compilation."""
     device, env = torch.device("cuda", torch.cuda.current_device()), EnvConfig(azimuth_bins=256, elevation_bins=48)
     rows = list(training_rows(lambda: Field([twin_scenes["apartment"]], device=device), env, 1024, device))
     assert [row.passed for row in rows if row.passed is not None] == [True]
 
 
-def test_the_operators_are_well_behaved_on_cuda(box_scene: Scene) -> None:
+def test_cuda_operators_pass_opcheck(box_scene: Scene) -> None:
     field = Field([box_scene], device="cuda")
     origins = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.5, -1.0]], device="cuda")
     rows, directions = torch.zeros(2, dtype=torch.int32, device="cuda"), spherical_directions(8, 4).cuda()
@@ -56,7 +56,7 @@ def test_the_operators_are_well_behaved_on_cuda(box_scene: Scene) -> None:
     torch.library.opcheck(op.within, (origins, rows, field.number, 0.5))
 
 
-def test_rows_that_cannot_be_walked_meet_nothing(twin_scenes: dict[str, Scene]) -> None:
+def test_impossible_rows_miss_on_the_gpu(twin_scenes: dict[str, Scene]) -> None:
     field = Field([twin_scenes["box"], twin_scenes["octree"]], device="cuda")
     origins = torch.tensor([[0.11, 1.0, 0.07]], device="cuda").repeat(6, 1)
     origins[1, 2], origins[2, 0] = float("nan"), float("inf")
@@ -68,7 +68,7 @@ def test_rows_that_cannot_be_walked_meet_nothing(twin_scenes: dict[str, Scene]) 
     torch.cuda.synchronize()
 
 
-def test_another_thread_and_another_stream_give_the_same_bits(box_scene: Scene) -> None:
+def test_other_threads_and_streams_give_the_same_bits(box_scene: Scene) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     field, directions = Field([box_scene], device="cuda"), spherical_directions(64, 16).cuda()

@@ -1,4 +1,4 @@
-"""The CUDA kernels compile without a GPU, by nvcc and by NVRTC, and take no more of the GPU than they should."""
+"""The CUDA kernels compile without a GPU, by nvcc and by NVRTC, within their register limits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_nvrtc_compiles_the_same_source() -> None:
 
 
 @pytest.mark.slow
-def test_a_build_is_cached_and_one_with_other_flags_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builds_are_cached_by_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if cuda.find_nvrtc() is None and cuda.find_nvcc() is None:
         pytest.skip("neither NVRTC nor nvcc here")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -57,13 +57,13 @@ def test_a_build_is_cached_and_one_with_other_flags_is_another(tmp_path: Path, m
         build_cubin("sm_90", ["-DNAVI_BLOCKS=1"])
 
 
-def test_without_a_compiler_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "find_nvrtc", lambda: None)
     monkeypatch.setattr(cuda, "find_nvcc", lambda: None)
     with pytest.raises(CudaUnavailableError, match="pip install nvidia-cuda-nvrtc"):
         build_cubin("sm_90")
 
 
-def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
+def test_failed_build_quotes_the_compiler(tmp_path: Path) -> None:
     with pytest.raises(CudaUnavailableError, match="no-such-nvcc could not be run"):
         nvcc_cubin("no-such-nvcc", "sm_90", tmp_path / "kernels.cubin")

@@ -45,7 +45,7 @@ def driver(library: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
     return fake
 
 
-def test_launches_give_the_bits_of_the_looped_jobs(driver, twin_scenes: dict[str, Scene]) -> None:
+def test_launches_match_the_looped_twin_bit_for_bit(driver, twin_scenes: dict[str, Scene]) -> None:
     scenes = [twin_scenes[name] for name in ("apartment", "box", "octree")]
     origins = torch.cat([hard_rays(scene, 12, i)[0][:5] for i, scene in enumerate(scenes)])
     origins[3, 1] = float("nan")
@@ -84,7 +84,7 @@ def test_driver_errors_are_raised(driver, monkeypatch: pytest.MonkeyPatch) -> No
         CudaKernels(torch.device("cuda", 0))
 
 
-def test_a_missing_driver_is_named(driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_error_names_it(driver, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> ctypes.CDLL:
         raise OSError(f"{name}: cannot open shared object file")
 

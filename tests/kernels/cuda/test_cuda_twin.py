@@ -1,4 +1,4 @@
-"""The work of the CUDA kernels, run on the CPU: exact, watertight, and unmoved by impossible rows."""
+"""The CUDA kernels, run on the CPU: exact, watertight, and safe with impossible rows."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_no_ray_leaves_a_closed_box(box_scene: Scene) -> None:
     assert np.abs(hits.depth.numpy() - truth).max() <= 0.01 * box_scene.voxel_size + 2e-5
 
 
-def test_clearance_is_the_native_tracers_to_the_bit(twin_scenes: dict[str, Scene]) -> None:
+def test_clearance_equals_the_native_tracer_bit_for_bit(twin_scenes: dict[str, Scene]) -> None:
     scenes = list(twin_scenes.values())
     rng = np.random.default_rng(5)
     rows = torch.from_numpy(rng.integers(0, len(scenes), 1000).astype(np.int32))
@@ -96,7 +96,7 @@ def test_clearance_is_the_native_tracers_to_the_bit(twin_scenes: dict[str, Scene
     assert torch.equal(native.within(at, rows, 0.3), twin.within(at, rows, 0.3))
 
 
-def test_the_order_of_rays_among_threads_changes_no_bit(twin_scenes: dict[str, Scene]) -> None:
+def test_ray_order_among_threads_changes_no_bit(twin_scenes: dict[str, Scene]) -> None:
     field = Field([twin_scenes["apartment"]], tracer="cuda")
     origins = free_points(twin_scenes["apartment"], 8)
     for azimuths, elevations in ((64, 16), (8, 4), (6, 5), (10, 32), (1, 2)):
@@ -111,7 +111,7 @@ def test_the_order_of_rays_among_threads_changes_no_bit(twin_scenes: dict[str, S
         ), (azimuths, elevations)
 
 
-def test_a_tile_divides_the_panorama_or_there_is_none() -> None:
+def test_tiles_divide_the_panorama_or_are_unused() -> None:
     assert tile_of(256 * 48, 48) == (48, 8, 4)
     assert tile_of(4 * 24, 24) == (24, 4, 8)
     assert tile_of(6 * 24, 24) == (0, 1, 1)
@@ -119,7 +119,7 @@ def test_a_tile_divides_the_panorama_or_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("kinds", [["box"], ["octree"], ["box", "octree"]])
-def test_rows_that_cannot_be_walked_meet_nothing(twin_scenes: dict[str, Scene], kinds: list[str]) -> None:
+def test_impossible_rows_miss(twin_scenes: dict[str, Scene], kinds: list[str]) -> None:
     scenes = [twin_scenes[kind] for kind in kinds]
     field, nan, inf = Field(scenes, tracer="cuda"), float("nan"), float("inf")
     directions = spherical_directions(8, 4)
@@ -139,7 +139,7 @@ def test_rows_that_cannot_be_walked_meet_nothing(twin_scenes: dict[str, Scene], 
     assert torch.isinf(distance[1:6]).all() and not within[1:6].any()
 
 
-def test_shapes_types_and_devices_that_do_not_fit_are_refused(box_scene: Scene) -> None:
+def test_invalid_shapes_types_and_devices_are_refused(box_scene: Scene) -> None:
     field, at = Field([box_scene], tracer="cuda"), torch.zeros(2, 3)
     spare = RayHits(torch.zeros(2, 4), torch.zeros(2, 4), torch.zeros(2, 4))
     with pytest.raises(SceneError, match=r"outputs .* do not fit"):
@@ -154,12 +154,12 @@ def test_shapes_types_and_devices_that_do_not_fit_are_refused(box_scene: Scene) 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is at hand")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_without_a_gpu_the_error_names_what_is_missing(box_scene: Scene, device: str) -> None:
+def test_missing_gpu_error_names_the_alternative(box_scene: Scene, device: str) -> None:
     with pytest.raises(ConfigError, match=rf"'{device}': no GPU that torch .* can use; .*, or take device 'cpu'"):
         Field([box_scene], device=device)
 
 
-def test_the_field_knows_its_bytes_on_the_device(box_scene: Scene) -> None:
+def test_field_reports_its_device_bytes(box_scene: Scene) -> None:
     field = Field([box_scene], tracer="cuda")
     assert isinstance(field._tracer, CudaTracer)
     assert field._tracer.nbytes > field.packed.surface[4].nbytes

@@ -43,7 +43,7 @@ def leaning() -> np.ndarray:
 
 
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_a_ray_that_leans_over_the_boundary_it_begins_on_meets_the_wall_ahead(octree: Scene, tracer: str) -> None:
+def test_leaning_boundary_rays_hit_the_wall_ahead(octree: Scene, tracer: str) -> None:
     rays = leaning()
     rng = np.random.default_rng(0)
     low, voxel = np.asarray(octree.bounds[0]), octree.voxel_size

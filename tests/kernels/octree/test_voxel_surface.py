@@ -1,4 +1,4 @@
-"""A ray inside one voxel: planes are met where they are, nothing that could hold a surface is passed."""
+"""Rays inside one voxel: planes are hit where they lie, and no possible surface is missed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stored(distance: np.ndarray, voxel: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("voxel", [0.013, 0.0823, 0.25])
-def test_a_plane_is_met_where_it_is_and_passed_where_it_is_not(voxel: float) -> None:
+def test_planes_are_hit_only_where_they_cross_the_ray(voxel: float) -> None:
     rng = np.random.default_rng(0)
     off, stopped = [], []
     for _ in range(4000):
@@ -68,7 +68,7 @@ def test_a_plane_through_the_middle_stops_rays_of_ambiguous_axis(axis: int) -> N
 
 
 @pytest.mark.parametrize("faces", [1, 2, 3, 12])
-def test_no_ray_passes_a_surface_inside_the_voxel_whatever_its_shape(faces: int) -> None:
+def test_rays_hit_any_surface_inside_the_voxel(faces: int) -> None:
     rng = np.random.default_rng(faces)
     met, off = 0, []
     for _ in range(300):
