@@ -1,4 +1,4 @@
-"""Benchmarks: the catalogue of `navi bench`.
+"""Catalogue of the benchmarks of `navi bench`.
 
 Each entry is a function in a module of this room. Its annotated parameters are the options of the command, and it
 returns a `Report`. Modules are imported when their command runs, so this catalogue stays light.
@@ -100,4 +100,4 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "Compare no smoothing, drift smoothing, and stopping early; finished cells are not run again.",
     ),
 }
-"""Command → module and function within this room, and the help text."""
+"""Benchmark command → module and function within this package, and the help text."""

@@ -1,4 +1,4 @@
-"""Reference tasks by PPO and GRPO: samples per CPU-second, CPU-seconds until solved, memory; beside other trainers.
+"""Benchmark of PPO and GRPO on reference tasks: samples per CPU-second, CPU time until solved, memory.
 
 Every measurement of PPO is a process of its own with one thread, so that its CPU time and its memory are its own; those
 that are compared take turns.
@@ -32,12 +32,12 @@ from navi_core.errors import ConfigError, NaviError
 from navi_core.presets import parse_assignments
 
 PEERS = ("sb3", "gymnasium", "pufferlib")
-"""Other trainers, and gymnasium's own vector environment without any."""
+"""Peers to compare with: other trainers, and gymnasium's vector environment without a trainer."""
 _MODULES = {"sb3": "stable_baselines3", "gymnasium": "gymnasium"}
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _TIMEOUT = 3600
 MEASURED_ELSEWHERE = {"pufferlib 3.0, its MLP": (320_000.0, 1), "pufferlib 3.0, its LSTM": (45_000.0, 1)}
-"""Samples per CPU-second and epochs of PufferLib, which is not run here: measured on another day and machine."""
+"""Published PufferLib figures (samples per CPU-second, epochs), measured on another day and machine."""
 
 
 _CASE: Row = {
@@ -50,7 +50,7 @@ _CASE: Row = {
     "samples": 400_000,
     "processes": 1,
 }
-"""Case of a speed measurement.
+"""Default case of a throughput measurement.
 
 trainer: `navi`, or one of `PEERS`.
 width: Width of navi's network; Stable-Baselines3 has two networks of 64x64.
@@ -64,7 +64,7 @@ processes: Processes that share the rows.
 
 
 def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int = 400_000) -> list[Row]:
-    """Return the cases: widths 64 and 32 at 4 epochs and at 1, and the peers.
+    """Build the throughput cases: widths 64 and 32 at 4 epochs and at 1, and the peers.
 
     Args:
         against: Peers, of `PEERS`.
@@ -91,7 +91,7 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
 def run_cartpole(
     cases: Sequence[Row], repeats: int = 3, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> Iterator[Row]:
-    """Measure every case in turns; yield their rows at the end.
+    """Measure the throughput of every case in turns; yield the rows at the end.
 
     Args:
         cases: What to measure.
@@ -135,7 +135,7 @@ def run_cartpole(
 
 
 def against_puffer(rows: Sequence[Row]) -> str:
-    """Return the ratios of `navi` at 1 epoch to the stated figures of PufferLib."""
+    """Format the throughput ratios of `navi` at 1 epoch to PufferLib's published figures."""
     row = next((r for r in rows if r["trainer"] == "navi" and (r["processes"], r["epochs"]) == (1, 1)), None)
     if row is None:
         return ""
@@ -152,7 +152,7 @@ def run_solve(
     target: float,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Iterator[Row]:
-    """Learn a task with every seed.
+    """Train PPO (and a peer) on a task with every seed until solved; yield one row per run.
 
     Args:
         trainers: `navi`, and perhaps `sb3` (cart-pole alone), and with how many of the seeds each learns.
@@ -186,7 +186,7 @@ def run_solve(
 
 
 def solve(config: TrainConfig, trainer: str, target: float) -> Row:
-    """Learn a task; return a row of `run_solve`.
+    """Train on a task and return the row of `run_solve`.
 
     Args:
         config: A run of ppo or grpo.
@@ -247,7 +247,7 @@ def cartpole(
     *,
     progress: Progress,
 ) -> Report:
-    """Measure speed and learning of PPO."""
+    """Benchmark PPO on a reference task: throughput and learning."""
     peers = comma_names(against)
     cases = cartpole_cases(peers, processes, samples) if samples else []
     changes = parse_assignments(assign or ())
@@ -285,7 +285,7 @@ _SPEED_COLUMNS: dict[str, Column] = {
 
 
 def learning_table(rows: list[dict[str, Any]], target: float) -> Table:
-    """Return the table of learning runs; its caption counts the seeds that reach the target."""
+    """Build the table of learning runs; its caption counts the seeds that reach the target."""
     parts = []
     for trainer in dict.fromkeys(row["trainer"] for row in rows):
         runs = [row for row in rows if row["trainer"] == trainer]
@@ -321,7 +321,7 @@ def run_grpo(
     target: float,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Iterator[Row]:
-    """Learn a task with every seed.
+    """Train GRPO on a task with every seed; yield one row per run.
 
     Args:
         task: Reference task.
@@ -349,7 +349,7 @@ def grpo(
     *,
     progress: Progress,
 ) -> Report:
-    """Learn a task by GRPO with several seeds."""
+    """Benchmark GRPO on a reference task with several seeds."""
     wanted = range(first_seed, first_seed + seeds)
     rows = list(run_grpo(task, wanted, parse_assignments(assign or ()), target, progress))
     return Report({"learning": rows}, [learning_table(rows, target)])

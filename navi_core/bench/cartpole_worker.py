@@ -1,4 +1,4 @@
-"""One measurement of `cartpole.py`, in a process of its own: `python -m navi_core.bench.cartpole_worker KIND JSON`."""
+"""Worker process of `cartpole.py` for one measurement: `python -m navi_core.bench.cartpole_worker KIND JSON`."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main(kind: str, ask: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the measurement; None in all processes of a run but the first.
+    """Run one measurement and return its row; None in all distributed processes but the first.
 
     Args:
         kind: `throughput` or `solve`.
@@ -44,7 +44,7 @@ def _peak_mb() -> float:
 
 
 def _navi(ask: dict[str, Any]) -> dict[str, Any] | None:
-    """Measure the training of `navi train ppo` from the end of its first update on; compiled code is loaded before."""
+    """Measure the throughput of `navi train ppo` after its first update, which compiles."""
     from navi_core.bench.task_runs import run_task, task_config
     from navi_core.learn.parallel import joined_workers
 
@@ -79,7 +79,7 @@ def _environment(ask: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stepped(step: Callable[[Any], object], actions: Sequence[Any], ask: dict[str, Any]) -> dict[str, Any]:
-    """Measure an environment without a trainer, by 64 drawn actions in turn."""
+    """Measure the throughput of an environment without a trainer, cycling through 64 random actions."""
     steps = ask["samples"] // ask["rows"]
 
     def run() -> None:
@@ -140,7 +140,7 @@ def _solve(ask: dict[str, Any]) -> dict[str, Any]:
 
 
 def _solve_sb3(ask: dict[str, Any]) -> dict[str, Any]:
-    """Learn cart-pole with the settings that rl-baselines3-zoo publishes for it."""
+    """Train Stable-Baselines3's PPO on cart-pole with the hyperparameters of rl-baselines3-zoo."""
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.evaluation import evaluate_policy
 

@@ -1,4 +1,4 @@
-"""Double DQN on reference tasks, beside Stable-Baselines3 on request, and Ape-X on cart-pole.
+"""Benchmark of Double DQN on reference tasks, optionally against Stable-Baselines3, and of Ape-X on cart-pole.
 
 Of Ape-X: whether it learns with actors and shards of their own, how fast each stage is, what deaths do.
 """
@@ -23,7 +23,7 @@ from navi_core.presets import merge, parse_assignments
 from navi_core.scale.launch import RayCluster
 
 _EPISODES = 20
-"""Greedy episodes of an evaluation."""
+"""Number of greedy episodes per evaluation."""
 
 
 # More than 60 lines: one measurement, its arguments and its row.
@@ -36,7 +36,7 @@ def run_dqn(
     until_solved: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
-    """Learn a task with every seed.
+    """Train Double DQN on a task with every seed; yield one row per run.
 
     Args:
         task: Reference task.
@@ -75,7 +75,7 @@ def run_dqn(
         config = task_config("dqn", task, seed, changes)
 
         def show(at: Progress, seed: int = seed, interval: int = config.early_stopping.eval_interval) -> None:
-            """Log the return of an update, once every `interval` decisions."""
+            """Log the episode return, once every `interval` decisions."""
             if at.steps % interval < at.steps // at.updates:
                 earned = at.metrics.get("episode_return", math.nan)
                 progress(f"{task}, seed {seed}: {at.steps:,} steps, return {earned:.1f}")
@@ -105,7 +105,7 @@ _GYM = {"cart_pole": "CartPole-v1", "acrobot": "Acrobot-v1"}
 
 
 def _sb3(task: str, seed: int, config: TrainConfig) -> Row:
-    """Learn with Stable-Baselines3's DQN and the settings that its users publish for cart-pole."""
+    """Train Stable-Baselines3's DQN with the published hyperparameters for cart-pole."""
     import gymnasium
     from stable_baselines3 import DQN
 
@@ -151,7 +151,7 @@ def dqn(
     *,
     log: Log,
 ) -> Report:
-    """Learn a task by Double DQN with several seeds."""
+    """Benchmark Double DQN on a reference task with several seeds."""
     runs = run_dqn(
         task, range(first_seed, first_seed + seeds), against=comma_names(against),
         changes=parse_assignments(assign or ()), until_solved=until_solved, progress=log,
@@ -190,7 +190,7 @@ _RATES = ("actor_steps_per_s", "shard_adds_per_s", "shard_samples_per_s", "learn
 
 
 def apex_config(seed: int = 0, actors: int = 2, changes: Mapping[str, Any] | None = None) -> TrainConfig:
-    """Return the settings of `navi bench dqn` on cart-pole, for actors and two shards.
+    """Build the Ape-X configuration: the settings of `navi bench dqn` on cart-pole, with actors and two replay shards.
 
     Args:
         seed: Seed.
@@ -214,7 +214,7 @@ def run_apex_bench(
     changes: Mapping[str, Any] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
-    """Learn cart-pole with every seed.
+    """Train Ape-X on cart-pole with every seed; yield one row per run.
 
     Args:
         seeds: Seeds.
@@ -288,7 +288,7 @@ def run_apex_bench(
 
 
 def _kill_parts(at: Progress, here: RayCluster) -> None:
-    """Kill an actor in the second third of a run, and a shard in the last, once each."""
+    """Inject faults: kill an actor in the second third of a run, and a replay shard in the last, once each."""
     share = at.steps / (at.total_steps or at.steps)
     if share > 1 / 3 and not here.replaced.actors:
         os.kill(here.pids()[0], signal.SIGKILL)
@@ -312,7 +312,7 @@ def apex(
     *,
     log: Log,
 ) -> Report:
-    """Learn cart-pole by Ape-X with several seeds."""
+    """Benchmark Ape-X on cart-pole with several seeds."""
     runs = run_apex_bench(
         range(first_seed, first_seed + seeds), actors=actors, in_process=in_process, kill=kill,
         changes=parse_assignments(assign or ()), progress=log,

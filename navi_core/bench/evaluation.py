@@ -1,4 +1,4 @@
-"""Speed of evaluations, order of the scripted baselines, and coverage of confidence intervals."""
+"""Benchmarks of evaluation speed, order of the scripted baselines, and coverage of confidence intervals."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -27,11 +27,11 @@ from navi_core.record.home import load_scenes
 from navi_core.scenes import Scene
 
 ORDER = ("planner", "frontier", "forward-plus", "random")
-"""Those whose order is claimed, the best first."""
+"""Scripted pilots in the expected order of coverage, best first."""
 
 
 def neighbours(results: Sequence[EvalResult], metric: str = "c_vis_auc") -> list[Comparison]:
-    """Compare each of `ORDER` that flew with the next one, by the paired interval over scenes and starts."""
+    """Compare neighbouring pilots of `ORDER` by the paired interval over scenes and starts."""
     by_name = {result.subject: result for result in results}
     flown = [by_name[name] for name in ORDER if name in by_name]
     return [compare(better, worse, metric) for better, worse in pairwise(flown)]
@@ -47,7 +47,7 @@ def time_evaluation(
     repeats: int,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Row]:
-    """Time evaluations as they are made: flight and measures, without making the course ready; the median counts.
+    """Time evaluations (flight and metrics, without building the course); the median counts.
 
     Args:
         scenes: Where to fly, 16 starts in all.
@@ -106,7 +106,7 @@ def evaluation(
     *,
     progress: Progress,
 ) -> Report:
-    """Time evaluations of pilots and networks."""
+    """Benchmark the speed of evaluations for pilots and networks."""
     ((azimuth, elevation),) = sizes([size])
     scenes = load_scenes(scene or ["rooms-v1:validation"], 512)[:2]
     names = subject or ["forward-plus", "frontier", "rayvit+mamba2", "ring_cnn+gru"]
@@ -137,7 +137,7 @@ SPREADS: tuple[tuple[float, float, float], ...] = (
     (0.3, 2.0, 1.0),
     (0.3, 0.3, 1.0),
 )
-"""Standard deviations of seeds, scenes and what is left, as simulated."""
+"""Simulated standard deviations: (seeds, scenes, residual)."""
 
 
 def simulate_interval(
@@ -147,7 +147,7 @@ def simulate_interval(
     worlds: int = 2000,
     seed: int = 0,
 ) -> list[Row]:
-    """Draw worlds of normal effects around 0, and count the intervals that hold 0.
+    """Monte Carlo coverage of the two-way interval: simulate worlds of true mean 0, count intervals that contain 0.
 
     Args:
         designs: (S, C) pairs.
@@ -197,7 +197,7 @@ def simulate_interval(
 def interval_world(
     generator: np.random.Generator, seeds: int, scenes: int, spread: tuple[float, float, float]
 ) -> np.ndarray:
-    """Return one world (S, C) of true mean 0."""
+    """Sample one world (S, C) of normal seed, scene and residual effects with true mean 0."""
     return (
         spread[0] * generator.normal(size=(seeds, 1))
         + spread[1] * generator.normal(size=(1, scenes))
@@ -206,7 +206,7 @@ def interval_world(
 
 
 SHAPES = ("normal", "skewed")
-"""Shapes of the effects: normal, or exponential with the long tail below, as of a few flights that are lost."""
+"""Distributions of the effects: normal, or exponential with a long lower tail, as of a few failed flights."""
 
 _RESAMPLES = 1000
 
@@ -219,7 +219,7 @@ def simulate_starts(
     worlds: int = 2000,
     seed: int = 0,
 ) -> list[Row]:
-    """Draw worlds of scenes and starts around 0, and count the intervals that hold 0.
+    """Monte Carlo coverage of the interval over scenes and starts: count the intervals that contain the true mean 0.
 
     Args:
         designs: (scenes, starts) pairs.
@@ -264,7 +264,7 @@ def simulate_starts(
 
 
 def _effects(generator: np.random.Generator, shape: str, scenes: int, starts: int) -> np.ndarray:
-    """Return effects (scenes, starts) of mean 0 and deviation 1."""
+    """Sample effects (scenes, starts) of mean 0 and standard deviation 1."""
     if shape == "skewed":
         return 1.0 - generator.exponential(size=(scenes, starts))
     return generator.normal(size=(scenes, starts))
@@ -280,7 +280,7 @@ def interval(
     worlds: Annotated[int, Option(min=1, max=1_000_000, help="Simulated worlds of each row.")] = 2000,
     seed: Annotated[int, Option(min=0, help="Seed of the worlds.")] = 0,
 ) -> Report:
-    """Simulate worlds of known mean and count the intervals that contain it."""
+    """Benchmark the coverage of 95 % confidence intervals by simulation."""
     caption = "the interval's nominal coverage is 95 %"
     if starts:
         if seeds:

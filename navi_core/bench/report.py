@@ -1,4 +1,4 @@
-"""Declaration and result of a benchmark: options, columns, tables and the JSON document."""
+"""Declaration and result types of a benchmark: options, columns, tables, JSON document."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import Annotated, Any
 from navi_core.errors import ConfigError, printable
 
 Row = dict[str, Any]
-"""Measurement of one case, plain values by key."""
+"""Measured values of one case by key, JSON-serialisable."""
 Column = Callable[[Mapping[str, Any]], str]
-"""Reader of a cell's text from a row, see `figure`."""
+"""Column of a table: function that formats a row's value as text, see `figure`."""
 Progress = Callable[[str, float, float], None]
-"""Called as progress(label, done, total)."""
+"""Progress callback, called as progress(label, done, total)."""
 Log = Callable[[str], None]
-"""Called with a line for standard error."""
+"""Log callback, called with a line for standard error."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """Command-line option, the metadata of an annotated parameter.
+    """Command-line option of a benchmark, as the metadata of an annotated parameter.
 
     Attributes:
         help: Help text.
@@ -67,7 +67,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a benchmark.
+    """Result of a benchmark: JSON document, tables, text lines.
 
     Attributes:
         document: Object that `--json` prints; the machine is added to it.
@@ -89,7 +89,7 @@ def report(
     words: int = 0,
     caption: str | None = None,
 ) -> Report:
-    """Return a report of rows with one table of them; arguments as of `table`."""
+    """Build a report with one table of the rows; arguments as of `table`."""
     return Report({"rows": rows}, [table(title, rows, columns, threads=threads, words=words, caption=caption)])
 
 
@@ -102,7 +102,7 @@ def table(
     words: int = 0,
     caption: str | None = None,
 ) -> Table:
-    """Return a table of rows.
+    """Build a table of rows.
 
     Args:
         title: Its title; the machine and its threads are added.
@@ -117,7 +117,7 @@ def table(
 
 
 def collect(rows: Iterable[Row], total: int, progress: Progress, label: str = "") -> list[dict[str, Any]]:
-    """Return rows as plain values, reporting progress as they come."""
+    """Collect rows into a list and report progress after each."""
     found: list[dict[str, Any]] = []
     for row in rows:
         found.append(row)
@@ -134,7 +134,7 @@ def machine() -> dict[str, Any]:
 
 
 def known_names(kind: str, names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return names, each once.
+    """Validate names against the known ones and remove duplicates.
 
     Raises:
         ConfigError: One is not among those that are known.
@@ -147,12 +147,12 @@ def known_names(kind: str, names: Iterable[str], known: Collection[str]) -> list
 
 
 def comma_names(text: str) -> list[str]:
-    """Return the names of a text that are separated by commas."""
+    """Parse a comma-separated list of names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def sizes(texts: Sequence[str], name: str = "--size") -> list[tuple[int, int]]:
-    """Return the two numbers of each text such as 256x48.
+    """Parse texts such as 256x48 into pairs of numbers.
 
     Raises:
         ConfigError: A text is of another form.
@@ -167,7 +167,7 @@ def sizes(texts: Sequence[str], name: str = "--size") -> list[tuple[int, int]]:
 
 
 def figure(key: str, form: str = "", scale: float = 1.0) -> Column:
-    """Return the reader of one figure: words as they are, a dash where nothing was measured.
+    """Return the column formatter of one key: text unchanged, a dash for missing values.
 
     Args:
         key: Its key in the row.

@@ -1,4 +1,4 @@
-"""Drift smoothing and early stopping: runs with and without them, and their comparison on the same seeds.
+"""Benchmark of drift smoothing and early stopping: training runs with and without, compared on the same seeds.
 
 A cell (task, variant, seed) is a whole run; its curve is kept in a file named by the hash of its settings, so that what
 is done is not done again. No controller ends a run: it is asked afterwards, evaluation by evaluation, and what its stop
@@ -26,23 +26,23 @@ from navi_core.record import navi_home
 from navi_core.record.durable import write_durably
 
 NOISE = {"cart_pole": 1.0, "acrobot": 1.0, "lunar_lander": 5.0}
-"""Deviation of the reward noise of a task's noisy variant, that of its rewards: ±1 a decision in the first two."""
+"""Standard deviation of the reward noise in a task's noisy variant, equal to that of its rewards."""
 _EPISODES = 20
-"""Greedy episodes of an evaluation."""
+"""Number of greedy episodes per evaluation."""
 _ALPHAS, _DIMS = (0.05, 0.15, 0.5), (16, 64, 256)
 _UNBOUND = (4.0, 64, 100.0)
-"""alpha_step, d and τ of half the way to the neighbours' mean: α_step · d^−½ = ½, and no bound that is ever met."""
+"""Unbounded case (alpha_step, d, τ): half the way to the neighbours' mean (α_step · d^−½ = ½), τ never binds."""
 _HORIZON = {"cart_pole": (100_000, 2500), "acrobot": (60_000, 2500), "lunar_lander": (32_000, 2000)}
-"""Decisions of a run, and between its evaluations: cart-pole and acrobot are solved by then, LunarLander is begun."""
+"""Task → decisions of a run, decisions between evaluations; LunarLander is not solved in that time."""
 _ABLATION = 25_000
-"""Decisions of a run of the ablation: cart-pole's first quarter, in which α_step has hardly fallen."""
+"""Length of an ablation run [decisions]: cart-pole's first quarter, in which α_step has hardly decayed."""
 TARGETS = DQN_TARGETS | {"lunar_lander": -50.0}
-"""Mean return of an evaluation that counts as reached: on LunarLander, to stay in the air near the pad."""
+"""Target mean return of an evaluation; on LunarLander, that of hovering near the pad."""
 
 
 @dataclass(frozen=True)
 class SmoothingCell:
-    """One run.
+    """Configuration of one training run of the drift-smoothing benchmark: task, variant, seed.
 
     Attributes:
         task: Reference task.
@@ -66,12 +66,12 @@ class SmoothingCell:
 
     @property
     def name(self) -> str:
-        """The task as tables call it."""
+        """Display name of the task, with its noise."""
         return self.task + (", noisy" if self.noisy else "")
 
 
 def smoothing_cells(tasks: Sequence[str], seeds: Sequence[int]) -> list[SmoothingCell]:
-    """Return baseline and smoothing of every task, with and without noise; seed by seed, so that pairs end together."""
+    """Build the cells of baseline and smoothing for every task, with and without noise, ordered by seed."""
     return [
         SmoothingCell(task, noisy, variant, seed, alpha)
         for seed in seeds
@@ -82,7 +82,7 @@ def smoothing_cells(tasks: Sequence[str], seeds: Sequence[int]) -> list[Smoothin
 
 
 def ablation_cells(task: str, seeds: Sequence[int], *, noisy: bool = True) -> list[SmoothingCell]:
-    """Return alpha_step × d, each d with a baseline of its own, for it sets the network's width; and one unbounded."""
+    """Build the ablation cells alpha_step × d, with a baseline for each d (the network's width), and one unbounded."""
     alpha, dim, tau = _UNBOUND
     return [
         cell
@@ -99,7 +99,7 @@ def ablation_cells(task: str, seeds: Sequence[int], *, noisy: bool = True) -> li
 
 
 def cell_config(cell: SmoothingCell, changes: dict[str, Any] | None = None) -> TrainConfig:
-    """Return the settings of a cell."""
+    """Build the training configuration of a cell."""
     smoothing: dict[str, Any] = {"latent_dim": cell.latent_dim}
     if cell.alpha_step:
         smoothing |= {"enabled": True, "alpha_step_init": cell.alpha_step, "trust_region_tau": cell.tau}
@@ -121,7 +121,7 @@ def run_cells(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     changes: dict[str, Any] | None = None,
 ) -> dict[SmoothingCell, dict[str, Any]]:
-    """Run what is not done yet and return every curve that there is.
+    """Train the missing cells and return all available learning curves.
 
     Args:
         cells: What is wanted.
@@ -147,7 +147,7 @@ def run_cells(
 
 
 def curve_of(run: TaskRun) -> dict[str, Any]:
-    """Return the evaluations of a run as plain data: decisions, returns and diagnostics of each, and the smoother's."""
+    """Extract the learning curve of a run as JSON data: steps, returns, TD diagnostics, smoother statistics."""
 
     def values(name: str) -> list[float]:
         return [signs.get(name, math.nan) for signs in run.signs]
@@ -170,7 +170,7 @@ def curve_of(run: TaskRun) -> dict[str, Any]:
 
 
 def stop_step(curve: Mapping[str, Any], config: EarlyStopConfig) -> int | None:
-    """Return the decisions at which early stopping would have ended a run; None if never."""
+    """Replay early stopping on a curve: return the step at which it would end the run; None if never."""
     controller = EarlyStopController(config)
     names = ("td_mean", "td_variance", "local_structure", "returns")
     for steps, *seen in zip(curve["steps"], *(curve[name] for name in names)):
@@ -180,7 +180,7 @@ def stop_step(curve: Mapping[str, Any], config: EarlyStopConfig) -> int | None:
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
-    """Return the curve of a finished cell; a file that holds none is written anew."""
+    """Load the curve of a finished cell; None if the file is missing or invalid."""
     try:
         data = json.loads(path.read_text())
         return data["curve"] if isinstance(data["curve"]["returns"], list) else None
@@ -189,18 +189,18 @@ def _kept(path: Path) -> dict[str, Any] | None:
 
 
 _RANDOM = {"cart_pole": 22.0, "acrobot": -500.0, "lunar_lander": -190.0}
-"""Mean return of random actions."""
+"""Mean return of a random policy by task."""
 STOPPING = EarlyStopConfig(patience=8, window=8, trend=True, slump=0.05, rise=0.05, reward_ema_beta=0.3)
-"""Settings of the controller that the runs are judged by."""
+"""Early-stopping settings that are replayed on the runs."""
 STOPPED = "smoothing + stopping"
-"""The runs of `smoothing`, each to where the controller would have ended it."""
+"""Name of the variant: runs of `smoothing`, truncated where early stopping would end them."""
 MEASURES = ("time_to_target", "auc", "final", "td_variance", "oscillation")
-"""What variants are compared by."""
+"""Metrics that variants are compared by."""
 _LOWER_IS_BETTER = {"time_to_target", "td_variance", "oscillation"}
 
 
 def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> dict[str, float]:
-    """Return what a curve is compared by.
+    """Compute the comparison metrics of a learning curve.
 
     `time_to_target` is the first evaluation at the target, and the run's length where there was none; `final` the mean
     return of the last four; `auc` the mean of all, where a run that was stopped goes on with its `final`; `td_variance`
@@ -231,7 +231,7 @@ def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> di
 
 
 def smoothing_table(curves: Mapping[SmoothingCell, dict[str, Any]], stopping: EarlyStopConfig = STOPPING) -> list[Row]:
-    """Return a row for every task and variant, with differences to the baseline of the same seeds and width.
+    """Summarise every task and variant as a row, with paired differences to the baseline of the same seeds and width.
 
     Args:
         curves: Of the cells that are done.
@@ -278,7 +278,7 @@ def _row(
     scored: Mapping[SmoothingCell, dict[str, float]],
     bases: Mapping[tuple[str, int, int], dict[str, float]],
 ) -> Row:
-    """Return the means and intervals of some runs, and of their differences to the baseline."""
+    """Summarise some runs as a row: means, intervals, and paired differences to the baseline."""
     kept = [curves[cell] for cell in cells]
     paired: dict[str, tuple[float, float, float]] = {}
     pairs = [(scored[c], bases.get((c.name, c.latent_dim, c.seed))) for c in cells if c.alpha_step]
@@ -309,7 +309,7 @@ def _row(
 
 
 def verdict(row: Row) -> str:
-    """Return the effect of a variant in words: better or worse where the paired interval excludes 0."""
+    """Return a sentence on the variant's effect: better or worse where the paired interval excludes 0."""
     if not row["paired"]:
         return ""
     if row["seeds"] < 5:
@@ -323,7 +323,7 @@ def verdict(row: Row) -> str:
 
 
 def _stop(curve: Mapping[str, Any], task: str, at: int | None) -> tuple[float, float]:
-    """Return the share of steps that a stop saves, and of the final gain that was there at the stop."""
+    """Return the fraction of steps that a stop saves, and the fraction of the final gain reached at the stop."""
     if at is None:
         return 0.0, 1.0
     floor = _RANDOM[task]
@@ -332,13 +332,13 @@ def _stop(curve: Mapping[str, Any], task: str, at: int | None) -> tuple[float, f
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return Student's 95 % interval of a mean; the mean twice where there is one value."""
+    """Return Student's 95 % confidence interval of a mean; the mean twice for a single value."""
     interval = student_interval({"": values})
     return (interval.low, interval.high) if len(values) > 1 else (interval.mean, interval.mean)
 
 
 def smoothing_report(rows: Sequence[Row], done: str) -> list[Table]:
-    """Return the tables of returns, and of smoothing itself and early stopping."""
+    """Build the report's tables: returns, and the statistics of smoothing and early stopping."""
 
     def interval(row: Row, name: str) -> str:
         low, high = row["intervals"][name]
@@ -377,7 +377,7 @@ def smoothing(
     *,
     progress: Progress,
 ) -> Report:
-    """Run the cells of the comparison and report their table."""
+    """Benchmark drift smoothing: train the missing cells and report the comparison."""
     tasks = known_names("task", task or NOISE, NOISE)
     wanted = range(first_seed, first_seed + seeds)
     cells = ablation_cells("cart_pole", wanted) if ablation else smoothing_cells(tasks, wanted)

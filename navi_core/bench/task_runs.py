@@ -1,4 +1,4 @@
-"""Training runs on reference tasks through the ordinary run loop: settings, clocks, episodes and evaluations."""
+"""Training runs on reference tasks for benchmarks: configurations, timing, episode returns, evaluations."""
 
 import math
 import tempfile
@@ -26,14 +26,14 @@ from navi_core.tasks import reference_task
 from navi_core.world.interface import Environment, StepBatch
 
 _WINDOW = 100
-"""Training episodes whose mean return is compared with the target; whole rollouts, so there may be more."""
+"""Minimum number of training episodes whose mean return is compared with the target."""
 _OTHER_STARTS = 1_000_003
-"""Added to the seed of evaluations."""
+"""Offset of the evaluation's seed from the training seed."""
 
 
 @dataclass
 class TaskRun:
-    """What a training run on a task measured.
+    """Measurements of one training run on a reference task: timing, learning curve, evaluations.
 
     Attributes:
         steps: Decisions.
@@ -68,7 +68,7 @@ class TaskRun:
 
 
 class _Meter:
-    """Progress callback of a run: reads clocks, episodes and metrics of every update.
+    """Progress callback of a training run: records timing, episode returns and metrics of every update.
 
     Args:
         run: Written.
@@ -114,7 +114,7 @@ class _Meter:
 
 @contextmanager
 def temporary_run(config: TrainConfig, partition: str) -> Iterator[tuple[RunDirectory, MetricLog]]:
-    """Yield a run directory and its metric log, in a folder that is removed at the end.
+    """Context manager for a run directory and its metric log in a temporary folder.
 
     Args:
         config: Of the run.
@@ -140,7 +140,7 @@ def run_task(
     workers: Workers = ALONE,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> TaskRun:
-    """Train on a reference task as `navi train` does, in a temporary home.
+    """Train on a reference task in a temporary home, through the loop of `navi train`; return the measurements.
 
     Args:
         config: The run.
@@ -187,7 +187,7 @@ def run_task(
 
 
 class _NoisyRewards:
-    """A task whose rewards are noisy; episode returns are not."""
+    """Environment wrapper that adds Gaussian noise to rewards, but not to episode returns."""
 
     def __init__(self, env: Environment, deviation: float, seed: int) -> None:
         self._env, self._deviation = env, deviation
@@ -197,14 +197,14 @@ class _NoisyRewards:
         return getattr(self._env, name)
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Advance every row by one decision, actions (B, axes)."""
+        """Step the environment with actions (B, axes), and add noise to the rewards."""
         batch = self._env.step(actions)
         noise = torch.randn(batch.reward.shape, generator=self._random)
         return type(batch)(**(vars(batch) | {"reward": batch.reward + self._deviation * noise}))
 
 
 def network_name(config: TrainConfig, policy: NavigationPolicy) -> str:
-    """Return the widths of a memoryless network and the number of its weights."""
+    """Describe a memoryless network by its widths and number of weights."""
     width, count = config.policy.width, sum(p.numel() for p in policy.parameters())
     return f"{width}x{width} tanh, heads, {count:,} weights"
 
@@ -215,7 +215,7 @@ def _task(config: TrainConfig, rows: int, seed: int, *, first_row: int = 0) -> E
 
 
 def _mean_return(config: TrainConfig, env: Environment, checkpoint: Path, episodes: int, number: int) -> float:
-    """Return what the most probable actions earn in one episode of each of as many rows, the mean.
+    """Return the mean greedy return of a checkpoint, over one episode from each of `episodes` starts.
 
     Args:
         config: The run.
@@ -231,7 +231,7 @@ def _mean_return(config: TrainConfig, env: Environment, checkpoint: Path, episod
 
 @torch.no_grad()
 def first_returns(policy: NavigationPolicy, env: Environment) -> Tensor:
-    """Return what the most probable actions earn in the first episode of every row, (B,).
+    """Return the greedy policy's return in the first episode of every row, (B,).
 
     One episode a row: were more flown in a fixed time, short ones would count more often than long ones.
     """
@@ -256,9 +256,9 @@ def _means(updates: list[dict[str, float]]) -> dict[str, float]:
 
 _NAMES = {"lunar_lander": "gymnasium:LunarLander-v3"}
 PPO_TARGETS = {"cart_pole": 475.0, "acrobot": -85.0, "lunar_lander": 220.0}
-"""Mean return of 100 episodes that counts as solved by PPO."""
+"""Target mean return of 100 episodes at which PPO counts as having solved the task."""
 DQN_TARGETS = {"cart_pole": 475.0, "acrobot": -90.0, "snake": 5.0, "lunar_lander": 200.0}
-"""Mean return of the last 100 training episodes that counts as solved by DQN; of snake, mean food."""
+"""Target mean return of the last 100 training episodes at which DQN counts as having solved the task; snake: food."""
 
 _COMMON: dict[str, Any] = {
     "threads": 1,
@@ -366,7 +366,7 @@ _TASKS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def task_config(algorithm: str, task: str, seed: int = 0, changes: Mapping[str, Any] | None = None) -> TrainConfig:
-    """Return the benchmark's training run of a task; a task without settings gets those of cart-pole.
+    """Build the training configuration of a reference task; a task without settings of its own gets cart-pole's.
 
     Args:
         algorithm: `ppo`, `grpo` or `dqn`.

@@ -1,4 +1,4 @@
-"""Clocks, memory and interleaved timing: calls take turns, each is judged by its median process CPU time.
+"""Timing utilities: clocks, resident memory, and interleaved calls judged by their median process CPU time.
 
 On a shared machine seconds mean little and ratios within one run mean much: interleaved calls meet
 the same neighbours.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 CPU, WALL = 0, 1
-"""Columns of what `take_turns` returns."""
+"""Column indices of the array that `take_turns` returns."""
 
 
 def clocks() -> tuple[float, float]:
@@ -22,7 +22,7 @@ def clocks() -> tuple[float, float]:
 
 
 def resident_bytes() -> int:
-    """Return this process's resident memory [bytes]; its peak where the system does not report the present one."""
+    """Return the resident memory of this process [bytes]; the peak if the system reports no current value."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
@@ -30,14 +30,14 @@ def resident_bytes() -> int:
 
 
 def median(times: np.ndarray, clock: int = CPU) -> float:
-    """Return the median of one clock of a call that `take_turns` timed [s]."""
+    """Return the median time of one clock from `take_turns` [s]."""
     return float(np.median(times[:, clock]))
 
 
 def take_turns(
     calls: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 2, in_a_row: int = 1
 ) -> dict[str, np.ndarray]:
-    """Time every call `repeats` times, one after another in every round.
+    """Time every call `repeats` times, interleaved in rounds.
 
     Args:
         calls: What to time, by name.

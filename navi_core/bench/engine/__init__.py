@@ -1,1 +1,1 @@
-"""Benchmarks of the engine: rays, environment, compilation, GPU."""
+"""Benchmarks of the engine: ray casting, environment, scene compilation, GPU."""

@@ -1,4 +1,4 @@
-"""Time, memory and size of a compilation, each case in a fresh process, after its imports.
+"""Benchmark of scene compilation: time, memory and file size, each case in a fresh process, after its imports.
 
 A process that has compiled before keeps its memory and its kernels; a fresh one shows what a user meets.
 The kernels' machine code lies in numba's cache from a small compilation made first.
@@ -23,14 +23,14 @@ from navi_core.errors import ConfigError, SceneError
 from navi_core.scenes import FAMILIES, Mesh, compile_mesh, generate_scene, load_gmdag, mesh_from_arrays, read_mesh
 
 SCENES = ("apartment:0", "maze:0", "atrium:0", "tessellated:2000000")
-"""Scenes by default: families with a seed, and an apartment cut into two million triangles."""
+"""Default scenes: families with a seed, and an apartment cut into two million triangles."""
 RESOLUTIONS = (512, 2048)
-"""Resolutions by default."""
+"""Default compile resolutions [voxels along one edge]."""
 _TESSELLATED = "tessellated"
 
 
 def check_scenes(scenes: Sequence[str]) -> None:
-    """Check the names of scenes before anything is measured.
+    """Validate the scene names before anything is measured.
 
     Raises:
         ConfigError: A scene cannot be.
@@ -49,7 +49,7 @@ def check_scenes(scenes: Sequence[str]) -> None:
 def run_compile(
     scenes: Sequence[str], configs: Sequence[CompileConfig], *, threads: int = 2, version_1: bool = False
 ) -> Iterator[Row]:
-    """Measure every scene with all settings, one after the other; rows come as they are done.
+    """Compile every scene with all settings in child processes; yield one row per compilation.
 
     Args:
         scenes: Mesh files, `family:seed`, or `tessellated:faces`.
@@ -86,7 +86,7 @@ def run_compile(
 
 
 def tessellate(mesh: Mesh, triangles: int) -> Mesh:
-    """Return the same surface cut into about `triangles` triangles, each into four as often as needed."""
+    """Subdivide a mesh into about `triangles` triangles with the same surface, the largest first, each into four."""
     corners, semantic = mesh.triangles, mesh.face_semantic
     while len(corners) < triangles:
         # The largest first, so that the last round, which cuts only some, cuts those that stand out.
@@ -189,7 +189,7 @@ def compile_scenes(
     *,
     progress: Progress,
 ) -> Report:
-    """Compile scenes in fresh processes."""
+    """Benchmark scene compilation in fresh processes."""
     scenes = scene or SCENES
     check_scenes(scenes)
     settings = ({"resolution": size, "decimate": decimate} for size in resolution or RESOLUTIONS)

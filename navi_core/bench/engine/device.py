@@ -1,4 +1,4 @@
-"""The engine on a GPU in one table: is it right, how fast is it, what does it take.
+"""GPU benchmark of the engine: correctness against the CPU, throughput, memory, in one table.
 
 `python -m navi_core.bench.engine.device` needs torch, numpy, numba and pydantic alone. With `--device cpu` the same
 program runs on the kernels' twin, to check the program itself; its speeds then mean nothing.
@@ -69,7 +69,7 @@ def run_device(
     training: bool = True,
     seed: int = 0,
 ) -> Iterator[DeviceRow]:
-    """Check and measure a device; rows come as they are done, and a part that fails does not stop the others.
+    """Check and benchmark a device; yield rows as they are measured. A failing part does not stop the others.
 
     Args:
         scenes: Scenes with triangles, all in one field.
@@ -95,7 +95,7 @@ def run_device(
 
 
 def _guarded(name: str, part: Callable[[], Iterator[DeviceRow]]) -> Iterator[DeviceRow]:
-    """Yield the rows of a part, and one with its error if it fails."""
+    """Yield the rows of a part, or a row with its error if it fails."""
     try:
         yield from part()
     except Exception as error:  # whatever it is: time on a device is short, and the other parts are wanted
@@ -131,7 +131,7 @@ def _machine(setting: _Setting) -> Iterator[DeviceRow]:
 
 
 def _correctness(setting: _Setting) -> Iterator[DeviceRow]:
-    """Every scene against every triangle, against the CPU's tracer, and bit for bit against the twin."""
+    """Compare ray casts with brute force over all triangles, with the CPU tracer, and bit for bit with the twin."""
     rng = np.random.default_rng(setting.seed)
     for scene in setting.scenes:
         on_cpu, twin, field = Field([scene]), Field([scene], tracer="cuda"), _field(setting, [scene])
@@ -176,7 +176,7 @@ def _p99(values: torch.Tensor) -> float:
 
 
 def _batch(setting: _Setting, field: Field, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return positions, yaws and scenes of `count` drones in free space."""
+    """Return positions (B, 3), yaws (B,) and scene indices (B,) of `count` drones in free space."""
     each = -(-count // len(setting.scenes))
     poses = [free_poses(Field([scene]), min(each, 64), setting.seed) for scene in setting.scenes]
     position = torch.cat([p[torch.arange(each) % len(p)] for p in poses])[:count]
@@ -221,7 +221,7 @@ def _rays(setting: _Setting) -> Iterator[DeviceRow]:
 
 
 def _environment_right(setting: _Setting) -> Iterator[DeviceRow]:
-    """The same lives on the device, on the CPU, and replayed."""
+    """Compare environment trajectories on the device with the CPU's, and plain steps with captured CUDA graphs."""
     rows, config = min(8, *setting.drones), setting.config
     plain = NavigationEnv(_field(setting), rows, config, setting.seed)
     cpu = NavigationEnv(Field(setting.scenes), rows, config, setting.seed)
@@ -256,7 +256,7 @@ def _environment_fast(setting: _Setting) -> Iterator[DeviceRow]:
 
 
 def _training(setting: _Setting) -> Iterator[DeviceRow]:
-    """PPO as fast as it goes; where cuDNN's attention, which torch prefers on some GPUs, fails, without it."""
+    """Benchmark PPO in its fastest mode; if cuDNN's attention fails, repeat without it."""
     for count in setting.drones:
         name = f"PPO, {count} drones"
         run = partial(training_rows, partial(_field, setting), setting.config, count, setting.device)
@@ -270,7 +270,7 @@ def _training(setting: _Setting) -> Iterator[DeviceRow]:
 
 
 def _plain_training(setting: _Setting) -> Iterator[DeviceRow]:
-    """PPO as written and in single precision, which is already in the CPU's table."""
+    """Benchmark PPO in eager mode and single precision, to compare with the CPU's table."""
     if setting.on_gpu:
         count = min(setting.drones)
         yield from training_rows(partial(_field, setting), setting.config, count, setting.device, plain=True)
@@ -281,7 +281,7 @@ def _decisions(setting: _Setting) -> Iterator[DeviceRow]:
 
 
 def _tuning(setting: _Setting) -> Iterator[DeviceRow]:
-    """Other builds of the kernels and other orders of the rays, at the largest batch."""
+    """Benchmark other kernel builds and ray orders at the largest batch."""
     field = _field(setting)
     sensor = SphericalSensor(field, setting.config.azimuth_bins, setting.config.elevation_bins, 100.0)
     position, _, scene = _batch(setting, field, max(setting.drones))
@@ -321,11 +321,11 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "--no-training": {"action": "store_true", "help": "leave out PPO and decisions"},
     "--json": {"action": "store_true", "help": "print one JSON object a line"},
 }
-"""Flags of `python -m navi_core.bench.engine.device`, where typer may be missing."""
+"""Command-line flags of `python -m navi_core.bench.engine.device`, for machines without typer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; the exit code is 1 where a bound is missed or a part failed."""
+    """Entry point: run the benchmark and print its table; exit code 1 if a bound is missed or a part failed."""
     parser = argparse.ArgumentParser(prog="python -m navi_core.bench.engine.device", description=__doc__)
     for flag, settings in _FLAGS.items():
         parser.add_argument(flag, **settings)
@@ -359,7 +359,7 @@ def device(
     *,
     as_json: bool,
 ) -> int:
-    """Run `main` with the options of the command."""
+    """Run the device benchmark with the options of the command."""
     arguments = ["--device", device, "--resolution", str(resolution), "--size", size, "--repeats", str(repeats)]
     arguments += ["--scene", *scene] if scene else []
     arguments += ["--drones", *map(str, drones)] if drones else []

@@ -1,4 +1,4 @@
-"""PPO from end to end on a GPU, its distance to what the device can do, and decisions of one drone and of many."""
+"""Benchmark of PPO training on a GPU: throughput, distance to the device's limits, decision latency."""
 
 import statistics
 import time
@@ -19,18 +19,18 @@ from navi_core.service.policies.served_model import EagerRunner
 from navi_core.world import Field
 
 STEP_TARGET = 20_000.0
-"""Decisions a second that PPO is to reach at 256x48 with rayvit and mamba2."""
+"""Target throughput of PPO at 256x48 with rayvit and mamba2 [decisions/s]."""
 _SESSIONS = (1, 16, 256)
 _EPOCHS = 2
 _UPDATES = 3
-"""Updates that are measured."""
+"""Number of measured updates."""
 _MEMORY = 97
-"""Decisions of an episode that a row remembers: as many as the default leaves to each of 1,024."""
+"""Capacity of the episodic memory per row [decisions], the default's share for 1,024 rows."""
 
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One line of the table.
+    """One row of the device benchmark's table.
 
     Attributes:
         what: What was measured.
@@ -46,7 +46,7 @@ class DeviceRow:
 
 
 def device_seconds(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """Return the median time of a call [s], on the device's own clock where it has one; three calls go before.
+    """Return the median time of a call [s], by CUDA events on a GPU, after three warm-up calls.
 
     Args:
         call: What is timed.
@@ -69,7 +69,7 @@ def device_seconds(call: Callable[[], Any], device: torch.device, repeats: int) 
 
 
 def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain: bool = False) -> TrainConfig:
-    """Return a run of PPO with the standard network.
+    """Build the configuration of a PPO run with the standard network.
 
     Args:
         env: Whose observations are seen.
@@ -108,7 +108,7 @@ def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain:
 def training_rows(
     field: Callable[[], Field], env: EnvConfig, drones: int, device: torch.device, *, plain: bool = False
 ) -> Iterator[DeviceRow]:
-    """Train and measure: decisions a second, memory, stages, and the gap to the device's limits.
+    """Benchmark PPO training: decisions per second, memory, stage times, and the gap to the device's limits.
 
     In the update before the measured ones kernels are compiled and graphs recorded; its time is a separate row.
 
@@ -142,7 +142,7 @@ def training_rows(
 
 
 def _gaps(name: str, config: TrainConfig, done: Row, device: torch.device) -> Iterator[DeviceRow]:
-    """Compare with what a product of matrices and a copy reach here."""
+    """Compare the training's FLOP/s and bytes/s with those of a matrix product and a copy on this device."""
     products, copied = _limits(device, torch.bfloat16 if config.precision == "bf16" else torch.float32)
     macs = policy_macs(build_policy(config.policy))["total"]
     # A decision is computed once, and in each epoch forward and, at twice the work, backward.
@@ -155,7 +155,7 @@ def _gaps(name: str, config: TrainConfig, done: Row, device: torch.device) -> It
 
 
 def _limits(device: torch.device, kind: torch.dtype) -> tuple[float, float]:
-    """Return the operations a second of a large product, and the bytes a second of a copy, read and written."""
+    """Measure the device's limits: FLOP/s of a large matrix product, bytes/s of a copy (read and written)."""
     edge = 8192 if device.type == "cuda" else 256
     a, b = (torch.randn(edge, edge, device=device, dtype=kind) for _ in range(2))
     source = torch.zeros(edge * edge, device=device)
@@ -165,7 +165,7 @@ def _limits(device: torch.device, kind: torch.dtype) -> tuple[float, float]:
 
 
 def decision_rows(config: PolicyConfig, device: torch.device, repeats: int) -> Iterator[DeviceRow]:
-    """Time decisions of one drone and of many as a service makes them, from the host's memory and back to it.
+    """Benchmark batched decisions of one and of many drones, with transfers from and to host memory.
 
     Args:
         config: The network; its weights are drawn.

@@ -1,4 +1,4 @@
-"""Decisions a second of the environment, how much of its time is not the tracer's, and whether it keeps its memory.
+"""Benchmark of the environment: decisions per second, overhead beyond ray casting, memory growth.
 
 A step of the C++ kernels writes the observation while it traces, so the two cannot be separated within it. Its
 overhead is therefore 1 - c / s: s is the time of a step, c that of a plain `Field.cast_rays` of the very same rays,
@@ -36,11 +36,11 @@ from navi_core.scenes import Scene
 from navi_core.world import Field, NavigationEnv, RayHits
 
 RESOLUTIONS = ((64, 16), (128, 24), (256, 48))
-"""Azimuth and elevation bins by default."""
+"""Default azimuth and elevation bins."""
 DRONES = (1, 16, 64, 256)
-"""Rows by default."""
+"""Default batch sizes [rows]."""
 WARM_UP = 3
-"""Steps of each case before the first that counts."""
+"""Warm-up steps of each case."""
 
 
 def run_env(
@@ -52,7 +52,7 @@ def run_env(
     steps: int = 30,
     seed: int = 0,
 ) -> Iterator[Row]:
-    """Measure every number of drones at every resolution; torch's number of threads is restored at the end.
+    """Benchmark the environment for every batch size and resolution; torch's thread count is restored at the end.
 
     Args:
         bins: Azimuth and elevation bins.
@@ -94,7 +94,7 @@ def run_soak(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Row:
-    """Step a small environment for long and read its resident memory on the way.
+    """Soak test: step a small environment for long and sample its resident memory.
 
     Args:
         scenes: Where to fly.
@@ -124,7 +124,7 @@ def run_soak(
 
 
 def soak_row(steps: Sequence[int], resident: Sequence[int]) -> Row:
-    """Return how resident memory grew over a long run.
+    """Evaluate the memory samples of a soak test: growth, and whether it is steady.
 
     Args:
         steps: Steps after which it was read.
@@ -183,7 +183,7 @@ def env(
     *,
     progress: Progress,
 ) -> Report:
-    """Fly random actions, or a small batch for long (`soak` steps)."""
+    """Benchmark the environment with random actions, or run a soak test (`soak` steps)."""
     bins, counts = sizes(size) if size else RESOLUTIONS, drones or DRONES
     scenes = load_scenes(scene or ["apartment:0"], resolution)
     if soak:

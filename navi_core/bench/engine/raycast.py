@@ -1,4 +1,4 @@
-"""Rays a second of each tracer on the same scene and rays, in one run, with its error against every triangle.
+"""Benchmark of ray tracers on the same scene and rays: rays per second, and error against brute force.
 
 Machines differ and are shared, so the figures to trust are the ratios: the tracers take turns, repeat after
 repeat, and each is judged by its median process CPU time (of all threads) and wall time.
@@ -40,19 +40,19 @@ from navi_core.scenes import Scene
 from navi_core.world import Field, RayHits, spherical_directions
 
 TRACERS = ("native", "native:8", "native:4", "numba", "open3d")
-"""Tracers by default: C++ as wide as the CPU allows, with AVX2, and as on any CPU; the numba twin; Open3D
+"""Default tracers: C++ as wide as the CPU allows, with AVX2, and as on any CPU; the numba twin; Open3D
 (Embree) where it is installed."""
 _BRUTE_TESTS = 2e8
 _RANGE = 100.0
-"""Range of the rays [m]."""
+"""Maximum range of the rays [m]."""
 _SEED = 0
-"""Seed of the poses and of the rays that are compared."""
+"""Seed of the poses and of the rays sampled for the comparison."""
 
 Cast = Callable[[], tuple[np.ndarray, np.ndarray | None]]
 
 
 def tracer_names(names: Sequence[str] | None = None) -> list[str]:
-    """Return the tracers to measure, by default those of `TRACERS` at hand.
+    """Return the names of the tracers to measure; by default the available ones of `TRACERS`.
 
     Raises:
         ConfigError: An unknown tracer, or one asked for by name that cannot be had.
@@ -82,7 +82,7 @@ def run_raycast(
     repeats: int = 7,
     exact_rays: int = 0,
 ) -> Iterator[Row]:
-    """Measure every tracer in every scene with every number of drones; rows come as they are done.
+    """Benchmark every tracer in every scene with every number of drones; yield rows as they are measured.
 
     Args:
         scenes: Scenes with triangles, compiled at the resolutions to be measured.
@@ -169,7 +169,7 @@ def run_raycast(
 
 
 def free_poses(field: Field, count: int, seed: int) -> torch.Tensor:
-    """Return (count, 3) points at least a quarter metre from any surface that see surfaces around them."""
+    """Sample (count, 3) points with at least 0.25 m clearance that have surfaces around them."""
     rng = np.random.default_rng(seed)
     low, high = field.bounds(0)
     look = spherical_directions(16, 8)
@@ -226,7 +226,7 @@ def _open3d(scene: Scene, origins: torch.Tensor, directions: torch.Tensor, threa
 def _truth(
     scene: Scene, field: Field, origins: torch.Tensor, directions: torch.Tensor, exact_rays: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return depth and name of a sample of rays against every triangle, and which rays they are."""
+    """Return depth, semantic id and index of a sample of rays, computed by brute force over all triangles."""
     assert scene.triangles is not None
     total = len(origins) * len(directions)
     count = int(min(exact_rays or min(4000.0, max(64.0, _BRUTE_TESTS / len(scene.triangles))), total))
@@ -265,7 +265,7 @@ def raycast(
     *,
     progress: Progress,
 ) -> Report:
-    """Cast the same rays with every tracer."""
+    """Benchmark the ray tracers on the same rays."""
     bins = sizes(size or ["256x48"])
     scenes = [
         each

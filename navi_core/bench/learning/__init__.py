@@ -1,1 +1,1 @@
-"""Benchmarks of learning: speed of a run, memory tasks, preferences, off-policy learners."""
+"""Benchmarks of learning: training throughput, memory tasks, preference learning, kernels of GAE and replay."""

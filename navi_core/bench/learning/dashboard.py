@@ -37,7 +37,7 @@ def run_dashboard(
     rounds: int = 4,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Row:
-    """Measure pairs of updates.
+    """Measure the dashboard's overhead in pairs of training updates, without and with an open page.
 
     Args:
         config: Of the training.
@@ -132,7 +132,7 @@ def _await_watched(broadcast: TrainingBroadcast, wanted: bool) -> None:
 
 @contextmanager
 def _page(endpoint: str) -> Iterator[Callable[[str], float]]:
-    """Run the dashboard's process.
+    """Context manager that runs the dashboard and its page in a child process.
 
     Yields:
         A function that sends it a word, `open` or `close` for a page or `time`, and returns its processor time [s].
@@ -155,7 +155,7 @@ def _page(endpoint: str) -> Iterator[Callable[[str], float]]:
 
 
 def _serve(endpoint: str) -> None:
-    """Be the dashboard's process: serve the page, and be the browser that has it open."""
+    """Entry point of the child process: serve the dashboard, and open or close a browser connection on request."""
     import threading
 
     from websockets.exceptions import ConnectionClosed
@@ -193,7 +193,7 @@ def dashboard(
     *,
     progress: Progress,
 ) -> Report:
-    """Train with and without an open dashboard."""
+    """Benchmark a training with and without an open dashboard."""
     config = resolve_config(preset=preset, flags={"threads": 1}, assignments=assign or ())
     field = Field(load_scenes(scene or ["apartment:0-3"], config.compile.resolution), threads=config.threads)
     total = 2 * rounds * (pairs + 1)

@@ -22,7 +22,7 @@ from navi_core.scenes import Scene
 from navi_core.world import Field
 
 _PROTOCOL = EvalConfig(starts=3, max_steps=200)
-"""The quick protocol of `navi evaluate`."""
+"""Evaluation protocol, the quick one of `navi evaluate`."""
 _SETTINGS: dict[str, Any] = {
     "algorithm": "dpo",
     "actors": 8,
@@ -32,7 +32,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def dpo_config(seed: int, updates: int, pairs: Path | None, changes: dict[str, Any] | None = None) -> TrainConfig:
-    """Return the benchmark's settings: the preset `quick`, and a run of so many updates.
+    """Build the configuration of a DPO run: the preset `quick` with the benchmark's settings.
 
     Args:
         seed: Seed.
@@ -64,7 +64,7 @@ def run_dpo(
     protocol: EvalConfig = _PROTOCOL,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
-    """Make pairs, then learn from them with every seed and fly unseen scenes before and after.
+    """Generate preference pairs, then train DPO with every seed and evaluate on unseen scenes before and after.
 
     Args:
         scenes: Where the pilots fly.
@@ -155,7 +155,7 @@ def dpo(
     *,
     log: Log,
 ) -> Report:
-    """Learn from preferences between the flights of two pilots."""
+    """Benchmark DPO on preferences between the flights of two pilots."""
     changes = parse_assignments(assign or ())
     resolution = dpo_config(first_seed, updates, None, changes).compile.resolution
     flown, other = (load_scenes(s, resolution) for s in (scene or ["apartment:0-15"], unseen or ["apartment:100-115"]))

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation and prioritised replay, beside plain implementations.
+"""Benchmark of kernels: generalised advantage estimation (GAE) and prioritised replay, against plain implementations.
 
 Advantages: the compiled loop beside the tensor program, numpy, and the definition. Replay: items a second, and how
 exactly it draws, beside running sums with a search.
@@ -20,7 +20,7 @@ _DRAWS = 200_000
 
 
 def run_replay(capacities: Sequence[int], batch: int, repeats: int, numbers: int = 8) -> list[Row]:
-    """Measure replays of several capacities.
+    """Benchmark prioritised replay with a sum tree against running sums, for several capacities.
 
     Args:
         capacities: Items.
@@ -102,7 +102,7 @@ def replay(
     batch: Annotated[int, Option(min=1, help="Items of a call.")] = 256,
     repeats: Repeats = 50,
 ) -> Report:
-    """Time prioritised replays of several capacities."""
+    """Benchmark prioritised replays of several capacities."""
     rows = list(run_replay(capacity or [10_000, 100_000, 1_000_000], batch, repeats))
     return report(
         "prioritised replay",
@@ -126,7 +126,7 @@ _SLOW = 64
 
 
 def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Row]:
-    """Measure every way at every size on one thread.
+    """Benchmark every implementation of GAE at every size on one thread.
 
     Args:
         sizes: (T, B) each.
@@ -185,7 +185,7 @@ def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Row
 
 
 def _numpy(rewards: np.ndarray, values: np.ndarray, end: np.ndarray, cut: np.ndarray, boot: np.ndarray) -> np.ndarray:
-    """Step by step over rows at once, as most trainers do on a CPU."""
+    """Numpy implementation of GAE: a loop over time steps, vectorised over rows."""
     advantages, later = np.empty_like(rewards), np.zeros(rewards.shape[1], dtype=rewards.dtype)
     for t in reversed(range(len(rewards))):
         last = cut[t] if t < len(rewards) - 1 else np.ones_like(cut[t])
@@ -203,7 +203,7 @@ def measure_gae(
     ] = None,
     repeats: Repeats = 20,
 ) -> Report:
-    """Time every implementation of advantages."""
+    """Benchmark every implementation of GAE."""
     rows = list(run_gae(sizes(size or ["128x64", "128x4096"]), repeats))
     return report(
         "GAE",

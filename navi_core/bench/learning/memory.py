@@ -1,4 +1,4 @@
-"""Recurrent memory benchmark: reference tasks that cannot be solved without memory.
+"""Benchmark of recurrent memory: reference tasks that cannot be solved without memory.
 
 Three ways to handle the recurrent state are compared. `carried` is Navi's: stored at the start of
 every training sequence, reset where an episode begins. `memoryless` forgets at every decision.
@@ -37,7 +37,7 @@ _OTHER_STARTS = 1_000_003
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """One learning run.
+    """Training run of the memory benchmark: task, temporal (recurrent) core, handling of its state, settings.
 
     Attributes:
         task: Reference task.
@@ -63,7 +63,7 @@ class MemoryCase:
 
     @property
     def name(self) -> str:
-        """Task, options, core and handling in one word."""
+        """Name of the case: task, options, core, handling of the state."""
         options = "".join(f",{key}={value}" for key, value in self.options)
         return f"{self.task}{options}/{self.core}/{self.handling}"
 
@@ -95,7 +95,7 @@ _NOW = (("gamma", 0.0), ("gae_lambda", 0.0), ("minibatch", 16))
 
 
 def _deep(task: str, chunk: int, width: int, **options: int) -> tuple[MemoryCase, ...]:
-    """Both cores with two layers."""
+    """Build the two-layer cases of a task for both cores."""
     ppo = (*_NOW, ("rollout", chunk), ("bptt", chunk))
     policy = (("core_layers", 2), ("width", width))
     return tuple(
@@ -117,11 +117,11 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
     "cart_pole": (MemoryCase("cart_pole", "gru", 200_000, 475.0, ppo=_CART_POLE),),
     "pendulum": (MemoryCase("pendulum", "gru", 600_000, -250.0, ppo=_PENDULUM),),
 }
-"""Groups of runs by name."""
+"""Groups of memory cases by name."""
 
 
 def memory_cases(names: Sequence[str] = (), cores: Sequence[str] = ()) -> list[MemoryCase]:
-    """Return the runs of the named groups, all of them by default, with the named cores alone if any are.
+    """Return the cases of the named groups (default: all), restricted to the named cores if any are given.
 
     A user-defined core runs the cases of the GRU.
 
@@ -141,7 +141,7 @@ def run_memory(
     *,
     until_solved: bool = True,
 ) -> Iterator[Row]:
-    """Learn every case with every seed; yield a row after each.
+    """Train every memory case with every seed; yield a row after each.
 
     Args:
         cases: What to learn.
@@ -169,7 +169,7 @@ def run_memory(
 
 
 def case_config(case: MemoryCase, seed: int) -> TrainConfig:
-    """Return the configuration of a case: no shaping, no auxiliary input, 16 decisions a sequence."""
+    """Build the training configuration of a case: no shaping, no auxiliary input, sequences of 16 decisions."""
     return parse_config(
         TrainConfig,
         {
@@ -194,7 +194,7 @@ def case_config(case: MemoryCase, seed: int) -> TrainConfig:
 
 
 class _Memoryless(NavigationPolicy):
-    """Every decision is the first of its life, in acting and learning alike."""
+    """Policy whose recurrent state is reset at every decision, when acting and in updates."""
 
     def act(
         self, obs: Tensor, aux: Tensor, state: tuple[Tensor, ...], reset: Tensor, noise: Tensor | None
@@ -263,7 +263,7 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None], until_s
 
 @torch.no_grad()
 def exact_ratio(policy: NavigationPolicy, rollout: Rollout) -> float:
-    """Return how far acting and learning disagree about a rollout's actions in double precision, |ratio − 1|.
+    """Return the largest |ratio − 1| between acting and updating on a rollout's actions, in double precision.
 
     In single precision they round differently, the more it shows the surer a policy is. Whatever is left here is no
     rounding: a state that was not carried, or a reset that one of them missed.
@@ -286,7 +286,7 @@ def exact_ratio(policy: NavigationPolicy, rollout: Rollout) -> float:
 
 
 def final_returns(policy: NavigationPolicy, case: MemoryCase, seed: int) -> Tensor:
-    """Return what the most probable actions earn in 128 episodes from starts (or decks) of another seed."""
+    """Return the greedy returns of 128 episodes from starts (or decks) of another seed."""
     return first_returns(policy, reference_task(case.task, _JUDGED, seed + _OTHER_STARTS, **dict(case.options)))
 
 
@@ -304,7 +304,7 @@ def memory(
     *,
     log: Log,
 ) -> Report:
-    """Learn tasks that need a memory."""
+    """Benchmark temporal (recurrent) cores on tasks that need a memory."""
     cases = memory_cases(known_names("group", group or (), MEMORY_CASES), core or ())
     if steps is not None:
         cases = [replace(case, steps=min(steps, case.steps)) for case in cases]

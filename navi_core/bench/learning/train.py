@@ -1,4 +1,4 @@
-"""Training throughput: decisions per CPU-second of a whole run, and the time of each stage."""
+"""Benchmark of training throughput: decisions per CPU-second of a whole run, and the time of each stage."""
 
 import json
 import resource
@@ -29,7 +29,7 @@ def run_train(
     seconds: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Row:
-    """Train as `navi train ppo` does, records and all, and measure.
+    """Train as `navi train ppo` does, metric logging included, and measure throughput, stages and memory.
 
     Args:
         config: The run's configuration; its length is set here.
@@ -145,7 +145,7 @@ def measure_train(
     *,
     log: Log,
 ) -> Report:
-    """Train a few updates and time every stage."""
+    """Benchmark a few training updates with the time of every stage."""
     config = resolve_config(
         preset=preset, file=file, flags={"actors": actors, "ppo": {"rollout": rollout}}, assignments=assign or ()
     )
@@ -172,7 +172,7 @@ def measure_train(
 
 
 def is_part(stage: Row) -> bool:
-    """Return whether a stage is a part of another one."""
+    """Return whether a stage is nested in another one, by its name."""
     return bool(stage["name"].count("/") > 1)
 
 
@@ -182,7 +182,7 @@ _WORDS = ("allocate memory", "out of memory", "bad_alloc", "Cannot allocate")
 
 @contextmanager
 def limit_memory(gibibytes: float | None) -> Iterator[None]:
-    """Bound the address space of this process within the block.
+    """Context manager that limits the address space of this process.
 
     Args:
         gibibytes: Most that it may take, what it has already included [GiB]; None: no bound.
@@ -201,7 +201,7 @@ def limit_memory(gibibytes: float | None) -> Iterator[None]:
 
 @contextmanager
 def memory_faults() -> Iterator[None]:
-    """Turn what torch and C++ raise where memory runs out into `MemoryError`.
+    """Context manager that converts out-of-memory errors of torch and C++ into `MemoryError`.
 
     Raises:
         MemoryError: Memory ran out in the block.

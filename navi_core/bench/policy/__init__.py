@@ -1,1 +1,1 @@
-"""Benchmarks of the policy's parts: encoders, temporal cores, runtimes."""
+"""Benchmarks of the policy network: encoders, temporal cores, inference runtimes."""

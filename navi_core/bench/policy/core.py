@@ -1,4 +1,4 @@
-"""Temporal cores: a training sequence with state and resets, and one acting step, against the framework's GRU.
+"""Benchmark of temporal (recurrent) cores against `torch.nn.GRU`: a training sequence, and one acting step.
 
 The named peer `torch-gru` is `torch.nn.GRU`, which knows no resets. Where mamba-ssm imports and a
 CUDA device is there, its fused Mamba-2 takes part with our weights (no state, no resets): for
@@ -22,19 +22,19 @@ from navi_core.policy import build_core
 from navi_core.policy.cores import Mamba2Block
 
 CORE_NAMES = ("torch-gru", *KNOWN_CORES.built_in, "mamba-ssm")
-"""Measured by default; the first is the peer. User-defined cores are measured by name."""
+"""Cores measured by default, the peer first. User-defined cores are measured by name."""
 
 WIDTH = 128
 _RESET_SHARE = 0.02
 
 
 def fused_available() -> bool:
-    """Whether mamba-ssm imports and a CUDA device is there."""
+    """Return whether mamba-ssm is installed and a CUDA device is available."""
     return importlib.util.find_spec("mamba_ssm") is not None and torch.cuda.is_available()
 
 
 def core_names(names: Sequence[str] | None = None) -> list[str]:
-    """Return the cores to measure, by default those of `CORE_NAMES` at hand; the peer always takes part.
+    """Return the names of the cores to measure; by default the available ones of `CORE_NAMES`. The peer is included.
 
     Raises:
         ConfigError: An unknown core, or mamba-ssm asked for by name where it cannot run.
@@ -61,7 +61,7 @@ def run_core(
     repeats: int = 15,
     device: str = "cpu",
 ) -> Iterator[Row]:
-    """Measure every core at every shape; those of one shape take turns and share the first one as peer.
+    """Benchmark every core at every shape in turns; the first core is the peer of its shape.
 
     Args:
         names: From `core_names`.
@@ -107,7 +107,7 @@ def run_core(
 
 
 class _Subject:
-    """A core with its inputs; `both` and `step` are what is timed."""
+    """Temporal core under test with its inputs; `both` (forward and backward) and `step` are timed."""
 
     def __init__(self, name: str, rows: int, steps: int, layers: int, device: torch.device) -> None:
         self.name = name
@@ -158,7 +158,7 @@ def _without_gradient(call: Callable[[], Any]) -> Callable[[], None]:
 
 
 def to_fused(block: Mamba2Block) -> nn.Module:
-    """Return mamba-ssm's fused Mamba-2 with the weights of our block; names and layout are the same.
+    """Convert a Mamba-2 block to mamba-ssm's fused module with the same weights.
 
     Raises:
         ConfigError: mamba-ssm cannot run here.
@@ -180,7 +180,7 @@ def to_fused(block: Mamba2Block) -> nn.Module:
 
 
 def from_fused(fused: nn.Module, block: Mamba2Block) -> Mamba2Block:
-    """Load the weights of mamba-ssm's fused Mamba-2 into our block and return it.
+    """Copy the weights of mamba-ssm's fused Mamba-2 into a block and return it.
 
     Raises:
         ConfigError: The two are of different shapes.
@@ -203,7 +203,7 @@ def core(
     repeats: Repeats = 15,
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
 ) -> Report:
-    """Time temporal cores against the framework's GRU."""
+    """Benchmark temporal (recurrent) cores against `torch.nn.GRU`."""
     shapes = sizes(shape or ["64x8", "8x256"], "--shape")
     rows = list(
         run_core(core_names(name or None), shapes, layers=layers, threads=threads, repeats=repeats, device=device)

@@ -1,4 +1,4 @@
-"""Encoders: time, measured operations and memory, against attention that is materialised.
+"""Benchmark of encoders: time, multiply-accumulates and activation memory, against materialised attention.
 
 The named peer `materialised` is rayvit with the same parameters as transformers are usually written:
 the softmax of every head is a tensor, dropout 0.1 behind it and behind both sublayers, and every
@@ -44,7 +44,7 @@ ENCODER_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def encoder_names(names: Sequence[str] = ()) -> list[str]:
-    """Return the encoders to measure, by default those of `ENCODER_VARIANTS`; the first is the peer of the others.
+    """Return the names of the encoders to measure, by default `ENCODER_VARIANTS`; the first is the peer.
 
     Raises:
         ConfigError: An unknown variant.
@@ -56,7 +56,7 @@ def encoder_names(names: Sequence[str] = ()) -> list[str]:
 def run_encoder(
     names: Sequence[str], bins: Sequence[tuple[int, int]], *, batch: int = 32, threads: int = 1, repeats: int = 7
 ) -> Iterator[Row]:
-    """Measure every encoder at every size; those of one size take turns and share the first one as peer.
+    """Benchmark every encoder at every size in turns; the first encoder is the peer of its size.
 
     Args:
         names: From `encoder_names`.
@@ -106,7 +106,7 @@ def run_encoder(
 
 
 def saved_activations(module: nn.Module, call: Callable[[], Any]) -> int:
-    """Return the bytes that `call` keeps for a backward: each storage once, the module's parameters left out."""
+    """Measure the bytes of activations that `call` saves for the backward pass, without the module's parameters."""
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def saved_activations(module: nn.Module, call: Callable[[], Any]) -> int:
 
 
 def build_variant(name: str, azimuth: int, elevation: int) -> nn.Module:
-    """Return an encoder of `ENCODER_VARIANTS`, or of another name."""
+    """Build an encoder of `ENCODER_VARIANTS`, or one registered under another name."""
     backend, options = ENCODER_VARIANTS.get(name, (name, {}))
     encoder = build_encoder(backend, azimuth, elevation, **options)
     return _Materialised(encoder) if name == "materialised" else encoder
@@ -140,7 +140,7 @@ def _both(module: nn.Module, obs: Tensor) -> Callable[[], None]:
 
 
 class _Materialised(nn.Module):
-    """A rayvit run with materialised attention, dropout and every query of every layer."""
+    """Rayvit encoder with materialised attention and dropout, where every layer computes all queries."""
 
     def __init__(self, encoder: nn.Module, dropout: float = 0.1) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def encoder(
     threads: Threads = 1,
     repeats: Repeats = 7,
 ) -> Report:
-    """Time encoders, forward and backward."""
+    """Benchmark encoders, forward and backward."""
     names = encoder_names(variant or ())
     rows = list(run_encoder(names, sizes(size or ["256x48"]), batch=batch, threads=threads, repeats=repeats))
     return report(

@@ -1,4 +1,4 @@
-"""Serving: one decision of one drone with its recurrent state, by every runtime at hand.
+"""Benchmark of inference: latency of one decision with recurrent state, for every available runtime.
 
 The named peer `eager` is the policy itself under `torch.inference_mode`. The others are exported as
 `navi export` does it and pass the same parity gate before they are timed. A server runs one of them,
@@ -32,7 +32,7 @@ RUNTIMES = {"eager": "", "onnx": ".onnx", "aoti": ".pt2"}
 
 
 def runtime_names(names: Sequence[str] | None = None) -> list[str]:
-    """Return the runtimes to measure, by default those at hand; the peer always takes part.
+    """Return the names of the runtimes to measure, by default the available ones; the peer is included.
 
     Raises:
         ConfigError: An unknown runtime, or onnx asked for by name where it is not installed.
@@ -49,7 +49,7 @@ def runtime_names(names: Sequence[str] | None = None) -> list[str]:
 def run_serve(
     configs: Sequence[PolicyConfig], runtimes: Sequence[str], rows: int = 1, *, threads: int = 1, repeats: int = 300
 ) -> Iterator[Row]:
-    """Measure every policy with every runtime; those of one policy take turns.
+    """Benchmark every policy with every runtime; the runtimes of one policy take turns.
 
     Args:
         configs: Policies.
@@ -103,7 +103,7 @@ def run_serve(
 def _build(
     policy: NavigationPolicy, runtime: str, rows: int, folder: Path, threads: int
 ) -> tuple[Callable[[], None], float, float]:
-    """Return a decision that carries its state from call to call, its parity and its build time."""
+    """Build a runtime's recurrent decision function; return it with its parity error and build time [s]."""
     start = time.perf_counter()
     strays = 0.0
     obs, aux, _, *zero = example_inputs(policy, rows)
@@ -138,7 +138,7 @@ def serve(
     threads: Threads = 1,
     repeats: Annotated[int, Option(min=1, help="Decisions of each.")] = 300,
 ) -> Report:
-    """Time one decision with every runtime."""
+    """Benchmark one decision with every inference runtime."""
     network = {"encoder": encoder_backend, "core": temporal_core}
     configs = [
         parse_config(PolicyConfig, network | {"azimuth_bins": azimuth, "elevation_bins": elevation})

@@ -1,1 +1,1 @@
-"""Benchmarks of the service: gate, round trip, continuous training."""
+"""Benchmarks of the service: safety gate, round trip, continuous training."""

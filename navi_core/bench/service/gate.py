@@ -1,4 +1,4 @@
-"""The gate: its time, the collisions that it prevents, and what a policy behind it sees of the floor.
+"""Benchmark of the safety gate: latency, prevented collisions, and its effect on a policy's coverage.
 
 A policy flies with and without the gate from the same starts.
 """
@@ -38,7 +38,7 @@ def run_gate(
     decisions: int = 50,
     seed: int = 0,
 ) -> Row:
-    """Measure the gate.
+    """Benchmark the safety gate with random motions: latency, prevented collisions, false alarms.
 
     Args:
         scenes: Where the drones are.
@@ -96,7 +96,7 @@ def run_gate(
 
 
 class _Flight:
-    """Drones, a gate that knows them, and random motions."""
+    """Vectorised environment with a gate and a random policy."""
 
     def __init__(self, field: Field, env: EnvConfig, config: GateConfig, rows: int, seed: int) -> None:
         self.env = NavigationEnv(field, rows, env, seed=seed)
@@ -110,20 +110,20 @@ class _Flight:
         return torch.rand(len(self.rows), 4, generator=self._generator) * 2 - 1
 
     def situation(self, life: dict[str, torch.Tensor] | None = None) -> DroneState:
-        """Return where the drones are; `life`: a state of the environment, to save copying it."""
+        """Return the drones' state; `life`: an environment `state_dict`, to save copying it."""
         life = life or self.env.state_dict()
         return DroneState(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
 
     def judge(self, action: torch.Tensor, life: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
-        """Return (B,) whether the motions are sent."""
+        """Return (B,) whether the gate lets the actions pass."""
         return choose_action(self.gate, self.situation(life), action).flown.send
 
     def choose_action(self, action: torch.Tensor, life: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the (B, 4) actions to be flown where what would collide is proposed again."""
+        """Return the (B, 4) actions to fly, where colliding ones are replaced by slower proposals."""
         return choose_action(self.gate, self.situation(life), action, self.gate.config.slower).command
 
     def fly(self, action: torch.Tensor) -> torch.Tensor:
-        """Fly one decision; returns (B,) collisions. Where an episode ends the gate begins anew."""
+        """Step the environment with actions (B, 4); return (B,) collisions. The gate restarts where an episode ends."""
         batch = self.env.step(action)
         self.obs = batch.obs
         ended = batch.truncated
@@ -133,7 +133,7 @@ class _Flight:
 
 
 def _truth(flight: _Flight, decisions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return of many random motions whether they collide when they are held, and whether the gate holds them back."""
+    """Return for random motions (N,) whether they collide when held, and whether the gate holds them back."""
     held = -(-flight.gate.config.substeps // flight.env.config.dynamics.steps_per_decision)
     collides, waits = [], []
     for _ in range(decisions):
@@ -169,7 +169,7 @@ def gate(
     threads: Threads = 1,
     seed: Annotated[int, Option(help="Seed of starts and motions.")] = 0,
 ) -> Report:
-    """Time the gate and count the collisions that it prevents."""
+    """Benchmark the safety gate: latency and prevented collisions."""
     ((azimuth, elevation),) = sizes([size])
     row = run_gate(
         load_scenes(scene or ["apartment:0", "maze:0"], 512),
@@ -206,7 +206,7 @@ _SENT, _SLOWER, _STANDS, _WAITS = range(4)
 
 
 class GatedFlyer:
-    """A subject of an evaluation whose actions pass the gate, as those of a served policy do.
+    """Adapter that evaluates a subject behind the safety gate, as a served policy flies.
 
     Args:
         flyer: The subject.
@@ -227,7 +227,7 @@ class GatedFlyer:
         self.blocks: list[list[Tensor]] = []
 
     def begin(self, keys: Tensor, field: Field) -> None:
-        """Start new episodes in all rows."""
+        """Begin new episodes in all rows, with a new gate."""
         self._flyer.begin(keys, field)
         self._gate = RolloutGate(field, self._env, self._config, capacity=len(keys))
         self._rows = torch.arange(len(keys))
@@ -235,7 +235,7 @@ class GatedFlyer:
         self.blocks.append([])
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Answer observations (B, 3, Az, El) with actions (B, 4) that the gate let through."""
+        """Return the gated actions (B, 4) for observations (B, 3, Az, El)."""
         action = self._flyer.act(obs, pose)
         self.recovering = self._flyer.recovering
         begins = self._velocity is None
@@ -252,7 +252,7 @@ class GatedFlyer:
         return proposal.command
 
     def outcomes(self, result: EvalResult) -> list[Tensor]:
-        """Return the outcome of the decisions (T,) of each episode of a result, without rows that fill a block."""
+        """Return the gate outcomes (T,) of each episode of a result, without padding rows."""
         columns = [column for block in self.blocks for column in torch.stack(block).unbind(dim=1)]
         return [column[: row["steps"]] for column, row in zip(columns, result.episodes)]
 
@@ -268,7 +268,7 @@ def run_gated_flight(
     steps: int = 200,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Row]:
-    """Fly a policy from the protocol's starts without the gate, behind it hovering for WAIT, and behind it as served.
+    """Evaluate a policy without the gate, with a gate that hovers at WAIT, and with the gate as served.
 
     Args:
         checkpoint: The policy.
@@ -335,7 +335,7 @@ def run_gated_flight(
 
 
 def _longest(flags: Tensor) -> int:
-    """Return the most in a row of (T,) bool."""
+    """Return the length of the longest run of True in (T,) bool."""
     most = run = 0
     for flag in flags.tolist():
         run = run + 1 if flag else 0
@@ -351,7 +351,7 @@ def gated_flight(
     *,
     progress: Progress,
 ) -> Report:
-    """Fly a policy without and behind the gate."""
+    """Benchmark a policy's flight without and behind the safety gate."""
     env, vocabulary = training_of(model)
     file, _ = checkpoint_file(model)
     scenes = load_scenes(scene or ["apartment:9000-9007"], 512)

@@ -1,4 +1,4 @@
-"""The service's round trip: an environment in a process of its own, an actor here, ZeroMQ between them.
+"""Benchmark of the service's round trip: environment server in a child process, actor server here, over ZeroMQ.
 
 A round trip is what lies between two decisions about the same drone: request, flight, observation, decision. Cases
 take turns in one run, so that they meet the same neighbours.
@@ -50,7 +50,7 @@ _PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class ServiceCase:
-    """Drones of one environment, parts that take turns, threads of each server, and whether training runs behind.
+    """Case of the round-trip benchmark: drones, groups that take turns, threads of each server, training or not.
 
     In one part the servers take turns: one is at work at any time. In two parts both are.
     """
@@ -62,7 +62,7 @@ class ServiceCase:
 
 
 def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool) -> list[ServiceCase]:
-    """Return the list: each number of drones on each number of threads of both servers together.
+    """Build the cases: each number of drones with each total number of threads.
 
     From two threads on each server has half of them, and many drones fly in two parts, so that all are at work.
     """
@@ -81,7 +81,7 @@ def run_service(
     rounds: int = 10,
     decisions: int = 200,
 ) -> Iterator[Row]:
-    """Measure the cases, which take turns.
+    """Benchmark the cases in turns; yield one row per case.
 
     Args:
         cases: What to measure; the first is what the others are compared with.
@@ -148,7 +148,7 @@ def run_service(
 
 
 class EnvironmentProcess:
-    """Environment server in a process of its own, from its start to `close`.
+    """Environment server in a child process, from its start to `close`.
 
     Args:
         scene: A `.gmdag` file.
@@ -168,7 +168,7 @@ class EnvironmentProcess:
         self._process.start()
 
     def actor_config(self, **settings: Any) -> ActorConfig:  # noqa: ANN401 (settings of `ActorConfig`)
-        """Return the settings of an actor that asks this server, which is waited for.
+        """Wait for the server and return the configuration of an actor that connects to it.
 
         Raises:
             ServiceError: The server does not start.
@@ -179,19 +179,19 @@ class EnvironmentProcess:
         return ActorConfig(publish=_ANY, subscribe=(publish,), step_endpoint=answer, follow=None, **settings)
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of the process [s]."""
+        """Request the CPU time of the server process [s]."""
         self._pipe.send("cpu")
         return float(self._pipe.recv())
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the server process."""
         if self._process.is_alive():
             self._pipe.send("stop")
         self._process.join(10)
 
 
 class _Stage:
-    """An environment in another process and an actor in this one."""
+    """Benchmark stage: environment server in a child process and actor server in this one, with measurements."""
 
     def __init__(self, case: ServiceCase, environment: EnvironmentProcess, runner: Runner, folder: Path) -> None:
         self.case, self._environment = case, environment
@@ -203,18 +203,18 @@ class _Stage:
         self.forget()
 
     def close(self) -> None:
-        """Close the actor."""
+        """Close the actor server."""
         self.actor.close()
 
     def forget(self) -> None:
-        """Begin to measure anew."""
+        """Reset the measurements."""
         self._trips: list[float] = []
         self._inference: list[float] = []
         self._wall = self._cpu = 0.0
         self._decisions = 0
 
     def fly(self, decisions: int) -> None:
-        """Let the actor serve until so many decisions are made."""
+        """Run the actor server until `decisions` more decisions are made, and measure them."""
         actor, goal = self.actor, self.actor.decisions + decisions
         last: dict[int, float] = {}
         until = time.monotonic() + _PATIENCE
@@ -237,7 +237,7 @@ class _Stage:
         self._inference = actor.metrics.recent("inference_ms")
 
     def row(self) -> Row:
-        """Return the measurements so far, without the ratios to the first case."""
+        """Summarise the measurements as a row, without the ratios to the first case."""
         trips = np.array(self._trips) * 1e3
         lock = None if self._learning is None else self._learning.buffer.lock
         holds = np.full(1, np.nan) if lock is None else lock.holds() * 1e3
@@ -259,7 +259,7 @@ class _Stage:
         }
 
     def _cpu_now(self) -> float:
-        """Return the CPU time of both processes [s]."""
+        """Return the summed CPU time of both processes [s]."""
         return time.process_time() + self._environment.cpu_seconds()
 
 
@@ -283,7 +283,7 @@ def serve_environment(
     threads: int,
     vocabulary: Mapping[str, int] | None = None,
 ) -> None:
-    """Serve an environment until the other end sends stop."""
+    """Entry point of the child process: run an environment server until the pipe receives stop."""
     torch.set_num_threads(threads)
     config = EnvironmentConfig(publish=_ANY, answer=_ANY, sessions=sessions)
     field = Field([load_gmdag(scene)], threads=threads, vocabulary=vocabulary)
@@ -314,7 +314,7 @@ def service(
     rounds: Annotated[int, Option(min=1, help="Turns of each case.")] = 6,
     decisions: Annotated[int, Option(min=1, help="Decisions of each turn.")] = 200,
 ) -> Report:
-    """Time round trips between actor and environment."""
+    """Benchmark round trips between actor and environment servers."""
     ((azimuth, elevation),) = sizes([size])
     network = {"encoder": encoder_backend, "core": temporal_core}
     config = parse_config(PolicyConfig, network | {"azimuth_bins": azimuth, "elevation_bins": elevation})
@@ -341,6 +341,6 @@ def service(
 
 
 def _lock(row: Mapping[str, Any]) -> str:
-    """Return how long the experience buffer is locked, where it learns."""
+    """Format the lock times of the experience buffer; empty without training."""
     parts = (row[f"lock_{name}_ms"] for name in ("p50", "p99", "max", "work"))
     return ", ".join(f"{part:.3f}" for part in parts) if row["learns"] else ""

@@ -1,4 +1,4 @@
-"""Continuous training for a long time: memory, versions and counts, and what becomes of the live reward.
+"""Soak test of continuous training: memory, versions, consistent counts, and the change of the live reward.
 
 The environment flies in a process of its own; actor and trainer are here, as `navi serve --learn` has them.
 """
@@ -37,7 +37,7 @@ _LOOKS = 200
 
 
 class _Listening(FlightLearning):
-    """Also keeps the mean live reward of every episode: early decisions of one earn more than late ones."""
+    """Flight learning that also records the mean live reward of each episode."""
 
     def __init__(self, *args: Any) -> None:  # noqa: ANN401 (arguments of `FlightLearning`)
         super().__init__(*args)
@@ -65,7 +65,7 @@ def run_soak(
     seed: int = 0,
     progress: Callable[[str, float, float], None] = lambda *_: None,
 ) -> Row:
-    """Fly and learn.
+    """Run the soak test: fly with a served model and train it continuously.
 
     Args:
         model: What is served, computed eagerly.
@@ -131,7 +131,7 @@ def run_soak(
 
 
 class _Idle:
-    """Empty loops that take a lock holder's time: control measurement of the machine's interrupts.
+    """Control measurement: empty loops as long as a lock holder's work, to measure the machine's interrupts.
 
     Attributes:
         longest: Most processor time of one [s].
@@ -143,7 +143,7 @@ class _Idle:
         self._turn = min(_turned(10_000) for _ in range(20)) / 10_000
 
     def follow(self, lock: TimedLock) -> None:
-        """Idle once for every new holder, for the mean of their work."""
+        """Run one empty loop of the mean work for every new lock holder."""
         holders = lock.holders
         for _ in range(holders - self._followed):
             took = _turned(round(lock.work / holders / self._turn))
@@ -214,14 +214,14 @@ def _fly(
 
 
 def _recorded_bytes(outbox: Path) -> float:
-    """Return the mean bytes of a row of `service_experiences`, heads of the files included."""
+    """Return the mean size of a row of `service_experiences` on disk [bytes], file headers included."""
     files = list(outbox.glob("*service_experiences.ndjson"))
     rows = sum(file.read_bytes().count(b"\n") - 1 for file in files)
     return sum(file.stat().st_size for file in files) / rows if rows else float("nan")
 
 
 def _consistent(learning: FlightLearning) -> bool:
-    """Return whether versions, updates and the buffer's counts agree."""
+    """Check that versions, updates and the buffer's counts agree."""
     trainer, counts, status = learning.trainer, learning.buffer.get_stats(), learning.status()
     kept = counts["completed_count"] + counts["pending_count"] + counts["total_evicted"] + counts["total_refused"]
     kept += counts["total_unlearned"]
@@ -236,7 +236,7 @@ def _consistent(learning: FlightLearning) -> bool:
 
 
 def _ends(rewards: np.ndarray) -> tuple[float, float, float]:
-    """Return the means of the first and the last fifth, and half of the 95 % interval of their difference."""
+    """Return mean rewards of the first and last fifth, and the half-width of the 95 % interval of their difference."""
     from scipy.stats import ttest_ind
 
     fifth = len(rewards) // 5
@@ -259,7 +259,7 @@ def soak(
     *,
     progress: Progress,
 ) -> Report:
-    """Learn in flight for long."""
+    """Benchmark continuous training in flight (soak test)."""
     given = parse_sections(assign, ("training", "gate"), "training.learning_rate=1e-4")
     if "gate" in given and not gate:
         raise ConfigError("--set gate.… has no effect without a gate; add --gate")
@@ -309,6 +309,6 @@ def soak(
 
 
 def _gain(row: Mapping[str, Any]) -> str:
-    """Return the gain of learning; a dash where too few episodes ended."""
+    """Format the gain of learning with its interval; a dash if too few episodes ended."""
     gain, error = row["gain"], row["gain_error"]
     return f"{gain:+.4f} ± {error:.4f}" if gain == gain and error == error else "–"
