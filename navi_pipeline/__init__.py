@@ -1,1 +1,1 @@
-"""The pipeline around Navi's engine: Dagster assets, the DuckDB warehouse, the demo."""
+"""Dagster project of Navi: assets, jobs and sensors, the DuckDB warehouse, and the pipeline's commands."""

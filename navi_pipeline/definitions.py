@@ -1,4 +1,4 @@
-"""The Dagster code location: assets and checks of `defs/`, jobs, and an executor in one process.
+"""Dagster code location: assets and checks of `defs/`, jobs, automation, and an in-process executor.
 
 Nothing heavy is imported here: torch, pandas, trimesh and matplotlib are imported by the functions
 that use them, so that the code location loads in about a second.
@@ -14,7 +14,7 @@ _STAGES = (corpus, demonstrations, learning, evaluation, experiments, warehouse)
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Return all definitions of Navi."""
+    """Return the Dagster definitions of the code location: assets, checks, jobs, schedules, sensors."""
     graph = dg.Definitions.merge(
         # The steps of a run follow each other, and share the imports of torch; training is a child process anyway.
         dg.load_definitions_from_modules(_STAGES, executor=dg.in_process_executor),

@@ -1,4 +1,4 @@
-"""Jobs of the graph; a run has one partition, so scenes, profiles and sizes of sweeps have jobs of their own.
+"""Dagster jobs of the graph; a run has one partition, so scenes, profiles and sweep sizes have jobs of their own.
 
 `Flow` passes over the graph, stage by stage. `whole_graph` runs all jobs in order: one click from an empty folder to a
 champion and a full warehouse.
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 _STUDIES = {"quick": "quick", "full": "ppo"}
-"""The study that belongs to a size of the sweeps."""
+"""Size of the sweeps → name of the study that is run with it."""
 
 
 class Flow:
-    """Materializes the assets; each stage is a job of the code location.
+    """Runner that materializes the asset graph in this process, job by job of the code location.
 
     Args:
         instance: Dagster instance that keeps the runs.
@@ -93,7 +93,7 @@ class Flow:
         return failed
 
     def materialize_scenes(self, plan: dict[str, Any] | None = None) -> None:
-        """Plan, compile and gather the scenes.
+        """Materialize the corpus: plan, compile and gather the scenes.
 
         Args:
             plan: Settings of `scene_sources`; by default those of the plan that there is.
@@ -116,7 +116,7 @@ class Flow:
             self._report(f"  left out: {name}: {why}")
 
     def materialize_policy(self, job: str = "main_job") -> list[str]:
-        """Train, evaluate, promote; return the blocking checks that failed.
+        """Train, evaluate and promote a profile's policy; return the blocking checks that failed.
 
         Args:
             job: main_job for PPO alone, profile_job for everything that a profile has.
@@ -138,7 +138,7 @@ class Flow:
         return failed
 
     def _settings(self, job: str) -> dict[str, Any]:
-        """Return the seed for every learner of a job; PPO's lines alone are let through."""
+        """Return the run config of a job's learners: the seed for each, and the echo of the trainer's lines for PPO."""
         steps = self._job(job).graph.node_names()
         learners = [name for name in steps if name.endswith("_policy")]
         seeds: dict[str, Any] = {name: {"config": {"seed": self._seed}} for name in learners}
@@ -193,7 +193,7 @@ class Flow:
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Keep SIGTERM's handler: Dagster leaves it that of SIGINT, which a shell's background job ignores."""
+    """Context manager that restores SIGTERM's handler: Dagster leaves SIGINT's, which background jobs ignore."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -211,7 +211,7 @@ PROFILE_ASSETS = (
     "policy_evaluation",
     "promoted_model",
 )
-"""Assets with a partition for each profile, in the order of the graph."""
+"""Assets partitioned by profile, in the order of the graph."""
 
 
 def _job(name: str, assets: tuple[str, ...], description: str) -> "UnresolvedAssetJobDefinition":
@@ -230,7 +230,7 @@ class FlowSettings(dg.Config):
 
 @dg.op(pool=GPU, description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
-    """Scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse.
+    """Materialize all assets: scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse.
 
     The jobs are those of the code location that the run was launched from; `navi materialize` does it in one process.
     """
@@ -266,4 +266,4 @@ JOBS: tuple["dg.JobDefinition | UnresolvedAssetJobDefinition", ...] = (
     _job("study_job", ("study",), "Search over settings."),
     _job("summary_job", ("leaderboard", "warehouse"), "Rank everybody and fold every row in."),
 )
-"""Every job of the code location."""
+"""All jobs of the code location."""

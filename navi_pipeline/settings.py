@@ -1,4 +1,4 @@
-"""Settings that the pipeline alone reads: nights, studies, sweeps, ablations."""
+"""Pydantic settings of the pipeline: nightly runs, studies, sweeps, ablations."""
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
@@ -13,7 +13,7 @@ Family = Literal["apartment", "maze", "atrium", "rooms", "scan"]
 
 
 class NightlyConfig(Config):
-    """One night. With `train` off it is a validation night: the champion is evaluated and the machine measured."""
+    """Settings of one nightly run. With `train` off it only evaluates the champion and benchmarks the machine."""
 
     train: bool = True
     """Train, prove the resume, and let the new version challenge the champion."""
@@ -96,7 +96,7 @@ Bounded = TypeVar("Bounded", "FloatParameter", "IntParameter")
 
 
 def _check_bounds(parameter: Bounded) -> Bounded:
-    """Refuse bounds without a value between them."""
+    """Validate that the bounds enclose a value, and are positive for a logarithmic search."""
     if parameter.low > parameter.high:
         raise ConfigError(f"low {parameter.low:g} is above high {parameter.high:g}")
     if parameter.log and parameter.low <= 0:
@@ -105,7 +105,7 @@ def _check_bounds(parameter: Bounded) -> Bounded:
 
 
 class FloatParameter(Config):
-    """A real number between two bounds."""
+    """Real-valued search parameter between two bounds."""
 
     kind: Literal["float"] = "float"
     """Kind of the parameter."""
@@ -120,7 +120,7 @@ class FloatParameter(Config):
 
 
 class IntParameter(Config):
-    """A whole number between two bounds, both of which may be taken."""
+    """Integer search parameter between two inclusive bounds."""
 
     kind: Literal["int"] = "int"
     """Kind of the parameter."""
@@ -135,7 +135,7 @@ class IntParameter(Config):
 
 
 class ChoiceParameter(Config):
-    """One of a few values without order."""
+    """Categorical search parameter: one of a few values without order."""
 
     kind: Literal["choice"] = "choice"
     """Kind of the parameter."""
@@ -144,11 +144,11 @@ class ChoiceParameter(Config):
 
 
 Parameter = Annotated[FloatParameter | IntParameter | ChoiceParameter, Field(discriminator="kind")]
-"""What may be searched."""
+"""Search parameter, discriminated by its kind."""
 
 
 class ObjectiveConfig(Config):
-    """One figure of a training run, and which way is better."""
+    """Objective of a study: one metric of a training run, and its direction."""
 
     metric: str = Field("reward_ema", min_length=1, max_length=100)
     """A metric that the trainer records with every update, or wall_time_hours, memory_gib."""
@@ -159,7 +159,7 @@ class ObjectiveConfig(Config):
 
 
 class ConstraintConfig(Config):
-    """A bound on a figure of a training run; a trial beyond it is infeasible and is never the best."""
+    """Constraint of a study: a bound on a metric; a trial beyond it is infeasible and never the best."""
 
     metric: str = Field(min_length=1, max_length=100)
     """As of an objective; memory_gib is the trainer's largest resident memory, collision the reward's term."""
@@ -175,7 +175,7 @@ class ConstraintConfig(Config):
         return self
 
     def violation(self, value: float) -> float:
-        """Return how far a value is beyond the bound; zero or less is feasible."""
+        """Return the constraint violation of a value; zero or less is feasible."""
         if self.at_most is not None:
             return value - self.at_most
         assert self.at_least is not None
@@ -192,7 +192,7 @@ class PruningConfig(Config):
 
 
 class StudyConfig(Config):
-    """A study: trials of one learner, each a training run of its own."""
+    """Settings of a study (hyperparameter search): trials of one learner, each a separate training run."""
 
     name: str = Field(pattern=NAME, max_length=80)
     """Name of the study; part of the key of its runs."""
@@ -244,7 +244,7 @@ class StudyConfig(Config):
 
 
 class SweepConfig(Config):
-    """How large the cells of a sweep are; what is None follows the profile and the sweep."""
+    """Settings of a sweep: size of its cells; None takes the default of profile and sweep."""
 
     profile: Literal["quick", "full"] = "quick"
     """quick: at most 2,000 decisions or 20 s a cell; full: as long as the sweep's question needs."""
@@ -273,7 +273,7 @@ class SweepConfig(Config):
 
 
 class AblationConfig(Config):
-    """What every cell of an ablation shares."""
+    """Settings of an ablation that all cells share."""
 
     preset: str = "demo"
     """Preset, or file, of the settings that do not vary."""

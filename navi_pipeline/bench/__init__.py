@@ -1,1 +1,1 @@
-"""Benchmarks of the pipeline."""
+"""Benchmarks of the pipeline: warehouse throughput and fault tolerance of studies."""

@@ -1,4 +1,4 @@
-"""Kill test of a study: workers and supervisor die at random, every trial must be there once."""
+"""Fault-injection test of a study: kill workers and supervisor at random; every trial must be recorded exactly once."""
 
 import os
 import random
@@ -22,14 +22,14 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 _NAME = "quick"
 _PATIENCE = 180.0
-"""Time that the study's process has to let its workers end [s]: each has 90 s for its trainer."""
+"""Grace period for the study's process to end its workers [s]; each worker has 90 s to end its trainer."""
 
 
 # Above 60 lines: the kills share one loop with the process that they end and start again.
 def kill_and_resume(
     home: Path, *, trials: int, workers: int, kills: int, seed: int, on_line: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Materialize the asset `study` while its processes are killed (SIGKILL), and look at what is left.
+    """Materialize the asset `study` under injected SIGKILLs, then audit trials, rows and partitions.
 
     The last kill meets the process that materializes, the others a worker in the middle of a trial.
 
@@ -102,7 +102,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _stored(trials: int) -> tuple[int, list[str]]:
-    """Return the count of finished trials in the warehouse, and a fault for each count that is not `trials`."""
+    """Return the number of finished trials in the warehouse, and a fault for each count that is not `trials`."""
     stored = Warehouse().query("select count(*) as n from trials where state in ('complete', 'pruned')")
     metrics = Warehouse().query("select count(distinct run_id) as n from metrics where name = 'reward_ema'")
     counts = {"finished trials": int(stored["n"][0]), "runs with metrics": int(metrics["n"][0])}
@@ -111,13 +111,13 @@ def _stored(trials: int) -> tuple[int, list[str]]:
 
 
 def _busy_worker(queue: TrialQueue, draw: random.Random) -> int | None:
-    """Return the process id of a worker that is at a trial."""
+    """Return the process id of a random worker with a running trial; None if all are idle."""
     busy = [t.user_attrs["worker"] for t in queue.trials() if t.state.name == "RUNNING" and "run_id" in t.user_attrs]
     return int(draw.choice(busy).rsplit("-", 2)[1]) if busy else None
 
 
 def _materialize(trials: int, workers: int) -> int:
-    """Materialize the asset of the small study in this process."""
+    """Materialize the small study's asset in this process and return the exit code."""
     with open_instance() as instance:
         made = (
             defs()

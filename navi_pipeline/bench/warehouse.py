@@ -1,4 +1,4 @@
-"""`navi bench warehouse`: ingested rows per second, and query times over millions of rows."""
+"""Benchmark of the warehouse: ingested rows per second, and query times over millions of rows."""
 
 import shutil
 import tempfile
@@ -19,7 +19,7 @@ QUESTIONS: dict[str, str] = {
     "model_lineage": "select * from model_lineage where version = 'v100'",
     "stage_share": "select * from stage_share where run_id = 'run-7'",
 }
-"""Timed queries by name."""
+"""Name → SQL of the timed queries."""
 
 _METRICS = 40
 _STEPS_PER_RUN = 2500
@@ -42,7 +42,7 @@ select 'run-' || (i // 50000) as run_id, 4096 * ((i // 20) % 2500) as step, 'rol
 
 @dataclass(frozen=True)
 class WarehouseRow:
-    """One figure.
+    """One result of the warehouse benchmark: case, median value, unit.
 
     Attributes:
         what: What was measured.
@@ -62,7 +62,7 @@ class WarehouseRow:
 
 
 def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> list[WarehouseRow]:
-    """Write segments as producers do, and time their ingest: reading, checks, folding, the readers' snapshot.
+    """Time the ingest of written segments: read, validate, insert, publish the read-only snapshot.
 
     Args:
         rows: Rows of each ingest.
@@ -91,7 +91,7 @@ def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> 
 def measure_questions(
     rows: int, repeats: int, *, keep: Path | None = None, progress: Callable[[str], None] = lambda _: None
 ) -> list[WarehouseRow]:
-    """Time questions, and an ingest of one update, over a warehouse of `rows` metric rows.
+    """Time saved queries, and the ingest of one training update, over a warehouse of `rows` metric rows.
 
     Args:
         rows: Metric rows; a tenth as many stage timings, and evaluations of 200 versions and 4 pilots stand beside.
@@ -158,7 +158,7 @@ def _timed(what: str, name: str, call: Callable[[], object], rows: int, repeats:
 
 
 def _clocked(call: Callable[[], object]) -> tuple[float, float]:
-    """Return wall and CPU time of a call [s]."""
+    """Run a callable once and return its wall and CPU time [s]."""
     wall, cpu = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - wall, time.process_time() - cpu

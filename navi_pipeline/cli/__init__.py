@@ -1,4 +1,4 @@
-"""The pipeline's commands, found through the entry point group `navi.commands`."""
+"""CLI commands of the pipeline, registered through the entry point group `navi.commands`."""
 
 from navi_pipeline.cli.commands import register
 

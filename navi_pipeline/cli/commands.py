@@ -1,4 +1,4 @@
-"""The pipeline's commands, found by `navi` through the entry point group `navi.commands`."""
+"""Registration of the pipeline's CLI commands; `navi` loads it through the entry point group `navi.commands`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from navi_pipeline.cli import warehouse as cli_warehouse
 
 
 def register(app: typer.Typer) -> None:
-    """Add the pipeline's commands to `navi`; nothing heavy is imported before one of them runs."""
+    """Register the pipeline's commands with the Typer app; heavy modules are imported when a command runs."""
     app.command("demo")(demo)
     app.command("materialize")(materialize)
     app.command("query")(query)

@@ -1,4 +1,4 @@
-"""`navi sweep`, `navi ablate` and `navi nightly`: experiments of many cells, and a night by hand."""
+"""CLI commands `navi sweep`, `navi ablate` and `navi nightly`: parameter sweeps, ablations, a night started by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to `navi`, and the settings of a night to `navi settings`."""
+    """Register the commands with the Typer app, and `NightlyConfig` with `navi settings`."""
     for command in (sweep, ablate, nightly):
         app.command(command.__name__)(command)
     add_settings("nightly", _settings)
@@ -125,7 +125,7 @@ def ablate(
 
 
 def _variants(entries: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the settings of variants of one's own by name."""
+    """Parse `--vary name:a.b=c` entries into the settings of custom variants by name."""
     from navi_core.presets import parse_assignments
 
     assignments: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""`navi demo` and `navi materialize`: the graph through Dagster, tables at the end, and what Dagster itself cost."""
+"""CLI commands `navi demo` and `navi materialize`: run the asset graph in process and report Dagster's overhead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROFILE = "demo"
 
 
 def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
-    """Materialize the way from scenes to a champion, and print how the policy compares with two pilots.
+    """Materialize the assets from scenes to champion, and print the policy's comparison with two scripted pilots.
 
     Args:
         seed: Seed of the training run.
@@ -64,7 +64,7 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
 
 
 def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_json: bool = False) -> None:
-    """Materialize every asset; print how long each took, and record the share of the time that was orchestration.
+    """Materialize every asset; print each duration, and record the share of time that was Dagster's orchestration.
 
     Orchestration is what the time holds besides the functions of assets and checks: loading the graph, starting
     runs, Dagster's events and its database. On a busy machine the share of processor time is the one to trust.
@@ -127,7 +127,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
 
 @contextmanager
 def _opened_flow(profile: str, size: str, seed: int) -> Iterator[Flow]:
-    """Load the graph and open Dagster's instance; progress and what its home lacks go to standard error."""
+    """Load the asset graph and open the Dagster instance; progress and missing files are printed to standard error."""
     from navi_pipeline.definitions import defs
     from navi_pipeline.jobs import Flow
 

@@ -1,4 +1,4 @@
-"""`navi query`: ingest, query, print."""
+"""CLI command `navi query`: ingest new segments, run SQL on the warehouse, print the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 _HEAD, _FOLDED = 8, 30
-"""Columns that a name may take, whatever is below it; of a longer text, those that it keeps."""
+"""Minimum width of a column for its name, and maximum width before a longer text is folded [characters]."""
 
 
 def run_query(
@@ -29,7 +29,7 @@ def run_query(
     rebuild: bool = False,
     home: Path | None = None,
 ) -> None:
-    """Fold new segments in, run `sql` (or the saved query of that name) and print the answer.
+    """Ingest new segments, run `sql` (or the saved query of that name) and print the result.
 
     Args:
         sql: DuckDB SQL; a saved query's name; a table or view, whose columns are then explained; or None to list
@@ -73,7 +73,7 @@ def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:
 
 
 def print_frame(frame: pandas.DataFrame) -> None:
-    """Print a frame for people, on standard output: as a table, or where that is too wide row by row."""
+    """Print a data frame on standard output: as a table, or row by row if the table is too wide."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -110,7 +110,7 @@ def print_frame(frame: pandas.DataFrame) -> None:
 
 
 def _broken(name: str, width: int) -> str:
-    """Return a column's name in lines of at most `width`, broken behind its underscores."""
+    """Wrap a column name at underscores into lines of at most `width` characters."""
     lines = [""]
     for part in re.findall("[^_]*_|[^_]+", name):
         if lines[-1] and len(lines[-1] + part) > width:
@@ -120,7 +120,7 @@ def _broken(name: str, width: int) -> str:
 
 
 def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: bool, as_csv: bool) -> None:
-    """Print what a table or view is and what its columns mean; a word that is neither names what there is."""
+    """Print the description and columns of a table or view; raise with suggestions if there is none of that name."""
     views, tables = warehouse.relations()
     if word not in (*views, *tables):
         near = difflib.get_close_matches(word, [*saved, *views, *tables], n=1)

@@ -1,4 +1,4 @@
-"""`navi study`: run a search over settings, look at it, go on with it, and make a preset of its best trial."""
+"""CLI commands `navi study`: run, show and resume a hyperparameter search, export its best trial as a preset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group `study` to the `navi` command."""
+    """Register the command group `study`, and the study's benchmark with the group `bench` if there is one."""
     group = typer.Typer(name="study", help="Search over settings; each trial is a training run.", no_args_is_help=True)
     for command in (run, show, resume, best):
         group.command(command.__name__)(command)

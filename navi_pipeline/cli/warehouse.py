@@ -1,4 +1,4 @@
-"""`navi warehouse`: what it holds, compaction; `navi report`; and `navi bench warehouse`."""
+"""CLI commands `navi warehouse status`, `navi warehouse compact`, `navi report` and `navi bench warehouse`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group `warehouse`, and the warehouse's benchmark to the group `bench` where there is one."""
+    """Register the command group `warehouse`, and the warehouse's benchmark with the group `bench` if there is one."""
     group = typer.Typer(name="warehouse", help="Look after the warehouse.", no_args_is_help=True)
     group.callback()(lambda: None)
     group.command("status")(status)

@@ -1,4 +1,4 @@
-"""Assets, checks and partitions, one module or folder per stage."""
+"""Dagster assets, asset checks and partitions, one module or folder per stage."""
 
 import warnings
 

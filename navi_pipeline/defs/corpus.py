@@ -1,4 +1,4 @@
-"""Corpus: planned sources, compiled scenes, the split into training, validation and test; assets and checks."""
+"""Corpus assets and checks: planned scene sources, compiled scenes, the split into training, validation and test."""
 
 import time
 from typing import Any
@@ -29,7 +29,7 @@ from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table, sca
 OWNERS = ["team:navi"]
 
 DEFAULT_SCENES: dict[str, Any] = {"family": "apartment", "train": 16, "validation": 12, "test": 16}
-"""The first plan of a home, and the demo's."""
+"""Default settings of the scene plan, used for a new home and by the demo."""
 
 
 class SceneSettings(dg.Config):
@@ -58,7 +58,7 @@ class CompileSettings(dg.Config):
     padding: float = Field(default=1.0, description="Free margin on each side of the mesh's bounds [m].")
 
     def compile_config(self) -> CompileConfig:
-        """Return what the compiler is given."""
+        """Return the validated configuration of the scene compiler."""
         return parse_config(CompileConfig, self.model_dump())
 
 
@@ -72,7 +72,7 @@ class CompileSettings(dg.Config):
 )
 @worked
 def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult[None]:
-    """Plan the scenes and register their partitions."""
+    """Plan the scenes of the corpus and register one dynamic partition for each."""
     earlier = chosen_settings()
     named = {name: value for name in DEFAULT_SCENES if (value := getattr(config, name)) is not None}
     if kept := {name: value for name, value in earlier.items() if name not in named}:
@@ -114,7 +114,7 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
 )
 @worked
 def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult[None]:
-    """Compile one scene and judge it."""
+    """Compile one scene to a .gmdag file and compute its spawn verdict."""
     plan = read_plan()
     if (source := plan.get(context.partition_key)) is None:
         raise dg.Failure(
@@ -150,7 +150,7 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
 )
 @worked
 def scene_quality() -> dg.MaterializeResult[None]:
-    """Judge the compiled scenes together."""
+    """Summarise verdicts, floor areas and sizes of all compiled scenes."""
     rows = corpus_rows()
     verdicts = {word: sum(row["verdict"] == word for row in rows) for word in ("PASS", "MARGINAL", "FAIL")}
     shown = ("name", "split", "verdict", "viable_spawns", "best_starvation", "floor_area_m2", "triangles", "file_bytes")
@@ -182,7 +182,7 @@ def scene_quality() -> dg.MaterializeResult[None]:
 )
 @worked
 def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-    """Gather the compiled scenes into one manifest."""
+    """Write the corpus manifest: all compiled scenes by split, without those of verdict FAIL."""
     rows = corpus_rows()
     used = [row for row in rows if row["verdict"] != "FAIL"]
     left_out = {
@@ -214,7 +214,7 @@ def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
 )
 @worked
 def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read the verdict of the scene that was compiled."""
+    """Check that the spawn verdict of the compiled scene is PASS."""
     row = scene_card(context.partition_key)
     return dg.AssetCheckResult(
         passed=row["verdict"] == "PASS",
@@ -226,7 +226,7 @@ def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult
 @dg.asset_check(asset=scene_quality, description="At least four scenes of five have the verdict PASS.")
 @worked
 def most_scenes_pass() -> dg.AssetCheckResult:
-    """Count the verdicts."""
+    """Check that at least 80 % of the scenes have the verdict PASS."""
     verdicts = [row["verdict"] for row in corpus_rows()]
     share = verdicts.count("PASS") / len(verdicts)
     return dg.AssetCheckResult(
@@ -243,7 +243,7 @@ def most_scenes_pass() -> dg.AssetCheckResult:
 )
 @worked
 def corpus_is_split_by_scene() -> dg.AssetCheckResult:
-    """Check the manifest."""
+    """Check that the manifest has training and test scenes, no content in two splits, and no failed scene."""
     rows = read_corpus()
     splits: dict[str, set[str]] = {}
     for row in rows:

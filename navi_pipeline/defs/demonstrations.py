@@ -1,4 +1,4 @@
-"""Demonstrations: a teacher's flights and people's recordings; assets and checks."""
+"""Demonstration assets and checks: flights of a scripted teacher, and people's recordings."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ class ExpertSettings(dg.Config):
 )
 @worked
 def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult[None]:
-    """Fly the teacher, or reuse its flights."""
+    """Record the teacher's flights in training scenes, or reuse those of the same settings."""
     settings = {name: getattr(config, name) for name in ("pilot", "episodes", "steps", "noise", "seed")}
     made = fly_expert(
         context.partition_key,
@@ -87,7 +87,7 @@ def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSetti
 )
 @worked
 def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-    """Take recordings in."""
+    """Ingest people's recordings into one dataset; log each refused file."""
     made = take_recordings()
     refused = [row for row in made["rows"] if not row["accepted"]]
     for row in refused:
@@ -115,7 +115,7 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
 )
 @worked
 def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-    """Gather them, and show what was seen and what was answered."""
+    """Combine the datasets of teacher and recordings; show action statistics and a panorama."""
     made = gather_demonstrations(context.partition_key)
     rows, actions, first = action_statistics(made["folders"])
     metadata: dict[str, Any] = {name: made[name] for name in ("decisions", "episodes", "scenes", "left_out")}
@@ -138,7 +138,7 @@ _MOST_COLLISIONS = 10.0
 )
 @worked
 def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read what was counted while it flew."""
+    """Check that the teacher's mean collision rate is below 10 per minute."""
     rates = [row["collisions_per_minute"] for row in read_expert(context.partition_key)["rows"]]
     flown = [rate for rate in rates if rate is not None]
     mean = sum(flown) / len(flown) if flown else 0.0
@@ -152,7 +152,7 @@ def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetChec
 @dg.asset_check(asset=recorded_demonstrations, description="No recording was refused.")
 @worked
 def recordings_are_good() -> dg.AssetCheckResult:
-    """Read the verdict of the ingest on each file."""
+    """Check that the ingest refused no recording."""
     rows = read_recorded()["rows"]
     refused = [f"{row['file']}: {row['reason']}" for row in rows if not row["accepted"]]
     return dg.AssetCheckResult(
@@ -171,7 +171,7 @@ def recordings_are_good() -> dg.AssetCheckResult:
 )
 @worked
 def demonstrations_can_be_learned_from(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read what was gathered."""
+    """Check that the dataset has decisions, and at least two episodes."""
     made = read_demonstrations(context.partition_key)
     return dg.AssetCheckResult(
         passed=made["decisions"] > 0 and made["episodes"] >= 2,

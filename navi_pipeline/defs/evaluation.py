@@ -1,4 +1,4 @@
-"""Evaluation: policies and pilots on held-out scenes, the leaderboard, the gates, and the promotion after them."""
+"""Evaluation assets and checks: policies and pilots on held-out scenes, leaderboard, promotion gates, promotion."""
 
 from itertools import pairwise
 from typing import Any
@@ -41,7 +41,7 @@ class EvaluationSettings(dg.Config):
     seed: int = Field(default=0, description="Seed of the starts.")
 
     def protocol(self) -> EvalConfig:
-        """Return how policies are flown."""
+        """Return the validated evaluation protocol."""
         return parse_config(EvalConfig, self.model_dump())
 
 
@@ -58,7 +58,7 @@ class EvaluationSettings(dg.Config):
 )
 @worked
 def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
-    """Fly, compare, record."""
+    """Evaluate the profile's policies on held-out scenes and compare the PPO policy with the scripted pilots."""
     profile = context.partition_key
     policy = read_policy(profile)
     protocol = config.protocol()
@@ -114,7 +114,7 @@ def _pictures(maps: list[str]) -> dg.MarkdownMetadataValue | None:
 )
 @worked
 def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
-    """Fly the pilots, or take the flights of the same protocol."""
+    """Evaluate all scripted pilots on the test scenes, or reuse the results of the same protocol."""
     protocol = config.protocol()
     made = fly_baselines(protocol, on_line=context.log.info)
     Warehouse().ingest()
@@ -145,12 +145,12 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
 )
 @worked
 def leaderboard() -> dg.MaterializeResult[None]:
-    """Ask the warehouse."""
+    """Query the warehouse's ranking of policies and pilots."""
     return materialized(*ranked())
 
 
 def ranked() -> tuple[dict[str, Any], str]:
-    """Return what the leaderboard shows, and its data version."""
+    """Return the leaderboard's metadata and its data version."""
     rows = ranking()
     drawn_rows = worth_drawing(rows)
     bars = [(row["subject"], row["c_vis_auc_percent"], row["low"], row["high"]) for row in drawn_rows]
@@ -177,7 +177,7 @@ def _gate(name: str, pilot: str, metric: str, description: str, *, blocking: boo
     )
     @worked_as(name)
     def gate(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """Read the paired comparison."""
+        """Check the policy's paired comparison with a pilot on one metric."""
         row = read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric]
         return dg.AssetCheckResult(
             passed=row["better"] if metric == "c_vis_auc" else row["difference"] < 0,
@@ -203,7 +203,7 @@ GATES = [
         description="Gate of the promotion: fewer collisions per minute than random flight.",
     ),
 ]  # fmt: skip
-"""Comparisons with the pilots."""
+"""Asset checks that compare the policy with scripted pilots; the blocking ones are gates of the promotion."""
 
 
 @dg.asset_check(
@@ -212,7 +212,7 @@ GATES = [
 )
 @worked
 def baselines_keep_their_order() -> dg.AssetCheckResult:
-    """Compare their coverage."""
+    """Check that coverage rises from random over forward-plus and frontier to planner."""
     coverage = read_baselines()
     order = [coverage[name] for name in ("random", "forward-plus", "frontier", "planner")]
     return dg.AssetCheckResult(
@@ -225,7 +225,7 @@ def baselines_keep_their_order() -> dg.AssetCheckResult:
 @dg.asset_check(asset=leaderboard, description="Policies and pilots stand in one ranking, each with its interval.")
 @worked
 def everybody_is_ranked() -> dg.AssetCheckResult:
-    """Read the ranking."""
+    """Check that the ranking holds policies and every pilot, each with its interval."""
     rows = ranking()
     missing = sorted(set(BASELINES) - {row["subject"] for row in rows})
     policies = sum(row["kind"] != "pilot" for row in rows)
@@ -239,7 +239,7 @@ def everybody_is_ranked() -> dg.AssetCheckResult:
 
 
 _LEADS = {"lead_points": "mean_difference", "lead_points_low": "low", "lead_points_high": "high"}
-"""Lead of the challenger in percentage points → its share in the decision."""
+"""Name in the metadata [percentage points] → field of the promotion decision: the challenger's lead and its bounds."""
 
 
 @dg.asset(
@@ -255,7 +255,7 @@ _LEADS = {"lead_points": "mean_difference", "lead_points_low": "low", "lead_poin
 )
 @worked
 def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
-    """Challenge the champion."""
+    """Evaluate the policy against the champion on validation scenes and promote it if it wins."""
     from navi_core.models import record_registry
 
     policy = read_policy(context.partition_key)
@@ -285,7 +285,7 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
 )
 @worked
 def champion_loads() -> dg.AssetCheckResult:
-    """Resolve and load the champion."""
+    """Check that the champion's checkpoint resolves and loads."""
     from navi_core.models import load_checkpoint
 
     try:

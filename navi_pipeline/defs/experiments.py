@@ -1,4 +1,4 @@
-"""Sweep assets and their check, one child process a cell; the study asset, and its trials as an external asset."""
+"""Benchmark and study assets: sweeps with one child process per cell; trials of a study as an external asset."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
         "of that cell. Cells that are done are not measured again; rows go to the table benchmarks.",
     )
     def benchmark(context: dg.AssetExecutionContext, config: SweepSettings) -> dg.MaterializeResult[None]:
-        """Measure what has not been measured."""
+        """Measure the cells of a sweep that have no result yet."""
         with worked_as(sweep):
             return _measure(context, sweep, config)
 
@@ -86,7 +86,7 @@ def _measure(context: dg.AssetExecutionContext, sweep: str, settings: SweepSetti
 
 
 BENCHMARKS: dict[str, dg.AssetsDefinition] = {sweep: _benchmark(sweep, story) for sweep, story in _STORIES.items()}
-"""Asset by sweep."""
+"""Sweep name → benchmark asset."""
 
 
 def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
@@ -97,7 +97,7 @@ def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.Asset
         description="No cell ran out of memory, crashed or took too long; one that did is named.",
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """Read the outcomes."""
+        """Check that every cell of the sweep ended with status ok."""
         with worked_as("every_cell_was_measured"):
             outcomes = read_sweep(sweep, context.partition_key)["outcomes"]
         failed = {cell: status for cell, status in outcomes.items() if status != "ok"}
@@ -139,7 +139,7 @@ class StudySettings(dg.Config):
     "goes on. Each trial is reported as a partition of `trial`.",
 )
 def study(context: dg.AssetExecutionContext, config: StudySettings) -> dg.MaterializeResult[None]:
-    """Carry a study to its end, and report its trials."""
+    """Run a study to its end, or resume it, and report each trial as a partition."""
     with worked_as("study"):
         return _search(context, config)
 
@@ -154,7 +154,7 @@ trial = dg.AssetSpec(
     partitions_def=trial_partitions,
     description="One trial of a study: its settings, its training run and what came of it. Reported by `study`.",
 )
-"""Lineage of the trials; nothing materializes it but `study`."""
+"""External asset of a study's trials; only the asset `study` reports its materializations."""
 
 
 def _search(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult[None]:

@@ -41,7 +41,7 @@ class CloningSettings(dg.Config):
 )
 @worked
 def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult[None]:
-    """Clone, or reuse the finished run of this configuration and these demonstrations."""
+    """Train a behaviour-cloning policy, or reuse the finished run of the same configuration and demonstrations."""
     return materialize_policy(context, "bc", seed=config.seed, epochs=config.epochs)
 
 
@@ -53,7 +53,7 @@ def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.
 )
 @worked
 def clone_has_learned(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Compare the epochs."""
+    """Check that the held-out loss is finite and falls after the first epoch."""
     losses = cloning_curve_of(read_policy(context.partition_key, "bc")["run_id"])["validation_nll"]
     first, best = float(losses.iloc[0]), float(losses.min())
     finite = bool(all(math.isfinite(loss) for loss in losses))
@@ -105,7 +105,7 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
     )
     @worked_as(asset_name(algorithm))
     def policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult[None]:
-        """Train, or reuse the finished run of this configuration."""
+        """Train the policy in a child process, or reuse the finished run of the same configuration."""
         start = parse_start(config.start)
         return materialize_policy(
             context, algorithm, seed=config.seed, total_steps=config.total_steps, start=start, echo=config.echo
@@ -123,7 +123,7 @@ def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDe
     )
     @worked
     def metrics_are_finite(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """Ask the warehouse."""
+        """Check that the run's metrics are finite and unique by step and name."""
         row = Warehouse().query(
             "select count(*) as rows, count(*) filter (not isfinite(value)) as not_finite, "
             "count(*) - count(distinct (step, name)) as doubled from metrics where run_id = ?",
@@ -140,7 +140,7 @@ def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDe
     )
     @worked
     def reward_rises(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """Compare the ends of the curve."""
+        """Check that the mean reward of the last tenth of the run exceeds that of the first."""
         curve = curve_of(read_policy(context.partition_key, algorithm)["run_id"])["reward_ema"]
         tenth = max(1, len(curve) // 10)
         first, last = (float(part.mean()) for part in (curve.iloc[:tenth], curve.iloc[-tenth:]))
@@ -154,6 +154,6 @@ def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDe
 
 
 POLICIES: dict[str, dg.AssetsDefinition] = {algorithm: _training(algorithm) for algorithm in ALGORITHMS}
-"""Asset by learner."""
+"""Learner name → training asset."""
 TRAINING = [*POLICIES.values(), *(check for name, asset in POLICIES.items() for check in _checks(name, asset))]
-"""What the code location loads: Dagster finds lists in a module, but no dictionaries."""
+"""Training assets and checks as a list: Dagster's module loader finds lists, but no dictionaries."""

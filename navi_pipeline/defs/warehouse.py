@@ -1,4 +1,4 @@
-"""Warehouse: all rows of all stages; asset and checks."""
+"""Warehouse asset and checks: the DuckDB database of all rows of all stages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,12 +27,12 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 )
 @worked
 def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-    """Fold everything in and count it."""
+    """Ingest all waiting segments and report the row counts of every table."""
     return materialized(*folded_in(context.log.warning))
 
 
 def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
-    """Fold everything in; return what the warehouse shows, and its data version.
+    """Ingest all waiting segments; return the warehouse's metadata and data version.
 
     Args:
         warn: Called with every segment in quarantine.
@@ -59,7 +59,7 @@ def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
 @dg.asset_check(asset=warehouse, description="No segment was refused.")
 @worked
 def nothing_in_quarantine() -> dg.AssetCheckResult:
-    """Look into the quarantine."""
+    """Check that no segment is in quarantine."""
     names = sorted(path.name for path in Warehouse().quarantine.glob("*.ndjson"))
     return dg.AssetCheckResult(
         passed=not names,
@@ -72,7 +72,7 @@ def nothing_in_quarantine() -> dg.AssetCheckResult:
 @dg.asset_check(asset=warehouse, description="No two rows of metrics or stage timings share their natural key.")
 @worked
 def every_row_counts_once() -> dg.AssetCheckResult:
-    """Count the keys of the tables that the writer alone keeps unique."""
+    """Check that no two rows share a natural key, in the tables without a unique index."""
     with Warehouse().reader() as ask:
         doubled = {table: count_duplicate_keys(ask, table) for table in UNINDEXED_TABLES}
     return dg.AssetCheckResult(passed=not any(doubled.values()), metadata=doubled)

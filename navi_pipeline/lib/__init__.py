@@ -1,1 +1,1 @@
-"""Work of the assets: warehouse, training, evaluation, nights, sweeps, studies, reports."""
+"""Implementation of the assets: warehouse, training, evaluation, nights, sweeps, studies, reports."""

@@ -1,4 +1,4 @@
-"""Dagster around the work: its instance and home, the work clock, and failed runs as rows of `events`.
+"""Dagster utilities: instance and home, work clock, failed runs as rows of `events`.
 
 The work clock counts wall and CPU time of asset and check functions; the rest of a run is orchestration.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     import dagster as dg
 
 PROCESS_TAG = "navi/process"
-"""Tag of a run: the machine it was launched on; where a command works on it itself, that command's `process_mark`."""
+"""Dagster run tag with the machine's name, or the `process_mark` of a command that executes the run itself."""
 
 
 def process_mark(pid: int) -> str:
-    """Return the machine and when a process began there, which distinguishes it from others of the same process id.
+    """Return host name and start time of a process, an identity that survives the reuse of process ids.
 
     Raises:
         OSError: There is no such process any more.
@@ -47,7 +47,7 @@ def process_mark(pid: int) -> str:
 
 
 def dagster_home() -> Path:
-    """Return Dagster's folder: `$DAGSTER_HOME`, or `dagster_home/` of the checkout.
+    """Return the Dagster home: `$DAGSTER_HOME`, or `dagster_home/` of the checkout.
 
     Where there is no checkout, or it is another user's, it is `dagster/` of the Navi home, made with Navi's settings.
 
@@ -72,7 +72,7 @@ def dagster_home() -> Path:
 
 
 def what_is_missing(home: Path) -> list[str]:
-    """Return a line for people about the sections of Navi's settings that a Dagster home lacks; none where it has all.
+    """Return a message about the sections of Navi's dagster.yaml that a Dagster home lacks; empty if it has all.
 
     A home's dagster.yaml is its owner's, who may have added to it: an upgrade changes only the one in a checkout.
     """
@@ -91,7 +91,7 @@ def _may_write(folder: Path) -> bool:
 
 @contextmanager
 def open_instance() -> Iterator[dg.DagsterInstance]:
-    """Open the instance of `$DAGSTER_HOME`."""
+    """Open the Dagster instance of `$DAGSTER_HOME` as a context manager."""
     import dagster as dg
 
     with dg.DagsterInstance.from_config(os.environ["DAGSTER_HOME"]) as instance:
@@ -103,7 +103,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass(frozen=True)
 class Work:
-    """Time on the wall, and of processors: this process and its children that have ended [s]."""
+    """Wall and CPU time of this process and its ended children [s]."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -116,17 +116,17 @@ class Work:
 
 
 WORK: defaultdict[str, Work] = defaultdict(Work)
-"""Time counted so far in this process, by function of an asset or check."""
+"""Wall and CPU time counted in this process, by name of the asset's or check's function."""
 
 
 def now() -> Work:
-    """Read both clocks; differences are what counts."""
+    """Read wall and CPU clocks; only differences are meaningful."""
     return Work(time.monotonic(), sum(os.times()[:4]))
 
 
 @contextmanager
 def worked_as(name: str) -> Iterator[None]:
-    """Count the time of the block, or of every call of the decorated function, as work of `name`."""
+    """Context manager or decorator that adds the time of its block or calls to the work of `name`."""
     began = now()
     try:
         yield
@@ -135,12 +135,12 @@ def worked_as(name: str) -> Iterator[None]:
 
 
 def worked(function: F) -> F:
-    """Count the time of every call of an asset's or check's function."""
+    """Decorate an asset's or check's function so that the time of each call is counted as its work."""
     return worked_as(function.__name__)(function)
 
 
 def materialized(metadata: dict[str, Any], version: str) -> dg.MaterializeResult[None]:
-    """Return what an asset shows, without what is None, and its data version."""
+    """Build a materialize result from metadata, without None values, and the data version."""
     import dagster as dg
 
     shown = {name: value for name, value in metadata.items() if value is not None}
@@ -150,7 +150,7 @@ def materialized(metadata: dict[str, Any], version: str) -> dg.MaterializeResult
 def record_failure(
     run_id: str, job: str, message: str, steps: Sequence[tuple[str, str]], *, night: str | None = None
 ) -> None:
-    """Write one row, and the summary of a night that broke down.
+    """Record a failed Dagster run as a row of `events`, and write the summary of a night that broke down.
 
     Args:
         run_id: Dagster's run.

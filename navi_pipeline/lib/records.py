@@ -1,4 +1,4 @@
-"""What the pipeline writes: JSON documents between assets, metric logs, rows of benchmarks; folders and hashes."""
+"""Persistence of the pipeline: JSON documents between assets, metric logs, benchmark rows, folders, content hashes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from navi_core.record.durable import write_durably
 from navi_core.record.home import navi_home
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""Folder of the package."""
+"""Path of the package `navi_pipeline`."""
 
 
 def shipped_folder(name: str) -> Path:
-    """Return a folder of the package, or the one beside it that a checkout has a link to.
+    """Resolve a data folder: inside the installed package, or beside it in a checkout.
 
     Git leaves a file of text where a disk, or its `core.symlinks`, knows no links; so do some that unpack archives.
     """
@@ -29,20 +29,20 @@ def shipped_folder(name: str) -> Path:
 
 
 def pipeline_folder() -> Path:
-    """Return the folder of the assets' documents, made if missing."""
+    """Return the folder of the assets' JSON documents; it is created if missing."""
     folder = navi_home() / "pipeline"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def content_key(*parts: object) -> str:
-    """Return 16 hex digits that name plain data by content."""
+    """Return the first 16 hex digits of the SHA-256 of JSON data."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def write_text(path: Path, text: str, kind: str = "") -> None:
-    """Write a file whole or not at all, in a folder that is made if missing.
+    """Write a text file atomically; missing parent folders are created.
 
     Args:
         path: The file.
@@ -60,7 +60,7 @@ def write_text(path: Path, text: str, kind: str = "") -> None:
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:
-    """Write a document whole or not at all.
+    """Write a JSON document atomically.
 
     Raises:
         RecordError: The file cannot be written.
@@ -69,7 +69,7 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
 
 
 def read_document(path: Path, *, made_by: str) -> dict[str, Any]:
-    """Read a document.
+    """Load a JSON document.
 
     Args:
         path: The file.
@@ -90,7 +90,7 @@ def read_document(path: Path, *, made_by: str) -> dict[str, Any]:
 
 
 def pipeline_log(run_id: str, *, seed: int | None = None, config_hash: str | None = None) -> MetricLog:
-    """Return a metric log with the full context of every row.
+    """Create a metric log whose rows carry the full context (hardware, versions, revision).
 
     Args:
         run_id: Run that the rows belong to: a training run, or the asset's name.
@@ -102,11 +102,11 @@ def pipeline_log(run_id: str, *, seed: int | None = None, config_hash: str | Non
 
 Outcome = Literal["ok", "out_of_memory", "crash", "timeout"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "out_of_memory", "crash", "timeout")
-"""How a cell can end."""
+"""Possible outcomes of a benchmark cell."""
 
 
 class BenchmarkLog:
-    """Records one run of a sweep or benchmark in the table `benchmarks`; use it as a context manager.
+    """Context manager that records one run of a sweep or benchmark in the table `benchmarks`.
 
     Every run has a name of its own, so that runs of the same benchmark are its history.
 

@@ -1,4 +1,4 @@
-"""A run launcher that sees when the process of a run is gone; Dagster's own has such a run at work for ever.
+"""Dagster run launcher that detects lost run workers; Dagster's default launcher reports them as running for ever.
 
 As long as the code server lives, it reports a worker that was killed. Where it goes too, with the machine for
 instance, or where a command like `navi materialize` is killed, nobody does: the run would keep its place in the queue
@@ -23,13 +23,13 @@ from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Reports runs of this machine without a process to run monitoring, and ends all that have one.
+    """Run launcher with health checks for runs of this machine, and termination of those that have a process.
 
     `dagster.yaml` names it.
     """
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Launch a run, and note the machine: others share a home or a database, and cannot see its process.
+        """Launch a run and tag it with this machine's name: other machines share the home but cannot see its process.
 
         What a copy of a command's run brings along is that command's process, and goes.
         """
@@ -38,18 +38,18 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Whether runs are looked at."""
+        """Return True: run monitoring checks the health of run workers."""
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Look for the process that a run began in; one that is not of this machine is taken to be at work."""
+        """Check that the run's process is alive; a run of another machine is reported as running."""
         pid = self._process(run)
         if pid is None or _at_work(run, pid):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"its process {pid} is gone")
 
     def terminate(self, run_id: str) -> bool:
-        """End a run; one that a command works on itself as Ctrl-C would, for it has no code server to be asked.
+        """Terminate a run; one that a command executes in process is sent SIGINT, for it has no code server.
 
         Raises:
             RunError: Its process is another user's.
@@ -93,7 +93,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
         return begun[-1] if begun else None
 
     def _is_worker(self, run: dg.DagsterRun, pid: int) -> bool:
-        """Whether a process began before a run that began in one of its number: it is that one."""
+        """Return whether the process began before the run's start event, and so is the run's worker."""
         start = self._start(run)
         if start is None or not Path("/proc/self").exists():
             return False
@@ -102,7 +102,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
 
 def _at_work(run: dg.DagsterRun, pid: int) -> bool:
-    """Whether the process that began a run is there still: its number may be another program's by now."""
+    """Return whether the run's process is still alive, and not another program with the same process id."""
     try:
         if GRPC_INFO_TAG not in run.tags:
             return process_mark(pid) == run.tags[PROCESS_TAG]
@@ -115,7 +115,7 @@ def _at_work(run: dg.DagsterRun, pid: int) -> bool:
 
 
 def _another_users(pid: int) -> bool:
-    """Whether there is such a process, which this user may not end."""
+    """Return whether the process exists and belongs to another user, who alone may signal it."""
     try:
         os.kill(pid, 0)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Automation: nights, sensors, freshness policies; all of it is off until it is switched on in the UI."""
+"""Dagster automation: nightly jobs, sensors, freshness policies; schedules and sensors start switched off."""
 
 from datetime import timedelta
 
@@ -12,14 +12,14 @@ FRESHNESS = {
     "leaderboard": dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_window=timedelta(hours=50)),
     "corpus": dg.FreshnessPolicy.time_window(warn_window=timedelta(days=30), fail_window=timedelta(days=90)),
 }
-"""Asset → how old it may be: what a night renews, and what changes with the scenes. Partitions have no policy."""
+"""Asset → freshness policy: assets that a night renews or scenes change. Partitioned assets have none."""
 
 
 AUTOMATION = dg.Definitions(jobs=JOBS, schedules=SCHEDULES, sensors=SENSORS)
-"""What runs by itself; all of it is off until it is switched on in the UI."""
+"""Dagster definitions of jobs, schedules and sensors; schedules and sensors are off until switched on in the UI."""
 
 
 def with_freshness(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Give an asset its policy."""
+    """Attach the freshness policy of its asset to a spec."""
     policy = FRESHNESS.get(spec.key.to_user_string())
     return spec if policy is None else spec.replace_attributes(freshness_policy=policy)

@@ -1,4 +1,4 @@
-"""Nightly jobs, one op a stage, their schedules, and the assets that a night renews."""
+"""Nightly jobs (one op per stage), their schedules, and the asset materializations that a night reports."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from navi_pipeline.settings import NightlyConfig
 
 
 def renewed_by(stage: str, night: Night) -> list[dg.AssetMaterialization]:
-    """Return the materializations of what a stage of a night has renewed; none where it did not come to that.
+    """Return the asset materializations of a passed stage of a night; empty if it renewed no asset.
 
     Args:
         stage: A stage that has passed.
@@ -40,7 +40,7 @@ def renewed_by(stage: str, night: Night) -> list[dg.AssetMaterialization]:
 
 
 def renewed_warehouse(night: Night, warn: Callable[..., None]) -> dg.AssetMaterialization:
-    """Fold in what the night has written and return the materialization."""
+    """Ingest the rows that the night has written and return the warehouse's materialization."""
     return _materialization("warehouse", night, *folded_in(warn))
 
 
@@ -66,7 +66,7 @@ def _materialization(
 
 
 _LATEST = timedelta(hours=1)
-"""Most delay of a scheduled night: the daemon catches up on what it missed while the machine was off."""
+"""Maximum delay of a scheduled night; a later tick, caught up after the machine was off, is skipped."""
 # No op has a retry policy: Dagster would take Terminate for a failure of the step and start the trainer again in the
 # same worker. A trainer that is killed is started again by its supervisor, a lost worker by run_retries.
 
@@ -85,13 +85,13 @@ class NightSettings(dg.Config):
 
 @dataclass
 class NightHold:
-    """The lock on the name of the night that a run works on; given back when the run is over."""
+    """Dagster resource that holds the lock on the night's name for the duration of a run."""
 
     held: ExitStack
     name: str | None = None
 
     def take(self, context: dg.OpExecutionContext, name: str) -> None:
-        """Lock a night's name and tag the run with it, once a run: one taken up again begins at any stage.
+        """Lock the night's name and tag the run with it, once per run; a re-executed run may begin at any stage.
 
         Raises:
             RunError: Another process works on this night.
@@ -106,7 +106,7 @@ class NightHold:
 
 @dg.resource(description="The lock on the night's name, for as long as the run takes.")
 def night_hold(_: dg.InitResourceContext) -> Iterator[NightHold]:
-    """Hold nothing until a night has a name."""
+    """Yield a `NightHold` without a lock; release its lock when the run ends."""
     with ExitStack() as held:
         yield NightHold(held)
 
@@ -165,7 +165,7 @@ def _stage(stage: str) -> dg.OpDefinition:
 
 
 def _summary(context: dg.OpExecutionContext, tonight: Night) -> dict[str, Any]:
-    """Write the summary, report the warehouse that it folds into to Dagster, and return what is shown of it."""
+    """Write the night's summary, log the warehouse's materialization, and return the summary's metadata."""
     markdown, page = write_summary(tonight)
     context.log_event(renewed_warehouse(tonight, context.log.warning))
     return {
@@ -177,7 +177,7 @@ def _summary(context: dg.OpExecutionContext, tonight: Night) -> dict[str, Any]:
 
 @dg.op(description="Write the morning's summary of a night whose hard gates all hold.", required_resource_keys={"hold"})
 def morning_summary(context: dg.OpExecutionContext, night: dict[str, Any]) -> None:
-    """Summarise the night."""
+    """Write the night's summary and attach it as output metadata."""
     tonight = _tonight(context, night)
     context.add_output_metadata(_summary(context, tonight))
 
@@ -238,7 +238,7 @@ def _now() -> datetime:
 
 
 def _when(kind: str) -> tuple[int, str]:
-    """Return hour and time zone of a schedule, from the settings of nights when the code location is loaded."""
+    """Return the hour and time zone of a nightly schedule, from `NightlyConfig` at load time of the code location."""
     try:
         settings = nightly_config()
     except NaviError as error:
@@ -252,4 +252,4 @@ SCHEDULES: tuple[dg.ScheduleDefinition, ...] = (
     _schedule(nightly_training, "training"),
     _schedule(nightly_validation, "validation"),
 )
-"""Both are off until they are switched on in the UI: the training takes eight hours."""
+"""Nightly schedules, off until switched on in the UI; the training takes eight hours."""

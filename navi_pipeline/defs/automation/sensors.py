@@ -1,4 +1,4 @@
-"""Sensors: new scenes, new demonstrations, failed runs, stale runs."""
+"""Dagster sensors: new scenes, new demonstrations, failed runs, stale runs."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ _RECORDINGS = (".npz", ".hdf5", ".h5")
 
 
 def folder_signature(folder: Path, suffixes: tuple[str, ...]) -> str:
-    """Return a hash of the names, sizes and times of a folder's files; empty where there are none.
+    """Return a hash of names, sizes and modification times of a folder's files; empty if there are none.
 
     Args:
         folder: Folder, or one file.
@@ -51,7 +51,7 @@ def folder_signature(folder: Path, suffixes: tuple[str, ...]) -> str:
     "to date by the default settings of compiled_scene, and gathers the corpus when all of them are.",
 )
 def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    """Bring the corpus up to date, a step at a time."""
+    """Update the corpus in steps, one per tick: plan the scenes, compile those that are due, write the manifest."""
     named = os.environ.get("NAVI_SCENES")
     if not named:
         return dg.SkipReason("NAVI_SCENES names no folder of meshes")
@@ -83,7 +83,7 @@ def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Skip
     "Navi home.",
 )
 def new_demonstrations(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    """Take recordings in."""
+    """Request an ingest of the recorded demonstrations when their folder has changed."""
     folder = Path(os.environ.get("NAVI_DEMOS") or navi_home() / "recordings").expanduser()
     signature = folder_signature(folder, _RECORDINGS)
     if not signature:
@@ -100,7 +100,7 @@ def new_demonstrations(context: dg.SensorEvaluationContext) -> dg.SensorResult |
     "broke down, also the summary as far as it came.",
 )
 def run_failures(context: dg.RunFailureSensorContext) -> None:
-    """Record the failure."""
+    """Record a failed run, its job, steps and cause, as an event of the warehouse."""
     run = context.dagster_run
     steps = [(event.step_key or "", event.message or "") for event in context.get_step_failure_events()]
     record_failure(run.run_id, run.job_name, context.failure_event.message or "", steps, night=run.tags.get("night"))
@@ -112,7 +112,7 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
     "and removes what they left unfinished. The same command or a retry resumes such a run.",
 )
 def stale_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-    """Sweep."""
+    """End orphaned trainers, mark stale runs as stopped, and remove their unfinished files."""
     report = sweep()
     for pid in report.ended:
         context.log.warning("trainer %d had lost its supervisor and was ended", pid)
@@ -128,7 +128,7 @@ SENSORS: tuple[Any, ...] = (new_scenes, new_demonstrations, run_failures, stale_
 
 
 def _known(context: dg.SensorEvaluationContext) -> dict[str, Any]:
-    """Return what a sensor noted: signature, stage, and when it saw the change.
+    """Parse the Dagster sensor's cursor: signature, stage, time of the last change.
 
     That time is part of every run's key. Dagster starts a key once and never again, so a listing that comes back
     would otherwise be lost, and neither what failed nor anything after a reset of the cursor could be asked for again.
@@ -142,7 +142,7 @@ def _known(context: dg.SensorEvaluationContext) -> dict[str, Any]:
 
 
 def _plan_anew(key: str) -> dg.RunRequest:
-    """Ask for a plan like the last one: the number of generated scenes is not what has changed."""
+    """Return a run request for `scene_sources` with the last plan's settings."""
     return _request(("scene_sources",), key, config={"ops": {"scene_sources": {"config": {"as_last": True}}}})
 
 
@@ -156,6 +156,6 @@ def _request(
 
 
 def _at_work(instance: dg.DagsterInstance) -> bool:
-    """Whether a run that a sensor asked for is still open."""
+    """Return whether a run that a sensor requested is still queued or running."""
     runs = instance.get_runs(dg.RunsFilter(statuses=list(_OPEN)), limit=200)
     return any("navi/sensed" in run.tags for run in runs)

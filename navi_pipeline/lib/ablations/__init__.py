@@ -1,1 +1,1 @@
-"""Ablations: one thing is changed, the rest stays; every variant is trained with several seeds and flown unseen."""
+"""Ablation studies: each variant changes one setting, is trained with several seeds and flown on unseen scenes."""

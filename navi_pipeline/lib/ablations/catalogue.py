@@ -1,4 +1,4 @@
-"""Catalogue of ablation variants."""
+"""Catalogue of ablation variants: name, question, changed settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 from navi_core.errors import ConfigError
 
 BASE = "base"
-"""The variant that the others are compared with."""
+"""Name of the baseline variant that all others are compared with."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One changed thing.
+    """One variant of an ablation: the settings that it changes, its learner, an optional cloned initialisation.
 
     Attributes:
         name: Of the variant.
@@ -30,7 +30,7 @@ class Variant:
 
 
 def sensor_settings(azimuth: int, elevation: int) -> dict[str, Any]:
-    """Return the settings of a panorama of azimuth × elevation bins."""
+    """Return environment and policy settings for a panorama of azimuth × elevation bins."""
     bins = {"azimuth_bins": azimuth, "elevation_bins": elevation}
     return {"env": dict(bins), "policy": dict(bins)}
 
@@ -84,11 +84,11 @@ VARIANTS: dict[str, Variant] = {
         Variant("bc+ppo", "Is a clone the better beginning?", cloned=True),
     )
 }
-"""Every variant by name."""
+"""Ablation variants of the catalogue by name."""
 
 
 def find_variants(names: Sequence[str], own: Mapping[str, Mapping[str, Any]] | None = None) -> list[Variant]:
-    """Return the named variants and those of one's own, the base first; all of the catalogue where there is neither.
+    """Return the named and the custom variants, the base first; without either, the whole catalogue.
 
     Args:
         names: Of the catalogue's or of one's own.

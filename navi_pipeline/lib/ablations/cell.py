@@ -1,4 +1,4 @@
-"""A cell of an ablation: a training and an evaluation by `navi` commands, each of which goes on where it was stopped.
+"""Ablation cell: one training and one evaluation by `navi` commands, both resumable.
 
 What a cell did is a document that is written last: while it is missing the cell counts as not done. A command that
 fails ends its cell and nothing else: the failure is an outcome. One that was hindered or stopped is none: the cell
@@ -31,12 +31,12 @@ from navi_pipeline.settings import AblationConfig
 
 _VERSION = 1
 _ASSET = "ablation"
-"""Asset of the runs' keys."""
+"""Asset name in the keys of the cells' runs."""
 
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """What became of one variant with one seed.
+    """Outcome of one ablation cell (one variant with one seed): status, evaluation file, metrics, CPU time.
 
     Attributes:
         variant: Its name.
@@ -62,7 +62,7 @@ class CellOutcome:
 
 
 def settings_of(variant: Variant, config: AblationConfig, seed: int) -> dict[str, Any]:
-    """Return what is laid on the preset for a cell."""
+    """Return the settings of a cell that override the preset: shared ones, the ablation's base, the variant's."""
     from navi_core.scenes import parse_seeds
 
     families = {name: parse_seeds(seeds) for name, _, seeds in (entry.partition(":") for entry in config.train)}
@@ -71,7 +71,7 @@ def settings_of(variant: Variant, config: AblationConfig, seed: int) -> dict[str
 
 
 def resolved(variant: Variant, config: AblationConfig, seed: int = 0) -> TrainConfig:
-    """Return the training configuration of a cell; settings of the environment do not reach its trainer.
+    """Resolve the training configuration of a cell; environment variables are ignored, as in its trainer.
 
     Raises:
         ConfigError: The variant does not go with the preset.
@@ -81,7 +81,7 @@ def resolved(variant: Variant, config: AblationConfig, seed: int = 0) -> TrainCo
 
 
 def known_outcome(variant: Variant, config: AblationConfig, seed: int) -> CellOutcome | None:
-    """Return what was measured before, under whatever name; None where it was not."""
+    """Load the recorded outcome of a cell, shared by all ablations; None if it was not measured."""
     file = _document(variant, config, seed)
     if not file.exists():
         return None
@@ -91,7 +91,7 @@ def known_outcome(variant: Variant, config: AblationConfig, seed: int) -> CellOu
 def run_cell(
     name: str, variant: Variant, config: AblationConfig, seed: int, *, on_line: Callable[[str], None]
 ) -> CellOutcome:
-    """Train and evaluate one cell, and record its rows; one that another process has just measured is returned.
+    """Train and evaluate one cell and record its rows; return the outcome if another process has just measured it.
 
     Its processor time is that of this process's children, so a process measures one cell at a time.
 
@@ -151,7 +151,7 @@ def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Call
 
 
 def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig) -> Path:
-    """Record the flights that are cloned, once for all cells of one sensor."""
+    """Record the demonstrations for behaviour cloning, once for all cells of one sensor."""
     bins = (train.env.azimuth_bins, train.env.elevation_bins, train.compile.resolution)
     key = content_key("demonstrations", config.train, config.demo_pilot, config.demo_episodes, bins)
     folder = pipeline_folder() / "ablations" / f"demos-{key}"
@@ -166,7 +166,7 @@ def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig
 
 
 class _Commands:
-    """Runs the `navi` commands of a cell one after the other, and keeps their processor time."""
+    """Runner for the `navi` commands of a cell: sequential, with CPU time recorded per command."""
 
     def __init__(self, timeout: float, key: str, on_line: Callable[[str], None]) -> None:
         self.cpu_minutes: dict[str, float] = {}
@@ -175,7 +175,7 @@ class _Commands:
         self._runs = f"{_ASSET}-{key}-"
 
     def run(self, stage: str, *arguments: str) -> dict[str, Any]:
-        """Return the JSON document that a command printed."""
+        """Run a `navi` command and return the JSON document that it printed."""
         self.commands.append(" ".join(("navi", *arguments)))
         before = _children_seconds()
         try:
@@ -186,7 +186,7 @@ class _Commands:
             self.cpu_minutes[stage] = (_children_seconds() - before) / 60.0
 
     def train(self, stage: str, *arguments: str) -> dict[str, Any]:
-        """Return the result of a training that went to its end; a short one is no outcome.
+        """Run a training command and return its result; a training that ended early is no outcome.
 
         A trainer that an earlier process left behind is waited for.
         """
@@ -241,13 +241,13 @@ def _document(variant: Variant, config: AblationConfig, seed: int) -> Path:
 
 
 _GRACE = 60.0
-"""Time that a cell's process has to end [s]: its trainer is given 30 s for a checkpoint."""
+"""Grace period for a cell's process to end [s]; its trainer is given 30 s for a checkpoint."""
 
 
 def run_cell_in_child(
     name: str, variant: Variant, config: AblationConfig, seed: int, *, stop: Callable[[], bool]
 ) -> CellOutcome:
-    """Measure a cell in a child, which ends with this process or on request.
+    """Measure a cell in a supervised child process, which ends with this process or on request.
 
     Args:
         name: Of the ablation.
@@ -272,7 +272,7 @@ def run_cell_in_child(
 
 
 def main(name: str, variant: str, seed: str, settings: str) -> int:
-    """Measure one cell of this home ; on SIGTERM it ends its command first."""
+    """Entry point of the child process: measure one cell; SIGTERM ends its command first."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         config = parse_config(AblationConfig, json.loads(settings))

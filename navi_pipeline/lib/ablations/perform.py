@@ -1,4 +1,4 @@
-"""Ablation run: open cells, paired comparisons, rows, a page."""
+"""Runner of an ablation: measure open cells, compare variants with the base, write rows and an HTML report."""
 
 import json
 import threading
@@ -29,7 +29,7 @@ _METRIC = "c_vis_auc"
 
 @dataclass(frozen=True)
 class AblationResult:
-    """What an ablation showed.
+    """Result of an ablation: outcomes of its cells, one table row per variant, comparisons with the base, report file.
 
     Attributes:
         outcomes: Of the cells that are done.
@@ -57,7 +57,7 @@ def perform_ablation(
     jobs: int = 1,
     on_line: Callable[[str], None],
 ) -> AblationResult:
-    """Measure cells that are not done, seed by seed, and summarise the known ones.
+    """Measure the open cells of an ablation, seed by seed, and summarise all known ones.
 
     Args:
         names: Variants; none means those of one's own, and without any all.
@@ -100,7 +100,7 @@ def _measure(
     jobs: int,
     on_line: Callable[[str], None],
 ) -> RunError | None:
-    """Measure cells, `jobs` at a time, and report each when it is done.
+    """Measure cells in child processes, `jobs` at a time, and report each when it is done.
 
     Returns:
         Why the first cell ended that has no outcome; the others were stopped then, and go on another time.
@@ -132,7 +132,7 @@ def _measure(
 
 
 def _different(variants: Sequence[Variant], config: AblationConfig) -> tuple[list[Variant], dict[str, str]]:
-    """Return the variants that are not the base under another name, and what is wrong with the others."""
+    """Split variants into those that differ from the base on this preset, and skipped ones with the reason."""
     base = resolved(variants[0], config)
     kept, skipped = [variants[0]], {}
     for variant in variants[1:]:
@@ -146,7 +146,7 @@ def _different(variants: Sequence[Variant], config: AblationConfig) -> tuple[lis
 def _summary(
     variants: Sequence[Variant], outcomes: Sequence[CellOutcome], *, whole: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a row per variant and the verdicts; comparisons become rows of the warehouse."""
+    """Return a table row per variant and the comparison sentences; record the comparisons in the warehouse."""
     flown: dict[str, dict[int, EvalResult]] = {}
     for outcome in outcomes:
         if outcome.status == "ok":
@@ -179,7 +179,7 @@ def _summary(
 
 
 def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: bool) -> dict[str, SeedComparison]:
-    """Compare variants with the base over the seeds that both have; none of fewer than two.
+    """Compare variants with the base over the seeds that both have; a comparison needs at least two.
 
     Better and worse follow Holm's rule: among many variants without effect one would often seem to have one.
     Nor would seeds that are added until something shows mean what the first ones do: before all cells are measured
@@ -209,7 +209,7 @@ def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: 
 
 
 def _earlier_looks(sides: dict[str, tuple[list[Any], list[Any]]]) -> dict[str, list[int]]:
-    """Return with how many seeds each pair was compared before, where that was a part of these flights."""
+    """Return the seed counts of earlier comparisons that used a subset of these evaluations, by variant."""
     Warehouse().ingest()
     known = Warehouse().query(
         "select seeds, evaluations from comparisons where metric = ? and \"over\" = 'seeds and scenes' and seeds >= 5",

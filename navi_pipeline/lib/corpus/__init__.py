@@ -1,1 +1,1 @@
-"""Scenes and demonstrations of the pipeline."""
+"""Scene corpus and demonstration datasets of the pipeline."""

@@ -1,4 +1,4 @@
-"""Demonstrations of a profile: a teacher's flights, recordings of people, and both together."""
+"""Demonstration datasets of a profile: a scripted teacher's flights, people's recordings, and both combined."""
 
 import os
 import shutil
@@ -15,12 +15,12 @@ from navi_pipeline.lib.records import content_key, pipeline_folder, read_documen
 from navi_pipeline.lib.training.trainer_client import run_navi
 
 _TAKEN = 2
-"""Counts up where the same files would become another dataset: 2 looks into subfolders."""
+"""Version of the ingest; raised when the same files give another dataset (2: subfolders are searched)."""
 _AXES = ("forward", "vertical", "lateral", "yaw")
 
 
 def expert_config(profile: str, **settings: object) -> ExpertConfig:
-    """Return how the teacher flies for a profile: with its sensor and its drone.
+    """Build the teacher's configuration with the sensor and drone dynamics of a profile.
 
     Raises:
         ConfigError: A setting has an impossible value.
@@ -31,7 +31,7 @@ def expert_config(profile: str, **settings: object) -> ExpertConfig:
 
 
 def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Callable[[str], None]) -> dict[str, Any]:
-    """Let the teacher fly in the first training scenes, or reuse the flights of the same settings and scenes.
+    """Record the teacher's flights in the first training scenes, or reuse those of the same settings and scenes.
 
     Args:
         profile: Training profile, whose sensor and drone `config` has.
@@ -91,7 +91,7 @@ def recordings_folder() -> Path | None:
 
 
 def take_recordings() -> dict[str, Any]:
-    """Check people's recordings and make a dataset of the good ones.
+    """Validate people's recordings and ingest the accepted ones into a dataset.
 
     Returns:
         Document: folder (None where not one recording is good), files, decisions, content_hash, rows by file.
@@ -135,7 +135,7 @@ def _ingest(source: Path, folder: Path, earlier: Path | None) -> dict[str, Any]:
 
 
 def gather_demonstrations(profile: str) -> dict[str, Any]:
-    """Put the teacher's flights and the recordings that fit the profile's sensor and drone together.
+    """Combine the teacher's flights with the recordings that match the profile's sensor and drone.
 
     Returns:
         Document: folders, content_hash, decisions, episodes, scenes, rows by source, left_out.
@@ -191,7 +191,7 @@ def gather_demonstrations(profile: str) -> dict[str, Any]:
 
 
 def read_expert(profile: str) -> dict[str, Any]:
-    """Return the document of a profile's teacher.
+    """Load the JSON document of a profile's recorded teacher flights.
 
     Raises:
         RecordError: It has not flown.
@@ -200,7 +200,7 @@ def read_expert(profile: str) -> dict[str, Any]:
 
 
 def read_recorded() -> dict[str, Any]:
-    """Return the document of people's recordings.
+    """Load the JSON document of the ingested recordings.
 
     Raises:
         RecordError: They have not been taken in.
@@ -209,7 +209,7 @@ def read_recorded() -> dict[str, Any]:
 
 
 def read_demonstrations(profile: str) -> dict[str, Any]:
-    """Return the document of a profile's demonstrations.
+    """Load the JSON document of a profile's combined demonstrations.
 
     Raises:
         RecordError: They have not been gathered.
@@ -218,7 +218,7 @@ def read_demonstrations(profile: str) -> dict[str, Any]:
 
 
 def action_statistics(folders: list[str]) -> tuple[list[dict[str, Any]], dict[str, Any], Any]:
-    """Return what the teachers answered, axis by axis, their actions by axis, and the first observation.
+    """Return action statistics per axis, the actions by axis, and the first observation of the datasets.
 
     Args:
         folders: Datasets.
@@ -252,7 +252,7 @@ def action_statistics(folders: list[str]) -> tuple[list[dict[str, Any]], dict[st
 
 
 def _listing(source: Path) -> str:
-    """Return a hash of a folder's recordings by name, size and time: whether there is anything new."""
+    """Return a hash of a folder's recordings by path, size and modification time, to detect changes."""
     files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
     # With how they are taken in: what an older version made of the same files is another dataset.
     return content_key(_TAKEN, [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files])

@@ -1,4 +1,4 @@
-"""Scenes of the corpus: the plan with split and content hash, compilation, verdicts, and the manifest."""
+"""Scene corpus: plan with splits and content hashes, compilation, spawn verdicts, manifest."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from navi_core.world import Field
 
 RESOLUTION = 256
-"""Resolution that planned scenes are compiled with, where nobody names another."""
+"""Default resolution of planned scenes [voxels along one edge]."""
 
 _FIRST_SEED = {"train": 0, "validation": 5000, "test": 9000}
 _MOST = {"train": 5000, "validation": 4000, "test": 10_000}
-"""Scenes of a split."""
+"""Maximum number of scenes per split, so that the splits' seeds never overlap."""
 
 
 @dataclass(frozen=True)
 class SceneSource:
-    """One scene to be compiled.
+    """Planned scene of the corpus: a generated family with seed, or a mesh file, with split and content hash.
 
     Attributes:
         name: Partition key: letters and digits of any script, `_`, `.` and `-`.
@@ -50,7 +50,7 @@ class SceneSource:
 
 
 def plan_scenes(family: str, counts: dict[str, int]) -> list[SceneSource]:
-    """Plan generated scenes per split, and every mesh under `$NAVI_SCENES`.
+    """Plan the corpus: generated scenes per split, and every mesh under `$NAVI_SCENES` as external.
 
     Args:
         family: Generated family.
@@ -74,7 +74,7 @@ def plan_scenes(family: str, counts: dict[str, int]) -> list[SceneSource]:
 
 
 def load_source(source: SceneSource) -> Mesh | Path:
-    """Return what the compiler reads: the generated mesh, or the mesh file's path."""
+    """Return the input of the scene compiler: the generated mesh, or the mesh file's path."""
     if source.path is not None:
         return Path(source.path)
     from navi_core.scenes import generate_scene
@@ -85,7 +85,7 @@ def load_source(source: SceneSource) -> Mesh | Path:
 
 
 def mesh_hash(path: Path) -> str:
-    """Return the hash of a mesh file's content; where it cannot be read, of the reason.
+    """Return the SHA-256 of a mesh file's content; of the error message if the file cannot be read.
 
     A broken file is planned like the others, so that they go on, and is due again when it, or its fault, changes.
 
@@ -103,12 +103,12 @@ def mesh_hash(path: Path) -> str:
 
 
 def plan_path() -> Path:
-    """Return the file that `scene_sources` writes."""
+    """Return the path of the plan, the JSON file that `scene_sources` writes."""
     return pipeline_folder() / "scene_sources.json"
 
 
 def read_plan() -> dict[str, SceneSource]:
-    """Return the planned sources by name.
+    """Load the planned scene sources by name.
 
     Raises:
         RecordError: `scene_sources` has not been materialized.
@@ -120,7 +120,7 @@ def read_plan() -> dict[str, SceneSource]:
 def write_plan(
     sources: list[SceneSource], family: str, counts: dict[str, int], chosen: dict[str, Any] | None = None
 ) -> None:
-    """Write the plan, with what it was made with.
+    """Write the scene plan together with the settings that produced it.
 
     Args:
         sources: The planned scenes.
@@ -136,12 +136,12 @@ def write_plan(
 
 
 def chosen_settings() -> dict[str, Any]:
-    """Return what people named of the plan: family, train, validation, test; neither defaults nor a night's numbers."""
+    """Return the plan's settings that a user set explicitly, without defaults: family, train, validation, test."""
     return dict(_last_plan().get("chosen", {}))
 
 
 def plan_settings() -> dict[str, Any]:
-    """Return what the plan was made with (family, train, validation, test), to plan alike again.
+    """Return the settings of the last plan (family, train, validation, test), to repeat it.
 
     Empty where there is no plan, or one of an earlier Navi that holds several families.
     """
@@ -156,7 +156,7 @@ def plan_settings() -> dict[str, Any]:
 
 
 def _last_plan() -> dict[str, Any]:
-    """Return the plan's document; empty where there is none."""
+    """Load the plan's JSON document; empty if there is none."""
     try:
         return read_document(plan_path(), made_by="scene_sources")
     except RecordError:
@@ -164,7 +164,7 @@ def _last_plan() -> dict[str, Any]:
 
 
 def as_rows(sources: list[SceneSource]) -> list[dict[str, Any]]:
-    """Return the sources as plain data."""
+    """Convert the planned sources to dictionaries."""
     return [asdict(source) for source in sources]
 
 
@@ -186,7 +186,7 @@ def _external() -> list[SceneSource]:
 
 
 _CARD = "3"
-"""Another one where the card of the same scene changes; older cards are made again."""
+"""Version of the scene's JSON document (card); cards of another version are made again."""
 _NO_SCENE: dict[str, Any] = {
     "key": None,
     "content_hash": None,
@@ -201,12 +201,12 @@ _NO_SCENE: dict[str, Any] = {
     "floor_area_m2": 0.0,
     "picture": None,
 }
-"""Figures of a mesh that cannot be compiled."""
+"""Default row of a mesh that cannot be compiled."""
 
 
 # Above 60 lines: the row of a scene is written out column by column.
 def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]:
-    """Compile one planned scene, or reuse its file, and judge it.
+    """Compile one planned scene, or reuse its .gmdag file, and compute its spawn verdict.
 
     A mesh file that cannot be used is a scene with the verdict FAIL and the reason: the others go on without it.
 
@@ -270,7 +270,7 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
 
 
 def _floor_plan(field: Field, name: str) -> tuple[str, float]:
-    """Return the scene's map as markdown and its floor area [m²]."""
+    """Return the scene's top-down map as Markdown, and its reachable floor area [m²]."""
     from navi_core.evaluate import top_down_map
     from navi_core.world import FloorMap
 
@@ -279,12 +279,12 @@ def _floor_plan(field: Field, name: str) -> tuple[str, float]:
 
 
 def _key(content_hash: str | None, compile_hash: str | None, split: str) -> str:
-    """Return what a card was made of: the scene, its split, and the version of the card."""
+    """Return the cache key of a scene's card: content, compiler settings, split, and version of the card."""
     return content_key(_CARD, content_hash, compile_hash, split)
 
 
 def _recorded(source: SceneSource, measured: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a scene after recording it."""
+    """Record the row of a scene in the outbox and as its card; return the row."""
     row = {
         "name": source.name,
         "split": source.split,
@@ -301,7 +301,7 @@ def _recorded(source: SceneSource, measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def unchanged(source: SceneSource, config: CompileConfig) -> bool:
-    """Return, without loading anything, whether a planned scene is compiled, judged and up to date."""
+    """Return whether a planned scene is compiled, with a verdict, and up to date; no mesh is loaded."""
     from navi_core.scenes.compiler import compile_hash, is_current, output_path
 
     try:
@@ -318,7 +318,7 @@ def unchanged(source: SceneSource, config: CompileConfig) -> bool:
 
 
 def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSource]:
-    """Return the planned scenes that are to be compiled: those not known yet, and those not up to date.
+    """Return the planned scenes that need compilation: new ones, and outdated ones.
 
     The hashes of meshes stand in the plan: a look reads two small documents a scene, and no mesh.
 
@@ -333,7 +333,7 @@ def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSourc
 
 
 def corpus_rows() -> list[dict[str, Any]]:
-    """Return the rows of all planned scenes, in the order of the plan.
+    """Load the rows of all planned scenes, in the order of the plan.
 
     Raises:
         RecordError: A planned scene has not been compiled, or was another one then.
@@ -351,7 +351,7 @@ def corpus_rows() -> list[dict[str, Any]]:
 
 
 def scene_card(name: str) -> dict[str, Any]:
-    """Return the row of one compiled scene.
+    """Load the JSON row (card) of one compiled scene.
 
     Raises:
         RecordError: The scene has not been compiled.
@@ -360,19 +360,19 @@ def scene_card(name: str) -> dict[str, Any]:
 
 
 def corpus_path() -> Path:
-    """Return the file that `corpus` writes."""
+    """Return the path of the corpus manifest, the JSON file that `corpus` writes."""
     return pipeline_folder() / "corpus.json"
 
 
 def write_corpus(rows: list[dict[str, Any]]) -> Path:
-    """Write the manifest of the scenes in use."""
+    """Write the corpus manifest of the scenes in use and return its path."""
     kept = [{name: value for name, value in row.items() if name not in ("picture", "key")} for row in rows]
     write_document(corpus_path(), {"scenes": kept})
     return corpus_path()
 
 
 def read_corpus() -> list[dict[str, Any]]:
-    """Return the manifest's rows.
+    """Load the rows of the corpus manifest.
 
     Raises:
         RecordError: `corpus` has not been materialized.

@@ -1,1 +1,1 @@
-"""Evaluations, verdicts and promotions of the pipeline."""
+"""Policy evaluation, comparisons, ranking and champion promotion of the pipeline."""

@@ -1,4 +1,4 @@
-"""Promotion gate: challenger against champion on the validation scenes, each pair once."""
+"""Promotion gate: challenger against champion on the validation scenes; each pair is decided once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from navi_core.models import ModelVersion, Registry
 
 ALIAS = "champion"
-"""The alias that policies challenge."""
+"""Registry alias of the serving version, the champion."""
 
 _RULES = 2
-"""How pairs are decided; a pair of other rules is decided anew."""
+"""Version of the decision rules; pairs decided by another version are decided again."""
 
 
 def open_registry() -> Registry:
-    """Return the registry of the Navi home."""
+    """Open the model registry of the Navi home."""
     from navi_core.models import Registry
 
     return Registry(navi_home() / "models")
@@ -31,7 +31,7 @@ def open_registry() -> Registry:
 
 # Above 60 lines: the order of flights, writes and the alias's move is what makes a decision safe to repeat.
 def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
-    """Let a policy's version challenge the champion, and move the alias if it wins, and wins again on other starts.
+    """Evaluate a version against the champion; move the alias if it wins and a second course confirms the win.
 
     Both fly the same frozen starts of the validation scenes; the first champion has to beat random
     flight. A pair that was decided before is not decided again.
@@ -111,7 +111,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
 def _fly_opponent(
     holder: ModelVersion | None, scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
 ) -> EvalResult:
-    """Return the champion's result, or the random pilot's where there is no champion."""
+    """Return the champion's evaluation result, or the random pilot's if there is no champion."""
     columns = {"confirms": True} if confirms else {}
     if holder is None:
         return flown("random", scenes, config, columns=columns)[0]
@@ -137,7 +137,7 @@ def _was_promoted(registry: Registry, version: str) -> bool:
 
 
 def lineage_of(version: str) -> list[str]:
-    """Return what a version descends from, the first ancestor first: version and training source of each."""
+    """Return a version's lineage, the oldest ancestor first: version and training source of each."""
     return [f"{entry.version} ({entry.training_source})" for entry in reversed(open_registry().lineage(version))]
 
 

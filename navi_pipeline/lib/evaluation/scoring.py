@@ -1,4 +1,4 @@
-"""Evaluation of policies and pilots on held-out scenes, each combination once; verdicts and the ranking of all."""
+"""Evaluation of policies and pilots on held-out scenes (each combination once), comparisons and ranking."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from navi_core.scenes import Scene
 
 PILOTS = ("random", "forward-plus")
-"""Pilots that every policy is compared with."""
+"""Scripted pilots that every policy is compared with."""
 
 _MAPS = 3
 _VERSION = 2
@@ -31,7 +31,7 @@ _VERSION = 2
 
 @dataclass(frozen=True)
 class Score:
-    """Subjects on one split: a policy and the pilots, or all scripted pilots.
+    """Evaluation results of several subjects on one split: a policy and pilots, or all scripted pilots.
 
     Attributes:
         split: `test`, `validation` or `external`.
@@ -49,7 +49,7 @@ class Score:
 
 
 def score_policy(policy: dict[str, Any], split: str, config: EvalConfig) -> Score | None:
-    """Fly a policy and the pilots over one split and compare them.
+    """Evaluate a policy and the pilots on one split and compare them.
 
     Args:
         policy: The policy's document (see `policies`).
@@ -82,7 +82,7 @@ def score_policy(policy: dict[str, Any], split: str, config: EvalConfig) -> Scor
 
 
 class SplitScenes:
-    """The scenes of a split, named by content at once, loaded when the first subject has to fly."""
+    """Lazily loaded scenes of a split; names and content key are known without loading."""
 
     def __init__(self, split: str) -> None:
         rows = [row for row in read_corpus() if row["split"] == split]
@@ -91,14 +91,14 @@ class SplitScenes:
 
     @cached_property
     def loaded(self) -> list[Scene]:
-        """The scenes."""
+        """Scenes of the split, loaded at the first access."""
         return load_split(self.split)
 
 
 def flown_policy(
     policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
 ) -> tuple[EvalResult, bool]:
-    """Return the result of a trained policy (see `flown`); `confirms` marks a flight that has to confirm a win."""
+    """Evaluate a trained policy, or load its result (see `flown`); `confirms` marks the confirmation of a win."""
     return flown(
         Path(policy["checkpoint"]),
         scenes,
@@ -123,7 +123,7 @@ def flown(
     weights: str | None = None,
     columns: dict[str, Any] | None = None,
 ) -> tuple[EvalResult, bool]:
-    """Return the result of a subject on scenes: the saved one, or flown now and recorded.
+    """Evaluate a subject on scenes and record the rows, or load the saved result.
 
     Args:
         subject: What `navi_core.evaluate.evaluate` takes.
@@ -156,7 +156,7 @@ def flown(
 
 
 def own_networks_of(subject: object) -> str | None:
-    """Return the code of networks that are not Navi's; None for a pilot and for Navi's own."""
+    """Return the source digests of a subject's custom networks; None for a pilot and for Navi's own networks."""
     from navi_core.models import ModelVersion, load_checkpoint
     from navi_core.policy import custom_networks
 
@@ -167,7 +167,7 @@ def own_networks_of(subject: object) -> str | None:
 
 
 def summary_rows(score: Score) -> list[dict[str, Any]]:
-    """Return one row per subject for people: coverage in percent, collisions, path, interval of the difference."""
+    """Return one display row per subject: coverage in percent, collisions, path length, interval of the difference."""
     return [
         result_row(name, result) | {"lead of the policy, AUC": _lead(score.comparisons.get(name))}
         for name, result in score.results.items()
@@ -175,7 +175,7 @@ def summary_rows(score: Score) -> list[dict[str, Any]]:
 
 
 def _lead(against: dict[str, Comparison] | None) -> str:
-    """Return the policy's lead over a pilot with its interval; nothing for the policy itself."""
+    """Format the policy's mean difference to a pilot with its interval; empty for the policy itself."""
     if not against:
         return ""
     auc = against["c_vis_auc"]
@@ -184,7 +184,7 @@ def _lead(against: dict[str, Comparison] | None) -> str:
 
 
 def result_row(name: str, result: EvalResult) -> dict[str, Any]:
-    """Return one subject's row for people."""
+    """Return one subject's display row: coverage, collisions, path length."""
     numbers = result.summary
     return {
         "subject": name,
@@ -197,7 +197,7 @@ def result_row(name: str, result: EvalResult) -> dict[str, Any]:
 
 
 def comparison_row(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain data for metadata and JSON."""
+    """Convert a comparison to a dictionary for metadata and JSON."""
     return {
         "metric": comparison.metric,
         "policy": comparison.mean_a,
@@ -210,7 +210,7 @@ def comparison_row(comparison: Comparison) -> dict[str, Any]:
 
 
 def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: EvalConfig, key: str) -> list[str]:
-    """Draw the first start of the first scenes, or return the pictures drawn when they were flown.
+    """Draw top-down maps of the first start of the first scenes, or load the maps drawn before.
 
     Args:
         scenes: Where they flew.
@@ -241,7 +241,7 @@ def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: Ev
 def write_verdict(
     profile: str, policy: dict[str, Any], test: Score, external: Score | None, config: EvalConfig
 ) -> None:
-    """Write tables and comparisons of an evaluation.
+    """Write the JSON document of an evaluation: tables and comparisons per split.
 
     Args:
         profile: Training profile.
@@ -274,7 +274,7 @@ def write_verdict(
 
 
 def read_verdict(profile: str) -> dict[str, Any]:
-    """Return the conclusions of a profile's latest evaluation.
+    """Load the JSON document of a profile's latest evaluation.
 
     Raises:
         RecordError: The policy has not been evaluated.
@@ -292,7 +292,7 @@ _SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high"
 
 
 def fly_baselines(config: EvalConfig, *, on_line: Callable[[str], None]) -> Score:
-    """Fly all pilots over the test scenes, each once for a protocol.
+    """Evaluate all scripted pilots on the test scenes, once per protocol.
 
     Args:
         config: The protocol.
@@ -316,7 +316,7 @@ def fly_baselines(config: EvalConfig, *, on_line: Callable[[str], None]) -> Scor
 
 
 def read_baselines() -> dict[str, float]:
-    """Return coverage by pilot [%].
+    """Load the mean coverage by pilot [%].
 
     Raises:
         RecordError: They have not flown.
@@ -325,7 +325,7 @@ def read_baselines() -> dict[str, float]:
 
 
 def ranking() -> list[dict[str, Any]]:
-    """Return the leaderboard of the course that was flown last, best first.
+    """Query the leaderboard of the most recently flown course, best first.
 
     A course is starts and protocol. Who was trained on its scenes comes last, with None as rank.
     """
@@ -340,7 +340,7 @@ def ranking() -> list[dict[str, Any]]:
 
 
 def worth_drawing(rows: list[dict[str, Any]], most: int = 40) -> list[dict[str, Any]]:
-    """Return the first rows of a ranking, and the pilots behind them: a year of nights is no picture.
+    """Select the first rows of a ranking and all pilots for the charts: hundreds of versions would be unreadable.
 
     Args:
         rows: Of `ranking`.

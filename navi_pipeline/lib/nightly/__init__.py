@@ -1,1 +1,1 @@
-"""A night: preflight, bounded training, resume proof, evaluation, benchmarks, gated promotion, summary."""
+"""Nightly training job: preflight, bounded training, resume proof, evaluation, benchmarks, gated promotion, summary."""

@@ -1,4 +1,4 @@
-"""Night: its settings, and stages in order, each with gates, each done once, kept in a document.
+"""Nightly job: its settings, and its stages in order, each with gates, each done once, stored in a JSON document.
 
     <home>/pipeline/nights/<night>.json    stages that are done; the same night started again goes on behind them
 
@@ -25,13 +25,13 @@ from navi_pipeline.settings import NightlyConfig
 
 Status = Literal["passed", "warned", "failed", "skipped"]
 _BESIDE = ("compact_segments", "training_hour", "validation_hour", "time_zone")
-"""Settings that change nothing of what a night does."""
+"""Settings that do not affect the result of a night."""
 _NAME = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Something that has to hold.
+    """Result of one acceptance check of a nightly run.
 
     Attributes:
         name: What.
@@ -48,7 +48,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage that is over.
+    """Result of one finished stage of a nightly run: status, duration, gates, data for later stages.
 
     Attributes:
         name: Which.
@@ -66,11 +66,11 @@ class Stage:
 
 
 Work = Callable[["Night"], tuple[list[Gate], dict[str, Any]]]
-"""A stage's work: its gates, and what is kept."""
+"""Callable that does a stage's work: takes the night, returns gates and the data to keep."""
 
 
 class Night:
-    """One night of a Navi home.
+    """State of one nightly run: settings and finished stages, loaded from and saved to its JSON document.
 
     Args:
         config: Its settings.
@@ -101,26 +101,26 @@ class Night:
 
     @property
     def run_id(self) -> str:
-        """Name under which the night's own rows are recorded."""
+        """Run id of the night's own rows in the warehouse."""
         return f"night-{self.name}"
 
     @property
     def failed(self) -> list[Gate]:
-        """Hard gates that do not hold."""
+        """Hard gates that failed, over all stages."""
         return [gate for stage in self.stages.values() for gate in stage.gates if gate.hard and not gate.passed]
 
     @property
     def warnings(self) -> list[Gate]:
-        """Soft gates that do not hold."""
+        """Soft gates that failed, over all stages."""
         return [gate for stage in self.stages.values() for gate in stage.gates if not gate.hard and not gate.passed]
 
     @property
     def verdict(self) -> str:
-        """passed, warned or failed."""
+        """Overall result of the night: passed, warned or failed."""
         return "failed" if self.failed else ("warned" if self.warnings else "passed")
 
     def run(self, name: str, work: Work) -> Stage:
-        """Do a stage once; one that is done is not done again.
+        """Run a stage once and save its result; a finished stage is skipped.
 
         An error of Navi is a hard gate that does not hold; anything else (a cancelled run, a fault of ours) is raised,
         and the stage is done again next time.
@@ -150,11 +150,11 @@ class Night:
         return stage
 
     def data(self, stage: str) -> dict[str, Any]:
-        """Return what a stage left; empty where it was skipped."""
+        """Return the data that a stage kept; empty if it was skipped."""
         return self.stages[stage].data if stage in self.stages else {}
 
     def gate_rows(self) -> list[dict[str, Any]]:
-        """Return every gate as a row of a table."""
+        """Return every gate as a table row."""
         return [
             {"gate": gate.name, "stage": stage.name, "kind": "hard" if gate.hard else "soft",
              "holds": "yes" if gate.passed else "NO", "figures": gate.detail}
@@ -162,12 +162,12 @@ class Night:
         ]  # fmt: skip
 
     def record(self, event: str, detail: str, more: dict[str, Any] | None = None) -> None:
-        """Write a row of `events`."""
+        """Record a row of the table `events` for this night."""
         with pipeline_log(self.run_id, seed=self.config.seed, config_hash=config_hash(self.config)) as log:
             log.row("events", {"event": event, "detail": detail, **(more or {})})
 
     def note(self, name: str, gate: Gate) -> None:
-        """Add a stage that is nothing but a gate, for this object alone."""
+        """Add a stage that consists of one gate to this object; nothing is saved."""
         self.stages[name] = Stage(name, "passed" if gate.passed else "failed", 0.0, [gate])
 
     def _take_up(self, document: dict[str, Any], keep_failed: bool) -> None:
@@ -184,7 +184,7 @@ class Night:
                 self.stages[stage.name] = stage
 
     def _differing(self, raw: object) -> list[str]:
-        """Return the options that make this night the one that was begun; none where it is.
+        """Return the `--set` options that restore the settings the night was begun with; empty if they match.
 
         A setting that a later Navi added, or when to begin and compact, makes no other night.
         """
@@ -212,7 +212,7 @@ class Night:
 
 
 def night_name(config: NightlyConfig, name: str | None = None) -> str:
-    """Return the name of a night: the one given, or date and time, which no schedule forms: nights by hand are others.
+    """Return the name of a night: the given one, or date, time and kind, which no schedule generates.
 
     Args:
         config: Its settings; what it does ends the name.
@@ -228,12 +228,12 @@ def night_name(config: NightlyConfig, name: str | None = None) -> str:
 
 
 def night_lock(name: str) -> Path:
-    """Return the lock file of a night, held by the process that works on it."""
+    """Return the path of a night's lock file; the process that runs the night holds the lock."""
     return pipeline_folder() / "nights" / ".locks" / f"{name}.lock"
 
 
 def read_night(name: str) -> dict[str, Any]:
-    """Return the document of a night.
+    """Load the JSON document of a night.
 
     Raises:
         RecordError: There was no such night.
@@ -242,7 +242,7 @@ def read_night(name: str) -> dict[str, Any]:
 
 
 SMALL_MINUTES = 60.0
-"""Length up to which a night is a small one [min]."""
+"""Maximum length of a small night, which has reduced settings [min]."""
 
 _SMALL: dict[str, Any] = {
     "profile": "quick",
@@ -284,7 +284,7 @@ def nightly_config(
 
 
 def preset_settings(config: NightlyConfig, scenes: Sequence[str] | None = None) -> TrainConfig:
-    """Return what a night's profile trains with.
+    """Resolve the training configuration of a night's profile.
 
     Args:
         config: The night's settings.

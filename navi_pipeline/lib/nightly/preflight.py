@@ -1,4 +1,4 @@
-"""Preflight of a night: disk, corpus, warehouse, initial weights, other runs.
+"""Preflight checks of a night: disk, corpus, warehouse, initial weights, other runs.
 
 Initial weights are `latest` where it fits, else the newest version of a night, else the champion. `latest` moves to the
 newest training where rewards do not compare, so an experiment of the day may hold it in the evening. A night continues
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from navi_core.models import ModelVersion, Registry
 
 ASSET = "nightly"
-"""Asset of a night's runs, with which their names begin."""
+"""Asset name and name prefix of a night's training runs."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a night begins with.
+    """Initial weights of a night's training: a registered version, or none.
 
     Attributes:
         init: A version, or `none` for new weights.
@@ -55,7 +55,7 @@ class Start:
 
 
 def choose_start(config: TrainConfig, registry: Registry) -> Start:
-    """Return the first version that fits: latest, the newest that a night made, the champion; else new weights.
+    """Select the initial weights: the first compatible version of latest, earlier nights, champion; else new weights.
 
     Args:
         config: What the night trains with.
@@ -74,7 +74,7 @@ def choose_start(config: TrainConfig, registry: Registry) -> Start:
 
 
 def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str]]:
-    """Yield versions and what they are."""
+    """Yield candidate versions for the initial weights with their origin, in order of preference."""
     versions = {version.version: version for version in registry.list()}
     aliases = registry.aliases()
     if "latest" in aliases:
@@ -90,7 +90,7 @@ def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str]]:
 
 
 def _why_not(config: TrainConfig, version: ModelVersion, *, needs_same_rewards: bool) -> str | None:
-    """Return why a night cannot begin with a version, None where it can."""
+    """Return the reason why a version cannot be a night's initial weights; None if it can."""
     from navi_core.models import load_checkpoint
     from navi_core.models.lineage import same_network, same_rewards
 
@@ -107,7 +107,7 @@ def _why_not(config: TrainConfig, version: ModelVersion, *, needs_same_rewards: 
 
 
 def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
-    """Look at everything that would otherwise fail at three in the morning; missing scenes are made."""
+    """Check everything that could fail later in the night, and generate a corpus if there is none."""
     from navi_core.kernels.native.library import find_compiler
 
     home, data = navi_home(), dict[str, Any]()
@@ -146,7 +146,7 @@ def _answer(name: str, call: Callable[[], object]) -> Gate:
 
 
 def _start(night: Night, data: dict[str, Any]) -> Gate:
-    """Settle what the night begins with, and leave it in the stage's data: in the night `latest` may move."""
+    """Choose the initial weights and store them in the stage's data; the alias `latest` may move during the night."""
     if night.config.fresh:
         start = Start("none", "new weights, as configured")
     else:
@@ -167,7 +167,7 @@ def _warehouse() -> str:
 
 
 def _corpus(night: Night) -> str:
-    """Check the manifest's files, or make a corpus where no scenes are planned."""
+    """Check that the manifest's files exist, or generate a corpus if no scenes are planned."""
     from pathlib import Path
 
     if corpus_path().exists():

@@ -1,4 +1,4 @@
-"""The stages of a night in order: evaluation, benchmarks with drift, gated promotion, and the morning's summary."""
+"""Stages of a night in order: evaluation, benchmarks with drift check, gated promotion, morning summary."""
 
 import logging
 import time
@@ -32,12 +32,12 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import NightlyConfig
 
 BENCHMARK = "nightly"
-"""Name under which the night's cells are recorded."""
+"""Benchmark name of the night's cells in the warehouse."""
 _DRONES, _AZIMUTH, _ELEVATION = 64, 64, 16
 
 
 def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
-    """Fly the night's policy (or the champion) and two pilots over the test scenes."""
+    """Evaluate the night's policy (or the champion) and two scripted pilots on the test scenes."""
     score = score_policy(_policy(night), "test", _protocol(night))
     if score is None:
         raise EvaluationError("the corpus has no test scene; materialize scene_sources with test above 0")
@@ -48,7 +48,7 @@ def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 
 def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
-    """Fly each scene in turns, record the figures, and compare them with the last nights on this hardware."""
+    """Benchmark the environment on each scene in turns, and compare with earlier nights on this hardware."""
     from navi_core.bench.engine.env import run_env
     from navi_core.scenes import compile_mesh, generate_scene
 
@@ -105,7 +105,7 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 
 def _drift_gate(rows: list[dict[str, Any]]) -> Gate:
-    """Judge the processor time of a night against the nights before."""
+    """Return the gate that compares the night's CPU time per decision with earlier nights."""
     slower = [row for row in rows if row["drifts"] and row["judged"]]
     if not rows:
         detail = "fewer than 3 earlier nights on this hardware; there is nothing to compare with yet"
@@ -118,7 +118,7 @@ def _drift_gate(rows: list[dict[str, Any]]) -> Gate:
 
 
 def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:
-    """Let the night's policy challenge the champion on the validation scenes."""
+    """Evaluate the night's policy against the champion on the validation scenes and promote it if it wins."""
     from navi_core.models import record_registry
 
     comparison = night.data("evaluation")["comparisons"]["random"]
@@ -158,12 +158,12 @@ _WORDS = {"passed": "passed", "warned": "passed with warnings", "failed": "faile
 
 
 def summary_paths(name: str) -> tuple[Path, Path]:
-    """Return the Markdown file and the HTML file of a night."""
+    """Return the paths of a night's summary: Markdown file, HTML file."""
     return reports_folder() / f"night-{name}.md", reports_folder() / f"night-{name}.html"
 
 
 def write_summary(night: Night) -> tuple[Path, Path]:
-    """Write the summary of a night as far as it came; returns the Markdown file and the HTML file."""
+    """Write the summary of a night, finished or not; return the Markdown file and the HTML file."""
     title = f"Night {night.name}: {_WORDS[night.verdict]}"
     lines, parts = [f"# {title}", ""], list[Part]()
     for heading, text, rows in _sections(night):
@@ -189,7 +189,7 @@ def write_summary(night: Night) -> tuple[Path, Path]:
 
 
 def _compact(most: int | None) -> None:
-    """Put the rows of many small files into a few large ones; every row stays, and a failure waits for tomorrow."""
+    """Compact the warehouse if it has more than `most` segments; a failure is logged and retried the next night."""
     if most is None or sum(1 for _ in Warehouse().done.glob("*.ndjson")) <= most:
         return
     try:
@@ -245,7 +245,7 @@ def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
 
 
 def stages_of(config: NightlyConfig) -> dict[str, Work]:
-    """Return the stages of a night by name; a validation night trains and promotes nothing."""
+    """Return stage name → work of a night, in order; a validation night has no training and no promotion."""
     if not config.train:
         return {"preflight": preflight, "evaluation": evaluation, "benchmarks": benchmarks}
     return {
@@ -261,7 +261,7 @@ def stages_of(config: NightlyConfig) -> dict[str, Work]:
 def run_night(
     config: NightlyConfig, name: str | None = None, *, report: Callable[[str], None]
 ) -> tuple[Night, tuple[Path, Path]]:
-    """Run a night from preflight to summary, or what is left of it.
+    """Run a night from preflight to summary, or resume it.
 
     Args:
         config: Its settings.
@@ -285,14 +285,14 @@ def run_night(
 
 
 def run_stages(night: Night) -> None:
-    """Run the stages that are left of a night; once a hard gate has failed, they are skipped."""
+    """Run the remaining stages of a night; after a failed hard gate they are marked as skipped."""
     for stage, work in stages_of(night.config).items():
         night.run(stage, work)
 
 
 @contextmanager
 def summed_up_if_broken(night: Night) -> Iterator[None]:
-    """Write the summary of a night that an error or a signal ends; what ended it is raised on."""
+    """Context manager that writes the night's summary when an error or signal ends it, and re-raises."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Bounded training of a night, the viewer that attaches to it, and the proof that its run resumes."""
+"""Time-bounded training of a night, a probe of its live viewer, and the proof that the run resumes."""
 
 import statistics
 import threading
@@ -19,11 +19,11 @@ from navi_pipeline.lib.training.trainer_client import Monitor, train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 _PATIENCE_SECONDS = 30.0
-"""An update of a large network may last several seconds; within one there is only a heartbeat."""
+"""Time limit for the viewer's first observation [s]; one update of a large network may last several seconds."""
 
 
 class ViewerProbe:
-    """Waits beside a training until it makes progress, then for one observation of its drone.
+    """Thread that attaches a viewer to a training once it makes progress, and waits for one observation.
 
     Args:
         prefix: How the run's name begins; the trainer announces itself under that name in the Navi home.
@@ -38,7 +38,7 @@ class ViewerProbe:
         self._thread.start()
 
     def gate(self) -> Gate:
-        """Return what was seen; called when the training is over."""
+        """Stop the thread and return the viewer's gate; call it after the training."""
         self._over.set()
         self._thread.join(5.0)
         return self._gate or Gate("viewer", False, False, "training ended before a viewer attached")
@@ -69,7 +69,7 @@ class ViewerProbe:
 
 
 def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
-    """Train until the night's share of time is over; the trainer then checkpoints and ends."""
+    """Train until the night's share of time is used up; the trainer then writes a checkpoint and exits."""
     config, settings = night.config, night_settings(night)
     seconds = 60.0 * config.minutes * config.training_share
     wait_for_run(_run_id(night, settings))  # of a night that was killed a moment ago: it writes where the run stands
@@ -102,7 +102,7 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 
 def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
-    """Take the run up again, let it go on by a few steps, end it, and look where it began and ended."""
+    """Resume the run for a few steps, stop it, and check that it began at its last checkpoint and progressed."""
     trained = night.data("training")
     kept = trained.get("settings")
     settings = night_settings(night) if kept is None else parse_config(TrainConfig, upgrade_train_config(kept))
@@ -126,7 +126,7 @@ def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 
 def _proof(more: int, began: int, trained: int, result: dict[str, Any], *, stalled: bool) -> Gate:
-    """Judge one taking up of a run whose newest checkpoint was at `began`, and whose training ended at `trained`."""
+    """Return the gate of one resumed run: it must start at step `began` (≥ `trained`) and advance by `more` steps."""
     name, resumed, steps = f"resume +{more}", result["resumed_from"], int(result["steps"])
     if resumed is None:
         return Gate(name, True, False, f"not taken up at {began:,}: the trainer began another run, {result['run_id']}")
@@ -136,7 +136,7 @@ def _proof(more: int, began: int, trained: int, result: dict[str, Any], *, stall
 
 
 def _newest_step(data: dict[str, Any]) -> int:
-    """Return the step of a run's newest checkpoint; where there is none, that at which training ended."""
+    """Return the step of a run's newest checkpoint; without checkpoints, the last step of the training."""
     from navi_core.learn.run.checkpoints import checkpoints_in
 
     kept = checkpoints_in(Path(data["checkpoint"]).parent)
@@ -144,7 +144,7 @@ def _newest_step(data: dict[str, Any]) -> int:
 
 
 def night_policy(night: Night) -> dict[str, Any]:
-    """Return the policy of a night whose resume proof holds, as the evaluation takes it."""
+    """Return the document of the night's policy, as the evaluation expects it."""
     from navi_core.models import load_checkpoint
 
     result = night.data("resume_proof")
@@ -172,13 +172,13 @@ def _run_id(night: Night, settings: TrainConfig) -> str:
 
 
 def _init(night: Night) -> str:
-    """Return the version that the preflight settled on; `latest` may have moved since."""
+    """Return the version that the preflight chose as initial weights; `latest` may have moved since."""
     start = night.data("preflight").get("start")
     return str(start) if start else ("none" if night.config.fresh else "latest")
 
 
 def night_settings(night: Night) -> TrainConfig:
-    """Return what a night trains with: its profile, without an end, on the scenes of the corpus."""
+    """Return the training configuration of a night: its profile without a step limit, on the corpus' scenes."""
     settings = preset_settings(night.config, [str(path) for path in scene_paths("train")])
     # Time ends it, not a number of steps: the resume proof goes on with the very same run. What the profile lets move
     # over its steps moves over as many.

@@ -1,1 +1,1 @@
-"""HTML pages, charts and pictures."""
+"""Reports: HTML pages, SVG charts, Markdown tables and pictures."""

@@ -1,4 +1,4 @@
-"""Reports: self-contained HTML pages, markdown for the metadata of assets, and their charts as SVG."""
+"""Report building blocks: self-contained HTML pages, Markdown for the metadata of assets, SVG charts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Part = str
-"""A piece of HTML."""
+"""HTML fragment of a report."""
 
 # Wide tables scroll within themselves, so that the page fits a phone.
 _STYLE = (
@@ -29,9 +29,9 @@ _STYLE = (
     "figure{display:inline-block;margin:0 1em 1em 0;max-width:100%}"
 )
 _STANDALONE = '<svg xmlns="http://www.w3.org/2000/svg" width="640" color="black" '
-"""Start of an SVG file; the white background is the style's."""
+"""Opening tag of a standalone SVG file; the white background is part of the style."""
 _BRACKETS = str.maketrans("[]\\", "()/")
-"""Signs that would end the title of a picture in markdown."""
+"""Translation table for characters that would end a Markdown picture's title."""
 
 
 def reports_folder() -> Path:
@@ -40,12 +40,12 @@ def reports_folder() -> Path:
 
 
 def text_part(text: str) -> Part:
-    """Return a paragraph."""
+    """Render text as an HTML paragraph."""
     return f"<p>{escape(text)}</p>"
 
 
 def table_part(rows: Sequence[Mapping[str, object]]) -> Part:
-    """Return rows as a table; columns are those of the first row."""
+    """Render rows as an HTML table; columns are those of the first row."""
     if not rows:
         return "<p><em>no rows</em></p>"
     names = list(rows[0])
@@ -57,13 +57,13 @@ def table_part(rows: Sequence[Mapping[str, object]]) -> Part:
 
 
 def section(title: str, parts: Sequence[Part], *, level: int = 2, anchor: str | None = None) -> list[Part]:
-    """Return parts under a heading; nothing where all parts are empty."""
+    """Render parts under an HTML heading; empty if all parts are empty."""
     name = f' id="{anchor}"' if anchor else ""
     return [f"<h{level}{name}>{escape(title)}</h{level}>", *parts] if any(parts) else []
 
 
 def html_page(title: str, parts: Sequence[Part]) -> str:
-    """Return a whole document."""
+    """Render a complete, self-contained HTML document."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
     head += f"<title>{escape(title)}</title><style>{_STYLE}</style>"
     inner = "\n".join(parts)
@@ -71,7 +71,7 @@ def html_page(title: str, parts: Sequence[Part]) -> str:
 
 
 def write_page(file: Path, title: str, parts: Sequence[Part]) -> Path:
-    """Write a page whole or not at all, in place of an earlier one, and return its path.
+    """Write an HTML page atomically and return its path.
 
     Raises:
         RecordError: The file cannot be written.
@@ -81,7 +81,7 @@ def write_page(file: Path, title: str, parts: Sequence[Part]) -> Path:
 
 
 def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as a markdown table; columns are those of the first row."""
+    """Render rows as a Markdown table; columns are those of the first row."""
     if not rows:
         return "*no rows*"
     names = list(rows[0])
@@ -91,7 +91,7 @@ def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def embedded_picture(picture: bytes, title: str, kind: str = "png") -> str:
-    """Return markdown that shows a picture without any file or server.
+    """Render a picture as a Markdown image with a data URI, independent of files and servers.
 
     Args:
         picture: The file.
@@ -103,7 +103,7 @@ def embedded_picture(picture: bytes, title: str, kind: str = "png") -> str:
 
 
 def embedded_charts(charts: Sequence[str], title: str) -> str:
-    """Return markdown that shows SVG charts; see `embedded_picture`."""
+    """Render SVG charts as Markdown images; see `embedded_picture`."""
     files = [
         chart.replace("<svg ", _STANDALONE, 1).replace('style="', 'style="background:white;', 1)
         for chart in charts
@@ -113,7 +113,7 @@ def embedded_charts(charts: Sequence[str], title: str) -> str:
 
 
 def _cell(value: object) -> str:
-    """Return a value as a cell of a table: four digits, empty where it is missing."""
+    """Format a value as a table cell: four significant digits, empty if missing."""
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -122,7 +122,7 @@ def _cell(value: object) -> str:
 _COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#787774", "#337ea9", "#9f6b53")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 300, 56, 34, 12, 12
 _INTERVAL_LEFT, _ROW, _LETTER = 200, 24, 7
-"""Left edge of intervals, height of a row, width of a letter [px]."""
+"""Layout of interval charts: left edge of the plot, height of a row, width of a character [px]."""
 
 REWARD_PANELS = {
     "reward_ema": "reward (smoothed)",
@@ -130,15 +130,15 @@ REWARD_PANELS = {
     "collision": "collision term",
     "explained_variance": "explained variance",
 }
-"""Curves of a training: metric → label."""
+"""Panels of a training's curves: metric → label."""
 CLONING_PANELS = {"nll": "negative log-likelihood", "validation_nll": "negative log-likelihood, held-out flights"}
-"""Curves of behaviour cloning: metric → label."""
+"""Panels of a behaviour-cloning run's curves: metric → label."""
 
 Points = Sequence[tuple[float | None, float | None]]
 
 
 def line_chart(curves: Mapping[str, tuple[Sequence[float | None], Sequence[float | None]]], *, x: str, y: str) -> str:
-    """Draw lines over a common pair of axes.
+    """Draw a line chart of several curves over common axes.
 
     Args:
         curves: Name → x and y of its points; points that are not finite are left out.
@@ -152,12 +152,12 @@ def line_chart(curves: Mapping[str, tuple[Sequence[float | None], Sequence[float
 
 
 def scatter_chart(groups: Mapping[str, Points], *, x: str, y: str) -> str:
-    """Draw (x, y) points of each named group; arguments and result as `line_chart`."""
+    """Draw a scatter chart of (x, y) points by group; arguments and result as `line_chart`."""
     return _frame(groups, x, y, lines=False)
 
 
 def curve_charts(curve: Mapping[str, Sequence[float | None]], panels: Mapping[str, str]) -> list[str]:
-    """Draw one chart for each metric that a run has.
+    """Draw one line chart for each metric that a run has.
 
     Args:
         curve: `step` and metrics, by step.
@@ -172,7 +172,7 @@ def curve_charts(curve: Mapping[str, Sequence[float | None]], panels: Mapping[st
 
 
 def histogram_chart(values: Mapping[str, np.ndarray], *, x: str) -> str:
-    """Draw the distribution of each named array (N,) over 41 bins."""
+    """Draw histograms of named arrays (N,) with 41 bins."""
     import numpy as np
 
     histograms = {name: np.histogram(numbers, bins=41) for name, numbers in values.items()}
@@ -183,7 +183,7 @@ def histogram_chart(values: Mapping[str, np.ndarray], *, x: str) -> str:
 
 
 def interval_chart(rows: Sequence[tuple[str, float, float, float]], *, label: str) -> str:
-    """Draw a value with its interval for each name, one below the other.
+    """Draw a forest plot: for each name one row with value and interval.
 
     Args:
         rows: Name, value, low end, high end.
@@ -212,7 +212,7 @@ def interval_chart(rows: Sequence[tuple[str, float, float, float]], *, label: st
 
 
 def panorama_picture(observation: np.ndarray) -> bytes:
-    """Draw an observation (3, Az, El) of depth, semantic id and validity as a PNG file, forward in the middle."""
+    """Render an observation (3, Az, El) of depth, semantic id and validity as a PNG file, forward in the middle."""
     import io
 
     import numpy as np
@@ -231,7 +231,7 @@ def panorama_picture(observation: np.ndarray) -> bytes:
 
 
 def _frame(groups: Mapping[str, Points], x: str, y: str, *, lines: bool) -> str:
-    """Draw groups of points within a pair of axes, with a legend below."""
+    """Draw groups of points as lines or dots within axes, with ticks, and a legend below."""
     kept = {
         name: [(float(a), float(b)) for a, b in points if a is not None and b is not None and math.isfinite(a + b)]
         for name, points in groups.items()
@@ -290,7 +290,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return four to eight round numbers between two ends."""
+    """Return four to eight round tick positions between two ends."""
     step = 10.0 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 8)
     first = math.ceil(low / step - 1e-9)

@@ -1,4 +1,4 @@
-"""Report of a warehouse: one self-contained HTML page with rankings, curves, comparisons and drift."""
+"""Warehouse report: one self-contained HTML page with rankings, curves, comparisons and drift."""
 
 import json
 import logging
@@ -29,17 +29,17 @@ _BEST_TRIALS = "Best trials: of one seed each, chosen from many; expect less of 
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(data:image/png;base64,([A-Za-z0-9+/=]+)\)")
 
 _LISTED, _IN_FULL = 24, 4
-"""Comparisons in the table, and those with profiles."""
+"""Number of comparisons in the table, and of those shown with performance profiles."""
 _METRICS = ("c_vis_auc", "spl", "success")
-"""Metrics whose differences are drawn; collisions are described in words."""
+"""Metrics whose differences are drawn as interval charts."""
 
 Rows = list[dict[str, Any]]
 Ask = Callable[..., Rows]
-"""Answers SQL (and a list of parameters) with plain rows."""
+"""Callable that runs SQL (and a list of parameters) and returns rows as dictionaries."""
 
 
 def run_report(*, out: Path | None = None, home: Path | None = None) -> Path:
-    """Fold new rows in, write the page, and return where it is.
+    """Ingest new rows, write the report page, and return its path.
 
     Args:
         out: The file; by default `reports/report.html` of the Navi home.
@@ -124,7 +124,7 @@ def _coverage(ask: Ask) -> list[Part]:
 
 
 def _comparisons(ask: Ask) -> list[Part]:
-    """Return the latest comparisons: differences with intervals, performance profiles, seeds × scenes."""
+    """Render the latest comparisons: differences with intervals, performance profiles, seeds × scenes."""
     rows = ask(
         "select * from comparisons left join comparison_scenes using (comparison_id) "
         f"order by recorded_at desc, metric limit {_LISTED}"
@@ -155,7 +155,7 @@ def _comparisons(ask: Ask) -> list[Part]:
 
 
 def _profiles(row: dict[str, Any]) -> list[Part]:
-    """Return performance profiles and the seeds × scenes matrix of one comparison."""
+    """Render performance profiles and the seeds × scenes matrix of one comparison."""
     profiles, matrices = (json.loads(row[name]) for name in ("profiles", "matrices"))
     a, b, metric = str(row["a"]), str(row["b"]), str(row["metric"])
     curves = {a: (profiles["thresholds"], profiles["profile_a"]), b: (profiles["thresholds"], profiles["profile_b"])}
@@ -188,7 +188,7 @@ def _training(ask: Ask) -> list[Part]:
 
 
 def _maps(home: Path) -> list[Part]:
-    """Return the pictures that evaluations drew, newest first."""
+    """Render the newest top-down flight maps of evaluations as figures."""
     files = sorted((home / "evaluations").glob("*.maps.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     pictures = [
         found
@@ -224,7 +224,7 @@ def _benchmarks(ask: Ask) -> list[Part]:
 
 
 def _tables(ask: Ask, *wanted: tuple[str, str]) -> list[Part]:
-    """Return tables with their headings, leaving out empty ones."""
+    """Render queries as tables under headings; empty results are left out."""
     parts: list[Part] = []
     for heading, sql in wanted:
         if rows := ask(sql):
@@ -234,7 +234,7 @@ def _tables(ask: Ask, *wanted: tuple[str, str]) -> list[Part]:
 
 
 def _cut(value: object) -> object:
-    """Keep a cell within a phone's width."""
+    """Truncate long text in a cell to 157 characters."""
     return f"{value[:157]}…" if isinstance(value, str) and len(value) > 160 else value
 
 

@@ -1,1 +1,1 @@
-"""Studies: searches over settings whose trials are training runs, carried on after any crash."""
+"""Hyperparameter studies (Optuna) whose trials are training runs; a crashed study resumes."""

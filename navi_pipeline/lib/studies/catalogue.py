@@ -1,4 +1,4 @@
-"""Catalogue of studies and search spaces; the settings of a study's trials."""
+"""Catalogue of studies, default search spaces, and the configuration of a trial."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -54,11 +54,11 @@ STUDIES: dict[str, dict[str, Any]] = {
         "sampler": "nsga2",
     },
 }
-"""Name → settings of a study."""
+"""Settings of the built-in studies by name."""
 
 
 def find_study(name: str, *, file: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> StudyConfig:
-    """Return the settings of a study.
+    """Return the validated configuration of a study, from the catalogue or a file.
 
     Args:
         name: One of `STUDIES`, or the name that a file's study gets.
@@ -78,7 +78,7 @@ def find_study(name: str, *, file: Path | str | None = None, overrides: Mapping[
 
 
 def over_scenes(config: StudyConfig, scenes: Sequence[str]) -> StudyConfig:
-    """Return a study on these scenes; other scenes are another study, so its name distinguishes them.
+    """Return a study restricted to these training scenes; its name gets a hash of the scenes.
 
     Raises:
         RunError: There is no scene.
@@ -122,11 +122,11 @@ SPACES: dict[str, dict[str, Parameter]] = {
         "bc.bptt": ChoiceParameter(choices=(4, 8, 16, 32)),
     },
 }
-"""Learner → setting → how it varies, where the study names no space of its own."""
+"""Default search space by learner: setting → parameter."""
 
 
 def search_space(config: StudyConfig) -> dict[str, Parameter]:
-    """Return what a study searches.
+    """Return the search space of a study: its own, or the learner's default.
 
     Raises:
         ConfigError: It names no space, and its learner is not Navi's.
@@ -140,12 +140,12 @@ def search_space(config: StudyConfig) -> dict[str, Parameter]:
 
 
 def partition_of(study: str, slot: int) -> str:
-    """Return the name of a slot: the partition of its run and of the asset trial."""
+    """Return the partition key of a study's slot, for its run and the asset `trial`."""
     return f"{study}-{slot:04d}"
 
 
 def trial_settings(config: StudyConfig, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings: preset, the study's own, the trial's.
+    """Return a trial's nested settings, merged from preset, study and sampled parameters.
 
     Raises:
         ConfigError: No such preset.
@@ -158,7 +158,7 @@ def trial_settings(config: StudyConfig, params: Mapping[str, Any]) -> dict[str, 
 
 
 def trial_config(config: StudyConfig, params: Mapping[str, Any]) -> TrainConfig:
-    """Return the full configuration of a trial.
+    """Return the validated training configuration of a trial.
 
     Raises:
         ConfigError: A setting does not exist or cannot have this value; the trial's values are named.
@@ -171,7 +171,7 @@ def trial_config(config: StudyConfig, params: Mapping[str, Any]) -> TrainConfig:
 
 
 def corner_config(config: StudyConfig) -> TrainConfig:
-    """Return the configuration in the first corner of the space: what does not vary is in it as in all trials.
+    """Return the configuration at the lower corner of the search space, to compare the fixed settings of all trials.
 
     Raises:
         ConfigError: A setting does not exist or cannot have this value.

@@ -1,4 +1,4 @@
-"""Study run: starts and restarts workers, follows their trials, writes the HTML page."""
+"""Runner of a study: starts and restarts workers, follows their trials, writes the HTML page."""
 
 import json
 import math
@@ -43,7 +43,7 @@ Rows = list[dict[str, Any]]
 
 
 def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows, chart: str) -> Path:
-    """Write the page of a study and return its path.
+    """Write the HTML page of a study and return its path.
 
     Args:
         queue: The study.
@@ -77,7 +77,7 @@ def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows, chart: 
 
 
 def importances(queue: TrialQueue) -> dict[str, float]:
-    """Return how much each setting decided, by PED-ANOVA (Watanabe et al. 2023); empty where trials are too few."""
+    """Return the hyperparameter importances by PED-ANOVA (Watanabe et al. 2023); empty with fewer than four trials."""
     if len(queue.config.objectives) > 1 or len(queue.trials(TrialState.COMPLETE)) < 4:
         return {}
     with warnings.catch_warnings():
@@ -89,7 +89,7 @@ def importances(queue: TrialQueue) -> dict[str, float]:
 
 
 def history_chart(queue: TrialQueue, rows: Rows) -> str:
-    """Draw value by trial with the best so far, or the first two objectives against each other."""
+    """Draw the optimisation history with the best value so far, or the Pareto front of the first two objectives."""
     objectives = queue.config.objectives
     if len(objectives) > 1:
         best = {trial.number for trial in queue.best()}
@@ -111,7 +111,7 @@ def history_chart(queue: TrialQueue, rows: Rows) -> str:
 
 
 def _curves(queue: TrialQueue, rows: Rows) -> Part:
-    """Draw what was reported while the trials ran: the best by value, and some that were pruned."""
+    """Draw the intermediate values of the best trials, pruned ones among them, as learning curves."""
     sign = -1.0 if queue.config.objectives[0].direction == "maximize" else 1.0
     ranked = sorted(rows, key=lambda one: math.inf if one["value"] is None else sign * one["value"])
     trials, curves = queue.trials(), {}
@@ -137,13 +137,13 @@ def _table(rows: Rows) -> Rows:
 
 
 _GRACE = 90.0
-"""Time that a worker has to let its trainer checkpoint [s]."""
+"""Grace period for a worker to let its trainer checkpoint [s]."""
 _RESTARTS = 20
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study showed.
+    """Result of a study: its row, the latest trial of every slot, a chart, the HTML page.
 
     Attributes:
         row: Its row of `studies`.
@@ -166,7 +166,7 @@ def perform_study(
     on_line: Callable[[str], None],
     on_trial: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> StudyResult:
-    """Carry a study to its end, begun or gone on with.
+    """Run a study to its end, from the start or from an interruption.
 
     Args:
         config: Of the study.
@@ -218,7 +218,7 @@ def perform_study(
 
 
 def study_result(queue: TrialQueue, status: str, *, reused: bool) -> StudyResult:
-    """Write a study's rows and its page, and return what it shows."""
+    """Write a study's rows and page, and return its result."""
     row = record_study(queue, status)
     Warehouse().ingest()
     rows = [trial_row(queue, trial) for _, trial in sorted(queue.latest().items())]
@@ -232,7 +232,7 @@ def _sitting(
     on_line: Callable[[str], None],
     each_second: Callable[[], None],
 ) -> None:
-    """Let workers work until none finds a trial."""
+    """Run worker processes in parallel until none finds a trial."""
     ending = threading.Event()
     with ThreadPoolExecutor(workers) as pool:
         sitting = [pool.submit(_employ, queue.config.name, on_line, ending) for _ in range(workers)]
@@ -248,7 +248,7 @@ def _sitting(
 
 
 def _wait_for_others(queue: TrialQueue, on_line: Callable[[str], None], each_second: Callable[[], None]) -> None:
-    """Wait while all trials that are left are with the living workers of another command of this study."""
+    """Wait while all remaining trials are held by living workers of another command of this study."""
     announced = 0
     while 0 < (left := queue.release_lost()) <= queue.in_living_hands():
         if left != announced:

@@ -1,4 +1,4 @@
-"""Results of a study: rows of `studies` and `trials`, the best trial as a preset, and an audit."""
+"""Results of a study: rows of `studies` and `trials`, export of the best trial as a preset, audit."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -21,7 +21,7 @@ _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNIN
 
 
 def trial_row(queue: TrialQueue, trial: FrozenTrial) -> dict[str, Any]:
-    """Return a trial as a row of `trials`; its configuration is made again from the study and its values."""
+    """Return a trial as a row of `trials`; its configuration is rebuilt from the study and the sampled parameters."""
     known, metrics = trial.user_attrs, trial.user_attrs.get("metrics", {})
     try:
         config: dict[str, Any] | None = trial_config(queue.config, trial.params).model_dump(mode="json")
@@ -58,7 +58,7 @@ def trial_row(queue: TrialQueue, trial: FrozenTrial) -> dict[str, Any]:
 
 
 def record_trials(queue: TrialQueue, trials: Sequence[FrozenTrial]) -> None:
-    """Write trials to the outbox; a trial that is written again replaces its row."""
+    """Write trials to the outbox as rows of `trials`; a later row of a trial replaces the earlier one."""
     with pipeline_log(f"study-{queue.config.name}", config_hash=config_hash(queue.config)) as log:
         for trial in trials:
             if trial.state != TrialState.WAITING:
@@ -66,7 +66,7 @@ def record_trials(queue: TrialQueue, trials: Sequence[FrozenTrial]) -> None:
 
 
 def record_study(queue: TrialQueue, status: str) -> dict[str, Any]:
-    """Write how the study stands, and return that row.
+    """Write the study's current row of `studies` to the outbox and return it.
 
     Args:
         queue: The study.
@@ -106,12 +106,12 @@ def record_study(queue: TrialQueue, status: str) -> dict[str, Any]:
 
 
 def _moment(time: datetime | None) -> str | None:
-    """Return a time of Optuna's, which is local, as UTC."""
+    """Format a local time of Optuna's as an ISO 8601 text in UTC."""
     return None if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def pick_trial(queue: TrialQueue, number: int | None = None) -> FrozenTrial:
-    """Return the best feasible trial, of a front the one best by the first objective, or the trial of a number.
+    """Select the trial of a number, or the best feasible one; of a Pareto front, the best by the first objective.
 
     Raises:
         RunError: No trial is complete and feasible, or there is no trial of this number.
@@ -129,7 +129,7 @@ def pick_trial(queue: TrialQueue, number: int | None = None) -> FrozenTrial:
 
 
 def write_preset(queue: TrialQueue, trial: FrozenTrial, file: Path) -> None:
-    """Write a trial's settings as YAML, for `navi train … --preset FILE` and `--config FILE`.
+    """Write a trial's settings as a YAML preset, for `navi train … --preset FILE` and `--config FILE`.
 
     Raises:
         ConfigError: The study's own preset differs from when the trial was trained.
@@ -153,12 +153,12 @@ def write_preset(queue: TrialQueue, trial: FrozenTrial, file: Path) -> None:
 
 
 def trials_compared(queue: TrialQueue) -> int:
-    """Return how many trials the best was chosen from; those that were pruned had their chance, too."""
+    """Return the number of complete and pruned trials, among which the best was selected."""
     return sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in queue.latest().values())
 
 
 def selection_note(trials: int) -> str:
-    """Return what to think of the best value, in words.
+    """Return a note about the selection bias of the best trial's value.
 
     The best of many values owes some of its lead to its seed: the same settings earn less with another.
 
@@ -171,7 +171,7 @@ def selection_note(trials: int) -> str:
 def audit_faults(
     config: StudyConfig, rows: Sequence[dict[str, Any]], partitions: Collection[str] | None = None
 ) -> list[str]:
-    """Return what is wrong with a finished study; nothing, if it is as it should be.
+    """Audit a finished study and return its faults; empty if every slot has exactly one complete record.
 
     Args:
         config: Of the study.
@@ -198,7 +198,7 @@ def audit_faults(
 
 
 def _retry_faults(config: StudyConfig, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the faults of trials that take up lost ones."""
+    """Return the faults of retries: trials that repeat a trial that was not lost, or with other settings."""
     faults = []
     by_number, space = {row["trial"]: row for row in rows}, search_space(config).keys()
     for row in (row for row in rows if row["retry_of"] is not None):

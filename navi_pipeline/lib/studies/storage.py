@@ -1,4 +1,4 @@
-"""Optuna's parts of a study: storage, sampler, pruner. The storage survives a writer's death, or is an SQL server."""
+"""Optuna components of a study: crash-safe journal or SQL storage, sampler, pruner."""
 
 import mmap
 import os
@@ -36,7 +36,7 @@ def study_folder(name: str) -> Path:
 
 
 def open_storage(config: StudyConfig) -> BaseStorage:
-    """Open the storage of a study; a journal's torn last line is cut off.
+    """Open the Optuna storage of a study; a journal's incomplete last line is truncated.
 
     Raises:
         ConfigError: The storage is no SQL address.
@@ -63,7 +63,7 @@ def open_storage(config: StudyConfig) -> BaseStorage:
 
 
 class _JournalLock:
-    """The journal's lock: held by the kernel, so a writer that is killed does not keep it.
+    """Journal lock for Optuna, held as a file lock of the kernel, which releases it when the writer is killed.
 
     Taking it cuts off the unfinished line of a killed writer: while the lock is held, no process writes.
     """
@@ -84,7 +84,7 @@ class _JournalLock:
 
 
 def repair_journal(journal: Path) -> int:
-    """Cut off what stands behind the last line's end; the caller holds the journal's lock.
+    """Truncate a journal's incomplete last line; the caller holds the journal's lock.
 
     Returns:
         Bytes cut off.
@@ -107,7 +107,7 @@ def repair_journal(journal: Path) -> int:
 
 
 def study_sampler(config: StudyConfig, slot: int) -> samplers.BaseSampler:
-    """Return the sampler of a slot's proposal; proposals follow from the study's seed and the slot."""
+    """Create the sampler for one slot, seeded by the study's seed and the slot."""
     seed = (config.seed * 1_000_003 + slot) % 2**31
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -117,7 +117,7 @@ def study_sampler(config: StudyConfig, slot: int) -> samplers.BaseSampler:
 
 
 def study_pruner(config: StudyConfig) -> BasePruner:
-    """Return the pruner of a study."""
+    """Create the pruner of a study: Hyperband over slots, or none."""
     if config.pruning is None:
         return NopPruner()
     steps = trial_config(config, {}).total_steps
@@ -129,7 +129,7 @@ def study_pruner(config: StudyConfig) -> BasePruner:
 
 
 class SlotHyperband(HyperbandPruner):
-    """Hyperband pruner over slots, independent of interruptions; lost attempts do not compete.
+    """Hyperband pruner that assigns brackets by slot; lost attempts do not compete.
 
     Optuna draws a trial's bracket from its number, which another attempt at the same slot has not, lets failed trials
     compete, and knows no brackets before a process has asked for the first time.

@@ -1,4 +1,4 @@
-"""Queue of the trials of a study: which worker has which trial, and which trials have to be repeated.
+"""Trial queue of a study: workers claim trials, and trials of lost workers are requeued.
 
 A *slot* is one of the trials that a study was asked for; Optuna's trials are attempts at it. A trial whose worker is
 gone has failed, and its slot is taken up by a new trial of the same settings, which goes on in the same run directory
@@ -31,22 +31,22 @@ from navi_pipeline.lib.studies.storage import open_storage, study_folder, study_
 from navi_pipeline.settings import StudyConfig
 
 LOST = "its worker was lost"
-"""Reason of a trial whose worker died."""
+"""Reason of a trial whose worker process died."""
 INTERRUPTED = "interrupted"
-"""Reason of a trial whose worker was stopped."""
+"""Reason of a trial whose worker was stopped by a signal or a cancelled run."""
 HINDERED = "another process held its run or stopped its trainer"
-"""Reason of a trial that something outside the study kept from training."""
+"""Reason of a trial whose training was blocked or stopped from outside the study."""
 _FREE = ("trials", "workers", "storage", "timeout", "attempts")
-"""Settings of a study that may change when it goes on."""
+"""Settings of a study that may change when it is resumed."""
 
 
 def known_studies() -> list[str]:
-    """Return the names of the studies of this home."""
+    """List the names of the studies of this home."""
     return sorted(file.parent.name for file in study_folder("").glob("*/study.json"))
 
 
 def read_study(name: str) -> StudyConfig:
-    """Return the configuration of a study that was begun.
+    """Load the configuration of an existing study.
 
     Raises:
         RecordError: There is no such study.
@@ -62,7 +62,7 @@ def read_study(name: str) -> StudyConfig:
 
 
 class TrialQueue:
-    """One process's view of a study.
+    """Context manager for one process's access to a study: claims trials, requeues lost ones, lists results.
 
     Attributes:
         config: Of the study.
@@ -71,7 +71,7 @@ class TrialQueue:
     """
 
     def __init__(self, config: StudyConfig) -> None:
-        """Open a study, begun if it is new.
+        """Open a study, or create it, and take this worker's lock.
 
         Raises:
             ConfigError: A study of this name has other settings, or a setting of its space does not exist.
@@ -96,7 +96,7 @@ class TrialQueue:
         self._lock.__enter__()
 
     def differing(self) -> list[str]:
-        """Return the settings that a preset or a default changed since the study began, with the former values."""
+        """Return the settings that a preset or default has changed since the study began, with the former values."""
         file, now = self.folder / "settings.json", corner_config(self.config)
         with wait_for_lock(self._claim):
             if not file.exists():
@@ -107,7 +107,7 @@ class TrialQueue:
             return list(_differences(upgrade_train_config(read_document(file, made_by="the study")), now))
 
     def _differing_from_trials(self) -> list[str]:
-        """Return what differs from what a trial was trained with: older Navi kept no settings of the whole study."""
+        """Return the settings that differ from an existing trial's run, for studies of older versions of Navi."""
         for trial in self.trials():
             run = navi_home() / "runs" / str(trial.user_attrs.get("run_id"))
             with suppress(OSError, ValueError, KeyError):
@@ -116,7 +116,7 @@ class TrialQueue:
         return []
 
     def require_same_settings(self) -> None:
-        """Refuse to go on where a preset differs from when the study began: its trials would not compare.
+        """Raise if a preset or default has changed since the study began, as trials would not be comparable.
 
         Raises:
             ConfigError: Names what differs.
@@ -131,7 +131,7 @@ class TrialQueue:
             )
 
     def close(self, *, orderly: bool = True) -> None:
-        """Give up being a worker.
+        """Release the worker's lock.
 
         Args:
             orderly: Whether it leaves no trial behind. Else its lock stays, as a mark that the trial is lost, whatever
@@ -149,11 +149,11 @@ class TrialQueue:
         self.close(orderly=kind is None)
 
     def trials(self, *states: TrialState) -> list[FrozenTrial]:
-        """Return every trial, attempts that were lost too, or those of some states."""
+        """Return all trials, lost attempts included, or those of the given states."""
         return self.study.get_trials(deepcopy=False, states=states or None)
 
     def running(self) -> list[FrozenTrial]:
-        """Return the trials that workers have taken, lost ones too."""
+        """Return the trials in state RUNNING, those of lost workers included."""
         return self.trials(TrialState.RUNNING)
 
     def latest(self) -> dict[int, FrozenTrial]:
@@ -161,11 +161,11 @@ class TrialQueue:
         return {slot: trial for trial in self.trials() if (slot := trial.user_attrs.get("slot")) is not None}
 
     def finished(self) -> int:
-        """Return how many slots have an outcome."""
+        """Return the number of slots with an outcome."""
         return sum(trial.state.is_finished() for trial in self.latest().values())
 
     def claim(self) -> Trial | None:
-        """Take the next trial; None where every slot is done or in other hands."""
+        """Claim the next trial for this worker; None if every slot is done or claimed."""
         with wait_for_lock(self._claim):
             self._requeue_lost()
             waiting = self.trials(TrialState.WAITING)
@@ -189,22 +189,22 @@ class TrialQueue:
             return trial
 
     def give_back(self, trial: Trial, reason: str) -> None:
-        """Leave a trial to be taken up again."""
+        """Requeue a trial that this worker had claimed."""
         with wait_for_lock(self._claim):
             self._requeue(self.trials()[trial.number], reason)
 
     def release_lost(self) -> int:
-        """Take trials from workers that are gone; return how many slots have no outcome yet."""
+        """Requeue the trials of lost workers; return the number of slots without an outcome."""
         with wait_for_lock(self._claim):
             self._requeue_lost()
         return self.config.trials - self.finished()
 
     def in_living_hands(self) -> int:
-        """Return how many trials are with workers that this machine can see alive."""
+        """Return the number of running trials whose worker holds its lock on this machine."""
         return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in self.running())
 
     def best(self) -> list[FrozenTrial]:
-        """Return the best feasible trial, or the front of them where there are several objectives."""
+        """Return the best feasible trial, or the feasible Pareto front if there are several objectives."""
         front = [trial for trial in self.study.best_trials if is_feasible(trial)]
         return front if len(self.config.objectives) > 1 else front[:1]
 
@@ -260,12 +260,12 @@ class TrialQueue:
 
 
 def is_feasible(trial: FrozenTrial) -> bool:
-    """Return whether a trial meets the study's constraints."""
+    """Return whether a trial satisfies all constraints of the study."""
     return all(value <= 0 for value in trial.constraints.values())
 
 
 def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Iterator[str]:
-    """Yield the settings that differ, with what they were: of one that is missing the default, as older Navi had it.
+    """Yield the settings that differ, with their former values; a missing one had the default.
 
     A newer Navi may know more.
     """

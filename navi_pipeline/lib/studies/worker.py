@@ -1,4 +1,4 @@
-"""Worker of a study, a process of its own (`python -m … NAME`): takes trials until there are none.
+"""Worker process of a study (`python -m … NAME`): claims and trains trials until none is left.
 
 A trial is a supervised training run. Its metrics are read from the outbox while it runs, and it may be pruned.
 """
@@ -32,7 +32,7 @@ from navi_pipeline.settings import ChoiceParameter, IntParameter, ObjectiveConfi
 
 
 class RunCurve:
-    """Collects the metric rows of one run; a row that a resumed run writes again replaces the earlier one.
+    """Metric curves of one run, read incrementally from outbox segments; a resumed run's row replaces the earlier one.
 
     Args:
         run_id: The run.
@@ -46,7 +46,7 @@ class RunCurve:
         self._values: dict[str, dict[int, float]] = {}
 
     def read(self) -> None:
-        """Take in the segments that have come since the last call."""
+        """Read the segments that were added since the last call."""
         outbox = outbox_path()
         # A segment moves to done/ once it is in the database: looked for there second, it cannot be missed.
         for folder in (outbox, outbox / "done"):
@@ -55,7 +55,7 @@ class RunCurve:
                     self._take(file)
 
     def recall(self) -> None:
-        """Take in what the warehouse has of the run: of a run that is older than its study, or than a compaction.
+        """Load the run's metrics from the warehouse, for a run older than its study or the last compaction.
 
         Raises:
             RecordError: The warehouse cannot be read.
@@ -66,16 +66,16 @@ class RunCurve:
             self._values.setdefault(name, {})[int(step)] = float(value)
 
     def points(self, metric: str) -> list[tuple[int, float]]:
-        """Return step and value of a metric, by step; those that are not finite are left out."""
+        """Return the finite (step, value) pairs of a metric, sorted by step."""
         return sorted((step, value) for step, value in self._values.get(metric, {}).items() if math.isfinite(value))
 
     @property
     def last_step(self) -> int:
-        """Decisions of the latest row."""
+        """Step (decisions) of the latest row."""
         return max((step for values in self._values.values() for step in values), default=0)
 
     def figure(self, objective: ObjectiveConfig, result: Mapping[str, Any]) -> float | None:
-        """Return the value of an objective in the run; None where it has no such metric.
+        """Return the value of an objective in the run; None if the run has no such metric.
 
         Args:
             objective: What to look at.
@@ -109,15 +109,15 @@ class RunCurve:
 
 
 ASSET = "trial"
-"""Asset in the keys of the runs, and of their partitions in Dagster."""
+"""Asset name in the keys of the runs, and of their Dagster partitions."""
 _OUT_OF_MEMORY = ("out of memory", "MemoryError", "Cannot allocate memory", "can't allocate memory")
 
 Train = Callable[..., dict[str, Any]]
-"""Trainer with the signature of `train_in_child`."""
+"""Type of the training function, with the signature of `train_in_child`."""
 
 
 class Outcome(StrEnum):
-    """How a trial ended; the value is its column `outcome`."""
+    """Outcome of a trial, stored in the column `outcome`."""
 
     OK = "ok"
     PRUNED = "pruned"
@@ -125,7 +125,7 @@ class Outcome(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     CRASH = "crash"
     INVALID = "invalid"
-    """Its settings cannot be, or its run lacks a finite figure."""
+    """The configuration is invalid, or the run lacks a finite metric."""
     INTERRUPTED = INTERRUPTED
     """The worker was stopped; the trial is requeued."""
     HINDERED = HINDERED
@@ -137,7 +137,7 @@ _REQUEUED = (Outcome.INTERRUPTED, Outcome.HINDERED)
 
 @dataclass(frozen=True)
 class _Ending:
-    """Outcome of a trial with its reason, and the values of its objectives where it is complete."""
+    """Outcome of a trial with its reason, and the objectives' values if it is complete."""
 
     outcome: Outcome
     reason: str = ""
@@ -145,7 +145,7 @@ class _Ending:
 
 
 def draw(trial: Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Let a trial propose a value for every setting of a space."""
+    """Sample a value for every parameter of the search space from the trial."""
     return {name: _suggest(trial, name, parameter) for name, parameter in space.items()}
 
 
@@ -165,7 +165,7 @@ def run_trial(
     ending: Callable[[], bool],
     train: Train = train_in_child,
 ) -> str:
-    """Train with the settings that a trial proposes, and report the outcome to the study.
+    """Train with the parameters that a trial samples, and report the outcome to the study.
 
     Args:
         queue: The study.
@@ -190,7 +190,7 @@ def run_trial(
 
 
 class _Attempt:
-    """One training of a trial: watched while it runs, judged when it has ended."""
+    """One training attempt of a trial: runs the trainer, reports its curve, classifies its end."""
 
     def __init__(
         self, queue: TrialQueue, trial: Trial, settings: TrainConfig, ending: Callable[[], bool], began: float
@@ -204,11 +204,11 @@ class _Attempt:
         trial.set_user_attr("config_hash", config_hash(settings))
         self._curve = RunCurve(self._run_id, since=int(trial.user_attrs["began_ns"]))
         self._stopped: Outcome | None = None
-        """Why this worker stopped the trainer."""
+        """Outcome for which this worker stopped the trainer; None while it runs."""
         self._reported = -1
 
     def run(self, on_line: Callable[[str], None], train: Train) -> _Ending:
-        """Train, and return how it ended."""
+        """Run the trainer and return the outcome."""
         if (navi_home() / "runs" / self._run_id).exists():
             self._curve.recall()  # a resumed trainer does not repeat its earlier rows
         if not wait_for_run(self._run_id, ending=self._ending):
@@ -231,7 +231,7 @@ class _Attempt:
         return self._ended(result)
 
     def _stop(self) -> bool:
-        """Return whether the trainer has to end; called twice a second."""
+        """Return whether the trainer must stop (interruption, time limit, pruning); called twice a second."""
         if self._stopped is None:
             if self._ending():
                 self._stopped = Outcome.INTERRUPTED
@@ -242,7 +242,7 @@ class _Attempt:
         return self._stopped is not None
 
     def _report_curve(self) -> None:
-        """Report new values of a single objective to the study, which may prune the trial."""
+        """Report intermediate values of a single objective to Optuna, which may prune the trial."""
         self._curve.read()
         if len(self._config.objectives) > 1:
             return
@@ -259,7 +259,7 @@ class _Attempt:
         return Outcome.INTERRUPTED if self._ending() else Outcome.HINDERED
 
     def _failed(self, error: RunError) -> _Ending:
-        """Judge a trainer that failed by itself."""
+        """Classify a failed training process of a trial as out-of-memory or crash; a full disk raises."""
         text = str(error)
         last = text.splitlines()[-1]
         if disk_is_full(text):
@@ -270,7 +270,7 @@ class _Attempt:
         return _Ending(Outcome.OUT_OF_MEMORY if short else Outcome.CRASH, last)
 
     def _ended(self, result: dict[str, Any]) -> _Ending:
-        """Judge a trainer that ended, and note the figures of its run."""
+        """Classify a training process that ended regularly, and store its metrics and constraints in the trial."""
         self._curve.read()
         if self._stopped is Outcome.PRUNED and result and result["steps"] >= (self._settings.total_steps or math.inf):
             self._stopped = None  # it was done before it could be stopped
@@ -298,7 +298,7 @@ class _Attempt:
 
 
 def _report(queue: TrialQueue, trial: Trial, ending: _Ending, began: float) -> str:
-    """Report an outcome to the study; the only place where a trial ends.
+    """Report a trial's outcome to Optuna, or requeue it; the only place where a trial ends.
 
     Returns:
         complete, pruned, failed or interrupted.
@@ -337,7 +337,7 @@ def work(
     ending: Callable[[], bool] = lambda: False,
     train: Train = train_in_child,
 ) -> int:
-    """Carry out trials until every slot is done or in other hands.
+    """Claim and run trials until every slot is done or claimed by other workers.
 
     Args:
         queue: The study.
@@ -368,7 +368,7 @@ def work(
 
 
 def main(name: str) -> int:
-    """Work on a study of this home until it is done or this process is stopped."""
+    """Entry point of the worker process: work on a study until it is done or a signal arrives."""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

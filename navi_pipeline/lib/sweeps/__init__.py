@@ -1,1 +1,1 @@
-"""Sweeps: one thing varies, each combination is a process of its own, and no failure of one stops the rest."""
+"""Parameter sweeps: one factor varies, each cell runs in a child process, and a failed cell does not stop the rest."""

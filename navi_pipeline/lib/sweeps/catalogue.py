@@ -1,4 +1,4 @@
-"""Catalogue of sweeps: factors, levels, and the size of a cell in either profile."""
+"""Catalogue of parameter sweeps: factors, levels, and the size of a cell in each profile."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ _QUICK_STEPS, _QUICK_SECONDS = 2000, 20.0
 _THREADS = 1
 
 Level = tuple[dict[str, Any], dict[str, Any]]
-"""What varies by name, and the settings that make it so."""
+"""Level of a factor: its name and value, and the settings that produce it."""
 Scenery = Sequence[tuple[Path, str]]
 """Scene files to train in, each with its content hash."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a cell is given in one profile."""
+    """Size of a sweep's cells in one profile: preset, environments, rollout length, steps, seeds."""
 
     preset: str
     actors: int
@@ -41,7 +41,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep.
+    """Parameter sweep of the catalogue: name, question, figures to show, and its cells.
 
     Attributes:
         name: That of its asset.
@@ -57,7 +57,7 @@ class Sweep:
 
 
 def find_sweep(name: str) -> Sweep:
-    """Return the sweep of that name.
+    """Look up a sweep of the catalogue by name.
 
     Raises:
         ConfigError: There is none.
@@ -108,7 +108,7 @@ def _training(levels: Sequence[Level], quick: Size, full: Size) -> Callable[[Swe
 
 
 def _asked(**given: tuple[Any, Any]) -> dict[str, Any]:
-    """Return what was asked for that is not the profile's own, from pairs of both."""
+    """Return the options whose value differs from the profile's, given pairs (requested, profile's)."""
     return {name: wanted for name, (wanted, own) in given.items() if wanted not in (None, own)}
 
 
@@ -201,4 +201,4 @@ SWEEPS: dict[str, Sweep] = {
         ),
     )
 }
-"""Every sweep by name."""
+"""Parameter sweeps of the catalogue by name."""

@@ -1,4 +1,4 @@
-"""Running the cells of a sweep one after the other, each in a child process, each once.
+"""Runner for the cells of a sweep: one after the other, each in a child process, each once.
 
 Memory that runs out, a crash and a time-out are outcomes that are recorded like figures; only an interruption of the
 sweep itself ends it, and then it goes on with the first cell that has no outcome yet.
@@ -32,11 +32,11 @@ UNITS = {
     "error_p99": "voxel",
     "disagreement": "share",
 }
-"""Unit of a figure by the last part of its name; 1 for what is not listed."""
+"""Units of the figures by the last part of their names; 1 for those not listed."""
 
 
 def read_train(document: dict[str, Any]) -> tuple[dict[str, float], list[list[float]]]:
-    """Return figures and reward curve of what `navi bench train --json` answers."""
+    """Extract figures and reward curve from the JSON output of `navi bench train --json`."""
     updating = [
         float(stage["seconds"])
         for stage in document["stages"]
@@ -61,7 +61,7 @@ Reader = Callable[[dict[str, Any]], tuple[dict[str, float], list[list[float]]]]
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination to be measured by one `navi` command in a child process.
+    """Cell of a sweep: one combination of factors, measured by one `navi` command in a child process.
 
     Attributes:
         factors: What varies, by name; the seed among them where there are repeats.
@@ -83,18 +83,18 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Its place in the sweep, such as gru/seed1."""
+        """Name of the cell within the sweep, such as gru/seed1."""
         return "/".join(f"seed{value}" if key == "seed" else str(value) for key, value in self.factors.items())
 
     @property
     def level(self) -> str:
-        """Its place without the seed: cells of one level are repeats."""
+        """Name of the cell without the seed; cells of one level are repeats."""
         return "/".join(str(value) for key, value in self.factors.items() if key != "seed")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell.
+    """Outcome of one cell of a sweep: status, figures, reward curve.
 
     Attributes:
         cell: Its name.
@@ -122,7 +122,7 @@ class Outcome:
 
 
 _STATUS: dict[int, Status] = {errno.ENOMEM: "out_of_memory", 124: "timeout"}
-"""Exit codes that are no crash; 124 is that of `navi bench` that measured nothing in the time that it was given."""
+"""Exit code → outcome other than a crash; `navi bench` exits with 124 if its time limit allowed no measurement."""
 _VERSION = 1
 
 
@@ -167,7 +167,7 @@ def run_cells(
 
 
 def cell_key(sweep: str, cell: Cell) -> str:
-    """Return what names a measurement: the cell, its scenes by content, the machine and the libraries."""
+    """Return the cache key of a measurement: cell, scene contents, machine, library versions."""
     profile = hardware_profile()
     machine = [profile["hardware"], profile["versions"]]
     return content_key(sweep, cell.factors, cell.arguments, cell.settings, cell.scene_hashes, machine, _VERSION)
@@ -204,7 +204,7 @@ def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig)
 
 
 class CellError(Exception):
-    """End of a command that is the outcome of its cell.
+    """Failure of a `navi` command that is recorded as its cell's outcome.
 
     Args:
         status: How it ended.
@@ -225,7 +225,7 @@ def run_command(
     grace_seconds: float = 30.0,
     on_line: Callable[[str], None] = lambda _: None,
 ) -> Answer:
-    """Run a `navi` command of a cell in a child process, and read the JSON document that it prints.
+    """Run a `navi` command of a cell in a child process, and parse the JSON document that it prints.
 
     Args:
         arguments: Of `navi`.
@@ -260,7 +260,7 @@ def run_command(
 
 
 def _kernel_kills() -> int:
-    """Return how many processes the kernel has killed because memory ran out; 0 where it is unknown."""
+    """Return the kernel's count of out-of-memory kills; 0 if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -285,7 +285,7 @@ def _record(sweep: str, cell: Cell, outcome: Outcome, config: SweepConfig) -> No
 
 
 def _size(cell: Cell, config: SweepConfig) -> str:
-    """Return the profile and what was asked for beside it, such as `full, steps 5000`: means do not mix two of them."""
+    """Return the profile and the changed options of a cell, such as `full, steps 5000`, as the group of its means."""
     return ", ".join([config.profile, *(f"{name} {value}" for name, value in sorted(cell.asked.items()))])
 
 

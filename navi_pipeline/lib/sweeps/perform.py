@@ -1,4 +1,4 @@
-"""Sweep run, from its settings to its report, with the promotion checklist of temporal cores."""
+"""Runner of a sweep: measures cells, writes the report, and applies the promotion checklist of temporal cores."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,17 +23,17 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import SweepConfig
 
 INCUMBENT = "mamba2"
-"""The default core, which the others challenge."""
+"""Default temporal core, which the others are compared with."""
 CLAIM_SEEDS = 5
-"""Training seeds that a claim needs; with fewer the result is only "ahead" or "behind", never "better" or "worse"."""
+"""Minimum number of training seeds for a claim; with fewer the result is "ahead" or "behind", not "better"."""
 LEAST_THROUGHPUT = 0.9
-"""Share of the incumbent's decisions per second that a challenger must reach."""
+"""Minimum throughput of a challenger, as a fraction of the incumbent's decisions per second."""
 _NEEDS_BUILD = ("mamba-ssm",)
-"""Cores whose package is compiled for a device."""
+"""Cores that need a package compiled for the device."""
 
 
 def level_rows(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[dict[str, Any]]:
-    """Return one row per level: how its cells ended, and the mean of each figure over those that were measured.
+    """Aggregate outcomes into one table row per level: status counts, and the mean of each figure.
 
     Args:
         outcomes: Of a sweep.
@@ -58,7 +58,7 @@ def level_rows(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[dict[s
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference over seeds with its 95 % interval (Student's t)."""
+    """Mean paired difference over seeds with its 95 % confidence interval (Student's t)."""
 
     mean: float
     low: float
@@ -67,7 +67,7 @@ class Difference:
 
 
 def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference | None:
-    """Return a − b over the seeds that both have; None with fewer than two.
+    """Compute the paired difference a − b over the seeds that both have; None with fewer than two.
 
     Args:
         a: Value by seed.
@@ -87,7 +87,7 @@ def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference | 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a temporal core should become the default.
+    """Result of the promotion checklist for one temporal core.
 
     Attributes:
         core: The challenger.
@@ -110,7 +110,7 @@ class Verdict:
     sentence: str
 
     def as_row(self) -> dict[str, Any]:
-        """Return the checklist as a line of a table."""
+        """Format the checklist as a table row."""
         reward = self.reward
         return {
             "core": self.core,
@@ -126,7 +126,7 @@ class Verdict:
 
 
 def core_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
-    """Judge every core against the incumbent by the promotion checklist.
+    """Apply the promotion checklist to every temporal core against the incumbent.
 
     Args:
         outcomes: Of the temporal core sweep.
@@ -175,7 +175,7 @@ def _by_level(outcomes: Sequence[Outcome], name: str) -> dict[str, dict[int, flo
 
 
 def _ratio(a: dict[int, float], b: dict[int, float]) -> float | None:
-    """Return the geometric mean over seeds of a / b; None without a pair."""
+    """Return the geometric mean over seeds of the ratio a / b; None without a pair."""
     logs = [math.log(a[seed] / b[seed]) for seed in a.keys() & b.keys() if a[seed] > 0 and b[seed] > 0]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
@@ -185,12 +185,12 @@ def _tick(value: bool) -> str:
 
 
 TRAINING_SCENES = 4
-"""Training scenes of the corpus that the cells fly in."""
+"""Number of the corpus' training scenes that the cells use."""
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep showed.
+    """Result of a sweep: outcomes, table rows, promotion checklist, charts, report.
 
     Attributes:
         document: What is kept of it, as `--json` prints it.
@@ -212,14 +212,14 @@ class SweepResult:
 
     @property
     def reused(self) -> bool:
-        """Whether nothing was measured now."""
+        """Return whether all outcomes were loaded, none measured."""
         return all(outcome.reused for outcome in self.outcomes)
 
 
 def perform_sweep(
     name: str, config: SweepConfig, *, on_line: Callable[[str], None], again: bool = False
 ) -> SweepResult:
-    """Measure what has not been measured, fold its rows in, and write the report.
+    """Run a sweep: measure the open cells, ingest their rows, and write the report.
 
     Args:
         name: The sweep.
@@ -259,7 +259,7 @@ def perform_sweep(
 
 
 def _charts(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[str]:
-    """Draw the first two figures by level, mean and range over the cells, and the reward curves."""
+    """Draw the first two figures by level (mean and range over the cells), and the reward curves."""
     charts = [
         interval_chart(
             [
@@ -276,7 +276,7 @@ def _charts(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[str]:
 
 
 def read_sweep(name: str, profile: str) -> dict[str, Any]:
-    """Return what the latest sweep of a profile showed.
+    """Load the JSON document of a profile's latest sweep.
 
     Raises:
         RecordError: It has not been made.

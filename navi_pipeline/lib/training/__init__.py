@@ -1,1 +1,1 @@
-"""Supervised training children, locally or as Ray jobs."""
+"""Supervised training processes, local or as Ray jobs."""

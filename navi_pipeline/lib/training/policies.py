@@ -1,4 +1,4 @@
-"""Training of a policy on the corpus, and the documents that name its checkpoint."""
+"""Training of policies on the corpus, and the JSON documents that name their checkpoints."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     import pandas
 
 ALGORITHMS: tuple[str, ...] = ("ppo", "grpo", "dqn")
-"""Reinforcement learners, the one that challenges the champion first."""
+"""Names of the reinforcement learners; the first one's policies challenge the champion."""
 
 _RESULT = ("checkpoint", "run_id", "version", "steps", "reward_ema", "wall_time_hours")
 _STEPS = {("ppo", "quick"): 294_912, ("grpo", "quick"): 65_536, ("dqn", "quick"): 32_768}
-"""Decisions of a profile whose preset has none of its own: an asset ends."""
+"""Training length by learner and profile, where the preset has no limit [decisions]."""
 _DEFAULT_STEPS = 2_000_000
 _EPOCHS = {"quick": 8}
-"""Epochs of cloning, where the profile has not the default."""
+"""Epochs of behaviour cloning by profile, where it differs from the default."""
 _CLONED = ("quick", "standard", "rooms", "rooms_standard")
-"""Profiles whose PPO goes on from the clone; the demo begins with new weights."""
+"""Profiles whose PPO is initialised from the behaviour clone; the demo starts from new weights."""
 
 Start = Literal["profile", "clone", "new"]
-"""Where weights come from: as the profile sets, from the clone, or drawn anew."""
+"""Source of the initial weights: the profile's default, the behaviour clone, or new weights."""
 
 
 def parse_start(text: str) -> Start:
-    """Return where weights come from.
+    """Parse the source of the initial weights.
 
     Raises:
         ConfigError: The text names no such place.
@@ -51,7 +51,7 @@ def asset_name(algorithm: str) -> str:
 
 
 def policy_name(policy: dict[str, Any]) -> str:
-    """Return the name of a policy in tables."""
+    """Return the display name of a policy: profile, seed, and learner unless it is PPO."""
     name = f"{policy['profile']}-seed{policy['seed']}"
     return name if policy["algorithm"] == "ppo" else f"{policy['algorithm']}-{name}"
 
@@ -59,7 +59,7 @@ def policy_name(policy: dict[str, Any]) -> str:
 def training_config(
     profile: str, *, seed: int, total_steps: int | None = None, algorithm: str = "ppo", epochs: int | None = None
 ) -> TrainConfig:
-    """Return the full configuration of a profile on the corpus' training scenes.
+    """Resolve the training configuration of a profile on the corpus' training scenes.
 
     Args:
         profile: Preset name.
@@ -95,7 +95,7 @@ def train_policy(
     on_line: Callable[[str], None],
     stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
-    """Train a profile, or reuse the finished run of the same configuration and data, and fold its rows in.
+    """Train a policy, or reuse the finished run of the same configuration and data; ingest its rows.
 
     Args:
         profile: Preset name.
@@ -145,7 +145,7 @@ def train_policy(
 
 
 def read_policy(profile: str, algorithm: str = "ppo") -> dict[str, Any]:
-    """Return the document of a profile's policy.
+    """Load the JSON document of a profile's trained policy.
 
     Raises:
         RecordError: The policy has not been trained.
@@ -154,18 +154,18 @@ def read_policy(profile: str, algorithm: str = "ppo") -> dict[str, Any]:
 
 
 def known_policies(profile: str) -> list[dict[str, Any]]:
-    """Return the documents of all policies of a profile that have been trained, clones last."""
+    """Load the JSON documents of all trained policies of a profile, the clone last."""
     trained = [algorithm for algorithm in (*ALGORITHMS, "bc") if _path(algorithm, profile).exists()]
     return [read_policy(profile, algorithm) for algorithm in trained]
 
 
 def curve_of(run_id: str) -> pandas.DataFrame:
-    """Return the training curve of a run, by step."""
+    """Query the training curve of a run, by step."""
     return Warehouse().query("select * from training_curve where run_id = ? order by step", [run_id])
 
 
 def cloning_curve_of(run_id: str) -> pandas.DataFrame:
-    """Return losses of a cloning run by step: nll, validation_nll, sps."""
+    """Query the losses of a behaviour-cloning run by step: nll, validation_nll, sps."""
     return Warehouse().query(
         "select step, max(value) filter (name = 'nll') as nll, "
         "max(value) filter (name = 'validation_nll') as validation_nll, max(value) filter (name = 'sps') as sps "
@@ -175,7 +175,7 @@ def cloning_curve_of(run_id: str) -> pandas.DataFrame:
 
 
 def _command(algorithm: str, profile: str, start: Start) -> tuple[list[str], str | None, str | None]:
-    """Return the `navi` command, the hash of what it learns from besides scenes, and the parent's version."""
+    """Return the `navi` command, the hash of its demonstrations or clone, and the parent's version."""
     if algorithm == "bc":
         data = read_demonstrations(profile)
         folders = [part for folder in data["folders"] for part in ("--demos", folder)]

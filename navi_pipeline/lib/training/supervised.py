@@ -1,4 +1,4 @@
-"""Supervised children: how they are run and ended, and how orphans and stale runs are found.
+"""Supervised child processes: launch, termination, detection of orphans and stale runs.
 
 The child is its own process group and gets SIGTERM when its parent dies, so that neither a cancelled
 run nor a killed worker leaves one behind. Cancelling sends SIGTERM to the group (a trainer
@@ -29,7 +29,7 @@ from navi_pipeline.lib.records import pipeline_log
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 SUPERVISOR = "SUPERVISED_BY"
-"""Environment variable of a child that names its supervisor, to distinguish an orphan from a separate run."""
+"""Environment variable with the supervisor's process id, to distinguish an orphan from a separate run."""
 
 # Runs in the child before the real program: PR_SET_PDEATHSIG = 1. The parent may have died before the call, and may
 # block or ignore SIGTERM, which a child inherits: Dagster gives it the handler of SIGINT, which background jobs ignore.
@@ -54,7 +54,7 @@ def run_supervised(
     timeout: float | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> tuple[int, str, list[str]]:
-    """Run a command as a supervised child, in this process's environment without `NAVI_*` settings.
+    """Run a command as a supervised child process, in this environment without `NAVI_*` settings.
 
     Args:
         command: Program (an absolute path) and arguments.
@@ -127,7 +127,7 @@ def _read_lines(stream: IO[str], into: queue.Queue[str | None]) -> None:
 
 
 def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:
-    """End the child's whole group: SIGTERM, a grace period, SIGKILL."""
+    """Terminate the child's process group: SIGTERM, grace period, SIGKILL."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -141,7 +141,7 @@ def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment without the variables that are settings: the configuration file holds them."""
+    """Return the child's environment, without variables that override settings: its configuration file holds them."""
     kept = {}
     for name, value in os.environ.items():
         if name.startswith("NAVI_") and environment_overrides({name: value}):
@@ -154,12 +154,12 @@ def _environment() -> dict[str, str]:
 
 
 _TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
-"""Exit codes of a child that somebody ended, or that the machine did when it was shut down."""
+"""Exit codes of a child that was terminated by a signal from outside."""
 _NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
 
 
 def interruption(code: int, last: Sequence[str]) -> str | None:
-    """Return what ended a child that did nothing wrong, as a sentence without its subject; None for any other.
+    """Return the external cause of a child's end (signal, full disk) as a predicate; None for any other end.
 
     Args:
         code: Its exit code.
@@ -171,7 +171,7 @@ def interruption(code: int, last: Sequence[str]) -> str | None:
 
 
 def disk_is_full(output: str) -> bool:
-    """Return whether a child failed because the disk is full, or this user's share of it.
+    """Return whether a child failed because the disk is full or the user's quota is exceeded.
 
     Args:
         output: Its last line of output.
@@ -182,12 +182,12 @@ def disk_is_full(output: str) -> bool:
 
 
 LOCK_PATIENCE = 60.0
-"""Time that a run is waited for which another process holds [s]: a trainer that was stopped writes a checkpoint."""
+"""Maximum wait for a run that another process holds [s]; a stopped trainer writes a checkpoint first."""
 
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What a sweep did.
+    """Result of a cleanup: ended orphans, runs marked as stopped, removed files.
 
     Attributes:
         ended: Process ids of orphaned trainers that were ended.
@@ -201,7 +201,7 @@ class SweepReport:
 
 
 def runs_in_use(*, prefix: str = "") -> list[str]:
-    """Return the runs whose lock a process holds.
+    """List the runs whose lock a process holds.
 
     Args:
         prefix: What the names of those runs begin with; the locks of others are not looked at.
@@ -211,7 +211,7 @@ def runs_in_use(*, prefix: str = "") -> list[str]:
 
 
 def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> bool:
-    """Let the trainer of a process that died write its last checkpoint.
+    """Wait until no process holds a run, so that a dying trainer can write its last checkpoint.
 
     Args:
         run_id: The run, or what the names of several begin with.
@@ -229,7 +229,7 @@ def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> 
 
 
 def orphaned_trainers() -> dict[int, str]:
-    """Return supervised trainers whose supervisor is gone: process id → run.
+    """Find supervised trainers whose supervisor is gone: process id → run.
 
     The supervisor leaves its process id in the trainer's environment; a trainer that holds a run's lock and has
     another parent by now has lost it, and SIGTERM that its death sends was ignored or came too early.
@@ -248,7 +248,7 @@ def orphaned_trainers() -> dict[int, str]:
 
 
 def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
-    """End orphaned trainers, mark runs that nobody holds as stopped, remove unfinished files.
+    """Clean up: end orphaned trainers, mark runs without a process as stopped, remove unfinished files.
 
     Args:
         grace_seconds: Time between SIGTERM (the trainer checkpoints) and SIGKILL [s].
@@ -301,14 +301,14 @@ def _mark_stale() -> list[str]:
 
 
 def _running(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
-    """Return the rows of runs of status `running`, after an ingest."""
+    """Query the runs of status `running` after an ingest, by run id."""
     warehouse.ingest()
     rows = warehouse.query("select * exclude (segment, extra) from runs where status = 'running'")
     return {str(row["run_id"]): {str(name): value for name, value in row.items()} for row in rows.to_dict("records")}
 
 
 def _sent(column: str, value: object) -> object:
-    """Return a value as a producer would have sent it."""
+    """Convert a database value back to the JSON value that a producer sends."""
     if value is None or value != value:  # NaN and NaT differ from themselves
         return None
     if column in ("config", "versions"):

@@ -1,4 +1,4 @@
-"""The engine's commands as supervised children of an asset, or as Ray jobs with NAVI_TRAINER=ray.
+"""Client for the engine's trainer: supervised child processes, or Ray jobs with NAVI_TRAINER=ray.
 
 A child that was killed is started again and resumes from its last checkpoint; the run directory's lock
 keeps a second trainer out. A child that ends with one of Navi's own errors is not started again: trying
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 RAY_ADDRESS = "http://127.0.0.1:8265"
-"""Address of Ray's job server, unless NAVI_RAY_ADDRESS is set."""
+"""Default address of Ray's job server; NAVI_RAY_ADDRESS overrides it."""
 _KEY = "navi_command"
 
 
@@ -50,7 +50,7 @@ def run_ray_job(
     stop: Callable[[], bool] | None = None,
     poll_seconds: float = 0.5,
 ) -> tuple[int, str, list[str]]:
-    """Run a command as a Ray job until it ends; a job of this command that is under way is joined.
+    """Run a command as a Ray job until it ends; a running job of the same command is joined.
 
     Args:
         command: Program and arguments; the program is replaced by NAVI_RAY_PYTHON where that is set.
@@ -117,7 +117,7 @@ def _submit(client: JobSubmissionClient, key: str, command: list[str], output: P
 
 
 class _Lines:
-    """A job's log, read in a thread of its own because it comes through a socket."""
+    """Log reader of a Ray job: a thread that tails the log through a socket and buffers its lines."""
 
     def __init__(self, client: JobSubmissionClient, job: str) -> None:
         self._lines: deque[str] = deque()
@@ -159,7 +159,7 @@ def _client() -> JobSubmissionClient:
 
 
 def _under_way(client: JobSubmissionClient, key: str) -> str | None:
-    """Return the job of this command that has not ended."""
+    """Return the id of this command's unfinished Ray job; None if there is none."""
     for details in client.list_jobs():
         if (details.metadata or {}).get(_KEY) == key and not details.status.is_terminal():
             return str(details.submission_id)
@@ -167,7 +167,7 @@ def _under_way(client: JobSubmissionClient, key: str) -> str | None:
 
 
 def _environment() -> dict[str, str]:
-    """Return what the job's process needs to find the same code and the same home."""
+    """Return the environment variables of a Ray job: code path, Navi home, plugins, chosen thread counts."""
     root = str(Path(__file__).resolve().parents[3])
     # Of the threads what the user chose: the share of cores that this container has is not the cluster's.
     names = {"NAVI_SCENES", PLUGINS_VARIABLE, *({"OMP_NUM_THREADS"} & chosen_threads())}
@@ -197,7 +197,7 @@ def train_in_child(
     grace_seconds: float = 30.0,
     stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
-    """Train with a `navi` command in a child process until it ends.
+    """Train with a `navi` command in a supervised child process, or as a Ray job, until it ends.
 
     Args:
         config: Full configuration; environment settings (`NAVI_*`) must be resolved in it already.
@@ -235,7 +235,7 @@ def run_navi(
     grace_seconds: float = 30.0,
     stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
-    """Run a `navi` command that answers with one JSON object.
+    """Run a `navi` command in a supervised child process, or as a Ray job, and parse its JSON output.
 
     Args:
         arguments: Of `navi`.
@@ -263,7 +263,7 @@ def run_navi(
 
 
 def ended_of_itself(reason: str | None) -> bool:
-    """Return whether a run is whole: by its steps or epochs, or because its early-stopping controller ended it.
+    """Return whether a run is complete: ended by its steps, its epochs, or early stopping.
 
     Args:
         reason: What the trainer's result gives, such as `total_steps` or `early_stopping: plateau`.
@@ -272,7 +272,7 @@ def ended_of_itself(reason: str | None) -> bool:
 
 
 def require_whole(result: dict[str, Any], what: str) -> None:
-    """Refuse the result of a training that was stopped before its end.
+    """Raise if a training was stopped before its end.
 
     Args:
         result: The trainer's.
@@ -289,7 +289,7 @@ def require_whole(result: dict[str, Any], what: str) -> None:
 
 
 def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
-    """Return what runs commands: NAVI_TRAINER is child (the default) or ray."""
+    """Return the function that launches commands, chosen by NAVI_TRAINER: child (the default) or ray."""
     launchers: dict[str, Callable[..., tuple[int, str, list[str]]]] = {"child": run_supervised, "ray": run_ray_job}
     where = os.environ.get("NAVI_TRAINER") or "child"
     if where not in launchers:
@@ -313,7 +313,7 @@ _SPEED = re.compile(r"steps/s ([\d,.]+)")
 
 @dataclass
 class Monitor:
-    """Watches a trainer by its lines, reports its progress, and decides when it has to end.
+    """Monitor of a training process: parses its log lines, reports progress, decides when to stop it.
 
     Attributes:
         report: Called with a line every `interval`.
@@ -336,7 +336,7 @@ class Monitor:
     _reported: float = field(default_factory=time.monotonic)
 
     def line(self, text: str) -> None:
-        """Take a line of the trainer."""
+        """Parse a log line of the trainer: step and steps per second."""
         found = _STEP.search(text)
         if found is None or "resumes from" in text:
             self.report(f"  {text}")
@@ -350,7 +350,7 @@ class Monitor:
             self.speeds.append(float(speed[1].replace(",", "")))
 
     def __call__(self) -> bool:
-        """Whether the trainer has to end; asked twice a second."""
+        """Return whether the trainer must stop (stalled, step reached, time over); called twice a second."""
         now = time.monotonic()
         if now - self._reported >= self.interval:
             self._reported = now

@@ -1,4 +1,4 @@
-"""Body of every training asset: training in a child process, observations meanwhile, and its metadata."""
+"""Body of the training assets: training in a child process, live asset observations, metadata."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _POINTS = 400
 
 
 class LiveTraining:
-    """Reads a trainer's lines and reports how it goes, at most once in `interval` seconds; use it as a context manager.
+    """Context manager that reports a training's progress as Dagster asset observations, one per `interval` at most.
 
     The observations stand in the run's page while it runs, and as plots on the asset's page. Dagster keeps them for
     ever, and a picture is a hundred times as large as the words: the curves come after one interval, then after two,
@@ -52,7 +52,7 @@ class LiveTraining:
         self._pause, self._due = interval, self._reported_at + interval
         self._newest: tuple[dict[str, float], float | None] | None = None
         self._bare = False
-        """Whether the last observation had no curves."""
+        """True if the last observation had no curves."""
 
     def __enter__(self) -> LiveTraining:
         return self
@@ -71,7 +71,7 @@ class LiveTraining:
             _LOG.warning("the last curves of %s are not reported: %s", self._title, fault)
 
     def line(self, text: str) -> None:
-        """Take a line; most are not about progress."""
+        """Parse a log line of the trainer; lines without a step are ignored."""
         found = _STEP.search(text)
         if found is None:
             return
@@ -87,7 +87,7 @@ class LiveTraining:
             self._observe(curves=now >= self._due)
 
     def _observe(self, *, curves: bool) -> None:
-        """Report the newest point, and the curves where they are wanted and there are any."""
+        """Log an asset observation of the newest point, with the curves if requested and long enough."""
         assert self._newest is not None
         point, total = self._newest
         metadata: dict[str, Any] = {name: dg.MetadataValue.float(value) for name, value in point.items()}
@@ -111,7 +111,7 @@ def _number(text: str) -> float:
 
 
 STALL_MINUTES: float = NightlyConfig.model_fields["stall_minutes"].default
-"""Time without progress after which a training is ended [min]: that of nights."""
+"""Time without progress after which a training is stopped [min], the default of nightly runs."""
 
 
 # Above 60 lines: half of it describes the arguments, the rest is one training and what it shows.
@@ -125,7 +125,7 @@ def materialize_policy(
     start: Start = "profile",
     echo: bool = False,
 ) -> dg.MaterializeResult[None]:
-    """Train a profile's policy, or reuse the finished run of this configuration, and show its curves.
+    """Train a profile's policy, or reuse the finished run; return the asset's metadata with its curves.
 
     Args:
         context: Of the asset; its partition is the profile.

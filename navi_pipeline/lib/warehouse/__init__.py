@@ -1,1 +1,1 @@
-"""The DuckDB warehouse: ingest, archive, snapshots, SQL files."""
+"""DuckDB warehouse: ingest of outbox segments, Parquet archive, read-only snapshot, SQL migrations."""

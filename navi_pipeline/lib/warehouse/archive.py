@@ -1,4 +1,4 @@
-"""The warehouse's long memory: every table as Parquet, in place of the segments that its rows came from.
+"""Parquet archive of the warehouse: every table as a file, in place of the ingested segments.
 
     <home>/warehouse/archive/<generation>/<table>.parquet    zstd, each row once; any DuckDB or pandas reads them
     <home>/warehouse/archive/manifest.json                   which generation counts, with counts and checksums
@@ -37,7 +37,7 @@ class _Generation:
 
 
 class Archive:
-    """The Parquet files of one warehouse.
+    """Parquet archive of one warehouse, with numbered generations and a manifest.
 
     Args:
         folder: `warehouse/archive` of a Navi home; need not exist.
@@ -48,7 +48,7 @@ class Archive:
         self._manifest = folder / "manifest.json"
 
     def write(self, connection: duckdb.DuckDBPyConnection) -> int:
-        """Write all tables as a new generation, which counts only after `adopt`.
+        """Write all tables as a new generation of Parquet files, which becomes current by `adopt`.
 
         Returns:
             Number of the generation.
@@ -74,13 +74,13 @@ class Archive:
         return number
 
     def discard(self, number: int) -> None:
-        """Remove a generation that does not count: it lies where room is wanting. One that counts stays."""
+        """Remove a generation that is not current, to free its disk space."""
         known = self._read()
         if known is None or known.number != number:
             shutil.rmtree(self._path(number), ignore_errors=True)
 
     def adopt(self, number: int, counts: dict[str, int], migration: int) -> None:
-        """Let a written generation count, and remove the others.
+        """Make a written generation the current one, and remove the others.
 
         Args:
             number: What `write` returned.
@@ -96,7 +96,7 @@ class Archive:
                 shutil.rmtree(other, ignore_errors=True)
 
     def restore(self, connection: duckdb.DuckDBPyConnection, number: int | None = None) -> dict[str, int]:
-        """Fill the empty tables of a database from a generation; tables and columns it did not know yet stay empty.
+        """Load a generation into the empty tables of a database; later tables and columns stay empty.
 
         Args:
             connection: A database whose migrations were applied.
@@ -170,19 +170,19 @@ class Archive:
 
 
 def last_migration(connection: duckdb.DuckDBPyConnection) -> int:
-    """Return the number of the last migration that a database has seen."""
+    """Return the number of the last migration applied to a database."""
     return number_of(connection.execute("select max(number) from migrations"))
 
 
 def count_rows(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """Return the rows of every table that the archive holds."""
+    """Count the rows of every archived table."""
     return {table: number_of(connection.execute(f"select count(*) from {table}")) for table in _TABLES}
 
 
 def thin(
     connection: duckdb.DuckDBPyConnection, keep_days: float | None, points: int, keep_model_days: float | None
 ) -> int:
-    """Thin old runs and drop old experiences; return the number of removed rows. See `Warehouse.compact`."""
+    """Thin old runs and delete old service experiences; return the number of removed rows. See `Warehouse.compact`."""
     thinned = 0
     if keep_days is not None:
         thinned += _thin_runs(connection, keep_days, points, models=False)

@@ -1,4 +1,4 @@
-"""DuckDB connections in UTC, remedies for their faults, the readers' copy, and the project's SQL.
+"""DuckDB connections in UTC, error remedies, the read-only snapshot, and the project's SQL files.
 
 The copy is replaced in one step and written by nobody else. A program that opens it for writing leaves a write-ahead
 log beside it when it is killed. DuckDB replays the log of whatever file has the name, and refuses the next copy with
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     import pandas
 
 _CLOSED: dict[str, Any] = {"enable_external_access": False}
-"""A reader's query reads the file alone: no other files, no extensions from the network, no COPY … TO."""
+"""DuckDB settings of readers: no access to other files, extensions or the network, no COPY … TO."""
 
 
 def open_database(file: Path | str, *, reader: bool = False) -> duckdb.DuckDBPyConnection:
-    """Open a database in UTC.
+    """Open a DuckDB database with the session's time zone set to UTC.
 
     The time of every row is UTC without a zone, while `now()::timestamp` is the time of the session's zone: by
     default that of the machine, so that an age would be hours off.
@@ -57,7 +57,7 @@ def open_database(file: Path | str, *, reader: bool = False) -> duckdb.DuckDBPyC
 
 
 def number_of(answer: duckdb.DuckDBPyConnection) -> int:
-    """Return the one number of an answer; 0 where it has none."""
+    """Fetch the single number of a query result; 0 if there is none."""
     row = answer.fetchone()
     return int(row[0]) if row and row[0] is not None else 0
 
@@ -69,11 +69,11 @@ _REMEDIES = {
     "Permission denied": "let this user write there,",
     "Read-only file system": "let this user write there,",
 }
-"""Part of a fault's text → what to do about it."""
+"""Part of an error message → remedy."""
 
 
 def remedy(error: BaseException, otherwise: str) -> str:
-    """Return what to do about a fault of a database.
+    """Return the remedy for a database error, as the end of an error message.
 
     Args:
         error: What DuckDB or the system raised.
@@ -89,13 +89,13 @@ def remedy(error: BaseException, otherwise: str) -> str:
 
 
 _PIECE = 2_000_000
-"""Rows of a piece: a set of keys takes about a hundred bytes of each."""
+"""Number of rows per partition of the duplicate check; a set of keys takes about 100 bytes per row."""
 
 
 def count_duplicate_keys(
     ask: Callable[[str, list[Any] | None], pandas.DataFrame], table: str, *, piece_rows: int = _PIECE
 ) -> int:
-    """Return how many rows of a table have the natural key of another.
+    """Count the rows of a table that duplicate another row's natural key.
 
     Args:
         ask: Answers SQL, of `Warehouse.reader`.
@@ -118,7 +118,7 @@ def count_duplicate_keys(
 
 
 def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a frame as JSON data: missing and non-finite numbers become null, times ISO 8601."""
+    """Convert a data frame to JSON rows: missing and non-finite numbers become null, times ISO 8601."""
     return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
@@ -141,12 +141,12 @@ def _plain(value: object) -> object:
 
 
 def write_ahead_log(database: Path) -> Path:
-    """Return where DuckDB keeps the write-ahead log of a database."""
+    """Return the path of a database's write-ahead log (WAL)."""
     return Path(f"{database}.wal")
 
 
 def publish(database: Path, snapshot: Path) -> None:
-    """Give the readers a copy of the database; the caller holds the warehouse's lock.
+    """Atomically replace the read-only snapshot of the DuckDB database; the caller holds the warehouse's lock.
 
     Raises:
         RecordError: It cannot be written.
@@ -174,7 +174,7 @@ def publish(database: Path, snapshot: Path) -> None:
 
 
 def is_current(database: Path, snapshot: Path) -> bool:
-    """Return whether the readers' copy is that of the database as it is."""
+    """Return whether the read-only snapshot matches the database, by size and modification time."""
     # An ingest killed after its commit leaves the rows in the write-ahead log alone.
     if write_ahead_log(database).exists() or write_ahead_log(snapshot).exists():
         return False
@@ -186,7 +186,7 @@ def is_current(database: Path, snapshot: Path) -> bool:
 
 
 def open_snapshot(snapshot: Path) -> duckdb.DuckDBPyConnection:
-    """Open the readers' copy.
+    """Open the read-only snapshot.
 
     Raises:
         RecordError: A write-ahead log lies beside it.
@@ -203,12 +203,12 @@ _MIGRATION = re.compile(r"(\d{3})_([a-z0-9_]+)\.sql")
 
 
 class NewerWarehouseError(RecordError):
-    """A newer Navi wrote the warehouse; this one may read it and must not write to it."""
+    """Error: the warehouse has migrations of a newer Navi; this version may read it, but must not write to it."""
 
 
 @dataclass(frozen=True)
 class SavedQuery:
-    """A query of `sql/queries` with the line that explains it."""
+    """Saved SQL query of `sql/queries`: name, one-line explanation, text."""
 
     name: str
     explanation: str
@@ -216,7 +216,7 @@ class SavedQuery:
 
 
 def sql_folder() -> Path:
-    """Return the folder of migrations, views and queries.
+    """Return the folder of SQL migrations, views and queries.
 
     `$NAVI_SQL` wins; otherwise it is `sql/` of the package, in a checkout a link.
 
@@ -231,7 +231,7 @@ def sql_folder() -> Path:
 
 
 def sql_hash(folder: Path) -> str:
-    """Return a hash of all migrations, views and meanings, to see whether a database is up to date."""
+    """Return the SHA-256 of all migrations, views and column descriptions, to detect an outdated database."""
     digest = hashlib.sha256()
     files = (*folder.glob("migrations/*.sql"), *folder.glob("views/*.sql"), *folder.glob(_MEANINGS))
     for file in sorted(files):
@@ -240,7 +240,7 @@ def sql_hash(folder: Path) -> str:
 
 
 def saved_queries(folder: Path) -> dict[str, SavedQuery]:
-    """Return the saved queries by name; the first line of each file is its explanation."""
+    """Load the saved queries by name; the first line of each file is its explanation."""
     found = {}
     for file in sorted(folder.glob("queries/*.sql")):
         text = file.read_text("utf-8")
@@ -249,7 +249,7 @@ def saved_queries(folder: Path) -> dict[str, SavedQuery]:
 
 
 def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
-    """Bring a database up to date: new migrations in order, each in one transaction, all views, what columns mean.
+    """Migrate a database: apply new migrations in order, one transaction each, recreate views, update comments.
 
     Args:
         connection: The writer's connection.
@@ -296,7 +296,7 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
 
 
 def require_known(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    """Refuse a database with migrations that the folder lacks.
+    """Raise if the database has migrations that the folder lacks, so that a newer Navi wrote it.
 
     Its views would go, and a compaction would leave out the tables and columns that are unknown here.
 
@@ -312,7 +312,7 @@ def require_known(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
 
 
 def _make_views(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    """Make all views anew; one that reads another waits until that one is there."""
+    """Recreate all views in dependency order: a view that fails is retried after the others."""
     import duckdb
 
     old = connection.execute("select view_name from duckdb_views() where not internal").fetchall()
@@ -333,7 +333,7 @@ def _make_views(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
 
 
 def _explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    """Keep what tables, views and columns mean as comments, where any DuckDB finds them."""
+    """Store the descriptions of tables, views and columns as DuckDB comments."""
     import yaml
 
     if not (folder / _MEANINGS).exists():

@@ -1,4 +1,4 @@
-"""The outbox of a home: segments that wait, those that were folded in, and those that were refused.
+"""Outbox of a Navi home: segment files that wait for ingest, are ingested, or are in quarantine.
 
 A row replaces the one of the same natural key; the last written wins.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def table_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
-    """Return table → column → DuckDB type, of the tables that rows may go to."""
+    """Return table → column → DuckDB type of the tables that accept rows."""
     rows = connection.execute(
         "select table_name, column_name, data_type from duckdb_columns() "
         "where schema_name = 'main' and not internal order by table_name, column_index"
@@ -44,7 +44,7 @@ def table_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, 
 def fold_segments(
     connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment], columns: dict[str, dict[str, str]]
 ) -> None:
-    """Put the rows of `segments` into their tables, within the caller's transaction.
+    """Insert the rows of `segments` into their tables, within the caller's transaction.
 
     Args:
         connection: The writer's connection.
@@ -69,7 +69,7 @@ def fold_segments(
 
 
 def _replace_rows(connection: duckdb.DuckDBPyConnection, table: str) -> None:
-    """Replace the rows of a table that `incoming_rows` has by key, and add the others; the last sent of a key wins.
+    """Upsert the rows of `incoming_rows` into a table by natural key; the last sent row of a key wins.
 
     Raises:
         RecordError: The database took another number of rows than it was given.
@@ -114,7 +114,7 @@ def _fold_tables(
 
 
 def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
-    """Write down which segments were folded in."""
+    """Record the ingested segments in the table `segments`."""
     rows = [(s.name, s.table, s.run_id, s.count, s.sha256, s.created_at) for s in segments]
     connection.execute(
         "insert into segments by name select unnest(?) as name, unnest(?::varchar[]) as table_name, "
@@ -124,7 +124,7 @@ def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) ->
 
 
 def _array(values: list[Any], kind: str) -> np.ndarray | pandas.Categorical:
-    """Return one column as DuckDB reads it fastest without losing anything."""
+    """Convert one column to the array type that DuckDB reads fastest without loss."""
     import numpy as np
     import pandas
 
@@ -146,12 +146,12 @@ def _array(values: list[Any], kind: str) -> np.ndarray | pandas.Categorical:
 
 
 _BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
-"""Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""
+"""Limits of one transaction: segments, bytes. A row takes five times its bytes in memory."""
 
 
 @dataclass
 class IngestReport:
-    """What one ingest did.
+    """Result of one ingest: segments, rows, refused segments, migrations.
 
     Attributes:
         segments: Segments folded in.
@@ -171,7 +171,7 @@ class IngestReport:
 
 
 class Outbox:
-    """Files on their way into the warehouse; whoever moves them holds the warehouse's lock.
+    """Outbox folders of a warehouse: ingests, quarantines and lists segments; moves need the warehouse's lock.
 
     Args:
         folder: Where producers write; `done/` and `quarantine/` lie in it.
@@ -181,12 +181,12 @@ class Outbox:
         self.folder, self.done, self.quarantine = folder, folder / "done", folder / "quarantine"
 
     def waiting(self) -> list[Path]:
-        """Return the segments that wait, in the order of writing; what killed producers left is removed."""
+        """List the segments that wait for ingest, in the order of writing; leftovers of dead producers are removed."""
         sweep_left(self.folder)
         return sorted(self.folder.glob("*.ndjson"), key=lambda file: file.name)
 
     def folded(self, order: Sequence[str] = ()) -> list[Path]:
-        """Return the segments whose rows are in the database.
+        """List the ingested segments, in the order of ingest where known, else of writing.
 
         Args:
             order: Names in the order of folding; they keep it among each other. The rest is in the order of writing.
@@ -198,7 +198,7 @@ class Outbox:
         return [files[next(replay) if name in ordered else name] for name in sorted(files)]
 
     def fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
-        """Fold segments in, a transaction for each batch; they move to `done/` behind it.
+        """Ingest segments, one transaction per batch; each batch moves to `done/` after its commit.
 
         Args:
             connection: The writer's connection.
@@ -257,7 +257,7 @@ class Outbox:
 
 
 def _batches(files: list[Path]) -> Iterator[list[Path]]:
-    """Yield segments that go in together, in order."""
+    """Yield batches of segments in order, within the limits of one transaction."""
     batch: list[Path] = []
     size = 0
     for file in files:
@@ -272,7 +272,7 @@ def _batches(files: list[Path]) -> Iterator[list[Path]]:
 
 
 def folding_order(databases: Sequence[Path]) -> list[str]:
-    """Return the names of all folded segments in the order of folding.
+    """Return the names of all ingested segments in the order of ingest, to replay them.
 
     Args:
         databases: The database and its snapshot; the first that can be read counts.

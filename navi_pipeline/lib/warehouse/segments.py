@@ -1,4 +1,4 @@
-"""Reader of one outbox segment, with every check that can fail before the database is touched.
+"""Segment reader: parses one outbox file and validates it completely before the database is touched.
 
 Rows are parsed at once and converted column by column; a fault is reported with its line and column.
 """
@@ -20,7 +20,7 @@ _CONTEXT = ("seed", "hardware", "versions", "revision", "config_hash")
 
 @dataclass(frozen=True)
 class Segment:
-    """A checked segment.
+    """Validated segment of the outbox: destination table, checksum, columns of converted values.
 
     Attributes:
         name: File name; names sort in the order of writing.
@@ -42,7 +42,7 @@ class Segment:
 
 
 def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
-    """Read and check one segment file.
+    """Read and validate one segment file.
 
     Args:
         path: Segment file.
@@ -94,7 +94,7 @@ def _header(line: bytes) -> tuple[object, Any, Any, Any, int, str, datetime]:
 def read_columns(
     body: bytes, shared: dict[str, Any], rest: dict[str, Any], table: str, kinds: dict[str, str]
 ) -> dict[str, list[Any]]:
-    """Read rows into columns.
+    """Parse JSON lines into typed columns.
 
     Args:
         body: Lines of JSON objects.
@@ -130,7 +130,7 @@ def read_columns(
 
 
 def _objects(body: bytes) -> list[dict[str, Any]]:
-    """Parse all lines at once; where that fails, one by one, to name the faulty line."""
+    """Parse all JSON lines at once; on failure one by one, to report the faulty line."""
     rows: list[Any] = []
     # Each line end stands between two objects, so no two lines can be read as one.
     if body.count(b"}\n{") == body.count(b"\n") - 1 and b"\\ud" not in body.lower():
@@ -151,14 +151,14 @@ def _objects(body: bytes) -> list[dict[str, Any]]:
 
 
 def _extra(row: dict[str, Any], rest: dict[str, Any], kinds: dict[str, str]) -> dict[str, Any]:
-    """Return the values of a row that have no column."""
+    """Return a row's values without a column of their own, for the column `extra`."""
     extra = rest | {name: value for name, value in row.items() if name not in kinds and name != "extra"}
     given = row.get("extra")
     return extra if given is None else extra | (given if isinstance(given, dict) else {"extra": given})
 
 
 def _converted(values: list[Any], kind: str, where: str) -> list[Any]:
-    """Convert a column to its type; most columns hold it already."""
+    """Convert a column's values to its DuckDB type; unchanged if they have it already."""
     plain, types = _PLAIN.get(kind), set(map(type, values)) - {type(None)}
     if types <= {plain} and (plain is not int or all(value is None or abs(value) < 2**63 for value in values)):
         return values
@@ -182,7 +182,7 @@ def _converted(values: list[Any], kind: str, where: str) -> list[Any]:
 
 
 def _check_text(line: bytes, number: int) -> None:
-    """Refuse half a surrogate pair: JSON can spell it, no database can store it."""
+    """Raise if a line holds an unpaired surrogate, which JSON can spell but no database can store."""
     if b"\\ud" not in line.lower():
         return
     try:
@@ -224,4 +224,4 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "TIMESTAMP": _timestamp,
 }
 _PLAIN: dict[str, type] = {"VARCHAR": str, "BIGINT": int, "DOUBLE": float, "BOOLEAN": bool}
-"""DuckDB type → Python type of values that need no conversion."""
+"""DuckDB type → Python type whose values need no conversion."""

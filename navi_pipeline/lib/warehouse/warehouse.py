@@ -1,4 +1,4 @@
-"""The warehouse: one locked writer folds outbox segments in, readers see an atomically replaced copy.
+"""DuckDB warehouse: one locked writer ingests outbox segments, readers use an atomically replaced snapshot.
 
     <home>/outbox/*.ndjson            segments of the producers, whole by construction
     <home>/outbox/done/               segments whose rows are in the database
@@ -54,12 +54,12 @@ _REBUILD = "`navi query --rebuild` makes it anew from the archive and outbox/don
 
 
 class ReadOnlyWarehouseError(RecordError):
-    """The warehouse is somebody else's: this user may read it."""
+    """Error: this user has no write access to the warehouse, but may read it."""
 
 
 @dataclass(frozen=True)
 class CompactReport:
-    """What one compaction did.
+    """Result of one compaction: archived rows, replaced segments, thinned rows.
 
     Attributes:
         rows: Rows in the archive.
@@ -73,7 +73,7 @@ class CompactReport:
 
 
 class Warehouse:
-    """Ingest and query of one Navi home.
+    """DuckDB warehouse of one Navi home: ingest, query, rebuild, compaction.
 
     Args:
         home: Folder of outbox and warehouse; by default `navi_home()`.
@@ -93,7 +93,7 @@ class Warehouse:
         self._lock_timeout = lock_timeout
 
     def ingest(self) -> IngestReport:
-        """Fold all segments of the outbox in, and refresh the snapshot.
+        """Ingest all segments of the outbox, and replace the read-only snapshot.
 
         Interrupted anywhere, the next ingest completes it: rows are replaced by natural key in one
         transaction per batch together with the segments' names, and files move only after the commit.
@@ -105,7 +105,7 @@ class Warehouse:
             return self._ingest()
 
     def refresh(self) -> IngestReport:
-        """Ingest before a question is asked, where this user and this Navi may; else give the reason.
+        """Ingest before a query if this user and this version of Navi may write; otherwise report the reason.
 
         Returns:
             As `ingest`; with `not_folded` where the readers' copy is left as it is.
@@ -122,7 +122,7 @@ class Warehouse:
             return IngestReport(not_folded=f"{error}; the answer is as of {made:%Y-%m-%d %H:%M:%S} UTC")
 
     def rebuild(self) -> IngestReport:
-        """Make the database anew from the archive, `done/` and the outbox; readers keep the old snapshot meanwhile.
+        """Rebuild the database from the archive, `done/` and the outbox; readers keep the old snapshot meanwhile.
 
         Raises:
             RecordError: The archive is damaged, or as `ingest`.
@@ -135,7 +135,7 @@ class Warehouse:
     def compact(
         self, *, keep_days: float | None = None, points: int = 500, keep_model_days: float | None = None
     ) -> CompactReport:
-        """Put all rows into the Parquet archive, in place of the segments of `done/`, and shrink the database.
+        """Compact the warehouse: write all rows to the Parquet archive, drop ingested segments, shrink the database.
 
         The new archive is read back into a new database, and nothing is removed before both agree. All this is done
         with a copy, beside the ingests that go on meanwhile: what they fold in is folded into the new database again.
@@ -174,12 +174,12 @@ class Warehouse:
             return CompactReport(sum(before.values()) - before["segments"], len(replaced), thinned)
 
     def publish(self) -> None:
-        """Give the readers the database as it is now; needed after a change that no ingest made."""
+        """Replace the read-only snapshot, after a change of the database that no ingest made."""
         with self._locked():
             publish(self.database, self.snapshot)
 
     def query(self, sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
-        """Answer one SQL query from the readers' snapshot.
+        """Run one SQL query on the read-only snapshot.
 
         Args:
             sql: DuckDB SQL; the snapshot is opened read-only.
@@ -196,7 +196,7 @@ class Warehouse:
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[str, list[Any] | None], pandas.DataFrame]]:
-        """Open the snapshot once for many questions; they all see the same moment.
+        """Context manager that opens the snapshot once for several queries, all of which see the same state.
 
         Yields:
             A function that answers as `query` does.
@@ -222,7 +222,7 @@ class Warehouse:
             yield ask
 
     def relations(self) -> tuple[list[str], list[str]]:
-        """Return the names of the views and of the tables."""
+        """Return the names of views and tables."""
         with self._opened() as connection:
             rows = connection.execute(
                 "select table_name, table_type from information_schema.tables where table_schema = 'main' order by 1"
@@ -230,7 +230,7 @@ class Warehouse:
         return [name for name, kind in rows if kind == "VIEW"], [name for name, kind in rows if kind != "VIEW"]
 
     def status(self) -> dict[str, Any]:
-        """Return rows by table, bytes of files, segments in `done/`, the last migration, and what was refused."""
+        """Return the warehouse's status: row counts, file sizes, ingested and refused segments, last migration."""
         counts = self.query(" union all ".join(f"select '{t}' as name, count(*) as n from {t}" for t in NATURAL_KEYS))
         last = self.query("select max_by(name, number) as name from migrations")["name"][0]
         archived = [file for file in self.archive.folder.rglob("*") if file.is_file()]
@@ -247,7 +247,7 @@ class Warehouse:
         }
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
-        """Open the snapshot; one that cannot be read is made anew from the database first."""
+        """Open the snapshot; an unreadable one is first replaced from the database."""
         import duckdb
 
         if not self.snapshot.exists():
@@ -321,7 +321,7 @@ class Warehouse:
     def _read_back(
         self, number: int, written: dict[str, int], fresh: Path, replaced: list[Path], migration: int
     ) -> None:
-        """Make a new database from a generation of the archive that was just written, and let both count."""
+        """Build a new database from a freshly written archive generation, compare counts, and make both current."""
         try:
             given = self._restored(fresh, number)
             if written != given:
@@ -337,7 +337,7 @@ class Warehouse:
             raise
 
     def _require_room(self) -> None:
-        """Refuse a compaction that would fill the disk, on which others write, too, before it fails for it."""
+        """Raise if the disk has too little space for a compaction."""
         archived = sum(file.stat().st_size for file in self.archive.folder.rglob("*.parquet"))
         wanted, free = self.database.stat().st_size + archived, shutil.disk_usage(self.folder).free
         if free < wanted:
@@ -356,7 +356,7 @@ class Warehouse:
                     )
 
     def _exchange(self, fresh: Path, replaced: Sequence[Path] = ()) -> IngestReport:
-        """Put a new database in the place of the old one, and fold in what is not in it.
+        """Replace the database by a new one, and ingest the segments that the new one lacks.
 
         Args:
             fresh: The new database, made of the archive.
@@ -386,7 +386,7 @@ class Warehouse:
         return self._ingest(report)
 
     def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
-        """Make a new database from a generation of the archive; return its counts."""
+        """Build a new database from an archive generation; return the row counts by table."""
         import duckdb
 
         for name in (file, write_ahead_log(file)):
