@@ -1,4 +1,4 @@
-"""The service: servers and clients of the wire, the gate, and training that goes on in flight."""
+"""Serving: environment and actor servers on the wire protocol, safety gate, continuous (online) training."""
 
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.gate import GateVerdict, RolloutGate

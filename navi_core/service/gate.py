@@ -31,16 +31,16 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "novelty": ("exploration", "view_gain"),
     "starvation": ("starvation",),
 }
-"""Components of the expected reward, and the environment's terms that each sums."""
+"""Components of the expected reward, with the environment's reward terms that each sums."""
 _PAID_ONCE = ("clearance", "inspection", "collision", "view_gain")
-"""Reward terms of a whole horizon; the others are summed over its decisions."""
+"""Reward terms that count once per horizon; the others are summed over its decisions."""
 _FITS = 0.06
-"""Mean error of the normalised depth up to which an observation matches a scene."""
+"""Largest mean absolute error of normalised depth at which an observation matches a scene."""
 
 
 @dataclass(frozen=True)
 class DroneState:
-    """State of B drones at one instant.
+    """State of a batch of B drones at one time step.
 
     Attributes:
         rows: (B,) numbers of the drones, below the gate's capacity, each at most once.
@@ -62,7 +62,7 @@ class DroneState:
         return len(self.rows)
 
     def __getitem__(self, index: Tensor) -> DroneState:
-        """Return some of the drones, by (M,) numbers or (B,) bool. Their observations are not copied."""
+        """Select drones by (M,) indices or a (B,) bool mask; their observations are not copied."""
         obs_index = torch.arange(len(self)) if self.obs_index is None else self.obs_index
         rows, position, yaw, velocity = (x[index] for x in (self.rows, self.position, self.yaw, self.velocity))
         return DroneState(rows, position, yaw, velocity, self.obs, obs_index[index])
@@ -70,7 +70,7 @@ class DroneState:
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """Verdict of the gate on B proposed motions.
+    """Verdict of the safety gate on a batch of B proposed actions.
 
     Attributes:
         send: (B,) bool; else the drone waits.
@@ -87,11 +87,11 @@ class GateVerdict:
     velocity: Tensor
 
     def __getitem__(self, index: Tensor) -> GateVerdict:
-        """Return the verdict on some of the motions, by (N,) numbers or (B,) bool."""
+        """Select verdicts by (N,) indices or a (B,) bool mask."""
         return self._each(lambda part: part[index])
 
     def where(self, index: Tensor, other: GateVerdict) -> GateVerdict:
-        """Return the verdict with that of N other motions at the numbers (N,)."""
+        """Return a copy in which the verdicts at `index` (N,) are replaced by those of `other`."""
         return self._each(lambda mine, others: mine.index_copy(0, index, others), other)
 
     def _each(self, change: Callable[..., Tensor], *others: GateVerdict) -> GateVerdict:
@@ -105,7 +105,7 @@ class GateVerdict:
 
 
 class RolloutGate:
-    """Simulates proposed motions of many drones at once.
+    """Safety gate: simulates the proposed actions of many drones in one batch, and decides whether each is sent.
 
     Args:
         field: Scenes that the drones may be in, on the CPU.
@@ -136,7 +136,7 @@ class RolloutGate:
         )
 
     def begin(self, drones: DroneState) -> Tensor:
-        """Begin episodes: clear the drones' maps, and find their scenes.
+        """Begin episodes: clear the drones' coverage maps, and localise each drone in a scene by its depth image.
 
         Returns:
             (B,) scene of each; −1 where none matches the observation. Such a drone waits.
@@ -157,7 +157,7 @@ class RolloutGate:
         return found
 
     def remember(self, drones: DroneState) -> None:
-        """Mark the drones' cells as visited and their views as seen: once a decision, before motions are judged.
+        """Update the drones' coverage maps (visited cells, seen floor): once a decision, before motions are judged.
 
         Raises:
             ConfigError: A drone beyond the capacity.
@@ -166,7 +166,7 @@ class RolloutGate:
         self._outlook.remember(self._past, drones.rows, self._start(drones))
 
     def judge(self, drones: DroneState, action: Tensor) -> GateVerdict:
-        """Simulate one motion of each drone; the gate's maps stay as they are.
+        """Simulate one action of each drone and return the verdicts; the gate's maps are not changed.
 
         Args:
             drones: State of B drones, remembered already.
@@ -188,11 +188,11 @@ class RolloutGate:
         )
 
     def collides(self, drones: DroneState, action: Tensor) -> Tensor:
-        """Return (B,) bool: which motions would collide within the horizon. Cheaper than `judge`."""
+        """Predict collisions within the horizon, (B,) bool; cheaper than `judge`."""
         return self._outlook.foresee(self._start(drones), action).collided
 
     def validate(self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor) -> GateVerdict:
-        """Simulate past motions from their poses alone, with empty maps.
+        """Re-evaluate past actions from their poses alone, with empty coverage maps.
 
         Args:
             position: (B, 3) [m].
@@ -208,20 +208,20 @@ class RolloutGate:
         return self._judged(past, rows, start, action)
 
     def reaches(self, position: tuple[float, float, float]) -> bool:
-        """Return whether a drone can be at a position [m], in any of the scenes."""
+        """Return whether a position [m] lies in the reachable free space of any scene."""
         point = torch.tensor([position], dtype=torch.float32)
         return any(bool(space.contains(point)) for space in self._outlook.maps)
 
     def scenes(self, rows: Tensor) -> Tensor:
-        """Return the (B,) scenes that `begin` found, −1 for none."""
+        """Return the scene index of each drone (B,) found by `begin`, −1 for none."""
         return self._scene[rows]
 
     def knows(self, rows: Tensor) -> Tensor:
-        """Return (B,) bool: which drones are in a scene that `begin` found."""
+        """Return a (B,) bool mask: drones whose scene `begin` found."""
         return self._scene[rows] >= 0
 
     def _start(self, drones: DroneState) -> Start:
-        """Return the starts of simulated flights; drones without a scene start in the first one."""
+        """Build the start states of the simulated flights; drones without a scene start in the first one."""
         s = drones
         return Start(s.position, _turned(s.yaw), s.velocity, self._scene[s.rows].clamp(min=0), s.obs, s.obs_index)
 
@@ -240,13 +240,13 @@ class RolloutGate:
 
 
 def _turned(yaw: Tensor) -> Tensor:
-    """Return yaws within one turn: the wire allows any number of turns, of either sign."""
+    """Wrap yaw angles to [0, 2π) rad: the wire allows any number of turns, of either sign."""
     return torch.remainder(yaw, 2.0 * math.pi)
 
 
 @dataclass(frozen=True)
 class ActionChoice:
-    """Actions of B drones after the gate.
+    """Commands of a batch of B drones after the safety gate, with the verdicts.
 
     Attributes:
         proposed: Verdict on the proposed motions; `send` only where a motion is flown unchanged.
@@ -262,7 +262,7 @@ class ActionChoice:
 
 
 def choose_action(gate: RolloutGate, drones: DroneState, action: Tensor, slower: Sequence[float] = ()) -> ActionChoice:
-    """Judge the actions of some drones, and replace those that would collide by slower ones.
+    """Filter actions through the safety gate; actions that would collide are replaced by slower ones.
 
     Args:
         gate: Knows the drones since `begin`; it remembers their state.
@@ -294,7 +294,7 @@ def choose_action(gate: RolloutGate, drones: DroneState, action: Tensor, slower:
 def _fastest_free(
     gate: RolloutGate, drones: DroneState, action: Tensor, slower: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """Return (N,) bool, a slower motion does not collide, and (N, 4) the fastest such motion, else hovering."""
+    """Search the fastest collision-free slower action: return (N,) bool, one was found, and it (N, 4), else hover."""
     action, chosen = action.clamp(-1.0, 1.0), torch.zeros_like(action)
     found = torch.zeros(len(action), dtype=torch.bool)
     for share in slower:
@@ -308,7 +308,7 @@ def _fastest_free(
 
 
 def _compared_with_hover(gate: RolloutGate, verdict: GateVerdict, drones: DroneState, known: Tensor) -> GateVerdict:
-    """Send motions of low reward where hovering earns no more; only those that are `known` (B,)."""
+    """Send low-reward actions unless hovering is expected to earn more; only of drones that are `known` (B,)."""
     low = (~verdict.send & ~verdict.collides & known).nonzero().squeeze(1)
     if not len(low):
         return verdict

@@ -1,4 +1,4 @@
-"""Observations and goals of drones on the wire; viewers get observations at a limited rate."""
+"""Conversion of observations and goals to wire messages and back; rate-limited publishing to viewers."""
 
 import logging
 import time
@@ -30,7 +30,7 @@ def distance_matrix(
     yaw: float,
     before: torch.Tensor | None = None,
 ) -> DistanceMatrix:
-    """Return the published form of one drone's observation, without the picture from above.
+    """Build the wire message of one drone's observation, without the top-down image.
 
     Args:
         obs: (3, Az, El) float32: normalised depth, semantic id, valid.
@@ -60,7 +60,7 @@ def distance_matrix(
 
 
 def observation_of(matrix: DistanceMatrix) -> torch.Tensor:
-    """Return the (B, 3, Az, El) float32 observation that a message holds."""
+    """Convert an observation message to a (B, 3, Az, El) float32 tensor."""
     rows, (azimuth, elevation) = len(matrix.env_ids), matrix.matrix_shape
     obs = np.empty((rows, 3, azimuth, elevation), np.float32)
     obs[:, 0], obs[:, 1], obs[:, 2] = matrix.depth, matrix.semantic, matrix.valid_mask
@@ -68,7 +68,7 @@ def observation_of(matrix: DistanceMatrix) -> torch.Tensor:
 
 
 class ObservationPublisher:
-    """Publishes observations to viewers at a limited rate, at no cost without viewers.
+    """Rate-limited publisher of one drone's observations to viewers; costs nothing without viewers.
 
     A run offers each step; a message is built only for subscribers, and if the last one is old enough. During long
     pauses (an update) `heartbeat` repeats the last one, as a sign of life.
@@ -94,11 +94,11 @@ class ObservationPublisher:
         self.selected = 0
 
     def due(self) -> bool:
-        """Return whether an observation offered now would be sent."""
+        """Return whether an observation offered now would be sent: rate limit and subscribers allow it."""
         return self._clock() >= self._next and self.publisher.watched(_TOPIC)
 
     def offer(self, build: Callable[[int], DistanceMatrix]) -> bool:
-        """Send the selected drone's observation if it is due.
+        """Publish the selected drone's observation if it is due; return whether it was sent.
 
         Args:
             build: Builds the message of a drone; called only if it is due.
@@ -114,7 +114,7 @@ class ObservationPublisher:
         return self.publisher.publish(self._last)
 
     def heartbeat(self) -> bool:
-        """Repeat the last observation where none was sent for `heartbeat_seconds`."""
+        """Republish the last observation if none was sent for `heartbeat_seconds`; return whether it was."""
         if self._last is None or self._clock() - self._sent_at < self._limits.heartbeat_seconds:
             return False
         self._sent_at = self._clock()
@@ -122,11 +122,11 @@ class ObservationPublisher:
 
 
 _MAP_EVERY = 5
-"""Observations per map from above."""
+"""Observations per top-down map."""
 
 
 class SceneView:
-    """Maps of an environment's scenes for viewers.
+    """Renderer of top-down scene maps for viewers.
 
     Args:
         env: Only read.
@@ -138,7 +138,7 @@ class SceneView:
         self._asked = 0
 
     def look(self, row: int, height: float) -> tuple[dict[str, float], npt.NDArray[np.uint8]] | None:
-        """Return the values of the scene event and the (256, 256, 3) map; None where the last map is still valid.
+        """Return the scene event's values and the (256, 256, 3) top-down map; None if the last map is still valid.
 
         Every map comes with its scene event: a viewer may have joined since the last one.
 
@@ -166,15 +166,15 @@ class SceneView:
 
 
 GOAL_EVENT = "environment.goal"
-"""x, y, z [m] of a drone's goal in an episode; sent before its first observation there."""
+"""Event type of a drone's goal in an episode, payload x, y, z [m]; sent before its first observation there."""
 
 _LOG = logging.getLogger("navi.service")
 _CAPACITY = 4096
-"""Drones whose goals are kept, as many as a server serves."""
+"""Most drones whose goals are kept; as many as a server serves."""
 
 
 def goal_event(env: NavigationEnv, row: int, *, env_id: int, episode_id: int, step_id: int) -> TelemetryEvent | None:
-    """Return the event with the goal of a row's present episode; None in an environment without goals.
+    """Build the telemetry event with the goal of a row's present episode; None in an environment without goals.
 
     Args:
         env: The environment.
@@ -190,7 +190,7 @@ def goal_event(env: NavigationEnv, row: int, *, env_id: int, episode_id: int, st
 
 
 class GoalTable:
-    """Goals by drone, each of one episode.
+    """Lookup table of goals by drone, each valid for one episode.
 
     Args:
         common: x, y, z [m] of one goal for all drones and episodes; None: environments publish them.
@@ -202,7 +202,7 @@ class GoalTable:
         self._warned = False
 
     def update(self, event: TelemetryEvent) -> bool:
-        """Take a goal; return false where the event is no goal, or its position is out of bounds."""
+        """Store a drone's goal from an event; return False if it is no goal event or the position is out of bounds."""
         if event.event_type != GOAL_EVENT or event.payload.shape != (3,):
             return False
         goal = torch.tensor(event.payload.tolist())
@@ -216,7 +216,7 @@ class GoalTable:
         return True
 
     def goal_of(self, matrix: DistanceMatrix) -> Tensor | None:
-        """Return the goal of an observation's drone and episode, (3,) [m]; None where it is unknown."""
+        """Return the goal of an observation's drone and episode, (3,) [m]; None if it is unknown."""
         if self._common is not None:
             return self._common
         drone = int(matrix.env_ids[0]) if len(matrix.env_ids) else -1
@@ -224,7 +224,7 @@ class GoalTable:
         return goal if episode == matrix.episode_id else None
 
     def warn_missing(self, env_id: int) -> None:
-        """Warn once of a drone whose goal is not published."""
+        """Log one warning that a drone's goal is not published."""
         if not self._warned:
             self._warned = True
             _LOG.warning(

@@ -1,4 +1,4 @@
-"""Recorded sessions: the wire's messages as they were received, and their episodes as traces for the Rerun viewer.
+"""Recordings of wire messages: reader, writer, and conversion of episodes to traces for the Rerun viewer.
 
 A recording is a journal (`record/journal.py`). The payload of a frame is the message's MessagePack bytes, its topic
 that of the message. Files of the first format ("NAVIREC1": frames without mark and check) are read and continued as
@@ -35,7 +35,7 @@ _SYNC_SECONDS = 1.0
 
 
 class Recording(Journal):
-    """A recorded session, for reading; use it as a context manager.
+    """Reader of a recording of wire messages; use it as a context manager.
 
     Args:
         path: The file.
@@ -54,16 +54,16 @@ class Recording(Journal):
 
     @property
     def seconds(self) -> float:
-        """Time from the first message to the last [s]; a clock that is set back stands still meanwhile."""
+        """Duration from the first message to the last [s]; a clock that is set back stands still meanwhile."""
         return float(self.frames.elapsed()[-1]) if self.frames else 0.0
 
     @property
     def damaged(self) -> int:
-        """Messages that `readable_message` left out because their bytes are damaged."""
+        """Number of messages that `readable_message` skipped because their bytes are damaged."""
         return len(self._damaged)
 
     def message(self, frame: Frame) -> Message:
-        """Return a message.
+        """Decode the message of a frame.
 
         Raises:
             RecordError: Its bytes are damaged.
@@ -72,7 +72,7 @@ class Recording(Journal):
         return decode(self.read(frame), self._limits)
 
     def readable_message(self, frame: Frame) -> Message | None:
-        """Return a message, None where it cannot be shown.
+        """Decode the message of a frame; None if it is damaged or invalid.
 
         Its bytes are damaged, or the wire would refuse it today: its bounds may be younger than the file.
         """
@@ -85,13 +85,13 @@ class Recording(Journal):
             return None
 
     def messages(self) -> Iterator[tuple[float, Message]]:
-        """Yield the time and the content of every message."""
+        """Yield the receive time and the decoded content of every message."""
         for frame in self.frames:
             yield frame.time, self.message(frame)
 
 
 class RecordingWriter(JournalWriter):
-    """Writer of a recording; an earlier recording is continued.
+    """Writer of a recording; appends to an earlier recording of the same path.
 
     Raises:
         RecordError: It cannot be written, another process writes it, or it is another kind of file.
@@ -102,7 +102,7 @@ class RecordingWriter(JournalWriter):
         self._synced = time.monotonic()
 
     def record(self, topic: bytes, payload: bytes, when: float) -> None:
-        """Append one checked message; it is on the disk a second later at most.
+        """Append one validated message; it is synced to disk a second later at most.
 
         Args:
             topic: Its topic.
@@ -118,7 +118,7 @@ class RecordingWriter(JournalWriter):
             self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Make the file durable and close it.
+        """Sync the file to disk and close it.
 
         Raises:
             RecordError: It could not be made durable.
@@ -131,16 +131,16 @@ class RecordingWriter(JournalWriter):
 
 @dataclass
 class Recorded:
-    """Counts of a recording."""
+    """Statistics of a recording session."""
 
     messages: Counter[str] = field(default_factory=Counter)
-    """By topic."""
+    """Number of messages by topic."""
     refused: int = 0
-    """Messages that broke the wire's format and were left out."""
+    """Number of messages that broke the wire format and were left out."""
     seconds: float = 0.0
     """Duration [s]."""
     cut: int = 0
-    """Bytes of an unfinished message, of an earlier recording, that were cut off."""
+    """Bytes of an earlier recording's unfinished last message that were truncated."""
 
 
 def record_session(
@@ -153,7 +153,7 @@ def record_session(
     progress: Callable[[Recorded], None] | None = None,
     limits: WireConfig | None = None,
 ) -> Recorded:
-    """Append the messages of publishers to a file, until stopped; every message is checked before it is kept.
+    """Record the messages of publishers to a file until stopped; every message is validated before it is kept.
 
     Args:
         endpoints: Publishers.
@@ -199,32 +199,32 @@ def record_session(
 
 MOST_FRAMES = 100_000
 MOST_RAYS = 2**26
-"""Largest numbers in one trace; each ray takes about twenty bytes."""
+"""Limits of one trace: observations and rays; each ray takes about twenty bytes."""
 
 
 @dataclass
 class RecordedEpisode:
-    """The recorded part of one drone's episode."""
+    """Index entry of one drone's episode in a recording."""
 
     drone: int
-    """Its number."""
+    """Number of the drone."""
     episode: int
     """Number of the episode."""
     began: float
-    """Time of the first observation, from the beginning of the recording [s]."""
+    """Time of the first observation since the start of the recording [s]."""
     ended: float
-    """Of the last [s]."""
+    """Time of the last observation since the start of the recording [s]."""
     entries: array[int] = field(repr=False)
-    """Numbers of its observations among the recording's messages."""
+    """Indices of the episode's observations among the recording's messages."""
 
     @property
     def frames(self) -> int:
-        """Observations."""
+        """Number of observations."""
         return len(self.entries)
 
 
 def list_episodes(recording: Recording) -> list[RecordedEpisode]:
-    """Return the episodes of a recording, in the order in which they begin."""
+    """Scan a recording and return its episodes, in the order in which they begin."""
     found: defaultdict[tuple[int, int], array[int]] = defaultdict(lambda: array("Q"))
     shown: dict[tuple[int, int], int] = {}
     for number, frame in enumerate(recording.frames):
@@ -241,7 +241,7 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
 
 
 def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrace:
-    """Return the trace of an episode.
+    """Convert a recorded episode to a trace for the Rerun viewer.
 
     Raises:
         RecordError: The episode has more than `MOST_FRAMES` observations or `MOST_RAYS` rays, or the sensor changed.

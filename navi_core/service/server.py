@@ -1,4 +1,4 @@
-"""Base class of the two servers: a loop with an orderly stop, heartbeats, metrics and their HTTP pages.
+"""Base class of the servers: message loop with graceful shutdown, heartbeats, Prometheus metrics, HTTP health pages.
 
 Metrics are served in the Prometheus text exposition format 0.0.4.
 """
@@ -29,18 +29,18 @@ from navi_core.service.wire.sockets import Publisher, is_loopback
 _BUCKETS_MS = (0.5, 1.0, 2.0, 3.5, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1000.0)
 _RECENT = 1024
 _WHOLE = 2.0**53
-"""Below it every whole number is exact in a float."""
+"""Bound below which every whole number is exact in a double-precision float."""
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Return the nearest-rank quantile of values, 0 without values."""
+    """Return the nearest-rank quantile of values; 0 without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 @dataclass
 class _Histogram:
-    """Durations [ms]: counts of the buckets, sum, and the latest."""
+    """Histogram of durations [ms]: bucket counts, sum, and the latest values."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_MS) + 1))
     total: float = 0.0
@@ -48,7 +48,7 @@ class _Histogram:
 
 
 class ServiceMetrics:
-    """Numbers of one server; thread-safe.
+    """Prometheus metrics of one server (counters, gauges, histograms); thread-safe.
 
     Args:
         prefix: Begins every name, for instance "navi_actor".
@@ -63,19 +63,19 @@ class ServiceMetrics:
         self._histograms: defaultdict[str, _Histogram] = defaultdict(_Histogram)
 
     def count(self, name: str, amount: float = 1, *, about: str = "") -> None:
-        """Add to a counter."""
+        """Increment a counter."""
         with self._lock:
             self._about.setdefault(name, ("counter", about))
             self._values[name] = self._values.get(name, 0) + amount
 
     def gauge(self, name: str, value: float, *, about: str = "") -> None:
-        """Set a gauge."""
+        """Set a gauge to a value."""
         with self._lock:
             self._about.setdefault(name, ("gauge", about))
             self._values[name] = value
 
     def latency(self, name: str, seconds: float, *, about: str = "") -> None:
-        """Add one duration [s] to a histogram of milliseconds."""
+        """Add one duration [s] to a latency histogram in milliseconds."""
         milliseconds = seconds * 1e3
         with self._lock:
             self._about.setdefault(name, ("histogram", about))
@@ -85,16 +85,16 @@ class ServiceMetrics:
             histogram.recent.append(milliseconds)
 
     def recent(self, name: str) -> list[float]:
-        """Return the last thousand durations of a histogram [ms]."""
+        """Return the latest durations of a histogram [ms], at most 1024."""
         with self._lock:
             return list(self._histograms[name].recent) if name in self._about else []
 
     def counter(self, name: str) -> float:
-        """Return a counter's value."""
+        """Return the value of a counter; 0 if it was never incremented."""
         return self._values.get(name, 0)
 
     def as_dict(self) -> dict[str, float]:
-        """Return counters, gauges, and p50 and p99 of the recent durations [ms]."""
+        """Return counters, gauges, and p50 and p99 of the recent durations [ms], by name."""
         with self._lock:
             found = dict(self._values)
             for name, histogram in self._histograms.items():
@@ -103,7 +103,7 @@ class ServiceMetrics:
         return found
 
     def text(self) -> str:
-        """Return all numbers in the Prometheus text format."""
+        """Render all metrics in the Prometheus text exposition format."""
         lines: list[str] = []
         with self._lock:
             for kind, name, about in sorted((kind, name, about) for name, (kind, about) in self._about.items()):
@@ -129,7 +129,7 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split host:port; a port alone is on loopback.
+    """Parse `host:port`; a port alone means loopback.
 
     Raises:
         ConfigError: It is no address.
@@ -141,7 +141,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 class HealthPages:
-    """Serves /health (JSON, 503 unless healthy), /metrics (Prometheus text) and /status (JSON).
+    """HTTP server thread of /health (JSON, 503 unless healthy), /metrics (Prometheus text) and /status (JSON).
 
     Args:
         address: host:port; port 0 takes any free one.
@@ -181,7 +181,7 @@ class HealthPages:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Log nothing: a scrape comes every few seconds."""
+                """Suppress the access log: a scrape comes every few seconds."""
 
         class Pages(ThreadingHTTPServer):
             daemon_threads = True
@@ -189,7 +189,7 @@ class HealthPages:
             request_queue_size = 128
 
             def handle_error(self, *about: object) -> None:
-                """Ignore clients that disconnect before the answer."""
+                """Ignore clients that disconnect before the response."""
                 if not isinstance(sys.exc_info()[1], OSError):
                     super().handle_error(*about)  # type: ignore[arg-type]
 
@@ -204,7 +204,7 @@ class HealthPages:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving."""
+        """Shut down the HTTP server and join its thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
@@ -215,7 +215,7 @@ _POLL_MS = 100
 
 
 class Server(abc.ABC):
-    """Message loop in the calling thread.
+    """Abstract server with a message loop in the calling thread.
 
     Args:
         name: `environment` or `actor`.
@@ -248,7 +248,7 @@ class Server(abc.ABC):
         self.warn_if_reachable(publisher.endpoint)
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Serve until `stop` is called or `stopped()` is true; then answer the waiting requests and close.
+        """Run the message loop until `stop` is called or `stopped()` is true; then drain and close.
 
         Args:
             stopped: A further reason to stop, for instance a signal.
@@ -263,11 +263,11 @@ class Server(abc.ABC):
             self.close()
 
     def stop(self) -> None:
-        """Ask `run` to drain and return; callable from any thread and from a signal handler."""
+        """Request a graceful shutdown of `run`; callable from any thread and from a signal handler."""
         self._stop.set()
 
     def status(self) -> dict[str, object]:
-        """Return the /health page as plain data: liveness and metrics."""
+        """Return the data of the /health and /status pages: liveness and metrics."""
         silent = time.monotonic() - self._alive
         return {
             "server": self.name,
@@ -279,18 +279,18 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def turn(self, wait_ms: int) -> None:
-        """Wait for messages, at most `wait_ms`, and answer those that arrived."""
+        """Run one iteration of the message loop: wait at most `wait_ms` for messages, and answer those that arrived."""
 
     @abc.abstractmethod
     def drain(self) -> None:
-        """Answer the waiting requests; no new ones are read."""
+        """Drain for shutdown: answer the waiting requests; no new ones are read."""
 
     def close(self) -> None:
-        """Close sockets and pages."""
+        """Close sockets and HTTP pages."""
         self._parts.close()
 
     def heartbeat(self, sessions: int, steps: int) -> None:
-        """Publish `<name>.heartbeat` (drones, decisions, uptime [s]) once per `heartbeat_seconds`."""
+        """Publish a `<name>.heartbeat` event (drones, decisions, uptime [s]) once per `heartbeat_seconds`."""
         now = time.monotonic()
         if now - self._beat >= self._limits.heartbeat_seconds:
             self._beat = now
@@ -305,12 +305,12 @@ class Server(abc.ABC):
         env_id: int = -1,
         step_id: int = 0,
     ) -> None:
-        """Publish a telemetry event if it has a subscriber."""
+        """Publish a telemetry event if the topic has a subscriber."""
         if self.publisher.watched("telemetry_event_v2"):
             payload = np.asarray(numbers, np.float32).reshape(-1)
             self.publisher.publish(TelemetryEvent(kind, episode_id, env_id, step_id, payload, time.time()))
 
     def warn_if_reachable(self, endpoint: str) -> None:
-        """Warn of an endpoint that other machines can reach: there is no authentication."""
+        """Log a warning for an endpoint that other machines can reach: there is no authentication."""
         if not is_loopback(endpoint):
             _LOG.warning("%s is reachable from other machines, and there is no authentication", endpoint)

@@ -1,4 +1,4 @@
-"""Locks that measure their holders, and garbage collection that waits for them."""
+"""Locks that measure their hold times, and pausing of the garbage collector while they are held."""
 
 import gc
 import threading
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def settle() -> None:
-    """Exclude all present objects from garbage collection, whose pauses would delay a decision by milliseconds.
+    """Freeze all present objects for the garbage collector, whose pauses would delay a decision by milliseconds.
 
     Called by a process before it serves.
     """
@@ -20,14 +20,14 @@ def settle() -> None:
 
 
 class Collector:
-    """Garbage collector of the process; it may be paused by several users."""
+    """Reference-counted pause of the process's garbage collector."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users, self._was_on = 0, False
 
     def pause(self) -> None:
-        """Collect nothing until `resume`."""
+        """Disable garbage collection until `resume`; pauses nest."""
         with self._lock:
             if self._users == 0:
                 self._was_on = gc.isenabled()
@@ -35,7 +35,7 @@ class Collector:
             self._users += 1
 
     def resume(self) -> None:
-        """End one pause; after the last one the collector is enabled, if it was before the first."""
+        """End one pause; after the last one collection is enabled again, if it was before the first."""
         with self._lock:
             self._users -= 1
             if self._users == 0 and self._was_on:
@@ -43,16 +43,16 @@ class Collector:
 
 
 COLLECTOR = Collector()
-"""Collector of this process."""
+"""Garbage-collection pause of this process."""
 
 
 _KEPT = 10_000
 LONG = 1e-3
-"""Longest intended work of a holder [s]."""
+"""Hold time above which a holder counts as long [s]."""
 
 
 class TimedLock:
-    """Lock that measures its holders.
+    """Mutex that measures its holders' hold times and processor times.
 
     Garbage collection is paused while one is held anywhere in the process: it would delay the waiting threads by
     milliseconds.
@@ -72,7 +72,7 @@ class TimedLock:
 
     @contextmanager
     def held(self, timeout: float = -1.0) -> Iterator[bool]:
-        """Hold the lock; yield false after a timeout.
+        """Context manager that acquires the lock; yields false after a timeout.
 
         Args:
             timeout: Longest wait [s]; negative waits for ever.
@@ -95,6 +95,6 @@ class TimedLock:
                 COLLECTOR.resume()
 
     def holds(self) -> np.ndarray:
-        """Return the durations of the latest 10,000 holders, waiting included [s]."""
+        """Return the hold times of the latest 10,000 holders, descheduled time included [s]."""
         with self._lock:
             return np.array(self._holds)

@@ -1,1 +1,1 @@
-"""Actor server: a policy that answers observations."""
+"""Actor server: serves a policy that answers observations with actions."""

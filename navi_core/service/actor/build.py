@@ -1,4 +1,4 @@
-"""Assembly of an actor server: model, follower of an alias, gate and learning."""
+"""Assembly of an actor server from model, alias follower, safety gate and continuous training."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ def running_actor(
     resolution: int = 512,
     training: ContinuousTrainingConfig | None = None,
 ) -> Iterator[ActorServer]:
-    """Yield an actor server; its follower ends with the block.
+    """Context manager that yields an actor server; its alias follower is closed with the block.
 
     Args:
         source: A .pt checkpoint, a .onnx or .pt2 program, or a version or alias of the registry.

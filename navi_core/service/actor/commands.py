@@ -1,4 +1,4 @@
-"""Commands of a policy's actions, and their requests to the environment.
+"""Post-processing of policy actions into drone commands, and the client that requests environment steps.
 
 NaN hovers, stuck drones are disturbed, the gate decides last. A request is repeated under its step id until the
 environment answers it.
@@ -25,7 +25,7 @@ _LOG = logging.getLogger("navi.service")
 
 
 class Commands:
-    """Turns the actions of some drones into commands.
+    """Action post-processor: turns policy actions into commands by NaN check, stuck recovery and safety gate.
 
     Args:
         model: Served model.
@@ -41,7 +41,7 @@ class Commands:
         self.serve(model)
 
     def serve(self, model: ServedModel) -> None:
-        """Continue with another model; no drone is stuck with it yet."""
+        """Switch to another model and reset the stuck recovery."""
         self._name, self._recovery = model.name, None
         wanted = model.runner.config.recovery if self._config.recovery is None else self._config.recovery
         # Sampled flights come free by themselves.
@@ -51,7 +51,7 @@ class Commands:
     def of(
         self, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor
     ) -> tuple[Tensor, ActionChoice | None]:
-        """Return the (N, 4) commands of some drones, and the gate's choice, None without a gate.
+        """Return the (N, 4) commands for the policy's actions, and the gate's choice (None without a gate).
 
         Args:
             group: N drones; with a gate their velocities are updated.
@@ -68,7 +68,7 @@ class Commands:
         return choice.command, choice
 
     def _finite(self, group: Sequence[Session], action: Tensor) -> Tensor:
-        """Let drones with a non-finite action hover and begin anew."""
+        """Replace non-finite actions by zero (hover) and reset the recurrent state of these drones."""
         finite = action.isfinite().all(dim=1)
         for session, is_finite in zip(group, finite.tolist()):
             if not is_finite:
@@ -80,7 +80,7 @@ class Commands:
         return torch.where(finite[:, None], action, 0.0)
 
     def _recovered(self, group: Sequence[Session], reset: Tensor, action: Tensor) -> Tensor:
-        """Disturb the actions of stuck drones, where recovery is on."""
+        """Perturb the actions of stuck drones, if recovery is on."""
         if self._recovery is None:
             return action
         slots = torch.tensor([session.slot for session in group])
@@ -95,7 +95,7 @@ class Commands:
     def _gated(
         self, gate: RolloutGate, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor
     ) -> ActionChoice:
-        """Ask the gate, and count its verdicts."""
+        """Filter the actions through the safety gate, and count its verdicts."""
         start = time.perf_counter()
         drones = DroneState(
             rows=torch.tensor([session.slot for session in group]),
@@ -119,13 +119,13 @@ class Commands:
 
 
 _BACK_OFF_SECONDS = 0.5
-"""Pause after a request was refused or could not be sent [s]."""
+"""Back-off after a request was refused or could not be sent [s]."""
 _WARN_SECONDS = 1.0
-"""Shortest time between two warnings of refusals [s]; all are counted."""
+"""Shortest interval between two warnings of refusals [s]; all refusals are counted."""
 
 
 class StepClient:
-    """Socket to the environment that flies an actor's requests.
+    """Step client: ZeroMQ DEALER socket that requests environment steps for an actor.
 
     Args:
         endpoint: Of the environment.
@@ -144,7 +144,7 @@ class StepClient:
         self.socket.connect(endpoint)
 
     def answers(self) -> Iterator[Message]:
-        """Yield the answers that have arrived, a queue's length at most."""
+        """Yield the decoded replies that have arrived, at most a queue length."""
         for frames in self.socket.arrived(self._limits.queue_length):
             try:
                 message = decode(frames[1:] if frames[:1] == [b""] else frames, self._limits)
@@ -155,7 +155,7 @@ class StepClient:
             yield message
 
     def send(self, group: list[Session]) -> None:
-        """Send the pending requests of some drones as one batch."""
+        """Send the pending step requests of a group of drones as one batch."""
         actions = [session.request for session in group if session.request is not None]
         request = BatchStepRequest(tuple(actions), actions[0].step_id, time.time())
         if not self.socket.send([b"", *encode(request)]):
@@ -164,7 +164,7 @@ class StepClient:
             self._back_off(group)
 
     def refused(self, fault: Fault, sessions: Iterable[Session]) -> None:
-        """Handle a fault: pause, and send each drone's request alone for a while.
+        """Handle a fault reply: back off, and send each drone's request alone for a while.
 
         A fault names no drone: one drone that cannot be flown must not block the others of its batch.
         """
@@ -181,7 +181,7 @@ class StepClient:
             session.published = session.published or session.matrix
 
     def resend_late(self, sessions: Iterable[Session]) -> list[Session]:
-        """Repeat requests whose answer is late; the environment recognises them by their step ids.
+        """Resend step requests whose reply is late (retry); the environment deduplicates them by step id.
 
         Only drones that publish are asked again: an environment that was restarted has other drones in other places.
 
@@ -207,7 +207,7 @@ class StepClient:
         return restarted
 
     def _back_off(self, sessions: Iterable[Session]) -> None:
-        """Have requests sent again after a short pause."""
+        """Schedule the requests for a resend after a short back-off."""
         soon = time.monotonic() - self._limits.peer_timeout_seconds + _BACK_OFF_SECONDS
         for session in sessions:
             session.requested_at = min(session.requested_at, soon)

@@ -1,4 +1,4 @@
-"""Actor server: a policy that answers the observations of many drones.
+"""Actor server: serves a policy that answers the observations of many drones with batched inference.
 
 Observations that wait together are answered by one forward pass. In step mode an action is sent as a request, whose
 answer brings the reward and the next observation; an unanswered request is repeated with its step id, and the
@@ -39,7 +39,7 @@ _TOPICS = ("distance_matrix_v2", "step_result_v2", "telemetry_event_v2")
 
 
 class ActorServer(Server):
-    """Serves a policy over the wire.
+    """Policy server: serves one model to many drones over the wire protocol.
 
     Args:
         model: Served first.
@@ -94,7 +94,7 @@ class ActorServer(Server):
             learning.trainer.start()
 
     def turn(self, wait_ms: int) -> None:
-        """Receive messages, decide, send actions."""
+        """Run one iteration of the server loop: receive messages, infer actions, send them."""
         if not self._ready:
             self._poller.poll(wait_ms)
         self._receive()
@@ -113,7 +113,7 @@ class ActorServer(Server):
             self._report()
 
     def drain(self) -> None:
-        """Wait for the answers to sent requests; nothing new is decided."""
+        """Drain for shutdown: wait for the replies to sent requests; nothing new is decided."""
         until = time.monotonic() + self._limits.peer_timeout_seconds
         while any(session.request is not None for session in self.sessions) and time.monotonic() < until:
             if self.config.mode == "stream" or not self._poller.poll(100):
@@ -122,12 +122,12 @@ class ActorServer(Server):
         self.publish_event("actor.drained", (self.decisions,))
 
     def status(self) -> dict[str, object]:
-        """Return the status page: also the model, the sessions, and training and buffer."""
+        """Return the status page's data: model, sessions, and continuous training with its buffer."""
         status = super().status() | {"model": self.model.name, "sessions": len(self.sessions)}
         return status | ({} if self._learning is None else self._learning.status())
 
     def _receive(self) -> None:
-        """Handle the messages that have arrived, a queue's length of each kind at most."""
+        """Receive and dispatch the messages that have arrived, at most a queue length of each kind."""
         for message in self._subscriber.waiting():
             if isinstance(message, DistanceMatrix):
                 self._handle_observation(message)
@@ -140,7 +140,7 @@ class ActorServer(Server):
             self._handle_answer(message)
 
     def _handle_answer(self, message: Message) -> None:
-        """Take the answer to a request."""
+        """Handle the environment's reply to a step request: results with observations, or a fault."""
         if isinstance(message, Fault):
             assert self._requests is not None
             self._requests.refused(message, self.sessions)
@@ -151,7 +151,7 @@ class ActorServer(Server):
                     self._queue_observation(matrix)
 
     def _handle_result(self, result: StepResult) -> bool:
-        """Take the outcome of a decision; return false where it is not the awaited one."""
+        """Handle the result of one environment step; return False if it is not the awaited one."""
         session = self.sessions.get(result.env_id)
         if session is None or session.request is None:
             return False
@@ -169,7 +169,7 @@ class ActorServer(Server):
         return True
 
     def _handle_observation(self, matrix: DistanceMatrix) -> None:
-        """Take a published observation: of a new drone, of one that streams, or of one whose answer was lost."""
+        """Handle a published observation: of a new drone, of a streaming one, or of one whose reply was lost."""
         if len(matrix.env_ids) != 1:
             self.metrics.count("malformed_total")
             return
@@ -190,7 +190,7 @@ class ActorServer(Server):
         self._queue_observation(matrix)
 
     def _handle_goal(self, event: TelemetryEvent) -> None:
-        """Take a goal; a drone that waits for this one becomes ready."""
+        """Handle a goal event; a drone that waits for this goal is queued."""
         if not self._goals.update(event):
             self.metrics.count("malformed_total")
             return
@@ -199,7 +199,7 @@ class ActorServer(Server):
             self._queue_observation(session.matrix)
 
     def _queue_observation(self, matrix: DistanceMatrix) -> None:
-        """Make an observation the next one of its drone to be answered."""
+        """Queue an observation as its drone's next inference input; opens a session for a new drone."""
         now, config = time.monotonic(), self.model.runner.config
         env_id = int(matrix.env_ids[0])
         if matrix.matrix_shape != (config.azimuth_bins, config.elevation_bins):
@@ -229,7 +229,7 @@ class ActorServer(Server):
             self._ready[env_id] = session
 
     def _next_group(self) -> list[Session]:
-        """Return the drones to answer now: the ready ones of one group, the longest waiting first."""
+        """Dequeue the next inference batch: the ready drones of one group, the longest waiting first."""
         if not self._ready:
             return []
         groups = self.config.groups
@@ -240,7 +240,7 @@ class ActorServer(Server):
         return group
 
     def _decide(self, group: list[Session]) -> None:
-        """Answer the observations of some drones by one forward pass."""
+        """Infer and send the actions of a batch of drones with one forward pass."""
         start = time.perf_counter()
         obs = torch.cat([observation_of(session.matrix) for session in group])
         state, aux, reset = self.sessions.gather(group, obs)
@@ -265,7 +265,7 @@ class ActorServer(Server):
         self.metrics.count("decisions_total", len(group), about="decisions made")
 
     def _send_actions(self, group: list[Session], commands: np.ndarray) -> None:
-        """Request the actions (N, 4) from the environment in step mode, and publish them."""
+        """Publish the actions (N, 4); in step mode also request them as steps from the environment."""
         now = time.time()
         actions = []
         for session, command in zip(group, commands):
@@ -282,7 +282,7 @@ class ActorServer(Server):
             self.publisher.publish(action)
 
     def _publish_verdicts(self, group: list[Session], verdict: GateVerdict) -> None:
-        """Publish the gate's verdicts of the flown motions."""
+        """Publish the gate's verdicts on the flown motions as telemetry events."""
         if self.publisher.watched("telemetry_event_v2"):
             parts = torch.stack([verdict.send, verdict.collides, verdict.expected_reward, *verdict.components.values()])
             for session, numbers in zip(group, parts.T.numpy()):
@@ -290,7 +290,7 @@ class ActorServer(Server):
                 self.publish_event("actor.inference.gate", numbers, env_id=session.env_id, **where)
 
     def _swap_model(self) -> None:
-        """Let a successor serve from the next decision on; sessions stay."""
+        """Hot-swap the served model if a successor is ready; sessions are kept."""
         model = self._successor()
         if model is None:
             return
@@ -312,7 +312,7 @@ class ActorServer(Server):
         self.metrics.count("swaps_total", about="models that took over")
 
     def _end_silent_sessions(self) -> None:
-        """End the sessions of drones that were silent for `idle_seconds`."""
+        """Expire the sessions of drones that were silent for `idle_seconds`."""
         now = time.monotonic()
         slept, self._turned = now - self._turned, now
         if slept > self._limits.peer_timeout_seconds:
@@ -326,7 +326,7 @@ class ActorServer(Server):
         self.metrics.gauge("sessions", len(self.sessions), about="drones served")
 
     def _report(self) -> None:
-        """Update gauges, publish the latencies, and warn of missing goals."""
+        """Update gauges, publish latency quantiles as telemetry, and warn of missing goals."""
         numbers = self.metrics.as_dict()
         quantiles = (numbers.get("inference_ms_p50", 0), numbers.get("inference_ms_p99", 0))
         values = (*quantiles, len(self.sessions), self.decisions)
@@ -341,5 +341,5 @@ class ActorServer(Server):
 
 
 def _next_step_id(step_id: int) -> int:
-    """Return the step id of the next decision; after the last comes the first."""
+    """Return the step id after the given one; wraps to 0 after the last."""
     return step_id + 1 if step_id + 1 < MOST_STEP_ID else 0

@@ -1,1 +1,1 @@
-"""Environment server: drones that fly what actors send."""
+"""Environment server: serves simulated drones that execute the actors' commands."""

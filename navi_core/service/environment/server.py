@@ -1,4 +1,4 @@
-"""Environment server: queue of step requests, drones that fly them, and their published observations.
+"""Environment server: queue of step requests, batched simulation steps, and published observations.
 
 Requests that wait together are flown as one batch of the drones they name; the second request for a drone is flown in
 the next batch. Drones without a request stand still and cost nothing.
@@ -37,25 +37,25 @@ from navi_core.world import Field, NavigationEnv, Poses
 
 _LOG = logging.getLogger("navi.service")
 _WARN_SECONDS = 10.0
-"""Shortest time between two warnings of contention [s]; all of it is counted."""
+"""Shortest interval between two contention warnings [s]; every contention is counted."""
 _MAX_PEERS = 8
-"""Peers kept for a drone: a peer that reconnects for every decision must not fill the memory."""
+"""Most peers tracked per drone: a peer that reconnects for every decision must not fill the memory."""
 
 
 @dataclass
 class Request:
-    """A request that waits to be flown."""
+    """Queued step request of a peer."""
 
     envelope: list[bytes]
-    """Frames before the topic, the return address."""
+    """ZeroMQ envelope: the frames before the topic (return address)."""
     batch: bool
-    """Whether the answer carries observations."""
+    """Whether the reply carries observations (BatchStepRequest)."""
     actions: dict[int, Action]
-    """Action of each row."""
+    """Action of each requested row (drone)."""
 
 
 class RequestQueue:
-    """Requests that wait, at most `config.backlog`; contention of peers is counted in `metrics`."""
+    """Bounded queue of step requests (at most `config.backlog`); contention of peers is counted in `metrics`."""
 
     def __init__(self, config: EnvironmentConfig, metrics: ServiceMetrics) -> None:
         self._config = config
@@ -66,7 +66,7 @@ class RequestQueue:
         return len(self._waiting)
 
     def add(self, envelope: list[bytes], frames: list[bytes]) -> None:
-        """Decode and queue a request; a refused one raises a `WireError` with the code of the fault."""
+        """Decode and enqueue a step request; a refused one raises a `WireError` with the code of the fault."""
         request = self._decoded(envelope, frames)
         if len(self._waiting) >= self._config.backlog:
             raise WireError("the environment has more requests than it can keep; ask again later", code="busy")
@@ -74,7 +74,7 @@ class RequestQueue:
         self._waiting.append(request)
 
     def next_batch(self) -> list[Request]:
-        """Remove and return the requests to fly together: the first decision of each drone, in their order."""
+        """Dequeue the requests of the next simulation batch: the first decision of each drone, in arrival order."""
         batch: list[Request] = []
         later: deque[Request] = deque()
         taken: set[int] = set()
@@ -106,7 +106,7 @@ class RequestQueue:
 
 
 class Contention:
-    """Detects drones that several peers fly in turns: each receives the results of the other's decisions.
+    """Contention detector: counts and warns of drones that several peers control in turns.
 
     A restarted actor is no contention: it has another identity, and the former one is silent.
 
@@ -122,7 +122,7 @@ class Contention:
         self._warned = -_WARN_SECONDS
 
     def record(self, drones: Iterable[int], peer: bytes, now: float | None = None) -> None:
-        """Record a request of a peer, the identity of its socket, for drones on the wire; `now` is monotonic [s]."""
+        """Record a step request of a peer (socket identity) for drones by their wire ids; `now` is monotonic [s]."""
         now = time.monotonic() if now is None else now
         for drone in drones:
             peers = self._peers.setdefault(drone, {})
@@ -146,7 +146,7 @@ _OBSERVATIONS, _TELEMETRY = "distance_matrix_v2", "telemetry_event_v2"
 
 
 class EnvironmentServer(Server):
-    """Serves the drones of a `NavigationEnv` over the wire.
+    """Server of a vectorised `NavigationEnv`: steps its drones on request over the wire protocol.
 
     Args:
         field: Scenes.
@@ -204,7 +204,7 @@ class EnvironmentServer(Server):
         self.steps = 0
 
     def turn(self, wait_ms: int) -> None:
-        """Receive requests, fly and answer them."""
+        """Run one iteration of the server loop: receive step requests, step the drones, reply."""
         if self.config.mode == "stream":
             self._stream_step(wait_ms)
         else:
@@ -222,7 +222,7 @@ class EnvironmentServer(Server):
         self.heartbeat(self.config.sessions, self.steps)
 
     def drain(self) -> None:
-        """Fly and answer the requests that wait."""
+        """Drain for shutdown: execute and answer the queued step requests."""
         if self.config.mode == "step":
             self._receive()
             while self._requests:
@@ -230,7 +230,7 @@ class EnvironmentServer(Server):
         self.publish_event("environment.drained", (self.steps,))
 
     def _receive(self) -> None:
-        """Queue requests, at most a backlog of them: a flood does not keep the drones from flying."""
+        """Receive and enqueue step requests, at most a backlog: a flood does not keep the drones from flying."""
         assert self._router is not None
         for frames in self._router.arrived(self.config.backlog):
             # REQ sockets put an empty frame before the message; DEALER sockets may.
@@ -242,7 +242,7 @@ class EnvironmentServer(Server):
                 self._reply(frames[:split], Fault(error.code, str(error)[:1000], time.time()))
 
     def _fly_batch(self) -> None:
-        """Fly the next batch of requests, and answer them."""
+        """Execute the next batch of step requests, and reply; a repeated request gets its earlier result."""
         batch = self._requests.next_batch()
         rows: dict[int, Action] = {}
         for request in batch:
@@ -260,7 +260,7 @@ class EnvironmentServer(Server):
             self._answer(request)
 
     def _step(self, rows: list[int], commands: np.ndarray, step_ids: list[int]) -> None:
-        """Fly one decision of some drones, by their commands (N, 4)."""
+        """Step a subset of the drones by their commands (N, 4), and store results and observations."""
         start = time.perf_counter()
         episodes = [self._episode(row) for row in rows]
         batch = self.env.step_rows(torch.tensor(rows), torch.from_numpy(commands))
@@ -292,7 +292,7 @@ class EnvironmentServer(Server):
         self.metrics.gauge("batch_rows", len(rows), about="drones of the last batch")
 
     def _answer(self, request: Request) -> None:
-        """Answer a request with its results, and a batch with its observations."""
+        """Reply to a step request with its results; a batch also gets its observations."""
         reply: Message
         if request.batch:
             pose = self.env.poses()
@@ -310,7 +310,7 @@ class EnvironmentServer(Server):
         self._reply(request.envelope, reply)
 
     def _stream_step(self, wait_ms: int) -> None:
-        """Fly every drone at the decision rate; without a fresh action it hovers."""
+        """Step all drones at the decision rate (stream mode); a drone without a fresh action hovers."""
         left = self._due - time.monotonic()
         if left > 0:
             self._poller.poll(min(wait_ms, max(1, int(left * 1000))))
@@ -340,7 +340,7 @@ class EnvironmentServer(Server):
                 self.publisher.publish(self._observation(row))
 
     def _publish_idle(self) -> None:
-        """Publish the observations of idle drones again, as a sign of life."""
+        """Republish the observations of idle drones as a heartbeat."""
         now = time.monotonic()
         if self.config.mode == "step" and self.publisher.watched(_OBSERVATIONS):
             for row, flown in enumerate(self._flown_at):
@@ -350,7 +350,7 @@ class EnvironmentServer(Server):
                     self.publisher.publish(self._observation(row))
 
     def _publish_goal(self, row: int) -> None:
-        """Publish a drone's goal, in an environment with goals."""
+        """Publish a drone's goal as a telemetry event, in an environment with goals."""
         self._goal_sent_at[row] = time.monotonic()
         if self.publisher.watched(_TELEMETRY):
             goal = goal_event(self.env, row, **self._where(row))
@@ -361,7 +361,7 @@ class EnvironmentServer(Server):
         return self._first_episode + int(self.env.counters["episode"].numpy()[row])
 
     def _where(self, row: int) -> dict[str, int]:
-        """Return drone, episode and decision of a row, as messages name them."""
+        """Return a row's message ids: environment id, episode id and step id."""
         env_id = row + self.config.first_env_id
         return {"env_id": env_id, "episode_id": self._episode(row), "step_id": self._step_ids[row]}
 
@@ -376,7 +376,7 @@ class EnvironmentServer(Server):
         )
 
     def _viewer_observation(self, env_id: int) -> DistanceMatrix:
-        """Return a drone's observation for viewers, from time to time with the map from above and its place."""
+        """Build a drone's observation for viewers, now and then with a top-down map and an event of the map's frame."""
         row = env_id - self.config.first_env_id
         matrix = self._observation(row)
         look = self._view.look(row, matrix.robot_pose.y)
@@ -393,5 +393,5 @@ class EnvironmentServer(Server):
 
 
 def _commands_of(action: Action) -> np.ndarray:
-    """Return the (B, 4) commands of an action: forward, vertical, lateral, yaw."""
+    """Convert an action message to (B, 4) commands: forward, vertical, lateral, yaw."""
     return np.concatenate((action.linear_velocity, action.angular_velocity[:, 2:]), axis=1)

@@ -1,1 +1,1 @@
-"""The explorer: a person flies through scenes and records demonstrations."""
+"""Explorer: manual flight through scenes in the browser, with recording of demonstrations."""

@@ -1,4 +1,4 @@
-"""Journal of a flight that is being recorded: a killed explorer loses no decision.
+"""Write-ahead journal of a manual flight that is being recorded: a killed explorer loses no decision.
 
     .<time>-<pid>.flight beside the dataset's flights, a journal (`record/journal.py`) of the format "NAVIFLY2":
         topic "facts"       JSON: the facts of the `Demonstration`, and the bins of its sensor
@@ -36,7 +36,7 @@ _MAX_FACTS = 2**24
 
 
 class FlightJournal:
-    """A flight that is being recorded: its decisions in memory, and in the journal after every change.
+    """Recording of a manual flight: its decisions in memory, and in the journal file after every change.
 
     A full disk is warned of once; the decisions that it refused are written later.
 
@@ -63,27 +63,27 @@ class FlightJournal:
         self._warned = False
 
     def __len__(self) -> int:
-        """Return the number of decisions."""
+        """Return the number of recorded decisions."""
         return len(self.decisions)
 
     def add(self, observation: npt.NDArray[np.float32], action: npt.NDArray[np.float32]) -> None:
-        """Add one decision: the observation before it, (3, Az, El), and the action, (4,)."""
+        """Append one decision: the observation before it, (3, Az, El), and the action, (4,)."""
         depth, semantic, valid = observation
         columns = (depth, "<f4"), (semantic, "<u2"), (valid > 0.5, "u1"), (action, "<f4")
         self.decisions.append(b"".join(column.astype(dtype).tobytes() for column, dtype in columns))
         self._write()
 
     def cut(self, length: int) -> None:
-        """Remove every decision from number `length` on."""
+        """Truncate the recording to its first `length` decisions (undo)."""
         del self.decisions[length:]
         self._write()
 
     def remove(self) -> None:
-        """Remove the journal: the flight is saved or discarded."""
+        """Delete the journal file, once the flight is saved or discarded."""
         self._writer.remove()
 
     def _write(self) -> None:
-        """Bring the file to the decisions in memory."""
+        """Synchronise the journal file with the decisions in memory: truncate or append."""
         try:
             if len(self._offsets) > len(self):
                 self._writer.truncate(self._offsets[len(self)])
@@ -97,7 +97,7 @@ class FlightJournal:
 
 
 def flight_of(facts: Mapping[str, Any], decisions: Sequence[bytes], source: Path) -> Demonstration:
-    """Return the demonstration of the decisions of a journal.
+    """Build a `Demonstration` from the facts and decisions of a journal.
 
     Args:
         facts: As given to `FlightJournal`.
@@ -114,7 +114,7 @@ def flight_of(facts: Mapping[str, Any], decisions: Sequence[bytes], source: Path
 
 
 def recover_flights(folder: Path, save: Callable[[Demonstration], None]) -> None:
-    """Save the flights that killed explorers were recording, and remove their journals.
+    """Recover the flights of killed explorers: save them as demonstrations and delete their journals.
 
     Flights of fewer than two decisions are dropped, as `ExplorerSession.finish` does. A file that is no journal stays,
     with a warning.
@@ -131,7 +131,7 @@ def recover_flights(folder: Path, save: Callable[[Demonstration], None]) -> None
 
 
 def _read(path: Path) -> Demonstration | None:
-    """Return the flight of a journal up to the first damage, None where it has fewer than two decisions."""
+    """Read the flight of a journal up to the first damage; None if it has fewer than two decisions."""
     if path.stat().st_size > MAX_BYTES + _MAX_FACTS:
         raise ValueError(f"larger than {MAX_BYTES:,} bytes")
     with path.open("rb") as file:
@@ -152,7 +152,7 @@ def _bins(bins: list[int]) -> tuple[int, int]:
 
 
 def _read_frames(path: Path) -> tuple[bytes, list[bytes], int]:
-    """Return facts, whole decisions in a row, and the number of decisions behind damage."""
+    """Read a journal: facts, consecutive undamaged decisions, and the number of decisions lost behind damage."""
     payloads: list[bytes] = []
     with Journal(path, (_FORMAT,), kind="journal of a flight", max_bytes=MAX_BYTES) as journal:
         end = len(_FORMAT.magic)
@@ -171,7 +171,7 @@ def _read_frames(path: Path) -> tuple[bytes, list[bytes], int]:
 
 
 def _read_version_1(data: bytes) -> tuple[bytes, list[bytes], int]:
-    """As `_read_frames`; version 1: u32 length, u32 CRC-32, facts, then decisions of one size with their u32 CRC-32."""
+    """Read a version 1 journal (u32 length, u32 CRC-32, facts, then decisions with u32 CRC-32); as `_read_frames`."""
     length, check = _VERSION_1_HEAD.unpack_from(data.ljust(16), len(_VERSION_1))
     begin = len(_VERSION_1) + _VERSION_1_HEAD.size
     head = data[begin : begin + length]

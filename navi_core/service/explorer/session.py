@@ -1,4 +1,4 @@
-"""Explorer session: a person flies through scenes and records demonstrations.
+"""Explorer session: manual flight of one drone through scenes, with recording of demonstrations and undo.
 
 The drone flies in the environment that policies train in, so a recorded flight has the observations of a policy. Undo
 returns to a saved state and repeats the decisions since, which is exact: the environment is deterministic. A flight
@@ -27,24 +27,24 @@ from navi_core.world import Field, NavigationEnv, SphericalSensor, StepBatch
 from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
 PILOT = "person"
-"""Pilot, in the files."""
+"""Pilot name of manual flights in demonstration files."""
 _AT_REST: dict[str, Any] = {"speed": 0.0, "reward": 0.0, "terms": {}, "collided": False, "episode_return": 0.0}
 _STATE_EVERY = 20
-"""Decisions between saved states, from which undo starts."""
+"""Interval of saved environment states (decisions); undo restores one and replays from it."""
 
 
 @dataclass(frozen=True)
 class SceneChoice:
-    """Scene to be flown; it is compiled or read when it is opened."""
+    """Lazily loaded scene of the explorer: compiled or read when it is opened."""
 
     name: str
-    """Name that is shown before it is loaded."""
+    """Display name before the scene is loaded."""
     load: Callable[[], Scene]
-    """Returns the scene."""
+    """Function that loads the scene."""
 
 
 class ExplorerSession:
-    """One drone, flown by hand; not thread-safe.
+    """Explorer session of one manually flown drone; not thread-safe.
 
     Args:
         choices: Scenes, in their order.
@@ -88,7 +88,7 @@ class ExplorerSession:
         self.open(0)
 
     def open(self, number: int) -> None:
-        """Open a scene; a flight being recorded is saved first.
+        """Load a scene and begin a flight in it; a flight being recorded is saved first.
 
         Raises:
             ConfigError: There is no such scene.
@@ -117,7 +117,7 @@ class ExplorerSession:
         self.respawn()
 
     def respawn(self) -> None:
-        """Begin at the next start of the scene; a flight being recorded is saved first."""
+        """Reset the drone to the scene's next start pose; a flight being recorded is saved first."""
         self.finish()
         self._attempt += 1
         self.observation = self.env.reset(episode=self._attempt)[0].numpy()
@@ -130,7 +130,7 @@ class ExplorerSession:
         self._update(None)
 
     def fly(self, action: Sequence[float] | npt.NDArray[np.float32]) -> bool:
-        """Fly one decision: forward, vertical, lateral, yaw, clamped to [−1, 1]; False while paused.
+        """Step the environment by one action (forward, vertical, lateral, yaw), clamped to [−1, 1]; False while paused.
 
         Raises:
             ConfigError: Not four finite numbers.
@@ -149,7 +149,7 @@ class ExplorerSession:
         return True
 
     def record(self) -> None:
-        """Begin to record a flight.
+        """Start recording a flight as a demonstration.
 
         Raises:
             DemoError: The session was given no folder, or one that cannot be written.
@@ -161,7 +161,7 @@ class ExplorerSession:
             self._recorded_from, self.paused = len(self._flown), False
 
     def finish(self) -> Path | None:
-        """Save the flight being recorded; a flight of fewer than two decisions is dropped.
+        """Stop recording and save the flight as a demonstration; one of fewer than two decisions is dropped.
 
         Returns:
             The file, None where there was nothing to save.
@@ -179,13 +179,13 @@ class ExplorerSession:
         return path
 
     def discard(self) -> None:
-        """Drop the flight being recorded."""
+        """Discard the flight being recorded."""
         if self.recording is not None:
             self.recording.remove()
             self.recording = None
 
     def undo(self, decisions: int | None = None) -> int:
-        """Undo the last decisions, at most to the beginning of the recording, or else of the flight.
+        """Undo the last decisions by state restore and replay, back to the start of the recording or flight at most.
 
         Returns:
             Number of undone decisions.
@@ -212,28 +212,28 @@ class ExplorerSession:
         return taken
 
     def pose(self) -> tuple[float, float, float, float]:
-        """Return x, y, z [m] and yaw [rad]."""
+        """Return the drone's pose: x, y, z [m] and yaw [rad]."""
         found = self.env.poses()
         x, y, z = found["position"][0].tolist()
         return x, y, z, float(found["yaw"][0])
 
     def sharp_view(self) -> npt.NDArray[np.float32]:
-        """Return the observation of a finer sensor, (3, Az, El), for display alone."""
+        """Render a higher-resolution observation, (3, Az, El), for display alone."""
         found = self.env.poses()
         hits = self._sharp.cast(found["position"], found["yaw"], found["scene_index"])
         return self._sharp.observation(hits)[0].numpy()
 
     def map(self) -> tuple[Overhead, npt.NDArray[np.uint8]]:
-        """Return the view from above, cut near the drone's height, and a (P, P, 3) picture with seen floor tinted."""
+        """Return the top-down view, cut near the drone's height, and its (P, P, 3) image with seen floor tinted."""
         view = self._maps.at(0, self.pose()[1])
         return view, tint_seen(view, self.env.view.seen[0].numpy())
 
     def seen_share(self) -> float:
-        """Return the share of the reachable floor that was seen on this flight."""
+        """Return the coverage of this flight: seen fraction of the reachable floor."""
         return float(self.env.view.fraction(self.env.counters["scene"])[0])
 
     def progress(self) -> list[dict[str, Any]]:
-        """Return name, saved flights and their decisions of every scene."""
+        """Return the recording progress of every scene: name, saved flights and their decisions."""
         names = [choice.name for choice in self.choices]
         names[self.number] = self.scene.name
         return [{"scene": name, "flights": self._flights[name], "decisions": self._decisions[name]} for name in names]
@@ -262,7 +262,7 @@ class ExplorerSession:
         }
 
     def _recover(self, folder: Path, known: set[str]) -> None:
-        """Save the flights of killed explorers, unless they were saved before the kill."""
+        """Recover the flights of killed explorers, unless they were saved before the kill."""
 
         def save(demo: Demonstration) -> None:
             if demo.content_hash() not in known:
@@ -298,7 +298,7 @@ class ExplorerSession:
         return path
 
     def _index_folder(self, folder: Path) -> set[str]:
-        """Index the folder, count the flights of each scene, and return the hashes of the flights."""
+        """Index the dataset folder, count the flights of each scene, and return the content hashes of the flights."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

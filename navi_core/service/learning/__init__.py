@@ -1,1 +1,1 @@
-"""Learning in service: experience, continuous training, admission of versions."""
+"""Online learning in service: experience, continuous training, admission of policy versions."""

@@ -1,4 +1,4 @@
-"""Admission of versions to service: shadow evaluation, live reward by whole episodes, and rollback where it falls."""
+"""Admission control of policy versions: shadow evaluation, live reward by whole episodes, automatic rollback."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from navi_core.service.timed_lock import TimedLock
 from navi_core.world import Field, NavigationEnv
 
 _EPISODES_PER_DRONE, _EXTRA_EPISODES = 8, 10
-"""Once 8 · drones + 10 episodes wait, the oldest is counted unfinished."""
+"""Limit of waiting episodes, 8 · drones + 10: beyond it the oldest is counted unfinished."""
 
 
 @dataclass(slots=True, eq=False)
 class Episode:
-    """Reward of a drone since its episode began.
+    """Running reward of one drone's episode.
 
     Attributes:
         drone: Number of the drone.
@@ -35,12 +35,12 @@ class Episode:
     ended: bool = False
 
     def mean(self) -> float:
-        """Return the mean reward of a decision."""
+        """Return the episode's mean reward per decision."""
         return self.reward / self.decisions
 
 
 class VersionReturns:
-    """Mean rewards of the episodes that began under a version, counted in the order of their beginnings.
+    """Episode returns of a served version (mean reward per decision), counted in the order of their beginnings.
 
     In the order of their ends, the first episodes would be the short ones whatever the version, and short episodes earn
     other rewards than long ones. The first ten that *began* are an unbiased sample.
@@ -60,11 +60,11 @@ class VersionReturns:
         self._waiting: deque[Episode] = deque()
 
     def __len__(self) -> int:
-        """Return the number of episodes that wait to be counted."""
+        """Return the number of episodes that are not counted yet."""
         return len(self._waiting)
 
     def begin(self, episode: Episode, drones: int) -> None:
-        """Add an episode that begins.
+        """Enqueue an episode that begins.
 
         Args:
             episode: Without a decision yet.
@@ -78,12 +78,12 @@ class VersionReturns:
             self.count_ended()
 
     def count_ended(self) -> None:
-        """Count the ended episodes before the first unfinished one."""
+        """Count the finished episodes up to the first unfinished one."""
         while self._waiting and self._waiting[0].ended:
             self._count()
 
     def drop(self, drone: int) -> None:
-        """Drop all waiting episodes of a drone that left during an episode.
+        """Drop all uncounted episodes of a drone that left during an episode.
 
         Drones are independent, so the sample of the others stays unbiased. Dropping the last episode alone would keep
         the drone's short episodes and miss a long one. Nothing is counted now: drones often leave together.
@@ -91,7 +91,7 @@ class VersionReturns:
         self._waiting = deque(episode for episode in self._waiting if episode.drone != drone)
 
     def close(self) -> Episode | None:
-        """Drop the waiting episodes; return the first unfinished one, None without one.
+        """Drop the uncounted episodes; return the first unfinished one, or None.
 
         Stopping before the first unfinished episode would miss long ones more often than not. With it the sample is
         unbiased: the stopping rule depends on the episodes before it alone (Wald 1944).
@@ -109,14 +109,14 @@ class VersionReturns:
 
 
 _MIN_EPISODES = 10
-"""Episodes of the first test of a version; it is tested again at twice as many, and so on."""
+"""Sample size (episodes) of a version's first rollback test; the test is repeated at each doubling."""
 _ONE_SIDED_99 = 2.821
-"""Student's t, 9 degrees of freedom: strict, because the test is repeated."""
+"""Critical value of the one-sided 99 % t-test, 9 degrees of freedom: strict, because the test is repeated."""
 
 
 @dataclass(frozen=True)
 class ServingVersion:
-    """A version in service.
+    """Policy version in service: number and frozen weights.
 
     Attributes:
         version: Its number.
@@ -129,7 +129,7 @@ class ServingVersion:
 
 @dataclass(frozen=True)
 class Rollback:
-    """Rollback to the previous version.
+    """Record of a rollback to the previous version.
 
     Attributes:
         version: The rejected version.
@@ -143,7 +143,7 @@ class Rollback:
 
 
 class Admission:
-    """Version that inference uses; reading `serving` never waits.
+    """Admission controller: holds the version that inference uses, and rolls back; reading `serving` never waits.
 
     Args:
         policy: Version 0.
@@ -171,7 +171,7 @@ class Admission:
         self.lock = TimedLock()
 
     def admit(self, version: int, policy: NavigationPolicy) -> object:
-        """Serve an update of the present version from the next decision on.
+        """Deploy a trained update of the served version from the next decision on.
 
         Args:
             version: Its number.
@@ -191,7 +191,7 @@ class Admission:
         return gone
 
     def replace(self, version: int, policy: NavigationPolicy) -> object:
-        """Serve weights that were promoted elsewhere; there is no rollback from them to the previous ones.
+        """Deploy weights promoted elsewhere (a new champion); a rollback to the previous version is not possible.
 
         Args:
             version: Its number.
@@ -210,7 +210,7 @@ class Admission:
         return gone
 
     def observe(self, version: int, reward: float, drone: int, ends: bool) -> None:
-        """Add the live reward of a decision to its episode.
+        """Add the live reward of a decision to its drone's episode.
 
         Early decisions of an episode earn more than late ones, and drones that began together are in step. Therefore
         whole episodes are compared, each counted for the version under which it began.
@@ -243,12 +243,12 @@ class Admission:
                 self._previous_returns.append(episode.mean())
 
     def begin_partial(self, drone: int) -> None:
-        """Exclude a drone's present episode: its beginning was not seen."""
+        """Exclude a drone's present episode from the statistics: its beginning was not seen."""
         with self.lock.held():
             self._current.setdefault(drone, Episode(drone, whole=False))
 
     def forget(self, drone: int) -> None:
-        """Exclude a drone's present episode: it has no end."""
+        """Exclude a drone's present episode from the statistics: the drone left before its end."""
         with self.lock.held():
             self._drones.discard(drone)
             if self._current.pop(drone, None) is not None:
@@ -256,13 +256,13 @@ class Admission:
                 self._returns.drop(drone)
 
     def live_mean(self) -> float:
-        """Return the mean live reward per decision of the latest episodes, NaN before the first."""
+        """Return the mean live reward per decision over the latest episodes, NaN before the first."""
         with self.lock.held():
             rewards = list(self._latest)
         return float(np.mean(rewards)) if rewards else float("nan")
 
     def roll_back(self) -> Rollback | None:
-        """Return to the previous version where episodes earn less than before the present one; else return None.
+        """Roll back to the previous version if a t-test shows that the served one earns less; else return None.
 
         A version is tested when its first 10, 20, 40, … episodes have ended, by a one-sided 99 % test. The repeated
         test rejects a version that is as good as the previous one in a few of a hundred cases.
@@ -285,7 +285,7 @@ class Admission:
         return Rollback(serving.version, float(flown.mean()), previous)
 
     def _due(self) -> int:
-        """Return the largest of 10, 20, 40, … up to the number of counted episodes, else 0."""
+        """Return the sample size of the due test: the largest of 10, 20, 40, … up to the counted episodes, else 0."""
         due, counted = 0, len(self._returns.first)
         while (following := max(_MIN_EPISODES, 2 * due)) <= counted:
             due = following
@@ -306,7 +306,7 @@ def _error(flown: np.ndarray, earlier: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class ShadowResult:
-    """Result of a shadow evaluation.
+    """Result of a shadow evaluation of a candidate version against the served one.
 
     Attributes:
         passed: Whether the candidate may serve: not worse by more than one standard error of the paired
@@ -323,7 +323,7 @@ class ShadowResult:
 
 
 class ShadowFlight:
-    """Flies two policies from the same starts in the gate's scenes.
+    """Shadow evaluation: flies candidate and served policy from the same starts in the gate's scenes.
 
     Args:
         field: Scenes.
@@ -341,7 +341,7 @@ class ShadowFlight:
         self._decisions, self._seed, self._calls = decisions, seed, 0
 
     def __call__(self, candidate: NavigationPolicy, serving: NavigationPolicy) -> ShadowResult:
-        """Fly both and compare."""
+        """Evaluate both policies from the same starts and compare their rewards and collisions."""
         self._calls += 1
         seed = self._seed + self._calls
         rewards, hits = self._fly(candidate, seed)
@@ -354,7 +354,7 @@ class ShadowFlight:
 
     @torch.no_grad()
     def _fly(self, policy: NavigationPolicy, seed: int) -> tuple[torch.Tensor, int]:
-        """Return (B,) mean rewards per decision and the number of collisions of a deterministic flight."""
+        """Run one deterministic evaluation flight; return (B,) mean rewards per decision and the collision count."""
         obs, total, hits = self.env.reset(seed), torch.zeros(self.env.num_envs), 0
         pilot = Autopilot(policy, self.env, seed=seed)
         for _ in range(self._decisions):

@@ -1,4 +1,4 @@
-"""Continuous training: a thread that updates the policy from served flights, admits versions, and its metrics."""
+"""Continuous (online) training: background thread that updates the policy from served flights; its metrics."""
 
 import copy
 import logging
@@ -23,11 +23,11 @@ from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer
 from navi_core.service.timed_lock import TimedLock
 
 WINDOW = 100
-"""Updates of the rolling window."""
+"""Length of the rolling window of training metrics (updates)."""
 
 
 class TrainingMetrics:
-    """Counts of updates, samples, agreements and errors; thread-safe."""
+    """Rolling metrics of continuous training: updates, samples, gate agreement, errors; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,15 +38,15 @@ class TrainingMetrics:
         self.total_steps = self.total_samples = self.errors = self.total_agreed = self.total_judged = 0
 
     def started(self) -> None:
-        """Start the uptime."""
+        """Start the uptime clock."""
         self._started = time.monotonic()
 
     def stopped(self) -> None:
-        """Stop the uptime."""
+        """Stop the uptime clock."""
         self._uptime, self._started = self._seconds_up(), None
 
     def record(self, *, loss: float, samples: int, seconds: float, agreed: int, judged: int) -> None:
-        """Add one update.
+        """Record the metrics of one update.
 
         Args:
             loss: Of the update.
@@ -63,11 +63,11 @@ class TrainingMetrics:
             self.total_judged += judged
 
     def error(self) -> None:
-        """Count an error that the loop survived."""
+        """Count an exception that the training loop survived."""
         self.errors += 1
 
     def snapshot(self, *, is_running: bool, model_version: int) -> dict[str, Any]:
-        """Return the `training` part of the status."""
+        """Return a snapshot of the metrics as the `training` part of the status."""
         with self._lock:
             updates = np.reshape(self._updates, (-1, 6)).T.tolist()
             steps, samples, agreed, judged = self.total_steps, self.total_samples, self.total_agreed, self.total_judged
@@ -97,7 +97,7 @@ _LOG = logging.getLogger("navi.service")
 
 
 class ContinuousTrainer:
-    """Learns from the buffer every `training_interval` seconds, beside inference.
+    """Continuous (online) trainer: updates the policy from the buffer every `training_interval` seconds in a thread.
 
     The trainer changes a copy of the policy; inference uses the latest admitted version. Locks are taken in the order
     buffer, trainer, model; none of them is held while an update or a shadow flight goes on.
@@ -153,16 +153,16 @@ class ContinuousTrainer:
 
     @property
     def serving(self) -> ServingVersion:
-        """The version that inference uses."""
+        """Policy version that inference uses."""
         return self.admission.serving
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread lives."""
+        """Whether the training thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> bool:
-        """Start the thread; a second start is warned of and changes nothing."""
+        """Start the training thread; a second start logs a warning and changes nothing."""
         if not self.config.enabled:
             _LOG.warning("continuous training is not enabled; nothing is started")
             return False
@@ -176,7 +176,7 @@ class ContinuousTrainer:
         return True
 
     def stop(self, timeout: float = 5.0) -> bool:
-        """Ask the thread to end and wait for it; returns whether it did in time [s]."""
+        """Signal the training thread to stop and join it; return whether it ended within the timeout [s]."""
         self._stop.set()
         thread = self._thread
         if thread is None:
@@ -190,7 +190,7 @@ class ContinuousTrainer:
         return True
 
     def adopt(self, policy: NavigationPolicy, scale: tuple[float, float] = (0.0, 1.0)) -> None:
-        """Continue with other weights, those of a new champion; experiences of the old ones are dropped.
+        """Replace the trained weights by those of a new champion; experiences of the old ones are dropped.
 
         A running update or shadow flight is not waited for; its result is dropped.
 
@@ -208,7 +208,7 @@ class ContinuousTrainer:
             _freed_without_lock = self.admission.replace(self.model_version, frozen)
 
     def train_once(self) -> bool:
-        """Make one update if there are enough experiences; return whether one was made."""
+        """Run one training update if the buffer holds enough experiences; return whether one was made."""
         with self.lock.held():
             generation = self._generation
             adopted, self._adopted = self._adopted, None
@@ -261,14 +261,14 @@ class ContinuousTrainer:
         return {"training": training, "buffer": {"size": stats["buffer_size"]} | buffer}
 
     def _admit(self, version: int, candidate: NavigationPolicy, generation: int) -> bool:
-        """Let a version serve; return false where other weights were adopted meanwhile."""
+        """Deploy a candidate version unless other weights were adopted meanwhile; return whether it was deployed."""
         with self.lock.held():
             is_current = generation == self._generation
             _freed_without_lock = self.admission.admit(version, candidate) if is_current else None
         return is_current
 
     def _check_live_reward(self) -> None:
-        """Roll back where the version in service earns less; only with shadow evaluation."""
+        """Roll back if the live reward of the served version fell; only with shadow evaluation."""
         if self._shadow is None:
             return
         back = self.admission.roll_back()
@@ -308,7 +308,7 @@ class ContinuousTrainer:
 
 
 def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None:
-    """Refuse a policy that a service cannot learn on.
+    """Validate that a policy can be trained in service.
 
     Args:
         policy: Its configuration is looked at.
@@ -331,7 +331,7 @@ def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None
 
 
 def require_gate(config: ContinuousTrainingConfig, gate: RolloutGate | None, shadow: object | None) -> None:
-    """Refuse settings that need a gate where there is none.
+    """Validate that settings which need a gate have one.
 
     Args:
         config: Of the training.
@@ -348,5 +348,5 @@ def require_gate(config: ContinuousTrainingConfig, gate: RolloutGate | None, sha
 
 
 def _frozen(policy: NavigationPolicy) -> NavigationPolicy:
-    """Return a copy for inference while the original is trained."""
+    """Return a frozen copy for inference (eval mode, no gradients) while the original is trained."""
     return copy.deepcopy(policy).eval().requires_grad_(False)

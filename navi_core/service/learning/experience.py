@@ -1,4 +1,4 @@
-"""Experiences of served drones, their trajectories, and their training rewards.
+"""Replay experiences of served drones, their trajectories (sequences), and the computation of training rewards.
 
 A Mamba-2 state is thirty times as large as its inputs, so it is stored for the first decision of a trajectory alone,
 in half precision. The present weights compute the states in between from the latents (burn-in, Kapturowski et al.
@@ -17,12 +17,12 @@ from navi_core.policy.cores.base import State
 from navi_core.service.gate import COMPONENTS, RolloutGate
 
 _EXPECTED_SHARE, _ACTUAL_SHARE = 0.3, 0.7
-"""Shares of the expected and of the actual reward in the effective one."""
+"""Weights of expected and actual reward in the effective reward."""
 
 
 @dataclass
 class Experience:
-    """A decision, pending until its reward arrives.
+    """Experience (transition) of one decision of a served drone; pending until its reward arrives.
 
     Attributes:
         session_id: Drone.
@@ -73,18 +73,18 @@ class Experience:
 
     @property
     def is_completed(self) -> bool:
-        """Whether the actual reward is known."""
+        """Whether the experience is complete: its actual reward is known."""
         return self.actual_reward is not None
 
     @property
     def effective_reward(self) -> float:
-        """0.3 · expected + 0.7 · actual; the expected reward alone while pending."""
+        """Blended reward: 0.3 · expected + 0.7 · actual; the expected reward alone while pending."""
         if self.actual_reward is None:
             return self.expected_reward
         return _EXPECTED_SHARE * self.expected_reward + _ACTUAL_SHARE * self.actual_reward
 
     def fault(self, width: int | None) -> str | None:
-        """Return what makes the experience invalid, None for a valid one.
+        """Validate shapes and finiteness; return the reason why the experience is invalid, or None.
 
         Args:
             width: D that the latent must have, None for any.
@@ -101,7 +101,7 @@ class Experience:
 def training_reward(
     actual: float, validation: float, agrees: bool | None, config: ContinuousTrainingConfig
 ) -> float | None:
-    """Return the training reward of one experience, None where it is skipped.
+    """Compute the training reward of one experience from environment and gate; None if it is skipped.
 
     The gate agrees → actual_weight · actual + simulation_weight · validation; it disagrees → penalty · validation.
     (Actual 1, validation .5: .85 and .25.)
@@ -124,7 +124,7 @@ def training_reward(
 
 
 class Trajectory:
-    """Inputs, rewards and values of up to `length` decisions in a row.
+    """Sequence of up to `length` consecutive decisions of one drone: network inputs, rewards and values.
 
     Args:
         length: Capacity in decisions.
@@ -157,16 +157,16 @@ class Trajectory:
 
     @property
     def full(self) -> bool:
-        """Whether the capacity is reached."""
+        """Whether the trajectory has reached its capacity."""
         return self.count == len(self.reward)
 
     def grown(self) -> int:
-        """Return by how many bytes the trajectory grew since the last call; without entries it counts nothing."""
+        """Return the growth in bytes since the last call; a trajectory without entries in the buffer counts as 0."""
         before, self._counted = self._counted, self.nbytes if self.entries else 0
         return self._counted - before
 
     def append(self, latent: Tensor, aux: Tensor, value: float) -> int:
-        """Add a decision and return its number."""
+        """Append a decision; return its index."""
         if self.count == len(self._inputs):
             self._inputs = np.concatenate((self._inputs, np.empty_like(self._inputs)))
         self._inputs[self.count] = np.concatenate((latent.numpy(), aux.numpy()))
@@ -175,16 +175,16 @@ class Trajectory:
         return self.count - 1
 
     def inputs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return copies of the latents (T, D) and auxiliary inputs (T, A) of decisions start to stop − 1."""
+        """Return copies of the latents (T, D) and auxiliary inputs (T, A) of decisions `start` to `stop` − 1."""
         both = torch.from_numpy(self._inputs[start : min(stop, self.count)].copy())
         return both[:, : self._width], both[:, self._width :]
 
     def start_state(self, zero: State) -> State:
-        """Return the state before the first decision; `zero` (without a batch axis) where an episode begins."""
+        """Return the recurrent state before the first decision; `zero` (no batch axis) where an episode begins."""
         return zero if self.state is None else tuple(part.float() for part in self.state)
 
     def advantage(self, number: int, reward: float, discount: float, trace: float) -> tuple[float, float]:
-        """Return the generalised advantage of a decision, and its target return.
+        """Compute the generalised advantage estimate (GAE) and the target return of a decision.
 
         Args:
             number: The decision.
@@ -209,7 +209,7 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Sample:
-    """N completed experiences.
+    """Training batch of N completed experiences.
 
     Attributes:
         rows: (N,) structured: position, yaw, velocity, action, log_prob, value, expected, actual, send, …
@@ -225,13 +225,13 @@ class Sample:
         return len(self.rows)
 
     def column(self, name: str) -> Tensor:
-        """Return a copy of a column as a tensor."""
+        """Return a copy of a column of the rows as a tensor."""
         return torch.from_numpy(np.ascontiguousarray(self.rows[name]))
 
 
 @dataclass(frozen=True)
 class JudgedRewards:
-    """Rewards of a sample.
+    """Training rewards of a batch of N experiences after validation by the gate.
 
     Attributes:
         reward: (N,) float64.
@@ -247,7 +247,7 @@ class JudgedRewards:
 
 
 def judged_rewards(sample: Sample, gate: RolloutGate | None, config: ContinuousTrainingConfig) -> JudgedRewards:
-    """Validate the motions of a sample by the gate, and weigh their rewards.
+    """Compute the training rewards of a batch; the gate re-validates its motions.
 
     The gate agrees with a motion that was sent where it finds no collision. It agrees with one that was not sent as
     proposed where it would not send it again: for a collision, or an expected reward not above its threshold.

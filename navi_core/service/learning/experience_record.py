@@ -1,4 +1,4 @@
-"""Records of experiences and versions: rows of the outbox, written by the trainer's thread.
+"""Persistent record of experiences and policy versions: outbox rows, with a write-ahead journal.
 
 Between two writes a journal holds the completed experiences, so that a killed service loses none.
 
@@ -32,7 +32,7 @@ _LOG = logging.getLogger("navi.service")
 _FLUSH_SECONDS, _MAX_FLUSH_SECONDS = 5.0, 300.0
 _ROWS_PER_FLUSH = 20_000
 _MAX_WAITING = 200_000
-"""Rows that wait for a full disk; about 600 MB."""
+"""Most buffered rows while the disk is full; about 600 MB."""
 Row = dict[str, object]
 
 _FORMAT = FrameFormat(b"NAVIEXP1")
@@ -41,7 +41,7 @@ _STRANGE = "not a journal of experiences; inspect it, then remove it"
 
 
 class ExperienceJournal:
-    """Keeps rows from their completion until the outbox has them.
+    """Write-ahead journal of experience rows: keeps them from their completion until the outbox has them.
 
     Args:
         folder: Folder of the journals.
@@ -65,7 +65,7 @@ class ExperienceJournal:
             raise RecordError(f"cannot keep a journal in {folder}: {error.strerror or error}") from error
 
     def append(self, row: Row) -> None:
-        """Write a row; a full disk is warned of once, and the row is then in memory alone."""
+        """Append a row to the journal; on a full disk log one warning, and the row is then in memory alone."""
         try:
             self._current.append(b"row", _packed(row), time.time())
         except RecordError as error:
@@ -74,7 +74,7 @@ class ExperienceJournal:
                 _LOG.warning("%s; a kill would lose experiences", error)
 
     def rotate(self) -> None:
-        """Begin a new file, unless an earlier one still waits for `drop_rotated`."""
+        """Rotate to a new journal file, unless an earlier one still waits for `drop_rotated`."""
         if self._rotated:
             return
         try:
@@ -85,12 +85,12 @@ class ExperienceJournal:
         self._current = following
 
     def drop_rotated(self) -> None:
-        """Remove the files before the present one: the outbox has their rows."""
+        """Delete the rotated files, whose rows the outbox has."""
         while self._rotated:
             self._rotated.pop().remove()
 
     def close(self, *, keep: bool = False) -> None:
-        """Close all files, and remove them unless they are to be recovered later."""
+        """Close all journal files; delete them unless they are kept for a later recovery."""
         for writer in [*self._rotated, self._current]:
             writer.close() if keep else writer.remove()
         self._rotated = []
@@ -102,7 +102,7 @@ class ExperienceJournal:
 
 
 def recover_journals(folder: Path, outbox: Path) -> int:
-    """Write the rows of killed services' journals to the outbox; return their number.
+    """Recover the journals of killed services: write their rows to the outbox; return the number of rows.
 
     A row that the outbox already has counts once there: its key is its run and number.
     """
@@ -144,7 +144,7 @@ def _read_frames(path: Path) -> Iterator[Row]:
 
 
 def _read_lines(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file of JSON lines, without an unfinished one at its end."""
+    """Yield the rows of a JSON Lines file; an unfinished last line is skipped."""
     with path.open("rb") as file:
         while (line := file.readline(_MAX_ROW)).endswith(b"\n"):
             yield _unpacked(line)
@@ -167,7 +167,7 @@ def _unpacked(data: bytes) -> Row:
 
 
 class ServiceRecord:
-    """Writes rows of `service_experiences` and `service_versions`.
+    """Recorder of a service's experiences and versions: rows of `service_experiences` and `service_versions`.
 
     Args:
         model: First model of the service.
@@ -198,7 +198,7 @@ class ServiceRecord:
         self._next = 0.0
 
     def experience(self, experience: Experience) -> None:
-        """Record one completed experience without latents, states and observations; waits for no disk."""
+        """Buffer a completed experience as a row, without latents, states and observations; waits for no disk."""
         self._number += 1
         # Random: drones complete in turns, so every second experience would be of the same drones.
         if self._share < 1.0 and self._draw.random() >= self._share:
@@ -228,11 +228,11 @@ class ServiceRecord:
         self._journal.append(row)
 
     def version(self, number: int, fate: str, **numbers: float) -> None:
-        """Record the fate of a version: trained, admitted, held or rolled_back."""
+        """Record the outcome of a version: trained, admitted, held or rolled_back."""
         self._log.row("service_versions", {"model_version": number, "fate": fate, "step": number, **numbers})
 
     def flush(self, *, now: bool = False) -> None:
-        """Make rows durable, every five seconds at most unless `now`, less often after failures.
+        """Flush rows to the outbox: every five seconds at most unless `now`, less often after failures.
 
         Raises:
             RecordError: The outbox cannot be written; the rows wait for the next time, the last 200,000 of them.
@@ -249,7 +249,7 @@ class ServiceRecord:
                 self._next = time.monotonic() + self._wait
 
     def close(self) -> None:
-        """Make the last rows durable; on a full disk the journal keeps them for the next service."""
+        """Flush the last rows and close; on a full disk the journal keeps them for the next service."""
         try:
             self._write()
         except RecordError as error:

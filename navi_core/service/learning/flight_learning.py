@@ -1,4 +1,4 @@
-"""Learning of an actor: collects experiences of its flights and trains on them."""
+"""Online learning of an actor: collects experiences of its flights and runs continuous training on them."""
 
 import logging
 import math
@@ -40,11 +40,11 @@ _GAUGES = (
     ("buffer_completed", "buffer", "completed_count", "experiences whose reward came"),
     ("buffer_pending", "buffer", "pending_count", "experiences that wait for their reward"),
 )
-"""Gauge, part of the status, its entry there, help."""
+"""Prometheus gauges of the training: name, part of the status, entry there, help text."""
 
 
 class FlightLearning:
-    """Collects experiences of a service and trains on them.
+    """Online learner of a service: collects experiences and owns the continuous trainer.
 
     Args:
         model: Computed eagerly: programs give neither log-probability nor latent.
@@ -99,13 +99,13 @@ class FlightLearning:
         self._episodes: dict[int, int] = {}
 
     def close(self) -> None:
-        """Stop the trainer, register the learned weights, and make all records durable."""
+        """Stop the trainer, register the learned weights as a version, and flush all records."""
         self.trainer.stop()
         self._register_learned()
         self.record.close()
 
     def runner(self) -> Runner:
-        """Return the runner of the latest admitted version."""
+        """Return the inference runner of the latest admitted version."""
         serving = self.trainer.serving
         if serving.version != self._version:
             self._runner = EagerRunner(serving.policy, self._runner.name)
@@ -113,7 +113,7 @@ class FlightLearning:
         return self._runner
 
     def adopt(self, model: ServedModel) -> None:
-        """Continue with another model.
+        """Switch the learning to another served model; the weights learned so far are registered.
 
         Raises:
             ConfigError: It cannot be trained on; nothing was changed.
@@ -136,7 +136,7 @@ class FlightLearning:
         decision: Decision,
         choice: ActionChoice | None,
     ) -> None:
-        """Add decisions to the buffer; their rewards follow by `complete`.
+        """Add a batch of decisions to the buffer as pending experiences; their rewards follow by `complete`.
 
         Args:
             group: N drones.
@@ -188,7 +188,7 @@ class FlightLearning:
             self._awaited[session.env_id] = (experience, added and not waits, session.matrix.episode_id)
 
     def complete(self, result: StepResult) -> None:
-        """Complete the experience of a step's result; a result of another episode completes nothing."""
+        """Complete a drone's pending experience with a step result; a result of another episode completes nothing."""
         experience, recorded, episode = self._awaited.pop(result.env_id, (None, False, 0))
         if experience is None or episode != result.episode_id:
             self.buffer.drop_pending(result.env_id)
@@ -213,18 +213,18 @@ class FlightLearning:
         self.trainer.admission.forget(env_id)
 
     def status(self) -> dict[str, Any]:
-        """Return the status: `training` and `buffer`, and the number of the version that serves."""
+        """Return the status of `training` and `buffer`, and the number of the served version."""
         return self.trainer.status() | {"serving_version": self.trainer.serving.version}
 
     def update_gauges(self, metrics: ServiceMetrics) -> None:
-        """Set the gauges of training and buffer."""
+        """Set the Prometheus gauges of training and buffer."""
         status = self.status()
         for name, part, entry, about in _GAUGES:
             metrics.gauge(name, float(status[part][entry]), about=about)
         metrics.gauge("training_serving_version", status["serving_version"], about="number of the weights that serve")
 
     def _track_episode(self, session: Session) -> None:
-        """Note a drone's episode; only episodes seen from their beginning count for a version's return."""
+        """Track a drone's episode; only episodes seen from their beginning count for a version's return."""
         drone, episode = session.env_id, session.matrix.episode_id
         last = self._episodes.get(drone)
         if last == episode:
@@ -254,13 +254,13 @@ class FlightLearning:
             return None
 
     def _save(self, serving: ServingVersion) -> None:
-        """Write weights to disk, against a kill; called by the trainer's thread, perhaps during `adopt`."""
+        """Save the served weights to disk, against a kill; called by the trainer's thread, perhaps during `adopt`."""
         learned = self._learned
         if learned is not None:
             learned.save(serving.version, serving.policy, self._decisions)
 
     def _register_learned(self) -> None:
-        """Register the learned weights; a failure is logged and does not end the service."""
+        """Register the learned weights as a version; a failure is logged and does not end the service."""
         serving, model = self.trainer.serving, self._model
         learned = self._learned or self._begin_learned()
         if learned is None:
@@ -274,7 +274,7 @@ class FlightLearning:
             _LOG.warning("learned from %s in %d decisions: version %s", model.name, self._decisions, version)
 
     def _require_goals(self, model: ServedModel) -> None:
-        """Refuse a policy for goals where shadow evaluations have none."""
+        """Validate that shadow evaluations have goals if the policy flies to goals."""
         if self._shadow is not None and model.runner.config.goal and self._shadow.env.goals is None:
             raise ConfigError(
                 f"{model.name} flies to goals, and shadow evaluations here have none; start the service with it, or "
@@ -283,7 +283,7 @@ class FlightLearning:
 
 
 def _trainable(model: ServedModel) -> tuple[NavigationPolicy, tuple[float, float]]:
-    """Return a model's policy, and mean and deviation of the returns in its critic's units."""
+    """Return a model's trainable policy, and mean and standard deviation of its return normalisation."""
     if not isinstance(model.runner, EagerRunner):
         raise ConfigError(f"{model.name} is a program; continuous training needs a checkpoint and --runtime eager")
     if model.runner.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Update of the policy in service, and registration of what it learned as a version, a child of the served one.
+"""Policy-gradient update of the served policy, and registration of the learned weights as a version.
 
 The update is a clipped importance-weighted policy gradient with a value baseline. The present weights compute the
 recurrent state of an experience from the latents since the last stored state (burn-in without gradient in blocks of 16
@@ -35,11 +35,11 @@ from navi_core.service.learning.experience import Sample
 from navi_core.service.policies.served_model import ServedModel
 
 _BLOCK = 16
-"""Decisions through which gradients flow, and of one block of the burn-in."""
+"""Length of truncated backpropagation through time, and of one burn-in block (decisions)."""
 
 
 def features_of(policy: NavigationPolicy, sample: Sample) -> Tensor:
-    """Return the (N, D) features of a sample's decisions under the policy's present weights.
+    """Compute the (N, D) core features of a batch of decisions under the policy's present weights, with burn-in.
 
     Args:
         policy: With gradients where they are enabled; burn-in has none.
@@ -68,7 +68,7 @@ def features_of(policy: NavigationPolicy, sample: Sample) -> Tensor:
 
 
 class PolicyUpdate:
-    """Takes gradient steps on a policy.
+    """Optimiser of the served policy: clipped policy-gradient steps with Adam.
 
     Args:
         policy: Changed in place; its encoder only where experiences have observations.
@@ -85,7 +85,7 @@ class PolicyUpdate:
         self._optimizer = torch.optim.Adam(self._learned, lr=config.learning_rate)
 
     def step(self, sample: Sample, rewards: np.ndarray) -> float:
-        """Take one gradient step and return the loss.
+        """Take one gradient step on a batch and return the loss.
 
         Args:
             sample: N experiences.
@@ -130,7 +130,7 @@ def _features(
     length: int,
     newest: tuple[Tensor, Tensor | None] | None = None,
 ) -> tuple[Tensor, State]:
-    """Return features (N, T, D) and states of latents of up to `length` decisions, padded behind.
+    """Run the temporal (recurrent) core on padded sequences; return features (N, T, D) and the final states.
 
     Padding behind a decision does not change it.
     """
@@ -152,7 +152,7 @@ _MOST_BYTES = 2**16
 
 
 class LearnedWeights:
-    """Learned weights on their way to the registry; thread-safe.
+    """Checkpoint writer of learned weights until their registration; thread-safe.
 
     Args:
         registry: Gets them as a version.
@@ -183,7 +183,7 @@ class LearnedWeights:
         self._descriptor = create_locked(self._claim, json.dumps(facts).encode())
 
     def save(self, number: int, policy: NavigationPolicy, decisions: int) -> None:
-        """Write weights to the file, once a minute at most, unless it has them already.
+        """Save the weights to the checkpoint file, once a minute at most, unless this version is saved already.
 
         Args:
             number: Of the weights.
@@ -205,7 +205,7 @@ class LearnedWeights:
             self._saved = number
 
     def register(self, number: int, policy: NavigationPolicy, decisions: int) -> str | None:
-        """Register the weights and close; return the name of the version, None where nothing was learned.
+        """Register the learned weights as a version and close; return its name, None if nothing was learned.
 
         No alias moves but a missing `latest`: learned weights are promoted by evaluation. After an error the file
         stays for the next service.
@@ -257,7 +257,7 @@ class LearnedWeights:
 
 
 def recover_learned(registry: Registry) -> list[str]:
-    """Register the weights of killed services; return the versions."""
+    """Recover the learned weights of killed services: register them; return the versions."""
     report = partial(_LOG.warning, "the weights of %s cannot be registered now: %s")
     claims = sorted((registry.path / "learned").glob("*.json"))
     recovered = recover_abandoned(claims, lambda claim: _recover(registry, claim), report)

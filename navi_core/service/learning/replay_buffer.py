@@ -1,4 +1,4 @@
-"""Experience buffer: pending and completed decisions, the oldest evicted first."""
+"""Experience replay buffer of pending and completed decisions, with first-in-first-out eviction."""
 
 import logging
 from collections import deque
@@ -27,15 +27,15 @@ _ROW = np.dtype(
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One experience, pending or completed."""
+    """Buffer entry of one experience, pending or completed."""
 
     row: np.ndarray
-    """() of `_ROW`."""
+    """Structured scalar of dtype `_ROW`, shape ()."""
     trajectory: Trajectory
     observation: list[np.ndarray]
-    """Its packed parts; empty where latents are stored."""
+    """Packed parts of the observation; empty where latents are stored."""
     learn: bool
-    """Whether it may be sampled."""
+    """Whether the entry may be sampled."""
 
     @property
     def nbytes(self) -> int:
@@ -44,7 +44,7 @@ class _Entry:
 
 
 class ExperienceReplayBuffer:
-    """Experiences of all sessions; thread-safe, and never waits for its lock longer than `lock_timeout`.
+    """Experience replay buffer of all sessions; thread-safe; waits for its lock at most `lock_timeout`.
 
     One experience of a session is pending at a time: the newest replaces an older one that never completed. Only
     completed ones count against the capacity, are sampled and are evicted. What leaves the buffer is freed without the
@@ -74,7 +74,7 @@ class ExperienceReplayBuffer:
         return len(self._completed) + len(self._pending)
 
     def add(self, experience: Experience, *, learn: bool = True) -> bool:
-        """Add an experience; return whether it was added.
+        """Add an experience, pending or complete; return whether it was added.
 
         A pending one waits for `update_pending_reward`. One that is not finite or of another width is refused.
 
@@ -113,7 +113,7 @@ class ExperienceReplayBuffer:
     def update_pending_reward(
         self, session_id: int, reward: float, *, ends: bool = False, terminated: bool = False
     ) -> bool:
-        """Complete the pending experience of a session; return whether there was one.
+        """Complete the pending experience of a session with its reward; return whether there was one.
 
         Args:
             session_id: The drone.
@@ -132,7 +132,7 @@ class ExperienceReplayBuffer:
         return True
 
     def end_trajectory(self, session_id: int, *, terminated: bool) -> None:
-        """End the trajectory of a session whose last decision was complete before its episode ended.
+        """Close the trajectory of a session whose last decision was complete before its episode ended.
 
         Args:
             session_id: The drone.
@@ -144,7 +144,7 @@ class ExperienceReplayBuffer:
                 self._open[session_id].terminated |= terminated
 
     def drop_pending(self, session_id: int) -> bool:
-        """Drop the pending experience of a session: its reward is lost."""
+        """Drop the pending experience of a session, whose reward is lost; return whether there was one."""
         with self._locked() as held:
             gone = self._pending.pop(session_id, None) if held else None
         return gone is not None
@@ -155,7 +155,7 @@ class ExperienceReplayBuffer:
             _gone = (self._pending.pop(session_id, None), self._open.pop(session_id, None)) if held else None
 
     def sample(self, count: int) -> Sample | None:
-        """Draw completed experiences without replacement.
+        """Sample a batch of completed experiences uniformly without replacement.
 
         Args:
             count: Number to draw; fewer where there are fewer.
@@ -175,7 +175,7 @@ class ExperienceReplayBuffer:
         return Sample(rows, [entry.trajectory for entry in entries], observation)
 
     def get_stats(self) -> dict[str, float]:
-        """Return buffer_size, pending_count, completed_count, total_added, total_sampled, capacity, utilization."""
+        """Return buffer statistics: size, pending and completed counts, totals, capacity, utilization, bytes."""
         with self._locked():
             completed, pending = len(self._completed), len(self._pending)
         return {
@@ -193,7 +193,7 @@ class ExperienceReplayBuffer:
         }
 
     def clear(self) -> None:
-        """Drop everything but the totals."""
+        """Drop all experiences and open trajectories; the total counts stay."""
         with self._locked() as held:
             _gone = self._completed, self._pending, self._open
             if held:
@@ -204,14 +204,14 @@ class ExperienceReplayBuffer:
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Hold the lock; yield false after a timeout, with a warning."""
+        """Context manager that acquires the lock; yields false after a timeout, with a warning."""
         with self.lock.held(self.config.lock_timeout) as held:
             if not held:
                 _LOG.warning("the experience buffer was locked for %.1f s; nothing was done", self.config.lock_timeout)
             yield held
 
     def _complete(self, entry: _Entry, reward: float, ends: bool, terminated: bool) -> list[_Entry]:
-        """Set the reward of a decision; return the evicted entries, to be freed without the lock."""
+        """Set the reward of an entry; return the evicted entries, to be freed without the lock."""
         row, trajectory = entry.row, entry.trajectory
         row["actual"] = reward
         training = training_reward(reward, float(row["expected"]), None, self.config) if self._gated else reward
@@ -232,7 +232,7 @@ class ExperienceReplayBuffer:
         return gone
 
     def _evict(self) -> _Entry:
-        """Remove and return the oldest experience."""
+        """Evict and return the oldest completed experience."""
         entry = self._completed.popleft()
         entry.trajectory.entries -= 1
         self.nbytes += entry.trajectory.grown() - entry.nbytes
@@ -241,7 +241,7 @@ class ExperienceReplayBuffer:
 
 
 def _row(experience: Experience) -> np.ndarray:
-    """Return the row of an experience, pending and without a place in a trajectory."""
+    """Convert an experience to a structured row, pending and without an index in a trajectory."""
     vectors = (experience.position.numpy(), experience.yaw, experience.velocity.numpy(), experience.action.numpy())
     components = [experience.components.get(name, 0.0) for name in COMPONENTS]
     numbers = (experience.log_prob, experience.value, experience.expected_reward, np.nan, components)
@@ -249,7 +249,7 @@ def _row(experience: Experience) -> np.ndarray:
 
 
 def _packed(observation: Tensor | None) -> list[np.ndarray]:
-    """Return an observation (3, Az, El) as half-precision depth, byte ids and bits."""
+    """Compress an observation (3, Az, El): half-precision depth, byte ids, valid mask as bits."""
     if observation is None:
         return []
     obs = observation.numpy()

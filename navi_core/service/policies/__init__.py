@@ -1,1 +1,1 @@
-"""Served policies: models, batched inference, sessions."""
+"""Served policies: model loading, batched inference, sessions with recurrent state."""

@@ -1,4 +1,4 @@
-"""Served models: checkpoints, versions or aliases of the registry, exported programs; runners and successors.
+"""Loading of served models (checkpoint, registry version or alias, exported program) and batched inference runners.
 
 A runner computes any number of drones in one batch, state in and out.
 """
@@ -38,7 +38,7 @@ from navi_core.record import navi_home
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision of N drones.
+    """Output of one batched inference for N drones.
 
     Attributes:
         action: (N, 4) unclamped.
@@ -56,7 +56,7 @@ class Decision:
 
 
 class Runner(abc.ABC):
-    """Computes a policy.
+    """Abstract inference runner: computes a policy for a batch of drones, recurrent state in and out.
 
     Args:
         config: Network configuration.
@@ -72,11 +72,11 @@ class Runner(abc.ABC):
 
     @abc.abstractmethod
     def initial_state(self, rows: int) -> State:
-        """Return the zero state of `rows` drones, where the runner computes."""
+        """Return the zero recurrent state of `rows` drones, on the runner's device."""
 
     @abc.abstractmethod
     def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
-        """Decide for N drones.
+        """Infer the actions of a batch of N drones.
 
         Args:
             obs: (N, 3, Az, El).
@@ -88,7 +88,7 @@ class Runner(abc.ABC):
 
 
 class EagerRunner(Runner):
-    """The policy as torch computes it.
+    """Inference runner of a checkpoint's policy in eager PyTorch.
 
     Args:
         policy: Moved to the device.
@@ -102,11 +102,11 @@ class EagerRunner(Runner):
         self.policy = policy.eval().to(self.device)
 
     def initial_state(self, rows: int) -> State:
-        """Return the zero state of `rows` drones."""
+        """Return the zero recurrent state of `rows` drones."""
         return self.policy.initial_state(rows, self.device)
 
     def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
-        """Decide for N drones."""
+        """Infer the actions of a batch of N drones by one forward pass."""
         device = self.device
         with torch.no_grad():
             draws = None if noise is None else noise.to(device)
@@ -119,7 +119,7 @@ class EagerRunner(Runner):
 
 
 class ProgramRunner(Runner):
-    """Exported programs of several sizes; drones that fill no program are joined by empty ones.
+    """Inference runner of exported programs (ONNX, AOTInductor) with fixed batch sizes; smaller batches are padded.
 
     Args:
         programs: By their rows.
@@ -137,11 +137,11 @@ class ProgramRunner(Runner):
         self._zero = {rows: program.initial_state() for rows, program in self._programs.items()}
 
     def initial_state(self, rows: int) -> State:
-        """Return the zero state of `rows` drones."""
+        """Return the zero recurrent state of `rows` drones."""
         return tuple(torch.zeros(rows, *part.shape[1:]) for part in self._zero[self._max_rows])
 
     def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
-        """Decide for N drones.
+        """Infer the actions of a batch of N drones, in chunks of at most the largest program's batch size.
 
         Raises:
             ConfigError: Noise is given: programs fly the typical action alone.
@@ -175,13 +175,13 @@ def _padded(tensor: Tensor, rows: int) -> Tensor:
 
 _LOG = logging.getLogger("navi.service")
 _MAX_PROGRAMS = 64
-"""Files of exported programs that are kept, the last served ones: every champion leaves two."""
+"""Most cached files of exported programs, the last served ones: every champion leaves two."""
 _SUFFIX = {"onnx": ".onnx", "aoti": ".pt2"}
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model ready to be served.
+    """Model loaded for serving: runner and checkpoint.
 
     Attributes:
         name: Name on the wire: its version, or its file's name.
@@ -197,26 +197,26 @@ class ServedModel:
 
     @property
     def shaper(self) -> ShaperConfig | None:
-        """Shaper of a drone's auxiliary input in training; None where it was zero."""
+        """Configuration of the shaper that computes a drone's auxiliary input; None where it was zero in training."""
         return None if self.checkpoint is None else self.checkpoint.row_shaper()
 
     @property
     def max_distance(self) -> float:
-        """Range of the sensor in training, M [m]."""
+        """Range M of the sensor in training [m]."""
         if self.checkpoint is not None:
             return self.checkpoint.train_config().env.max_distance
         return float(self.runner.metadata.get("max_distance", 100.0))
 
     @property
     def decision_hz(self) -> float:
-        """Decisions per second in training."""
+        """Decision rate in training [Hz]."""
         if self.checkpoint is not None:
             return self.checkpoint.decision_hz
         return float(self.runner.metadata.get("decision_hz", 10.0))
 
     @property
     def curiosity(self) -> dict[str, Any]:
-        """The shaper's state that holds the trained curiosity, empty without."""
+        """State of the trained curiosity (RND) predictor; empty without one."""
         return {} if self.checkpoint is None else self.checkpoint.curiosity()
 
 
@@ -273,7 +273,7 @@ def _check_goal(policy: PolicyConfig, name: str, config: ActorConfig) -> None:
 
 
 def training_of(source: str, models: Path | None = None) -> tuple[EnvConfig, dict[str, int] | None]:
-    """Return the environment that a checkpoint was trained in, and its semantic ids by name.
+    """Return a checkpoint's training environment configuration and its semantic vocabulary (ids by name).
 
     Args:
         source: A .pt checkpoint, or a version or alias of the registry.
@@ -290,7 +290,7 @@ def training_of(source: str, models: Path | None = None) -> tuple[EnvConfig, dic
 
 
 def checkpoint_file(source: str, models: Path | None = None) -> tuple[Path, str]:
-    """Return the file and the name of a checkpoint, version or alias."""
+    """Resolve a checkpoint path, version or alias to the checkpoint file and the model's name."""
     path = Path(source)
     if path.suffix == ".pt" or path.is_file():
         return path, path.stem
@@ -299,7 +299,7 @@ def checkpoint_file(source: str, models: Path | None = None) -> tuple[Path, str]
 
 
 def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig) -> ProgramRunner:
-    """Export programs for one drone and for a full batch, or reuse those of the same weights; older ones go.
+    """Export programs for batch sizes 1 and full, or reuse cached ones of the same weights; the oldest are evicted.
 
     Programs of another torch or another machine may not load here, or crash the process.
     """
@@ -324,7 +324,7 @@ def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig
 
 
 class AliasFollower:
-    """Watches an alias of the registry and loads the version it moves to, in a thread of its own.
+    """Alias follower: polls a registry alias and loads the version it moves to, in a background thread.
 
     Args:
         alias: For instance "champion".
@@ -344,11 +344,11 @@ class AliasFollower:
         self._thread.start()
 
     def take(self) -> ServedModel | None:
-        """Return the version that is ready to take over, once."""
+        """Return the newly loaded version once; None while there is none."""
         return self._ready.pop() if self._ready else None
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop polling and join the thread."""
         self._stop.set()
         self._thread.join(5)
 

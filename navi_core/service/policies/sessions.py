@@ -1,4 +1,4 @@
-"""Sessions of an actor's drones: observation, pending request, recurrent state, auxiliary input."""
+"""Session table of an actor's drones: observation, pending request, recurrent state, auxiliary input."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from navi_core.world.occupancy_memory import OccupancyMemory
 
 @dataclass
 class Session:
-    """One drone.
+    """Session of one served drone.
 
     Attributes:
         env_id: Number on the wire.
@@ -54,7 +54,7 @@ class Session:
 
     @property
     def is_environment_restarted(self) -> bool:
-        """Whether the environment was restarted since the request, and does not know its episode."""
+        """Whether the environment was restarted since the request, so that it does not know the episode."""
         published, request = self.published, self.request
         if published is None or request is None:
             return False
@@ -63,23 +63,23 @@ class Session:
 
     @property
     def position(self) -> tuple[float, float, float]:
-        """x, y, z [m]."""
+        """Position of the drone: x, y, z [m]."""
         return self.pose[:3]
 
     @property
     def pose(self) -> tuple[float, float, float, float]:
-        """x, y, z [m] and yaw [rad]."""
+        """Pose of the drone: x, y, z [m] and yaw [rad]."""
         pose = self.matrix.robot_pose
         return pose.x, pose.y, pose.z, pose.yaw
 
 
 def draw_keys(group: Sequence[Session]) -> tuple[Tensor, Tensor]:
-    """Return the keys of random draws: (n,) numbers of drones and (n,) of their decisions."""
+    """Return the keys of counter-based random draws: (n,) drone ids and (n,) decision numbers."""
     return torch.tensor([session.env_id for session in group]), torch.tensor([session.decisions for session in group])
 
 
 class SessionTable:
-    """Slots of sessions and the rows of their states.
+    """Table of sessions with batched recurrent states and auxiliary inputs, one row per slot.
 
     Args:
         runner: The policy; gives the shapes of its state.
@@ -118,11 +118,11 @@ class SessionTable:
         return iter(list(self._by_env.values()))
 
     def get(self, env_id: int) -> Session | None:
-        """Return the session of a drone."""
+        """Return the session of a drone, or None."""
         return self._by_env.get(env_id)
 
     def open(self, matrix: DistanceMatrix, now: float) -> Session | None:
-        """Begin the session of a new drone; None where the table is full."""
+        """Open the session of a new drone; None if the table is full."""
         if not self._free:
             return None
         slot = self._free.pop()
@@ -137,7 +137,7 @@ class SessionTable:
         return session
 
     def forget(self, seconds: float, now: float) -> list[Session]:
-        """End the sessions of drones that were silent for so long, and return them."""
+        """Expire the sessions of drones that were silent for more than `seconds`; return them."""
         gone = [session for session in self if now - session.heard_at > seconds]
         for session in gone:
             del self._by_env[session.env_id]
@@ -145,7 +145,7 @@ class SessionTable:
         return gone
 
     def gather(self, sessions: list[Session], obs: Tensor) -> tuple[State, Tensor, Tensor]:
-        """Return the states, auxiliary inputs and resets of some sessions for `obs` (N, 3, Az, El), and clear `begins`.
+        """Gather states, auxiliary inputs and resets of sessions for `obs` (N, 3, Az, El); clears `begins`.
 
         For a policy with goals each session must have one.
         """
@@ -163,7 +163,7 @@ class SessionTable:
         return tuple(part.index_select(0, slots.to(part.device)) for part in self._state), aux, reset
 
     def _auxiliary_inputs(self, sessions: list[Session], obs: Tensor, slots: Tensor, reset: Tensor) -> list[Tensor]:
-        """Return occupancy features and relative goals, where the policy reads them."""
+        """Compute occupancy features and relative goals, if the policy reads them."""
         here = torch.tensor([session.pose for session in sessions])
         inputs: list[Tensor] = []
         goal = None
@@ -177,7 +177,7 @@ class SessionTable:
         return inputs if goal is None else [*inputs, goal]
 
     def scatter(self, sessions: list[Session], reset: Tensor, state: State, latent: Tensor) -> None:
-        """Store the states after a decision, and compute the auxiliary inputs of the next.
+        """Scatter the states after a decision back to the table, and compute the next auxiliary inputs.
 
         Args:
             sessions: N drones.
@@ -204,7 +204,7 @@ class SessionTable:
         *,
         max_distance: float = 100.0,
     ) -> bool:
-        """Adapt the table to another policy; return whether the states are kept.
+        """Reconfigure the table for another policy; return whether the recurrent states are kept.
 
         Latents of two policies cannot be compared: loop memories and auxiliary inputs begin anew. Occupancy maps of the
         same sensor are kept. States stay where the policy is computed.
@@ -231,7 +231,7 @@ class SessionTable:
         return False
 
     def _shaper(self) -> RewardShaper | None:
-        """Return the shaper of one drone, None without one."""
+        """Build an evaluation-mode reward shaper for one drone; None if the policy was trained without one."""
         config, state, width = self._shaping
         if config is None:
             return None

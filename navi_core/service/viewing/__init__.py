@@ -1,1 +1,1 @@
-"""Viewing: broadcast of a training, discovery of publishers, and the state that viewers show."""
+"""Live viewing: telemetry broadcast of a training, discovery of publishers, and the viewers' display state."""

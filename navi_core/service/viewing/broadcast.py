@@ -1,4 +1,4 @@
-"""Broadcast of a training to viewers; the training itself is unchanged by it.
+"""Live telemetry broadcast of a training to viewers; it does not change the training.
 
 The environment is wrapped in a `WatchedEnv`, which reads the results of a step and writes nothing. Messages are built
 for one drone, ten times a second, and only for subscribers. A thread repeats the last observation while an update runs,
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 ANY_PORT = "tcp://127.0.0.1:0"
 _TELEMETRY = "telemetry_event_v2"
 _LISTEN_SECONDS = 0.1
-"""Interval of checking subscriptions and heartbeats [s]."""
+"""Polling interval of subscriptions and heartbeats [s]."""
 _QUIET_SECONDS = 0.3
-"""Time without a decision after which an update is running [s]."""
+"""Time without a decision after which an update is assumed to run [s]."""
 
 
 class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
-    """Publishes a training run to viewers; use it as a context manager.
+    """Telemetry publisher of a training run; use it as a context manager.
 
     Args:
         name: The run's name.
@@ -61,7 +61,7 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
         self.endpoint = self.publisher.endpoint
         self.lock = threading.Lock()
         self.watched = False
-        """Whether observations have a subscriber; set by the thread, so that a decision asks no socket."""
+        """Whether observations have a subscriber; set by the thread, so that a decision polls no socket."""
         self._telemetry_watched = False
         self._env: WatchedEnv | None = None
         self._note = PublisherNote(self._announcement(1, [], {}))
@@ -70,7 +70,7 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
         self._thread.start()
 
     def watch(self, env: Environment) -> Environment | WatchedEnv:
-        """Return the environment wrapped for viewers; a reference task is returned unchanged."""
+        """Wrap the environment for viewers; a reference task is returned unchanged."""
         if not isinstance(env, NavigationEnv):
             return env
         names = [scene.name for scene in env.field.scenes]
@@ -79,7 +79,7 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
         return self._env
 
     def progress(self, progress: Progress) -> None:
-        """Publish the metrics of an update."""
+        """Publish the metrics of an update as telemetry events."""
         if not self._telemetry_watched:
             return
         metrics, steps = progress.metrics, progress.steps
@@ -90,17 +90,17 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
         self.event("perf", steps, {**metrics, **_stages(progress.stages)})
 
     def event(self, layout: str, step: int, values: Mapping[str, float], drone: int = 0, episode: int = 0) -> None:
-        """Publish an event of `LAYOUTS` if telemetry has a subscriber."""
+        """Publish a telemetry event with a layout of `LAYOUTS`, if telemetry has a subscriber."""
         kind = SCENE_EVENT if layout == "scene" else f"{self._prefix}.{layout}"
         self.publish(TelemetryEvent(kind, episode, drone, step, payload(layout, values), time.time()))
 
     def publish(self, event: TelemetryEvent) -> None:
-        """Publish an event."""
+        """Publish a telemetry event under the lock."""
         with self.lock:
             self.publisher.publish(event)
 
     def close(self) -> None:
-        """Stop publishing and withdraw the note."""
+        """Stop the thread, close the socket and withdraw the discovery note."""
         self._done.set()
         self._thread.join(5.0)
         self.publisher.close()
@@ -126,7 +126,7 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
 
 
 class WatchedEnv(EnvironmentWrapper):
-    """A `NavigationEnv` that publishes one drone to a broadcast's viewers; everything else passes through.
+    """Environment wrapper that publishes one drone to a broadcast's viewers; everything else passes through.
 
     Args:
         env: The environment.
@@ -147,13 +147,13 @@ class WatchedEnv(EnvironmentWrapper):
         self._flown_at = time.monotonic()
         self._shown_at = (-1, -1)
         self._still = threading.Lock()
-        """Held while the environment steps, and while another thread reads it."""
+        """Mutex: held while the environment steps, and while another thread reads it."""
         self._before: tuple[int, int, torch.Tensor] | None = None
         self._view = SceneView(env)
         self._weights = {f"weight/{name}": value for name, value in env.config.reward.resolved().items()}
 
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Fly one decision in every row, and publish the selected one if it is due."""
+        """Step the environment, and publish the selected drone if an observation is due."""
         with self._still:
             # The collector holds the same observations until the next step: no extra memory.
             batch = self._latest = self._env.step(actions)
@@ -164,7 +164,7 @@ class WatchedEnv(EnvironmentWrapper):
         return batch
 
     def catch_up(self) -> None:
-        """During an update, publish the last state to viewers that joined or selected another drone since."""
+        """Republish the last state during an update, to viewers that joined or selected another drone since."""
         row = self._row()
         if time.monotonic() - self._flown_at < _QUIET_SECONDS or self._shown_at == (self.decisions, row):
             return
@@ -189,7 +189,7 @@ class WatchedEnv(EnvironmentWrapper):
         self.seconds += time.thread_time() - began
 
     def _build(self, batch: StepBatch, row: int, before: tuple[int, int, torch.Tensor] | None) -> None:
-        """Build and publish the events and the observation of a drone."""
+        """Build and publish the telemetry events and the observation of a drone."""
         broadcast, env = self._broadcast, self._env
         counters = {name: int(value[row]) for name, value in env.counters.items()}
         pose = env.poses()
@@ -227,7 +227,7 @@ class WatchedEnv(EnvironmentWrapper):
 
 
 def _stages(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return milliseconds by phase/stage; unknown stages are summed as `other`, parts of stages left out."""
+    """Flatten stage timings to milliseconds by phase/stage; unknown stages are summed as `other`, parts skipped."""
     values: dict[str, float] = {}
     for phase, stages in phases.items():
         for stage, milliseconds in stages.items():

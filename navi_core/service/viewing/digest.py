@@ -1,4 +1,4 @@
-"""State that a page shows of a stream of messages, and the layouts of telemetry events.
+"""Display state of a viewer page, aggregated from a message stream, and the payload layouts of telemetry events.
 
 A layout names the numbers of an event's payload, in their order. NaN stands for a number that a learner does not have.
 A payload of a newer publisher may be longer than its layout; the rest is ignored.
@@ -20,7 +20,7 @@ from navi_core.service.observations import GOAL_EVENT, GoalTable
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
 
 SCENE_EVENT = "actor.scene"
-"""Scene of the selected drone; sent before its first observation there."""
+"""Event type of the selected drone's scene; sent before its first observation there."""
 PHASES = {
     "rollout": (
         "storage", "forward", "environment_step", "memory_query", "memory_append", "shaping_rnd", "bootstrap",
@@ -31,7 +31,7 @@ PHASES = {
         "optimizer_step", "rnd_step", "statistics", "progress_callback",
     ),
 }  # fmt: skip
-"""Stages of an update, by phase; those that a learner times under another name are summed as the last one, `other`."""
+"""Timed stages of an update, by phase; a learner's other stages are summed as the last one, `other`."""
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "step": (
         "reward", "speed", "collided", "episode_return", "episode_length", "seen_share", *REWARD_TERMS,
@@ -53,12 +53,12 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
         "high_z", "corner_x", "corner_z", "metres_per_pixel", "height",
     ),
 }  # fmt: skip
-"""By the last word of the event's type."""
+"""Payload layouts of training events, by the last word of the event type."""
 _TRAINING = re.compile(r"actor\.training\.\w{1,32}\.(step|update|episode|perf)")
 
 
 def training_event(event_type: str) -> str | None:
-    """Return the key in `LAYOUTS` of an event; None for events of other publishers."""
+    """Return the `LAYOUTS` key of a training event; None for events of other publishers."""
     if event_type == SCENE_EVENT:
         return "scene"
     found = _TRAINING.fullmatch(event_type)
@@ -66,12 +66,12 @@ def training_event(event_type: str) -> str | None:
 
 
 def payload(layout: str, values: Mapping[str, float]) -> npt.NDArray[np.float32]:
-    """Return the payload of an event; values that the layout does not name are left out."""
+    """Pack values into an event payload by its layout; missing values are NaN, unknown ones are left out."""
     return np.array([values.get(name, math.nan) for name in LAYOUTS[layout]], np.float32)
 
 
 def named(layout: str, numbers: npt.NDArray[np.float32]) -> dict[str, float]:
-    """Return the values of a payload by name; a shorter one has fewer."""
+    """Unpack a payload into values by name; a shorter payload has fewer."""
     return dict(zip(LAYOUTS[layout], numbers.tolist()))
 
 
@@ -84,40 +84,40 @@ SERVICE_LAYOUTS: dict[str, tuple[str, ...]] = {
     "actor.heartbeat": ("drones", "decisions", "seconds_up"),
     "environment.heartbeat": ("drones", "decisions", "seconds_up"),
 }  # fmt: skip
-"""Names of the numbers of a service's events that viewers list, as docs/WIRE.md has them."""
+"""Payload layouts of a service's events that viewers list, as docs/WIRE.md has them."""
 
 
 MAX_POINTS = 800
-"""Points of a curve."""
+"""Most points of a metric curve."""
 MAX_TRAJECTORY = 20_000
 MAX_SESSIONS = 256
 MAX_KINDS = 64
 MAX_NUMBERS = 64
 _FORGET_SECONDS = 30.0
-"""Silence after which a session or an event is left out [s]."""
+"""Silence after which a session or an event is not shown any more [s]."""
 
 
 @dataclass
 class Session:
-    """State of one drone of a service."""
+    """Display state of one drone of a service."""
 
     steps: int = 0
-    """Of its last message."""
+    """Step id of the last message."""
     episode_return: float = math.nan
-    """Of its episode so far."""
+    """Return of the episode so far."""
     reward: float = math.nan
-    """Of its last decision."""
+    """Reward of the last decision."""
     gate: str | None = None
-    """SEND or WAIT."""
+    """Gate verdict on the last motion: SEND or WAIT; None without one."""
     expected: float = math.nan
-    """Reward per decision that the gate expects of its last motion."""
+    """Reward per decision that the gate expects of the last motion."""
     heard: float = 0.0
-    """Time of its last message, monotonic [s]."""
+    """Time of the last message, monotonic [s]."""
 
 
 @dataclass
 class Digest:
-    """State of a page, updated by messages.
+    """Display state of a viewer page, updated by wire messages.
 
     Attributes:
         names: Semantic names by id, where they are known.
@@ -127,30 +127,30 @@ class Digest:
     names: dict[int, str] = field(default_factory=dict)
     row: int | None = None
     matrix: DistanceMatrix | None = None
-    """The newest observation."""
+    """Newest observation of the shown drone."""
     picture: npt.NDArray[np.uint8] | None = None
-    """(256, 256, 3) map from above."""
+    """Top-down map, (256, 256, 3)."""
     scene: dict[str, float] = field(default_factory=dict)
-    """Values of the scene event."""
+    """Values of the last scene event."""
     goals: GoalTable = field(default_factory=GoalTable)
     step: dict[str, float] = field(default_factory=dict)
-    """Of the shown drone's last decision."""
+    """Values of the shown drone's last step event."""
     perf: dict[str, float] = field(default_factory=dict)
     curve: ThinnedCurve = field(default_factory=lambda: ThinnedCurve(MAX_POINTS))
-    """Metrics of the updates, over the decisions of the run."""
+    """Thinned curves of the update metrics over the decisions of the run."""
     trajectory: list[tuple[float, float, float]] = field(default_factory=list)
     sessions: dict[int, Session] = field(default_factory=dict)
     others: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
-    """Time (monotonic [s]) and numbers of the last event of other publishers, by type."""
+    """Time (monotonic [s]) and values of the last event of other publishers, by event type."""
     changed: set[str] = field(default_factory=set)
-    """Kinds of page messages that are out of date."""
+    """Kinds of page messages to be resent (dirty set)."""
     fresh_at: float = -math.inf
     """Time of the last new decision, monotonic [s]."""
     alive_at: float = -math.inf
     """Time of the last message, monotonic [s]."""
 
     def update(self, message: Message) -> None:
-        """Update the state with one message, any of the wire's."""
+        """Update the display state with one wire message."""
         self.alive_at = time.monotonic()
         if isinstance(message, DistanceMatrix):
             self._observation(message)
@@ -181,7 +181,7 @@ class Digest:
         return self.scene.get("max_distance", 100.0)
 
     def frame(self) -> tuple[dict[str, Any], DistanceMatrix] | None:
-        """Return the facts of the newest observation, and the observation."""
+        """Return the newest observation and its facts for display; None before the first."""
         matrix = self.matrix
         if matrix is None:
             return None
@@ -211,7 +211,7 @@ class Digest:
         return facts, matrix
 
     def stages(self) -> dict[str, list[tuple[str, float]]]:
-        """Return the stages of the last update by phase, with their time [ms]."""
+        """Return the stage timings of the last update by phase [ms]."""
         return {
             phase: [
                 (name, self.perf[key])
@@ -222,7 +222,7 @@ class Digest:
         }
 
     def recent_sessions(self) -> list[dict[str, Any]]:
-        """Return the sessions with recent messages."""
+        """Return the display rows of sessions with recent messages."""
         now = time.monotonic()
         return [
             {
@@ -238,7 +238,7 @@ class Digest:
         ]
 
     def recent_others(self) -> dict[str, dict[str, float]]:
-        """Return the numbers of recent events of other publishers."""
+        """Return the values of recent events of other publishers, by event type."""
         now = time.monotonic()
         return {name: values for name, (heard, values) in self.others.items() if now - heard < _FORGET_SECONDS}
 
@@ -320,6 +320,6 @@ class Digest:
 
 
 def _is_scene(values: Mapping[str, float]) -> bool:
-    """Return whether a scene event is complete and can be drawn."""
+    """Validate that a scene event is complete, finite and can be drawn."""
     whole = len(values) == len(LAYOUTS["scene"]) and all(math.isfinite(value) for value in values.values())
     return whole and 0 < values["max_distance"] <= 1e6 and values["metres_per_pixel"] > 0

@@ -1,4 +1,4 @@
-"""Discovery of publishers on this machine, and the feed of their messages for viewers.
+"""Discovery of publishers on this machine, and the feed (subscriber thread) of their messages for viewers.
 
 Telemetry is always received; observations only while a page is open, so that a dashboard without viewers costs the run
 nothing. ZeroMQ reconnects by itself, so publishers may be restarted.
@@ -40,7 +40,7 @@ _MARK = b"\x02drone"
 
 
 def selected_drone(publisher: Publisher) -> int | None:
-    """Return the drone that viewers selected since the last call, None without one."""
+    """Return the drone that viewers selected since the last call; None without a selection."""
     wanted = None
     for word in publisher.words():
         if len(word) == _WORD.size:
@@ -51,7 +51,7 @@ def selected_drone(publisher: Publisher) -> int | None:
 
 
 class DroneSelector:
-    """Selects the drone that a publisher shows.
+    """Client that selects the drone which a publisher shows, by messages upstream (XSUB to XPUB).
 
     Args:
         endpoint: The publisher.
@@ -66,7 +66,7 @@ class DroneSelector:
         self._due = False
 
     def select(self, drone: int) -> None:
-        """Have the next `keep` select a drone; callable from any thread.
+        """Set the drone that the next `keep` selects; callable from any thread.
 
         Raises:
             WireError: The number is negative.
@@ -76,7 +76,7 @@ class DroneSelector:
         self._drone, self._due = drone, True
 
     def keep(self) -> None:
-        """Send a new selection, and the last one after every connection: a restarted publisher has not received it.
+        """Send a new selection, and resend the last one after a reconnect: a restarted publisher has not received it.
 
         ZeroMQ repeats subscriptions by itself, but not words.
         """
@@ -88,7 +88,7 @@ class DroneSelector:
             self._socket.send([_WORD.pack(_MARK, self._drone)])
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket and its monitor."""
         self._socket.raw.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close()
@@ -98,11 +98,11 @@ OBSERVATIONS = "distance_matrix_v2"
 TELEMETRY = ("telemetry_event_v2", "action_v2", "step_result_v2")
 _WAIT_SECONDS = 0.1
 _PAUSE_SECONDS = 0.02
-"""Between batches: a flood is read fifty times a second, not message by message."""
+"""Pause between batches [s]: a flood is read fifty times a second, not message by message."""
 
 
 class Feed:
-    """Reads publishers until closed.
+    """Subscriber thread that passes batches of messages to a handler until closed.
 
     Args:
         endpoints: Publishers.
@@ -129,17 +129,17 @@ class Feed:
         self._thread.start()
 
     def watch(self, on: bool) -> None:
-        """Receive observations, or stop."""
+        """Subscribe to observations, or unsubscribe."""
         self._wanted = on
 
     def select(self, drone: int) -> None:
-        """Select a drone at all publishers, and pass on its observations alone."""
+        """Select a drone at all publishers; only its observations are passed on."""
         self._drone = drone
         for selector in self._selectors:
             selector.select(drone)
 
     def close(self) -> None:
-        """Stop reading; the handler is not called after this returns."""
+        """Stop the thread; the handler is not called after this returns."""
         self._done.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(5.0)
@@ -168,7 +168,7 @@ class Feed:
                 selector.close()
 
     def _newest(self, batch: list[Message]) -> list[Message]:
-        """Return the batch with the newest observation alone, of the selected drone, else of the lowest number."""
+        """Reduce a batch's observations to the newest one of the selected drone, else of the lowest number."""
         observations = [message for message in batch if isinstance(message, DistanceMatrix)]
         drone = self._drone
         if drone is None:
@@ -186,29 +186,29 @@ _MOST_NOTES = 256
 
 @dataclass(frozen=True)
 class Announcement:
-    """One publisher."""
+    """Discovery record of one publisher."""
 
     name: str
-    """The run's name."""
+    """Name of the run."""
     endpoint: str
-    """Where it publishes observations and telemetry."""
+    """Endpoint of observations and telemetry."""
     pid: int
-    """Its process."""
+    """Process id of the publisher."""
     rows: int
-    """Number of drones that may be selected."""
+    """Number of selectable drones."""
     scenes: list[str] = field(default_factory=list)
-    """Names of the scenes, by number."""
+    """Names of the scenes, by scene index."""
     vocabulary: dict[str, int] = field(default_factory=dict)
-    """Semantic ids by name."""
+    """Semantic vocabulary: ids by name."""
 
     @property
     def key(self) -> str:
-        """Identity of the publisher; one of the same name that was started later has another."""
+        """Unique key of the publisher; one of the same name that was started later has another."""
         return f"{self.name}@{self.endpoint}"
 
 
 class PublisherNote:
-    """Note of a publisher of this process, until it is withdrawn.
+    """Discovery note (locked file) of a publisher of this process, until it is withdrawn.
 
     Args:
         announcement: Its content.
@@ -225,12 +225,12 @@ class PublisherNote:
         self._file = self._written(announcement)
 
     def change(self, announcement: Announcement) -> None:
-        """Replace the content, under the same name."""
+        """Replace the note's content atomically, under the same name."""
         before, self._file = self._file, self._written(announcement)
         os.close(before)
 
     def withdraw(self) -> None:
-        """Remove the note, unless a later publisher of the same name has replaced it."""
+        """Delete the note, unless a later publisher of the same name has replaced it."""
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._file), self._path.stat()):
                 self._path.unlink()
@@ -242,14 +242,14 @@ class PublisherNote:
 
 
 def announced() -> list[Announcement]:
-    """Return the publishers that run on this machine and share this `$NAVI_HOME`, by name."""
+    """Discover the live publishers on this machine that share this `$NAVI_HOME`, sorted by name."""
     folder = navi_home() / "live"
     living = (note for path in sorted(folder.glob("*.json")) if (note := _read(path)) is not None)
     return list(islice(living, _MOST_NOTES))
 
 
 def _sweep(folder: Path) -> None:
-    """Remove notes of killed publishers; one whose pid lives may be of a version without locks, and stays."""
+    """Delete notes of killed publishers; one whose pid lives may be of a version without locks, and stays."""
     for path in folder.glob("*.json"):
         # Where files cannot be locked a note stays, too: its publisher may live on another machine.
         with contextlib.suppress(OSError):
@@ -259,7 +259,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _read(path: Path, *, living: bool = True) -> Announcement | None:
-    """Return a note, None for an invalid file: other processes write these.
+    """Read and validate a discovery note; None for an invalid file, as other processes write these.
 
     Args:
         path: The file.
@@ -276,7 +276,7 @@ def _read(path: Path, *, living: bool = True) -> Announcement | None:
 
 
 def _locked(file: int, pid: int) -> bool:
-    """Return whether a publisher holds its note; where files cannot be locked, whether the process lives."""
+    """Return whether a publisher holds its note's lock; where files cannot be locked, whether the process lives."""
     try:
         return not try_lock(file, shared=True)
     except OSError:

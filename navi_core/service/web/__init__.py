@@ -1,1 +1,1 @@
-"""The page in the browser: what it shows, the messages it is sent, and the server behind it."""
+"""Browser page: dashboard, replay and explorer, message hub, and web server."""

@@ -1,4 +1,4 @@
-"""Web application: the page, its static files, its WebSocket, and the HTTP server.
+"""Web application (FastAPI): page, static files, WebSocket, and the HTTP server (uvicorn).
 
 A port in use has a clear error, and Ctrl-C stops in order.
 """
@@ -26,7 +26,7 @@ from navi_core.service.web.hub import Hub, Viewer, pack_message
 
 STATIC = Path(__file__).parent / "static"
 MAX_ORDER_BYTES = 4096
-"""Longest message that a page may send."""
+"""Longest command message of a page [bytes]."""
 _HEADERS = {
     # The page loads nothing from other servers.
     "Content-Security-Policy": "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
@@ -35,23 +35,23 @@ _HEADERS = {
     "Cache-Control": "no-cache",
 }
 _BEAT_SECONDS = 2.0
-"""Longest silence of a live connection [s]: the page detects a dead one by it."""
+"""Heartbeat interval of a WebSocket connection [s]: the page detects a dead one by it."""
 _PATIENCE_SECONDS = 30.0
-"""Time after which a page that receives nothing is dropped [s]: its machine sleeps."""
+"""Timeout after which a page that receives nothing is disconnected [s]: its machine sleeps."""
 _LOG = logging.getLogger("navi.web")
 
 
 class Show(Protocol):
-    """Content of the page: a live run, a recording, or the explorer."""
+    """Protocol of a page's content provider: live dashboard, replay of a recording, or explorer."""
 
     hub: Hub
-    """Hub of its messages."""
+    """Message hub of the page's viewers."""
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Run the update loop until cancelled."""
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Execute an order of a page.
+        """Execute a command message of a page.
 
         Raises:
             NaviError: It cannot be executed; the page shows the message.
@@ -59,7 +59,7 @@ class Show(Protocol):
 
 
 def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
-    """Return the application that shows `show`.
+    """Build the FastAPI application that serves a page.
 
     Args:
         show: Content of the page.
@@ -105,7 +105,7 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
 
 
 async def _serve_viewer(show: Show, connection: WebSocket, page: bytes) -> None:
-    """Send a page its messages, and execute its orders, until it leaves."""
+    """Serve one WebSocket connection: send messages and execute commands until the page disconnects."""
     await connection.accept()
     viewer = show.hub.join()
     # First of all: a page of an earlier server may not understand the rest, and reloads itself.
@@ -137,7 +137,7 @@ async def _send(connection: WebSocket, viewer: Viewer, hub: Hub) -> None:
 
 
 async def _execute(show: Show, connection: WebSocket, text: str) -> None:
-    """Execute an order; an invalid one is answered with its fault."""
+    """Parse and execute a command message; an invalid one is answered with its error."""
     order: object = None
     with suppress(ValueError, RecursionError):
         order = json.loads(text) if len(text) <= MAX_ORDER_BYTES else None
@@ -150,7 +150,7 @@ async def _execute(show: Show, connection: WebSocket, text: str) -> None:
 
 
 def _page_version() -> str:
-    """Return a hash of the page and its scripts."""
+    """Return a version hash of the page's static files."""
     digest = hashlib.sha256()
     for file in sorted(STATIC.iterdir()):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
@@ -158,13 +158,13 @@ def _page_version() -> str:
 
 
 def _same_site(connection: WebSocket) -> bool:
-    """Return whether the page is of this server: other sites in the same browser must not fly the drone."""
+    """Validate a WebSocket's Origin: other sites in the same browser must not fly the drone."""
     origin = connection.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
 
 
 def _is_local_name(requested: str, host: str) -> bool:
-    """Return whether a request's Host is an address or a name of this machine."""
+    """Validate a request's Host header: an address or a name of this machine."""
     try:
         # A trailing dot marks a complete name.
         name = (urlsplit(f"//{requested}").hostname or "").removesuffix(".")
@@ -184,7 +184,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
+    """Open a listening TCP socket.
 
     Args:
         host: Address; 127.0.0.1 is reached from this machine alone.
@@ -207,7 +207,7 @@ def listen(host: str, port: int) -> socket.socket:
 def serve_page(
     show: Show, listener: socket.socket, host: str = "127.0.0.1", ready: Callable[[str], None] | None = None
 ) -> None:
-    """Serve until interrupted.
+    """Run the web server until interrupted.
 
     Args:
         show: Content of the page.
@@ -232,7 +232,7 @@ def serve_page(
 
 @contextmanager
 def served_page(show: Show, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve from a thread of this process while the block runs; yields the page's address."""
+    """Context manager that serves a page from a background thread; yields its address."""
     listener = listen(host, port)
     server = _server(show, host)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), name="navi-page", daemon=True)

@@ -1,4 +1,4 @@
-"""Explorer page: the page sends keys, the drone flies ten decisions a second, the page shows them.
+"""Explorer page backend: receives flight controls, steps the drone in real time (10 Hz), sends frames.
 
 Time stops while no page is open, and the drone hovers when the page is silent for a while: a hanging tab or a lost
 connection must not fly into a wall.
@@ -17,14 +17,14 @@ from navi_core.service.explorer.session import ExplorerSession
 from navi_core.service.web.hub import Hub, panorama_arrays, trajectory_array
 
 _MAP_EVERY = 5
-"""Decisions per map."""
+"""Decisions per map message."""
 _HOVER = (0.0, 0.0, 0.0, 0.0)
 _SLOW = ("next", "previous", "scene", "export")
-"""Slow orders: they compile a scene, or read every flight."""
+"""Slow commands: they compile a scene, or read every flight."""
 
 
 class ExploreShow:
-    """Shows an `ExplorerSession` and executes the orders of its page.
+    """Page backend of an `ExplorerSession`: real-time loop and command handlers.
 
     Args:
         session: The session.
@@ -38,7 +38,7 @@ class ExploreShow:
         self._commanded_at = 0.0
         self._turn = asyncio.Lock()
         self._session_lock = threading.Lock()
-        """Held by the thread that moves the session: a cancelled task leaves its thread running."""
+        """Mutex of the thread that changes the session: a cancelled task leaves its thread running."""
         names = ", ".join(path.name for path in session.recovered)
         self._notice = f"saved {names}: an explorer was killed while it recorded" if names else ""
         self._sent_trajectory = -1
@@ -58,7 +58,7 @@ class ExploreShow:
         }
 
     async def run(self) -> None:
-        """Fly in real time until cancelled; a flight being recorded is then saved."""
+        """Run the real-time flight loop until cancelled; a flight being recorded is then saved."""
         period = self.session.config.dynamics.decision_seconds
         self._send_all()
         decision = 0
@@ -80,7 +80,7 @@ class ExploreShow:
                 self.session.finish()
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Execute an order of the page.
+        """Execute a command message of the page.
 
         Raises:
             NaviError: The order is unknown or cannot be executed.
@@ -145,7 +145,7 @@ class ExploreShow:
         self.hub.send_phase("paused" if session.paused else "flying")
 
     def _send_all(self) -> None:
-        """Send the messages that only orders change."""
+        """Send the messages that change only by commands: title, names, and the present state."""
         session = self.session
         self.hub.send(
             "hello",
@@ -190,7 +190,7 @@ class ExploreShow:
         self.session.paused = bool(order.get("on", not self.session.paused))
 
     def _move(self, change: Callable[[], None]) -> None:
-        """Change the scene or start; the session saves a recorded flight, and the page shows its name."""
+        """Change the scene or start pose; the session saves a recorded flight, and the page shows its name."""
         before = len(self.session.saved)
         change()
         self._axes = _HOVER
@@ -201,7 +201,7 @@ class ExploreShow:
         self.session.open(number % len(self.session.choices))
 
     def _export(self) -> None:
-        """Write the folder's flights as a Minari dataset beside it."""
+        """Export the folder's flights as a Minari dataset beside it."""
         folder = self.session.folder
         if folder is None or not (folder / "index.json").exists():
             raise DemoError("no flight was saved yet; record one first", path=folder or Path("."))

@@ -1,4 +1,4 @@
-"""Messages of the page, and their hub: each viewer has one slot per kind of message, and only the newest is kept.
+"""Binary messages of the page, and a fan-out hub: each viewer has one slot per kind, which keeps the newest message.
 
 A slow viewer misses messages and delays no other; memory is bounded by the number of kinds.
 
@@ -19,11 +19,11 @@ import numpy.typing as npt
 from navi_core.service.viewing.digest import Digest
 
 _DTYPES = ("float32", "uint8", "uint16")
-"""Types that a page has typed arrays for."""
+"""Array dtypes that a page has typed arrays for."""
 
 
 def pack_message(kind: str, facts: Mapping[str, object], arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
-    """Return the bytes of a message.
+    """Serialise a message for the page: JSON header and arrays.
 
     Args:
         kind: Kind of message.
@@ -50,7 +50,7 @@ def pack_message(kind: str, facts: Mapping[str, object], arrays: Mapping[str, np
 
 
 def _finite(value: object) -> object:
-    """Return plain values with null for non-finite numbers, which JSON lacks."""
+    """Replace non-finite numbers by null, recursively: JSON lacks them."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -61,19 +61,19 @@ def _finite(value: object) -> object:
 
 
 class Viewer:
-    """Open page, and the messages to be sent to it."""
+    """Outgoing queue of one open page: the newest message of each kind."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, bytes] = {}
         self._ready = asyncio.Event()
 
     def put(self, kind: str, message: bytes) -> None:
-        """Replace the waiting message of `kind`."""
+        """Queue a message, replacing the waiting one of the same kind."""
         self._waiting[kind] = message
         self._ready.set()
 
     async def take(self) -> bytes:
-        """Wait for the next message and return it."""
+        """Wait for the next queued message and return it."""
         while not self._waiting:
             self._ready.clear()
             await self._ready.wait()
@@ -82,7 +82,7 @@ class Viewer:
 
 
 class Hub:
-    """Sends messages to all viewers; a new viewer receives the newest of each kind at once.
+    """Fan-out hub: sends messages to all viewers; a new viewer receives the newest of each kind at once.
 
     Args:
         changed: Called with the number of viewers whenever it changes.
@@ -96,11 +96,11 @@ class Hub:
 
     @property
     def viewers(self) -> int:
-        """Open pages."""
+        """Number of open pages."""
         return len(self._viewers)
 
     def join(self) -> Viewer:
-        """Add a viewer."""
+        """Add a viewer and queue the newest message of each kind for it."""
         viewer = Viewer()
         for kind, message in self._newest.items():
             viewer.put(kind, message)
@@ -109,7 +109,7 @@ class Hub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Remove a viewer."""
+        """Remove a viewer, if it is still there."""
         if viewer in self._viewers:
             self._viewers.remove(viewer)
             self._changed(len(self._viewers))
@@ -117,14 +117,14 @@ class Hub:
     def send(
         self, kind: str, facts: Mapping[str, object], arrays: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> None:
-        """Send a message of `kind` to all viewers."""
+        """Broadcast a message of `kind` to all viewers."""
         message = pack_message(kind, facts, arrays)
         self._newest[kind] = message
         for viewer in self._viewers:
             viewer.put(kind, message)
 
     def send_phase(self, phase: str, text: str = "") -> None:
-        """Send the phase for the page's badge; no other message carries it.
+        """Broadcast the phase for the page's status badge; no other message carries it.
 
         Args:
             phase: waiting, live, updating, flying, playing or paused.
@@ -136,14 +136,14 @@ class Hub:
             self.send("status", {"phase": phase, "text": status[1]})
 
     def forget(self, kind: str) -> None:
-        """Send new viewers no message of `kind` until there is a new one."""
+        """Drop the kept message of `kind`: new viewers receive none until there is a new one."""
         self._newest.pop(kind, None)
 
 
 def panorama_arrays(
     depth: npt.NDArray[np.float32], semantic: npt.NDArray[Any], valid: npt.NDArray[Any], max_distance: float
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a frame.
+    """Build the arrays of a frame message: depth in metres, semantic ids, valid mask.
 
     Args:
         depth: (Az, El) normalised depth.
@@ -160,12 +160,12 @@ def panorama_arrays(
 
 
 def trajectory_array(points: list[tuple[float, float, float]]) -> npt.NDArray[np.float32]:
-    """Return a path as (N, 3) float32."""
+    """Convert a trajectory to a (N, 3) float32 array."""
     return np.asarray(points, np.float32).reshape(-1, 3)
 
 
 def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] | None = None) -> None:
-    """Send the changed kinds of messages, and clear the changes.
+    """Send the changed kinds of messages to all viewers, and clear the changes.
 
     Args:
         hub: The viewers.

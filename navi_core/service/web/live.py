@@ -1,4 +1,4 @@
-"""Dashboard of running publishers, followed through restarts, and replay of a recorded session."""
+"""Page backends: live dashboard of publishers, followed through restarts, and replay of a recorded session."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from navi_core.service.wire import DistanceMatrix, Message
 
 _LOG = logging.getLogger("navi.web")
 SERVICE = "service"
-"""Key of the source with the default ports of a service."""
+"""Source key of a service at its default ports."""
 _TICK = 0.05
 _LOOK_SECONDS = 1.0
-"""Interval of reading notes of publishers and status pages [s]."""
+"""Polling interval of discovery notes and status pages [s]."""
 _STALE_SECONDS = 1.0
-"""Time without a new decision after which a run is updating [s]."""
+"""Time without a new decision after which a run is shown as updating [s]."""
 _LOST_SECONDS = 6.0
-"""Time without a message after which the page waits for data [s]."""
+"""Timeout without messages after which the page shows "waiting for data" [s]."""
 _MAX_STATUS_BYTES = 1 << 20
 
 
 class LiveShow:
-    """Shows a running training or service.
+    """Page backend of the live dashboard: shows a running training or service.
 
     Args:
         endpoints: Publishers to watch; none: those found on this machine, else the default ports.
@@ -75,7 +75,7 @@ class LiveShow:
         """Shown drone; None until one is selected or published."""
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Run the dashboard's update loop until cancelled."""
         self._loop = asyncio.get_running_loop()
         self.hub.send("hello", {"mode": "dashboard", "title": "Navi", "names": {}})
         looked = -_LOOK_SECONDS
@@ -93,7 +93,7 @@ class LiveShow:
             self._close_feed()
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Select a source (`source`, `key`) or a drone (`drone`, `row`).
+        """Execute a command: select a source (`source`, `key`) or a drone (`drone`, `row`).
 
         Raises:
             ConfigError: No such source or drone.
@@ -117,7 +117,7 @@ class LiveShow:
             raise ConfigError(f"unknown order {order['do']!r}; allowed: source, drone")
 
     def _sources(self) -> dict[str, str]:
-        """Return the sources, key → name."""
+        """Return the selectable sources, key → display name."""
         found = {note.key: note.name for note in self._found.values()}
         if self._endpoints:
             return {SERVICE: ", ".join(self._endpoints), **found}
@@ -136,7 +136,7 @@ class LiveShow:
         self._groups[address] = _status_of(address)
 
     def _select_source(self) -> None:
-        """Open the wanted source, or the successor of one that ended."""
+        """Open the selected source, or the successor of one that ended."""
         if self._status or self.digest.sessions or self.digest.others:
             # Status pages were read, and silent sessions are left out.
             self.digest.changed.add("service")
@@ -195,7 +195,7 @@ class LiveShow:
             self.hub.send("sources", facts)
 
     def _drones(self) -> tuple[int, int] | None:
-        """Return the first and the last number of the drones, None where they are unknown."""
+        """Return the first and the last drone number of the source; None if they are unknown."""
         if self._chosen in self._found:
             return 0, self._found[self._chosen].rows - 1
         if self.digest.sessions:
@@ -210,7 +210,7 @@ class LiveShow:
             self._feed.select(row)
 
     def _receive(self, batch: list[Message]) -> None:
-        """Take a batch from the feed's thread."""
+        """Hand a batch of messages from the feed's thread over to the event loop."""
         self._loop.call_soon_threadsafe(self._inbox.append, batch)
 
     def _handle_inbox(self) -> None:
@@ -222,7 +222,7 @@ class LiveShow:
             self._show_drone(self.digest.row)
 
     def _phase(self) -> tuple[str, str]:
-        """Return phase and text of the page's badge."""
+        """Return phase and text of the page's status badge."""
         now = time.monotonic()
         if now - self.digest.alive_at > _LOST_SECONDS:
             return "waiting", "waiting for data"
@@ -251,7 +251,7 @@ def _status_page(address: str) -> str:
 
 
 def _status_of(address: str) -> dict[str, Any]:
-    """Return the plain numbers and words of a server's /status, those of its parts under joined names."""
+    """Fetch a server's /status; return its numbers and texts, nested ones under joined names."""
     try:
         with urllib.request.urlopen(f"{address}/status", timeout=1.0) as answer:
             data = json.loads(answer.read(_MAX_STATUS_BYTES))
@@ -274,11 +274,11 @@ def _flat(data: dict[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[
 _TURN = 0.1
 """Longest time of reading messages between two updates of the page [s]."""
 _LONGEST_GAP = 2.0
-"""A longer silence in the recording is played as this long [s]."""
+"""Longest playback gap [s]: a longer silence in the recording is shortened to it."""
 
 
 class ReplayShow:
-    """Plays a recording to its viewers; it pauses without viewers.
+    """Page backend of the replay: plays a recording to its viewers; pauses without viewers.
 
     Args:
         recording: The recording.
@@ -299,7 +299,7 @@ class ReplayShow:
         self._begin()
 
     async def run(self) -> None:
-        """Play until cancelled."""
+        """Run the playback loop until cancelled."""
         self.hub.send("hello", {"mode": "replay", "title": self.title, "names": {}})
         before = time.monotonic()
         while True:
@@ -323,7 +323,7 @@ class ReplayShow:
             await asyncio.sleep(_TICK)
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Play or pause (`toggle`), or seek (`seek`, `at` in seconds).
+        """Execute a command: play or pause (`toggle`), or seek (`seek`, `at` in seconds).
 
         Raises:
             ConfigError: An unknown order or time.
@@ -354,7 +354,7 @@ class ReplayShow:
         self._play()
 
     def _play(self) -> None:
-        """Show the messages up to the present time; a long jump takes several turns."""
+        """Apply the messages up to the playback time; a long jump takes several iterations."""
         until = time.monotonic() + _TURN
         while self._next < len(self._times) and self._times[self._next] <= self._at and time.monotonic() < until:
             message = self.recording.readable_message(self.recording.frames[self._next])
@@ -375,7 +375,7 @@ class ReplayShow:
 
 
 def _shortened(times: Iterable[float]) -> array[float]:
-    """Return the play time of each message, from 0 on, without long silences and clocks set back."""
+    """Return the playback time of each message (s, from 0), without long silences and clocks set back."""
     played = array("d", [0.0])
     for before, after in pairwise(times):
         played.append(played[-1] + min(max(after - before, 0.0), _LONGEST_GAP))

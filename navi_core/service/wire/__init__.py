@@ -1,4 +1,4 @@
-"""The wire: messages, topics, and their bytes. docs/WIRE.md has everything that a client needs."""
+"""Wire protocol: message classes, topics, codec and ZeroMQ sockets; specified in docs/WIRE.md."""
 
 from navi_core.service.wire.codec import TOPICS, WIRE_VERSION, decode, encode, topic_of
 from navi_core.service.wire.messages import (

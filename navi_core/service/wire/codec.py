@@ -1,4 +1,4 @@
-"""Codec of messages: two frames, topic and MessagePack map. All input is checked, nothing is unpickled.
+"""Codec of wire messages: topic frame and MessagePack frame. All input is validated, nothing is unpickled.
 
 Arrays are MessagePack extension type 1: u16 little-endian length of the dtype's name, the name ("float32"), u16 number
 of axes, each axis as int64 little-endian, then the elements in C order, little-endian.
@@ -29,11 +29,11 @@ from navi_core.service.wire.messages import (
 )
 
 ARRAY_TYPE = 1
-"""Code of the MessagePack extension type."""
+"""Code of the MessagePack extension type of arrays."""
 DTYPES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
 )  # fmt: skip
-"""Allowed dtypes; objects and text are never sent."""
+"""Allowed array dtypes; objects and text are never sent."""
 MOST_AXES = 8
 _DTYPE_OF = {name: np.dtype(name).newbyteorder("<") for name in DTYPES}
 _LENGTH = struct.Struct("<H")
@@ -42,11 +42,11 @@ _HEAD_OF = {
     for name, little in _DTYPE_OF.items()
     for kind in {little, little.newbyteorder(">")}
 }
-"""By dtype of either byte order: the name with its length, and how the elements travel."""
+"""Encoded header and wire dtype by array dtype of either byte order."""
 
 
 def pack_array(array: npt.NDArray[np.generic]) -> bytes:
-    """Return the bytes of the extension.
+    """Serialise an array to the bytes of the MessagePack extension.
 
     Raises:
         WireError: The dtype may not travel, or there are more than `MOST_AXES` axes.
@@ -62,7 +62,7 @@ def pack_array(array: npt.NDArray[np.generic]) -> bytes:
 
 
 def unpack_array(data: bytes) -> npt.NDArray[np.generic]:
-    """Return the array, read-only, as a view of `data`; sizes are compared before anything is built.
+    """Deserialise an array as a read-only view of `data`; sizes are validated before anything is built.
 
     Raises:
         WireError: The bytes are no array.
@@ -97,23 +97,23 @@ TOPICS: dict[str, tuple[type[Message], ...]] = {
     "step_result_v2": (StepResult, BatchStepResult),
     "fault_v2": (Fault,),
 }
-"""Messages of each topic."""
+"""Message classes of each topic."""
 _TOPIC_OF = {cls: topic for topic, classes in TOPICS.items() for cls in classes}
 _MAX_KEYS = 64
 _MAX_TEXT = 4096
 _MAX_PARTS = 4096
 _MAX_ELEMENTS = 2**18
-"""Of all lists and maps of a message; the largest batch has 139,270."""
+"""Limit of all list and map elements of a message; the largest batch has 139,270."""
 _VERSIONED = re.compile(r"(.+)_v(\d{1,4})")
 
 
 def topic_of(message: Message | type[Message]) -> str:
-    """Return the topic of a message or of its class."""
+    """Return the topic of a message or message class."""
     return _TOPIC_OF[message if isinstance(message, type) else type(message)]
 
 
 def encode(message: Message) -> list[bytes]:
-    """Return the two frames of a message.
+    """Encode a message to its two frames: topic and payload.
 
     Raises:
         WireError: It has no topic of its own (`RobotPose`).
@@ -132,7 +132,7 @@ def encode(message: Message) -> list[bytes]:
 
 
 def decode(frames: Sequence[bytes], limits: WireConfig | None = None) -> Message:
-    """Return the message of two frames.
+    """Decode and validate a message from its two frames.
 
     Args:
         frames: Topic and payload.
@@ -158,7 +158,7 @@ def decode(frames: Sequence[bytes], limits: WireConfig | None = None) -> Message
 
 
 def _classes(topic: bytes) -> tuple[type[Message], ...]:
-    """Return the messages of a topic; a topic of another version has an error of its own."""
+    """Return the message classes of a topic; a topic of another version raises its own error."""
     name = topic[:64].decode("ascii", "replace")
     if name in TOPICS:
         return TOPICS[name]

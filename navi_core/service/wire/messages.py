@@ -1,4 +1,4 @@
-"""The messages of the wire, version 2, and the checks of their fields.
+"""Message classes of the wire protocol, version 2, with field validators.
 
 Axes: B drones of a message, Az and El bins of a panorama, N numbers of an event. A message is checked when it is
 built, so one that exists can be sent. SI units; `timestamp` is seconds since 1970, UTC.
@@ -17,19 +17,20 @@ from navi_core.config.service import FARTHEST
 from navi_core.errors import WireError
 
 Sizes = dict[str, int]
-"""Lengths of the named axes of one message; the same name means the same length."""
+"""Lengths of a message's named axes; the same name means the same length."""
 Check = Callable[[object, str, Sizes], object]
-"""Returns a value as the message holds it; takes the value, the field's name, and the named axes so far, which it adds
-to. Raises `WireError` for a value of another kind."""
+"""Field validator: takes value, field name and the named axes so far (which it extends); returns the value to store.
+
+Raises `WireError` for a value of another kind."""
 
 _MAX_TEXT = 1024
 _MAX_WHOLE = 2**63
 MOST = {"B": 4096, "Az": 4096, "El": 2048, "N": 65536}
-"""Longest named axes."""
+"""Upper limits of the named axes."""
 
 
 def whole(most: int = _MAX_WHOLE) -> Check:
-    """Return the check of a whole number of 64 bits, of less than `most` in magnitude."""
+    """Build a validator of 64-bit integers below `most` in magnitude."""
 
     def check(value: object, name: str, _: Sizes) -> int:
         if type(value) is int and -most <= value < most:
@@ -44,7 +45,7 @@ def whole(most: int = _MAX_WHOLE) -> Check:
 
 
 def number(most: float = 1e308) -> Check:
-    """Return the check of a finite number of at most `most` in magnitude."""
+    """Build a validator of finite numbers of at most `most` in magnitude."""
 
     def check(value: object, name: str, _: Sizes) -> float:
         if type(value) is float and -most <= value <= most:
@@ -63,7 +64,7 @@ def number(most: float = 1e308) -> Check:
 
 
 def boolean(value: object, name: str, _: Sizes) -> bool:
-    """Check true or false."""
+    """Validate a boolean."""
     if type(value) is bool:
         return value
     if not isinstance(value, np.bool_):
@@ -72,14 +73,14 @@ def boolean(value: object, name: str, _: Sizes) -> bool:
 
 
 def text(value: object, name: str, _: Sizes) -> str:
-    """Check a short text."""
+    """Validate a text of at most 1024 characters."""
     if not isinstance(value, str) or len(value) > _MAX_TEXT:
         raise WireError(f"{name} is {_describe(value)}, expected text of at most {_MAX_TEXT} characters")
     return value
 
 
 def size(value: object, name: str, sizes: Sizes) -> tuple[int, int]:
-    """Check azimuth and elevation bins, a list of two; fixes both axes."""
+    """Validate a pair of azimuth and elevation bins; fixes both named axes."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise WireError(f"{name} is {_describe(value)}, expected [azimuth bins, elevation bins]")
     azimuth, elevation = (int(_any_whole(part, name, sizes)) for part in value)  # type: ignore[call-overload]
@@ -89,7 +90,7 @@ def size(value: object, name: str, sizes: Sizes) -> tuple[int, int]:
 
 
 def array(dtype: str, *shape: int | str, absent: bool = False, most: float | None = None) -> Check:
-    """Return the check of an array of one dtype.
+    """Build a validator of arrays of one dtype and shape.
 
     Args:
         dtype: Its name.
@@ -144,23 +145,23 @@ def _describe(value: object) -> str:
 OVERHEAD_SHAPE = (256, 256, 3)
 _MAX_PARTS = 4096
 _MAX_SPEED = 3.4e38
-"""Any finite number: the environment clamps."""
+"""Magnitude limit of commands: any finite float32; the environment clamps."""
 _PLAIN_TYPES = frozenset((int, float, bool, str, np.ndarray))
 
 
 Integer = Annotated[int, whole()]
 MOST_STEP_ID = 2**62
-"""Bound of step ids: the next one still fits into 64 bits."""
+"""Upper bound of step ids: the next one still fits into 64 bits."""
 StepId = Annotated[int, whole(MOST_STEP_ID)]
 Real = Annotated[float, number()]
 Coordinate = Annotated[float, number(FARTHEST)]
-"""Of a pose, within the largest scene."""
+"""Coordinate of a pose, bounded by the largest scene."""
 Boolean = Annotated[bool, boolean]
 String = Annotated[str, text]
 
 
 class Message:
-    """Base of the messages; subclasses are frozen dataclasses whose annotations have the checks of the fields."""
+    """Base class of wire messages: subclasses are frozen dataclasses whose annotations hold field validators."""
 
     def __post_init__(self) -> None:
         sizes: Sizes = {}
@@ -172,16 +173,16 @@ class Message:
     @classmethod
     @cache
     def checks(cls) -> dict[str, Check]:
-        """Return the check of each field, in the order of the wire."""
+        """Return the validator of each field, in the order of the wire."""
         return {name: hint.__metadata__[0] for name, hint in get_type_hints(cls, include_extras=True).items()}
 
     def to_map(self) -> dict[str, object]:
-        """Return the fields as plain values and arrays, nested messages as maps."""
+        """Convert the message to a map of plain values and arrays, nested messages as maps."""
         return {name: _plain(self.__dict__[name]) for name in self.checks()}
 
     @classmethod
     def from_map(cls, data: object) -> Self:
-        """Build the message from a received map.
+        """Build and validate the message from a received map.
 
         Raises:
             WireError: A field is missing, unknown, or of another kind.
@@ -197,12 +198,12 @@ class Message:
 
     @classmethod
     def nested(cls, value: object, _name: str, _: Sizes) -> Self:
-        """Check a message within a message."""
+        """Validate a nested message."""
         return value if isinstance(value, cls) else cls.from_map(value)
 
     @classmethod
     def several(cls, value: object, name: str, sizes: Sizes) -> tuple[Self, ...]:
-        """Check a list of messages of this type."""
+        """Validate a list of nested messages of this type."""
         if not isinstance(value, list | tuple) or len(value) > _MAX_PARTS:
             raise WireError(f"{name} is {type(value).__name__}, expected a list of at most {_MAX_PARTS}")
         return tuple(cls.nested(part, name, sizes) for part in value)
@@ -210,7 +211,7 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class RobotPose(Message):
-    """Pose of a drone."""
+    """Message part: pose of a drone in the world frame."""
 
     x: Coordinate
     """World x [m]."""
@@ -219,112 +220,112 @@ class RobotPose(Message):
     z: Coordinate
     """World z [m]."""
     roll: Coordinate
-    """[rad]; 0."""
+    """Roll [rad]; always 0."""
     pitch: Coordinate
-    """[rad]; 0."""
+    """Pitch [rad]; always 0."""
     yaw: Coordinate
-    """[rad], 0 faces −z, counter-clockwise seen from above."""
+    """Yaw [rad]: 0 faces −z, counter-clockwise seen from above."""
     timestamp: Real
 
 
 @dataclass(frozen=True, eq=False)
 class DistanceMatrix(Message):
-    """Observation of one drone (B = 1)."""
+    """Message: observation of one drone (B = 1) as a depth and semantic panorama."""
 
     episode_id: Integer
-    """New in every episode of a drone: at a change the recurrent state begins anew."""
+    """Episode number, new in every episode of a drone: at a change the recurrent state is reset."""
     env_ids: Annotated[np.ndarray, array("int32", "B")]
-    """(B,) numbers of the drones."""
+    """(B,) drone ids."""
     matrix_shape: Annotated[tuple[int, int], size]
-    """Az, El."""
+    """Azimuth and elevation bins: Az, El."""
     depth: Annotated[np.ndarray, array("float32", "B", "Az", "El", most=10.0)]
-    """Normalised: log1p(metres) / log1p(range); 1 without a hit."""
+    """(B, Az, El) normalised depth: log1p(metres) / log1p(range); 1 without a hit."""
     delta_depth: Annotated[np.ndarray, array("float32", "B", "Az", "El")]
-    """Change of `depth` since the last decision; zeros at the first of an episode."""
+    """(B, Az, El) change of `depth` since the last decision; zeros at the first of an episode."""
     semantic: Annotated[np.ndarray, array("int32", "B", "Az", "El")]
-    """Semantic ids; 0 without a hit."""
+    """(B, Az, El) semantic ids; 0 without a hit."""
     valid_mask: Annotated[np.ndarray, array("bool", "B", "Az", "El")]
-    """Whether the ray hit."""
+    """(B, Az, El) valid mask: whether the ray hit a surface."""
     overhead: Annotated[np.ndarray, array("uint8", *OVERHEAD_SHAPE, absent=True)]
-    """(256, 256, 3) RGB picture from above, or (0, 0, 3): not drawn."""
+    """(256, 256, 3) RGB top-down map, or (0, 0, 3): not drawn."""
     robot_pose: Annotated[RobotPose, RobotPose.nested]
     step_id: StepId
-    """Of the decision that led here."""
+    """Step id of the decision that led to this observation."""
     timestamp: Real
 
 
 @dataclass(frozen=True, eq=False)
 class Action(Message):
-    """Actions of drones: shares of the limits, −1 to 1; the environment clamps."""
+    """Message: actions of drones as fractions of the limits, −1 to 1; the environment clamps."""
 
     env_ids: Annotated[np.ndarray, array("int32", "B")]
-    """(B,) numbers of the drones."""
+    """(B,) drone ids."""
     linear_velocity: Annotated[np.ndarray, array("float32", "B", 3, most=_MAX_SPEED)]
-    """(B, 3) forward, vertical, lateral."""
+    """(B, 3) velocity commands: forward, vertical, lateral."""
     angular_velocity: Annotated[np.ndarray, array("float32", "B", 3, most=_MAX_SPEED)]
-    """(B, 3); yaw is the last, the others are not used."""
+    """(B, 3) rate commands; the last is yaw, the others are not used."""
     policy_id: String
-    """Name of the policy."""
+    """Name of the policy that acted."""
     step_id: StepId
-    """Of the decision."""
+    """Step id of the decision."""
     timestamp: Real
 
 
 @dataclass(frozen=True, eq=False)
 class StepRequest(Message):
-    """Request for one decision of one drone."""
+    """Message: request of one environment step of one drone."""
 
     action: Annotated[Action, Action.nested]
-    """Of one drone (B = 1)."""
+    """Action of one drone (B = 1)."""
     step_id: StepId
-    """Of the decision; a repeated one is answered again and not flown."""
+    """Step id of the decision; a repeated one is answered again and not executed."""
     timestamp: Real
 
 
 @dataclass(frozen=True, eq=False)
 class StepResult(Message):
-    """Result of one decision."""
+    """Message: result of one environment step of one drone."""
 
     step_id: StepId
     env_id: Integer
     episode_id: Integer
-    """Of the episode that the decision belongs to."""
+    """Episode that the decision belongs to."""
     done: Boolean
     """Whether the episode terminated."""
     truncated: Boolean
     """Whether the episode was truncated: time limit or void."""
     reward: Annotated[float, number(1e12)]
     episode_return: Real
-    """Sum of the rewards of the episode so far."""
+    """Return of the episode so far: sum of its rewards."""
     timestamp: Real
 
 
 @dataclass(frozen=True, eq=False)
 class BatchStepRequest(Message):
-    """Request for one decision of several drones."""
+    """Message: request of one environment step of several drones."""
 
     actions: Annotated[tuple[Action, ...], Action.several]
-    """Each drone at most once."""
+    """Actions, each drone at most once."""
     step_id: StepId
-    """Of the batch; each action has its own."""
+    """Step id of the batch; each action has its own."""
     timestamp: Real
 
 
 @dataclass(frozen=True, eq=False)
 class BatchStepResult(Message):
-    """Results of a batch, with observations."""
+    """Message: results of a batched environment step, with observations."""
 
     results: Annotated[tuple[StepResult, ...], StepResult.several]
     observations: Annotated[tuple[DistanceMatrix, ...], DistanceMatrix.several]
-    """After the decision; of the next episode where one ended."""
+    """Observations after the decision; of the next episode where one ended."""
 
 
 @dataclass(frozen=True, eq=False)
 class TelemetryEvent(Message):
-    """Telemetry: a typed list of numbers."""
+    """Message: telemetry event with a typed vector of numbers."""
 
     event_type: String
-    """For instance `actor.inference.perf`; docs/WIRE.md lists them with the meaning of their numbers."""
+    """Event type, for instance `actor.inference.perf`; docs/WIRE.md lists them with the meaning of their numbers."""
     episode_id: Integer
     env_id: Integer
     step_id: StepId
@@ -334,12 +335,12 @@ class TelemetryEvent(Message):
 
 @dataclass(frozen=True, eq=False)
 class Fault(Message):
-    """Answer to a request that cannot be served."""
+    """Message: error reply to a request that cannot be served."""
 
     code: String
-    """`malformed`, `version`, `unknown_env` or `busy`."""
+    """Error code: `malformed`, `version`, `unknown_env` or `busy`."""
     message: String
-    """Text for people: what is wrong, what is allowed."""
+    """Error message for people: what is wrong, what is allowed."""
     timestamp: Real
 
 
@@ -350,7 +351,7 @@ MESSAGES: dict[str, type[Message]] = {
         TelemetryEvent, Fault,
     )
 }  # fmt: skip
-"""By the name that `_type` gives."""
+"""Message classes by the name in `_type`."""
 
 
 def _plain(value: object) -> object:

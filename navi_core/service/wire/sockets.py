@@ -1,4 +1,4 @@
-"""Sockets of the wire: bounded queues, limits, heartbeats, clear errors.
+"""ZeroMQ sockets of the wire: bounded queues, message limits, TCP keep-alive, clear errors.
 
 ZeroMQ's CONFLATE keeps single frames and loses messages of two, so a reader that wants the newest observation
 empties its short queue (`Subscriber.waiting`) and keeps the last.
@@ -28,24 +28,24 @@ _OPTIONS = {
     "RECONNECT_IVL": 50,
     "RECONNECT_IVL_MAX": 1000,
 }
-"""Options of every socket; times in ms, of TCP in s."""
+"""ZeroMQ options of every socket; times in ms, of TCP keep-alive in s."""
 _LAST_PORT = 65535
 _MAX_WORDS = 16
 _MAX_FRAMES = 1024
-"""Subscriptions that are read at once: a flood of them does not block the server."""
+"""Most subscription frames read at once: a flood of them does not block the server."""
 _LISTEN_SECONDS = 0.001
-"""Shortest interval of reading subscriptions [s]: every message asks for them."""
+"""Shortest interval of reading subscriptions [s]: every published message checks them."""
 _ENDPOINT = re.compile(r"tcp://[^\s/:]+:(?P<port>\d{1,5})|(ipc|inproc)://\S+")
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Return whether an endpoint is reachable from this machine alone."""
+    """Return whether an endpoint is reachable from this machine alone (loopback, ipc, inproc)."""
     parts = urlsplit(endpoint)
     return parts.scheme in ("ipc", "inproc") or (parts.hostname or "") in ("127.0.0.1", "localhost", "::1")
 
 
 class Socket:
-    """Socket of the process's ZeroMQ context with the limits set; sending and receiving never wait.
+    """Non-blocking ZeroMQ socket with queue and size limits set.
 
     Args:
         kind: ZeroMQ's name of its kind: "XPUB", "ROUTER", …
@@ -65,7 +65,7 @@ class Socket:
             self.raw.setsockopt(getattr(zmq, name), value)
 
     def bind(self, endpoint: str) -> str:
-        """Bind and return the endpoint, with the chosen port for port 0.
+        """Bind the socket and return the endpoint, with the chosen port for port 0.
 
         Raises:
             ServiceError: The port is taken, or the address is not of this machine.
@@ -86,7 +86,7 @@ class Socket:
         return (last.decode() if isinstance(last, bytes) else str(last)).rstrip("\0")
 
     def connect(self, endpoint: str) -> None:
-        """Connect; the peer need not be there yet.
+        """Connect the socket to an endpoint; the peer need not be there yet.
 
         Raises:
             ConfigError: It is no endpoint.
@@ -95,7 +95,7 @@ class Socket:
         self.raw.connect(endpoint)
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """Send a message; return false where the peer is gone or does not read."""
+        """Send a multipart message without blocking; return False if the peer is gone or does not read."""
         try:
             self.raw.send_multipart(frames, zmq.NOBLOCK, copy=False)
         except zmq.ZMQError:
@@ -103,7 +103,7 @@ class Socket:
         return True
 
     def arrived(self, most: int) -> Iterator[list[bytes]]:
-        """Yield the frames of the messages that have arrived, `most` at most: a flood does not block the reader."""
+        """Yield the frames of the messages that have arrived, at most `most`: a flood does not block the reader."""
         for _ in range(most):
             # Asking is cheaper than the exception of an empty socket, and plain numbers than pyzmq's enumerations.
             if not int(self.raw.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN):
@@ -115,11 +115,11 @@ class Socket:
             yield frames
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close; pending messages have `linger_ms` to leave."""
+        """Close the socket; pending messages have `linger_ms` to leave."""
         self.raw.close(linger=linger_ms)
 
     def _check(self, endpoint: str) -> None:
-        """Refuse an invalid endpoint, and close the socket."""
+        """Validate an endpoint; close the socket and raise if it is invalid."""
         found = _ENDPOINT.fullmatch(endpoint)
         if found is None or int(found["port"] or 0) > _LAST_PORT:
             self.close()
@@ -129,7 +129,7 @@ class Socket:
 
 
 def poller_of(*sockets: Socket) -> zmq.Poller:
-    """Return a poller that waits for messages to any of the sockets."""
+    """Build a ZeroMQ poller that waits for messages on any of the sockets."""
     poller = zmq.Poller()
     for socket in sockets:
         poller.register(socket.raw, zmq.POLLIN)
@@ -137,7 +137,7 @@ def poller_of(*sockets: Socket) -> zmq.Poller:
 
 
 class Publisher:
-    """Publishes messages to subscribers, and knows the subscriptions.
+    """Publisher socket (XPUB) of wire messages; tracks the subscriptions by topic.
 
     Args:
         endpoint: To bind; port 0 takes any free one.
@@ -171,14 +171,14 @@ class Publisher:
         return bool(found)
 
     def words(self) -> list[bytes]:
-        """Return the words that viewers sent upstream since the last call, newest last; the first byte is above 1."""
+        """Return the viewers' upstream messages since the last call, newest last; their first byte is above 1."""
         self._listen()
         words = list(self._words)
         self._words.clear()
         return words
 
     def publish(self, message: Message) -> bool:
-        """Send a message if its topic has a subscriber; return whether it was sent."""
+        """Publish a message if its topic has a subscriber; return whether it was sent."""
         return self.watched(topic_of(message)) and self.socket.send(encode(message))
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class Publisher:
         self.socket.close(_LINGER_MS)
 
     def _listen(self) -> None:
-        """Read subscriptions and words."""
+        """Read subscription changes and upstream messages from the socket."""
         now = time.monotonic()
         if now < self._listened + _LISTEN_SECONDS:
             return
@@ -210,7 +210,7 @@ class Publisher:
 
 
 class Subscriber:
-    """Receives messages from one or several publishers; reconnects by itself.
+    """Subscriber socket (SUB) of one or several publishers; decodes messages and reconnects by itself.
 
     Args:
         endpoints: Publishers.
@@ -231,7 +231,7 @@ class Subscriber:
         self.refused = 0
 
     def receive(self, timeout: float = 0.0) -> Message | None:
-        """Return the next message, None where none comes in time.
+        """Receive the next message; None if none comes in time.
 
         Args:
             timeout: Longest wait [s].
@@ -243,11 +243,11 @@ class Subscriber:
                 return message
 
     def waiting(self) -> Iterator[Message]:
-        """Yield the messages that have arrived, a queue's length at most."""
+        """Yield the decoded messages that have arrived, at most a queue length."""
         return (message for _, message in self.arrived())
 
     def arrived(self) -> Iterator[tuple[list[bytes], Message]]:
-        """Yield frames and content of the messages that have arrived, a queue's length at most."""
+        """Yield frames and decoded content of the messages that have arrived, at most a queue length."""
         for frames in self.socket.arrived(self._limits.queue_length):
             try:
                 message = decode(frames, self._limits)
