@@ -1,4 +1,4 @@
-"""Ape-X training loop: actors collect, shards store, learners update, asynchronously (Horgan et al. 2018).
+"""Ape-X training loop: actors collect, replay shards store, learners update, asynchronously (Horgan et al. 2018).
 
 The learner's loop reads the reports of the shards, takes the gradient steps due for them, and publishes the weights at
 an interval. Rank 0 counts, decides, records and saves; its decisions are broadcast, so that all learners take the same
@@ -38,7 +38,7 @@ _SECONDS_BETWEEN_ROWS = 1.0
 
 
 def check_apex(config: TrainConfig, workers: Workers = ALONE) -> None:
-    """Refuse settings that a distributed run does not support.
+    """Validate the configuration of a distributed (Ape-X) run.
 
     Raises:
         ConfigError: A setting is not supported; the message names it.
@@ -81,7 +81,7 @@ def train_apex(
     log: MetricLog | None = None,
     corpus: dict[str, Any] | None = None,
 ) -> TrainResult:
-    """Train on `total_steps` decisions or until stopped; resumes from the last good checkpoint.
+    """Train a distributed DQN (Ape-X) on `total_steps` decisions or until stopped; resumes from the last checkpoint.
 
     Args:
         config: The run's configuration, of algorithm dqn.
@@ -125,7 +125,7 @@ def train_apex(
 
 @dataclass(frozen=True)
 class _Plan:
-    """Next step of all learners, decided by rank 0.
+    """Plan of the learners' next loop iteration, decided by rank 0 and broadcast.
 
     Attributes:
         decisions: Decisions to train on now.
@@ -141,7 +141,7 @@ class _Plan:
 
 
 class _Apex(RunSession):
-    """One learner of a run.
+    """Training session of one Ape-X learner (one rank of a run).
 
     Every learner saves its own shards; rank 0 writes the checkpoint. A resumed run first takes the gradient steps that
     are due for counted decisions. Unfinished rollouts are collected again with new restart numbers.
@@ -175,9 +175,9 @@ class _Apex(RunSession):
         self.scene_hashes, self.corpus_summary = corpus.get("scene_hashes", {}), corpus.get("corpus_summary", {})
         self._steps = 0
         self._version = 0
-        """Published versions of the weights."""
+        """Version number of the weights published last."""
         self._start = 0
-        """Resumptions of the run."""
+        """Number of times the run was resumed."""
         self._debt, self._behind = 0, False
         self._reported_at, self._reported_steps = time.monotonic(), 0
         self._chunk = config.dqn.rollout * config.actors
@@ -185,11 +185,11 @@ class _Apex(RunSession):
 
     @property
     def steps(self) -> int:
-        """Decisions trained on."""
+        """Number of decisions trained on."""
         return self._steps
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
-        """Take up the learner, the counters and this learner's shards."""
+        """Restore learner, counters and this learner's replay shards from a checkpoint."""
         extra, apex = checkpoint.extra, checkpoint.extra["apex"]
         self.learner.load_state_dict(checkpoint.normalisers)
         self.shaper.load_state_dict(checkpoint.rnd_state or {})
@@ -202,13 +202,13 @@ class _Apex(RunSession):
             port.load(str(path.parent), path.name, added.get(port.number, 0))
 
     def ready(self, checkpoint: Checkpoint | None, *, resumed: bool) -> None:  # noqa: ARG002 (same for all runs)
-        """Publish the weights and start the actors."""
+        """Publish the initial weights and start the actors."""
         self.learner.read_as(self._codec)
         self._publish()
         self.cluster.start(self._start)
 
     def save(self) -> None:
-        """Write a checkpoint, and every shard's items beside it."""
+        """Save a checkpoint, and a snapshot of every replay shard beside it."""
         mine = None if self.run is None else str(checkpoint_path(self.run.checkpoints, self.steps))
         path = Path(self.workers.share(mine) or "")
         kept = self.workers.gather({port.number: self.replay.save(port, path) for port in self.replay.ports})
@@ -228,7 +228,7 @@ class _Apex(RunSession):
         )
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
-        """Train until the run ends; return the reason."""
+        """Run the training loop until the run ends; return the reason."""
         if self.watch.stopped is not None:
             return f"early_stopping: {self.watch.stopped.reason}"
         reason, total = "", self.config.total_steps
@@ -248,7 +248,7 @@ class _Apex(RunSession):
         return reason
 
     def _agree(self, stop: StopFlag) -> _Plan:
-        """Read the shards' statuses; rank 0 decides the next step for all learners."""
+        """Poll the replay shards' statuses; rank 0 plans the next step and broadcasts it to all learners."""
         read = ((port.number, self.replay.status(port, self._debt)) for port in self.replay.ports)
         for part in self.workers.gather([(number, status) for number, status in read if status is not None]):
             self.totals.add_statuses(part)
@@ -266,7 +266,7 @@ class _Apex(RunSession):
         return _Plan(decisions, self.totals.items, debt, "")
 
     def _learn(self, decisions: int, progress: Callable[[Progress], None] | None) -> str:
-        """Take the gradient steps due for some decisions; return the reason if the run ends."""
+        """Take the gradient steps due for some decisions; return the reason if the run ends, else an empty string."""
         began, before = self.steps, self.learner.gradient_steps
         with self.naming_checkpoint():
             update = self.learner.learn(decisions, index=self.counters.updates, steps=began)
@@ -293,7 +293,7 @@ class _Apex(RunSession):
         return f"early_stopping: {decision.reason}" if decision is not None and decision.should_stop else ""
 
     def _count_reward(self, reward: float, decisions: int) -> None:
-        """Update the moving average as if all rows had made these decisions with the same reward."""
+        """Update the reward's moving average as if all rows had made these decisions with the same reward."""
         counters, alpha = self.counters, self.config.rule.reward_ema_alpha
         kept = (1.0 - alpha) ** (decisions / self.config.actors)
         first = counters.decisions_seen == 0
@@ -337,7 +337,7 @@ class _Apex(RunSession):
         self.show(progress, self.config.total_steps, metrics, {"update": update.timer})
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
-        """Report and save the final state, and return the result."""
+        """Report the last metrics, save the final checkpoint, and return the result."""
         if self.workers.first and self._last is not None:
             self._report(self._last, None)
         self.counters.episodes = self.totals.episodes

@@ -1,4 +1,4 @@
-"""Ape-X actors, and clusters of actors and shards with replacement of dead ones; here the one in this process."""
+"""Ape-X actors, and the cluster that supervises actors and replay shards: its base class and the in-process one."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ _RND = "rnd."
 
 
 def actor_count(config: TrainConfig) -> int:
-    """Return how many actors a run starts: `actors_per_gpu` for every GPU, or for every learner where there is none.
+    """Return the number of actors of a run: `actors_per_gpu` for every GPU, or for every learner where there is none.
 
     Raises:
         ConfigError: The rows cannot be shared out evenly.
@@ -50,12 +50,12 @@ def actor_count(config: TrainConfig) -> int:
 
 
 def actor_seed(seed: int, actor: int, life: int) -> int:
-    """Return the seed of an actor's draws: no other actor, and no other life of it, flies the same episodes."""
+    """Derive an actor's random seed from run seed, actor index and restart number: no two fly the same episodes."""
     return int(words(seed, Purpose.TASK, torch.tensor([actor]), life)[0]) & (2**31 - 1)
 
 
 def open_environment(config: TrainConfig, rows: int, seed: int, scenes: Sequence[Scene | str | Path]) -> Environment:
-    """Return rows of the run's task, or of flight through scenes.
+    """Create the vectorised environment of an actor: the run's task, or flight through scenes.
 
     Args:
         config: The run's configuration.
@@ -71,7 +71,7 @@ def open_environment(config: TrainConfig, rows: int, seed: int, scenes: Sequence
 
 
 def learned_weights(policy: torch.nn.Module, shaper: RewardShaper) -> dict[str, torch.Tensor]:
-    """Return the published weights: the policy's, and those of the curiosity predictor."""
+    """Return the state dict published to actors: the policy's, and the curiosity (RND) predictor's under `rnd.`."""
     weights = dict(policy.state_dict())
     if shaper.rnd is not None:
         weights |= {_RND + name: x for name, x in shaper.rnd.predictor.state_dict().items()}
@@ -79,7 +79,7 @@ def learned_weights(policy: torch.nn.Module, shaper: RewardShaper) -> dict[str, 
 
 
 class ApexActor:
-    """Actor with its share of a run's rows.
+    """Ape-X actor: collects rollouts with its share of a run's rows and sends them to a replay shard.
 
     Args:
         config: The run's configuration; `actors` are the rows of all actors together.
@@ -122,7 +122,7 @@ class ApexActor:
         self._waiting: ExperienceBatch | None = None
 
     def turn(self) -> str | None:
-        """Load newer weights, collect a rollout, send it; a refused one is sent again before the next.
+        """Run one actor iteration: load newer weights, collect a rollout, send it; a refused one is resent next time.
 
         Returns:
             None after a sent rollout; "wait" without weights or after a refusal; else the reason why the run is over.
@@ -146,7 +146,7 @@ class ApexActor:
         return None
 
     def run(self, stop: Callable[[], bool] | None = None) -> str:
-        """Take turns until the run is over or `stop` returns true; return the reason."""
+        """Run the actor loop until the run is over or `stop` returns true; return the reason."""
         while stop is None or not stop():
             outcome = self.turn()
             if outcome == "wait":
@@ -194,7 +194,7 @@ class ApexActor:
 
     @torch.no_grad()
     def _first_priorities(self, items: dict[str, torch.Tensor]) -> tuple[np.ndarray, tuple[float, float, float]]:
-        """Return the items' initial priorities and the early-stopping statistics, by this actor's weights alone."""
+        """Compute initial priorities (TD errors) and early-stopping statistics of items with this actor's weights."""
         if not items:
             return np.zeros(0), (0.0, 0.0, 1.0)
         batch = self._batches.evaluate(items, self.policy, self.policy)
@@ -210,7 +210,7 @@ _LIVES = 1_000_000
 
 
 class Replacements:
-    """Counter of replacements with an upper limit.
+    """Counter of restarted actors and replay shards with an upper limit.
 
     Args:
         most: Largest number of replacements.
@@ -221,7 +221,7 @@ class Replacements:
         self._messages: list[str] = []
 
     def count(self, what: str, number: int, why: str) -> None:
-        """Count the replacement of an actor or shard.
+        """Count and log the replacement of a dead actor or replay shard.
 
         Raises:
             RunError: There were too many replacements.
@@ -237,18 +237,18 @@ class Replacements:
             )
 
     def pop_messages(self) -> list[str]:
-        """Return the messages since the last call."""
+        """Return and clear the log messages since the last call."""
         messages, self._messages = self._messages, []
         return messages
 
 
 def of_learner(count: int, workers: Workers) -> list[int]:
-    """Return the indices of this learner's shards or actors: every size-th from its rank on."""
+    """Assign shard or actor indices to this learner: every `size`-th from its rank on."""
     return list(range(workers.rank, count, workers.size))
 
 
 class Cluster(ABC):
-    """Actors and shards of one learner, with replacement of dead ones.
+    """Abstract supervisor of one learner's actors and replay shards; restarts dead ones.
 
     Args:
         config: The run's configuration.
@@ -281,11 +281,11 @@ class Cluster(ABC):
 
     @abstractmethod
     def _fly(self, number: int, life: int) -> None:
-        """Start an actor."""
+        """Launch an actor (process or in-process) under a restart number."""
 
     @abstractmethod
     def drive(self, behind: bool) -> None:
-        """Run in-process actors for one turn and replace dead ones.
+        """Run in-process actors for one iteration and restart dead actors and shards.
 
         Args:
             behind: The learners lag behind the actors.
@@ -293,19 +293,19 @@ class Cluster(ABC):
 
     @abstractmethod
     def publish(self, parameters: Parameters) -> None:
-        """Publish weights to the actors."""
+        """Publish a new version of the weights to the actors."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Wait a moment for actors."""
+        """Pause the learner loop briefly while no rollouts have arrived."""
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Stop actors and shards."""
+        """Shut down actors and replay shards; `reason` is reported to the actors."""
 
 
 class LocalShard(ShardPort):
-    """In-process shard.
+    """In-process port of a replay shard: method calls are direct.
 
     Args:
         number: Index of the shard.
@@ -320,14 +320,14 @@ class LocalShard(ShardPort):
         self.shard: ReplayShard | None = make()
 
     def revive(self) -> bool:
-        """Replace a lost shard by an empty one; return whether it was lost."""
+        """Replace a lost replay shard by an empty one; return whether it was lost."""
         lost = self.shard is None
         if lost:
             self.shard = self._make()
         return lost
 
     def later(self, method: str, *args: object) -> Callable[[], Any]:
-        """Call a method of the shard at once; the returned callable gives its result."""
+        """Call a shard method synchronously; the returned callable yields its result (a resolved future)."""
         if self.shard is None:
             raise ShardLostError(f"shard {self.number} is lost")
         answer = getattr(self.shard, method)(*args)
@@ -335,7 +335,7 @@ class LocalShard(ShardPort):
 
 
 class LocalCluster(Cluster):
-    """Actors and shards of one learner in its own process, taking turns.
+    """In-process cluster: actors and replay shards of one learner take turns in its process.
 
     Args:
         config: The run's configuration.
@@ -359,7 +359,7 @@ class LocalCluster(Cluster):
         self.actors: dict[int, ApexActor] = {}
 
     def drive(self, behind: bool) -> None:
-        """Run every actor for one turn unless the learners are behind; replace dead ones."""
+        """Run one iteration of every actor unless the learners lag behind; restart dead actors and lost shards."""
         for number in () if behind else self._mine:
             try:
                 if number not in self.actors:
@@ -372,14 +372,14 @@ class LocalCluster(Cluster):
                     self.replaced.count("shard", port.number, "it was lost")
 
     def publish(self, parameters: Parameters) -> None:
-        """Publish weights to the actors."""
+        """Publish a new version of the weights to the in-process actors."""
         self.hub.publish(parameters)
 
     def wait(self) -> None:
-        """Return at once: actors run only inside `drive`."""
+        """Return at once (no-op): in-process actors run only inside `drive`."""
 
     def close(self, reason: str) -> None:
-        """End the run for the actors."""
+        """Send the actors the stop command with its reason."""
         self.hub.stop(reason)
 
     def _port(self, actor: int) -> LocalShard:

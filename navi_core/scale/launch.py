@@ -1,4 +1,4 @@
-"""Launch of Ape-X runs and of external actors, and the Ray cluster that they fly on.
+"""Launcher of Ape-X runs and of external actors, and the Ray cluster with supervision that they run on.
 
 A Ray cluster has actors and shards as named Ray actors, each in a process of its own. A dead actor or shard is detected
 when it does not answer or its process ends, and is replaced under the same name; its clients look the name up again.
@@ -43,7 +43,7 @@ _FAREWELL = 10.0
 
 
 class _RemoteActor:
-    """Ray process of one Ape-X actor."""
+    """Ray actor class: process wrapper of one Ape-X actor."""
 
     def __init__(self, config: TrainConfig, number: int, life: int, shard: int, scenes: Sequence[str]) -> None:
         ray = import_ray()
@@ -55,12 +55,12 @@ class _RemoteActor:
         return os.getpid()
 
     def run(self) -> str:
-        """Collect until the run is over."""
+        """Run the actor's rollout loop until the run is over; return the reason."""
         return self._actor.run()
 
 
 def join_run(address: str, run_id: str | None) -> tuple[Any, dict[str, Any]]:
-    """Connect to a run of another process; return Ray and the run's description.
+    """Connect to a run of another process on Ray; return the Ray module and the run's description.
 
     Args:
         address: host:port of its Ray, or auto.
@@ -81,7 +81,7 @@ def join_run(address: str, run_id: str | None) -> tuple[Any, dict[str, Any]]:
 
 
 def fly_for_run(address: str, run_id: str | None, shard: int, number: int | None) -> tuple[str, int]:
-    """Collect for a run of another process until it is over; return the reason and the rollouts sent.
+    """Run an external actor for another process's run until it is over; return the reason and the rollouts sent.
 
     Args:
         address: host:port of its Ray, or auto.
@@ -112,7 +112,7 @@ def fly_for_run(address: str, run_id: str | None, shard: int, number: int | None
 
 
 class RayCluster(Cluster):
-    """This learner's actors and shards on Ray.
+    """Ray cluster: supervisor of one learner's actors and replay shards, each a named Ray actor.
 
     Args:
         config: The run's configuration.
@@ -157,15 +157,15 @@ class RayCluster(Cluster):
         self._checked = 0.0
 
     def pids(self) -> dict[int, int]:
-        """Return the process ids of this learner's actors by their numbers."""
+        """Return the process ids of this learner's actors by actor index."""
         return {number: int(self.ray.get(handle.pid.remote())) for number, handle in self._handles.items()}
 
     def kill_shard(self, number: int) -> None:
-        """Kill a shard's process, as the failure of its machine would."""
+        """Kill a replay shard's process, to simulate the failure of its machine."""
         self.ray.kill(self._kept[shard_name(number)])
 
     def drive(self, behind: bool) -> None:  # noqa: ARG002 (Ray runs the actors at their own pace)
-        """Replace actors whose process has ended, and a hub that does not answer."""
+        """Restart actors whose process has ended, and a parameter hub that does not answer."""
         if self._workers.first and time.monotonic() - self._checked > _HUB_CHECKED:
             self._checked = time.monotonic()
             try:
@@ -188,7 +188,7 @@ class RayCluster(Cluster):
                 raise RunError(f"actor {number} left the run: {reason}")
 
     def publish(self, parameters: Parameters) -> None:
-        """Publish weights to the actors; rank 0 does it for all learners, whose weights are equal."""
+        """Publish a new version of the weights to the hub; rank 0 does so for all learners, whose weights are equal."""
         if not self._workers.first:
             return
         self._published = parameters
@@ -198,11 +198,11 @@ class RayCluster(Cluster):
             self._make_hub()
 
     def wait(self) -> None:
-        """Wait a moment for actors."""
+        """Pause the learner loop briefly while no rollouts have arrived."""
         time.sleep(_MOMENT)
 
     def close(self, reason: str) -> None:
-        """End the run for the actors and leave Ray; a Ray started here ends."""
+        """Stop the actors and disconnect from Ray; a Ray started here shuts down."""
         if not self.ray.is_initialized():
             return
         try:
@@ -242,7 +242,7 @@ class RayCluster(Cluster):
             self._hub.call("publish", self._published)
 
     def _make(self, name: str, kind: type, *args: object) -> bool:
-        """Start a named actor unless one of that name answers.
+        """Start a named Ray actor unless one of that name answers.
 
         The name of a dead actor may stay taken for a moment, so the start is retried.
 
@@ -285,7 +285,7 @@ def launch_apex(
     log: MetricLog | None = None,
     made: Callable[[Cluster], None] | None = None,
 ) -> TrainResult:
-    """Run Ape-X.
+    """Launch an Ape-X run, on Ray or in this process, and train until it ends.
 
     Args:
         config: The run's configuration, of algorithm dqn.

@@ -1,4 +1,4 @@
-"""Messages between actors, shards and learners, and the counters of their reports.
+"""Messages between Ape-X actors, replay shards and learners, and the run's counters.
 
 Each report is counted once. Published weights have a checksum that is verified before they are loaded.
 """
@@ -20,12 +20,12 @@ from navi_core.models import weights_hash
 
 
 class ShardLostError(RunError):
-    """A replay shard does not answer; its items are lost, and it can be replaced."""
+    """Error of a replay shard that does not answer; its items are lost, and it can be replaced."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Statistics of one rollout; (actor, life, number) identifies it.
+    """Statistics of one rollout, sent by an actor; (actor, life, number) identifies it.
 
     Attributes:
         actor: Index of the actor.
@@ -58,7 +58,7 @@ class Report:
 
 @dataclass(frozen=True)
 class ExperienceBatch:
-    """Replay items of one rollout, with initial priorities.
+    """Message of an actor to a replay shard: the replay items of one rollout, with initial priorities.
 
     Attributes:
         report: Statistics of the rollout.
@@ -73,7 +73,7 @@ class ExperienceBatch:
 
 @dataclass(frozen=True)
 class ShardSample:
-    """Items drawn from a shard for a minibatch.
+    """Items that a replay shard drew by priority for one or more minibatches.
 
     Attributes:
         token: Identity of the shard; a replacement has another one.
@@ -90,7 +90,7 @@ class ShardSample:
     probabilities: np.ndarray
 
     def parts(self, count: int) -> list[ShardSample]:
-        """Split the items into `count` minibatches of equal size, each spread over all strata of the draw."""
+        """Split the sample into `count` minibatches of equal size, each spread over all strata of the draw."""
         return [
             ShardSample(
                 self.token,
@@ -105,7 +105,7 @@ class ShardSample:
 
 @dataclass(frozen=True)
 class ShardStatus:
-    """Status of a shard: new reports and counters.
+    """Status message of a replay shard to its learner: new rollout reports and counters.
 
     Attributes:
         token: Identity of the shard.
@@ -130,7 +130,7 @@ class ShardStatus:
 
 @dataclass(frozen=True)
 class Parameters:
-    """One version of the weights.
+    """Published version of the weights (policy and curiosity predictor), with checksum.
 
     Attributes:
         version: Number of the version, from 1.
@@ -148,12 +148,12 @@ class Parameters:
 
     @classmethod
     def of(cls, weights: Mapping[str, torch.Tensor], *, version: int, step: int, decisions: int) -> Parameters:
-        """Return a version made of a copy of the weights."""
+        """Build a version from a CPU copy of the weights."""
         arrays = {name: x.detach().cpu().contiguous().clone().numpy() for name, x in weights.items()}
         return cls(version, step, decisions, weights_hash(weights), arrays)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return the weights after verifying the checksum.
+        """Return the weights as tensors after verifying the checksum.
 
         Raises:
             CheckpointError: The checksum differs.
@@ -171,7 +171,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class ActorCommand:
-    """Command to an actor between two rollouts.
+    """Command of the parameter hub to an actor between two rollouts: newer weights, or stop.
 
     Attributes:
         parameters: Newer weights, or None.
@@ -183,7 +183,7 @@ class ActorCommand:
 
 
 class ParameterHub:
-    """Parameter server: newest weights and the stop signal.
+    """Parameter server: serves the newest weights and the stop signal to actors.
 
     Args:
         description: Settings and scenes of the run for external actors, as plain data.
@@ -196,33 +196,33 @@ class ParameterHub:
         self._guests = 0
 
     def join(self) -> None:
-        """Count an external actor, which the end of the run waits for."""
+        """Register an external actor; the end of the run waits for it."""
         self._guests += 1
 
     def leave(self) -> None:
-        """Count an external actor that leaves."""
+        """Unregister an external actor."""
         self._guests -= 1
 
     def guests(self) -> int:
-        """Return the number of external actors."""
+        """Return the number of registered external actors."""
         return self._guests
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of the run."""
+        """Return the run's description for external actors: settings, scenes, number of shards."""
         return self.description
 
     def publish(self, parameters: Parameters) -> None:
-        """Publish weights; an older version that arrives late is ignored."""
+        """Store newly published weights; an older version that arrives late is ignored."""
         if self._parameters is None or parameters.version > self._parameters.version:
             self._parameters = parameters
 
     def command(self, version: int) -> ActorCommand:
-        """Return the command for an actor with a version (0: no weights yet)."""
+        """Return the command for an actor that has weights of the given version (0: none yet)."""
         newest = self._parameters
         return ActorCommand(newest if newest is not None and newest.version > version else None, self._stop)
 
     def stop(self, reason: str) -> None:
-        """End the run for all actors."""
+        """Set the stop signal that all actors receive."""
         self._stop = reason
 
 
@@ -232,7 +232,7 @@ _STAGES = ("actor_steps", "shard_adds", "shard_samples", "learner_updates")
 
 
 class RunCounters:
-    """Counters over the reports of all actors.
+    """Counters and running statistics over the rollout reports of all actors.
 
     Attributes:
         decisions: Decisions counted.
@@ -246,9 +246,9 @@ class RunCounters:
         self.decisions = self.episodes = self.items = self.repeated = 0
         self.recent: deque[float] = deque(maxlen=_LATEST)
         self.best = math.nan
-        """Highest mean return of a hundred episodes."""
+        """Best moving average of the episode return (100 episodes); NaN before the hundredth."""
         self.throughput = dict.fromkeys(_STAGES, 0)
-        """Totals since the start: decisions counted, items taken and given by shards, gradient steps."""
+        """Throughput totals since the start: decisions, items added to and drawn from shards, gradient steps."""
         self._marks: dict[tuple[int, int], int] = {}
         # Sum and count per actor and statistic: bounded, even if `population` is never called.
         self._signs: dict[tuple[int, int], dict[str, tuple[float, int]]] = {}
@@ -262,14 +262,14 @@ class RunCounters:
         self._newest = 0
 
     def published(self, version: int) -> None:
-        """Record the publication of a version."""
+        """Record the publication time of a version of the weights."""
         self._published[version] = time.monotonic()
         self._newest = version
         for old in sorted(self._published)[:-_LATEST]:
             del self._published[old]
 
     def enter(self, report: Report) -> bool:
-        """Count a report; return False for a duplicate."""
+        """Count a rollout report; return False for a duplicate."""
         sender = report.actor, report.life
         if report.number <= self._marks.get(sender, -1):
             self.repeated += 1
@@ -297,7 +297,7 @@ class RunCounters:
         return True
 
     def add_statuses(self, statuses: Iterable[tuple[int, ShardStatus]]) -> None:
-        """Count the reports of shards, given with their numbers."""
+        """Merge the statuses of replay shards, given with their indices, and count their reports."""
         for number, status in statuses:
             before = self._shards.get(number)
             # A replacement counts from 0 again.
@@ -311,7 +311,7 @@ class RunCounters:
         self.items = sum(status.items for status in self._shards.values())
 
     def least_filled(self, learners: int) -> int:
-        """Return the items of the learner with the fewest; shard i belongs to learner i mod `learners`."""
+        """Return the fewest items that any learner holds in its shards; shard i belongs to learner i mod `learners`."""
         held = [0] * learners
         for number, status in self._shards.items():
             held[number % learners] += status.items
@@ -319,16 +319,16 @@ class RunCounters:
 
     @property
     def recent_mean(self) -> float:
-        """Mean return of the latest hundred episodes; NaN before the hundredth."""
+        """Moving average of the episode return over the latest 100 episodes; NaN before the hundredth."""
         return sum(self.recent) / _LATEST if len(self.recent) == _LATEST else math.nan
 
     def rewards(self) -> list[tuple[float, int]]:
-        """Return mean shaped reward and decisions of the rollouts since the last call."""
+        """Return and clear (mean shaped reward, decisions) of each rollout since the last call."""
         taken, self._rewards = self._rewards, []
         return taken
 
     def population(self) -> list[tuple[float, float, float, float]]:
-        """Return the statistics of each actor since the last call, for `EarlyStopController.update_population`.
+        """Return each actor's mean early-stopping statistics since the last call, for `update_population`.
 
         Actors without a finished episode are left out.
         """
@@ -341,7 +341,7 @@ class RunCounters:
         return population  # type: ignore[return-value]
 
     def figures(self) -> dict[str, float]:
-        """Return rates, ages and counts since the last call, by metric name."""
+        """Return metrics by name: throughput, weight ages and episode means since the last call, and run totals."""
         now = time.monotonic()
         seconds = max(now - self._looked, 1e-9)
         found = {f"{name}_per_s": (x - self._before[name]) / seconds for name, x in self.throughput.items()}
@@ -361,6 +361,6 @@ class RunCounters:
         return counts | {"recent": list(self.recent), "best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from `state_dict`."""
+        """Restore the counters from a `state_dict`."""
         self.decisions, self.episodes, self.best = int(state["decisions"]), int(state["episodes"]), float(state["best"])
         self.recent.extend(float(x) for x in state["recent"])

@@ -1,4 +1,4 @@
-"""Ray clients of actors, shards and hub: named actors, looked up again after a failure."""
+"""Ray clients (proxies) of replay shards and parameter hub: named actors, looked up again after a failure."""
 
 import logging
 import os
@@ -14,19 +14,19 @@ from navi_core.scale.messages import ActorCommand, ExperienceBatch, ShardLostErr
 from navi_core.scale.sharded_replay import ShardPort
 
 HUB = "navi-hub"
-"""Ray name of the parameter hub."""
+"""Name of the parameter hub's Ray actor."""
 _PATIENCE = 120.0
 _PAUSE = 0.05
 _STARTS = 3
 _ANSWERS_IN = 5.0
-"""Time-out of a connection to Ray [s]."""
+"""Timeout of the TCP probe of a Ray address [s]."""
 _ATTEMPTS = "3"
 """Attempts to join a running Ray, up to 40 s each; Ray's default of 20 takes a quarter of an hour."""
 _LOG = logging.getLogger("navi.scale")
 
 
 def import_ray() -> ModuleType:
-    """Return the Ray module.
+    """Import the optional Ray package, without usage statistics; return the module.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -46,7 +46,7 @@ def import_ray() -> ModuleType:
 
 
 def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> ModuleType:
-    """Connect to a running Ray or start one; return the module.
+    """Connect to a running Ray cluster or start a local one; return the Ray module.
 
     Ray's processes listen on all interfaces. A Ray started here requires a token (`~/.ray/auth_token`, created on first
     use) unless RAY_AUTH_MODE disables it.
@@ -85,7 +85,7 @@ def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> 
 
 
 def _require_listener(address: str) -> None:
-    """Refuse an address where nothing listens; Ray itself would retry for many minutes.
+    """Check that an address is well-formed and accepts connections; Ray itself would retry for many minutes.
 
     Raises:
         ConfigError: It is neither host:port nor auto, or nothing answers there.
@@ -106,7 +106,7 @@ def _no_ray(where: str, reason: str) -> ConfigError:
 
 
 class NamedActor:
-    """Handle of a named Ray actor, looked up again after a failure.
+    """Proxy of a named Ray actor; looks the name up again after a failure.
 
     Args:
         ray: The Ray module.
@@ -118,7 +118,7 @@ class NamedActor:
         self._handle: Any = None
 
     def call(self, method: str, *args: object) -> Any:  # noqa: ANN401 (result of the actor's method)
-        """Call a method and return its result.
+        """Call a remote method synchronously and return its result.
 
         Raises:
             ShardLostError: The actor is dead or unknown.
@@ -126,7 +126,7 @@ class NamedActor:
         return self.later(method, *args)()
 
     def later(self, method: str, *args: object) -> Callable[[], Any]:
-        """Call a method; the returned callable waits for the result and raises as `call`."""
+        """Call a remote method asynchronously; the returned callable waits for the result and raises as `call`."""
         ray = self.ray
         try:
             if self._handle is None:
@@ -147,7 +147,7 @@ class NamedActor:
         return answer
 
     def forget(self) -> None:
-        """Look the name up again at the next call."""
+        """Drop the cached Ray handle; the next call looks the name up again."""
         self._handle = None
 
     def _lost(self, error: Exception) -> ShardLostError:
@@ -156,7 +156,7 @@ class NamedActor:
 
 
 class RayShard(ShardPort):
-    """Client of a shard on Ray.
+    """Client of a replay shard on Ray.
 
     Args:
         named: Handle of the shard.
@@ -168,11 +168,11 @@ class RayShard(ShardPort):
         self.number, self._named, self._make = number, named, make
 
     def later(self, method: str, *args: object) -> Callable[[], Any]:
-        """Call a method of the shard; the returned callable waits for the result."""
+        """Call a shard method asynchronously; the returned callable waits for the result."""
         return self._named.later(method, *args)
 
     def add(self, experience: ExperienceBatch) -> bool:
-        """Add a rollout's items; False also while the shard is replaced."""
+        """Send a rollout's items to the shard; False (retry later) also while the shard is replaced."""
         try:
             return super().add(experience)
         except ShardLostError:
@@ -181,13 +181,13 @@ class RayShard(ShardPort):
             raise
 
     def revive(self) -> bool:
-        """Replace a lost shard by an empty one; return whether one was started."""
+        """Restart a lost replay shard empty; return whether one was started."""
         self._named.forget()
         return self._make is not None and self._make()
 
 
 class RayHub:
-    """Client of the parameter hub on Ray; no answer means no new command.
+    """Client of the parameter hub on Ray; a hub that does not answer counts as no new command.
 
     Args:
         named: Handle of the hub.
@@ -198,7 +198,7 @@ class RayHub:
         self._silent: float | None = None
 
     def command(self, version: int) -> ActorCommand:
-        """Return weights and stop signal; a hub silent for two minutes ends the run."""
+        """Poll the hub for newer weights and the stop signal; a hub silent for two minutes ends the run."""
         try:
             command: ActorCommand = self._named.call("command", version)
         except ShardLostError:
@@ -210,5 +210,5 @@ class RayHub:
 
 
 def shard_name(number: int) -> str:
-    """Return the Ray name of a shard."""
+    """Return the Ray actor name of a replay shard."""
     return f"navi-shard-{number}"

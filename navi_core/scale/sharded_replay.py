@@ -1,4 +1,4 @@
-"""Sharded replay: shards that accept each rollout once, and minibatches drawn from several of them.
+"""Distributed prioritised replay: shards that accept each rollout once, and minibatches drawn from several of them.
 
 A rollout counts once a shard has accepted it and the learner has read its report. A rollout lost with an actor or a
 shard is neither stored nor counted.
@@ -35,7 +35,7 @@ _PAUSE = 0.01
 
 
 class ShardPort(ABC):
-    """Client of a shard; every method raises `ShardLostError` where the shard does not answer.
+    """Abstract client of a replay shard; every method raises `ShardLostError` if the shard does not answer.
 
     Attributes:
         number: Index of the shard.
@@ -45,44 +45,44 @@ class ShardPort(ABC):
 
     @abstractmethod
     def later(self, method: str, *args: object) -> Callable[[], Any]:
-        """Call a method of the shard; the returned callable waits for the result."""
+        """Call a shard method asynchronously; the returned callable waits for the result."""
 
     @abstractmethod
     def revive(self) -> bool:
-        """Replace a lost shard by an empty one; False where that is done already."""
+        """Restart a lost shard empty; False if it was restarted already."""
 
     def add(self, experience: ExperienceBatch) -> bool:
-        """Add a rollout's items."""
+        """Send a rollout's items to the shard; False asks the actor to retry."""
         return bool(self.later("add", experience)())
 
     def ask(self, n: int) -> Callable[[], ShardSample | None]:
-        """Request n items; the returned callable waits for them."""
+        """Request n sampled items asynchronously; the returned callable waits for them (None: the shard is empty)."""
         return self.later("draw", n)
 
     def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
-        """Give items new priorities, without waiting."""
+        """Send new priorities of sampled items to the shard, without waiting."""
         self.later("update", token, places, serials, priorities)
 
     def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
-        """Return the status with new reports."""
+        """Fetch the shard's status with the reports since `cursor`; earlier reports are confirmed."""
         status: ShardStatus = self.later("status", token, cursor, debt)()
         return status
 
     def save(self, folder: str, name: str) -> int:
-        """Save the items, on the shard's machine."""
+        """Save the shard's items to a file on the shard's machine; return the number ever added."""
         return int(self.later("save", folder, name)())
 
     def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Load saved items."""
+        """Load the shard's items from a saved file; False if they are lost."""
         return bool(self.later("load", folder, name, remembered)())
 
 
 Drawn = list[tuple[ShardPort, ShardSample]]
-"""What each shard provided of a minibatch."""
+"""Sampled parts of one minibatch, with the shard of each."""
 
 
 class ShardedReplay(Replay):
-    """Replay of one learner over its shards, with the interface that `DQNLearner` needs.
+    """Prioritised replay of one learner over its shards, with the interface that `DQNLearner` needs.
 
     Args:
         config: The run's configuration.
@@ -121,7 +121,7 @@ class ShardedReplay(Replay):
         return self.length
 
     def sample(self, n: int) -> tuple[dict[str, Tensor], Drawn, Tensor]:
-        """Draw this learner's part of a minibatch of n items of all.
+        """Sample this learner's part of a prioritised minibatch of n items over all learners.
 
         Returns:
             The items' tensors by name; their places, for `update`; their importance weights, float32.
@@ -143,7 +143,7 @@ class ShardedReplay(Replay):
         return items, drawn, self._weights(drawn, n)
 
     def update(self, indices: Drawn, priorities: Tensor | np.ndarray) -> None:
-        """Send new priorities (n,) to the items' shards, which ignore overwritten items."""
+        """Send new priorities (n,) of sampled items to their shards, which ignore overwritten items."""
         values = torch.as_tensor(priorities).detach().to("cpu", torch.float64).numpy()
         ends = np.cumsum([len(got.places) for _, got in indices])
         self._pending += [(port, got, part) for (port, got), part in zip(indices, np.split(values, ends[:-1]))]
@@ -157,7 +157,7 @@ class ShardedReplay(Replay):
             self.attempt(port, partial(port.update, token, places, serials, np.concatenate([x for _, x in mine])))
 
     def attempt(self, port: ShardPort, call: Callable[[], T]) -> T | None:
-        """Return the answer of a shard; None where it was lost and is replaced."""
+        """Return the result of a shard call; None if the shard was lost, which is then replaced."""
         try:
             return call()
         except ShardLostError:
@@ -166,21 +166,21 @@ class ShardedReplay(Replay):
             return None
 
     def status(self, port: ShardPort, debt: int) -> ShardStatus | None:
-        """Return a shard's status, with reports since the last one; None where it had to be replaced."""
+        """Poll a shard's status, with the reports since the last poll; None if the shard was lost and replaced."""
         status = self.attempt(port, partial(port.status, *self._cursors.get(port.number, ("", 0)), debt))
         if status is not None:
             self._cursors[port.number] = status.token, status.cursor
         return status
 
     def save(self, port: ShardPort, checkpoint: Path) -> int:
-        """Save a shard beside a checkpoint; return the items ever added, 0 for a lost shard."""
+        """Save a shard's items beside a checkpoint; return the number of items ever added, 0 for a lost shard."""
         return self.attempt(port, partial(port.save, str(checkpoint.parent), checkpoint.name)) or 0
 
     def _shares(self, n: int) -> list[tuple[ShardPort, int]]:
         return [(port, n // self._shards + (port.number < n % self._shards)) for port in self.ports]
 
     def _next_block(self, n: int) -> list[Drawn]:
-        """Return the next block of minibatches and request the one after it."""
+        """Collect the next block of prefetched minibatches and request the one after it."""
         count = self._block
         while len(self._asked) <= (self._prefetch > 0):
             self._asked.append([(port, x, self._ask(port, x * count)) for port, x in self._shares(n)])
@@ -236,7 +236,7 @@ _SEEDS_APART = 7919
 
 
 class ReplayShard:
-    """Shard of a distributed prioritised replay (Horgan et al. 2018).
+    """Shard of a distributed prioritised replay buffer (Horgan et al. 2018).
 
     Args:
         config: The run's configuration; the replay capacity is divided by `distributed.replay_shards`.
@@ -262,7 +262,7 @@ class ReplayShard:
         self._drawn = self._stale = self._repeated = 0
 
     def add(self, experience: ExperienceBatch) -> bool:
-        """Accept a rollout, at most once.
+        """Store a rollout's items, at most once (duplicates are dropped).
 
         Returns:
             Whether the rollout is stored; False asks the actor to retry, because the learners lag behind.
@@ -285,7 +285,7 @@ class ReplayShard:
         return True
 
     def draw(self, n: int) -> ShardSample | None:
-        """Draw n items by priority; None while there are none."""
+        """Sample n items by priority; None while the shard is empty."""
         if not len(self.replay):
             return None
         items, places, _ = self.replay.sample(n)
@@ -300,7 +300,7 @@ class ReplayShard:
         )
 
     def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
-        """Update the priorities of items that are still stored.
+        """Update the priorities of sampled items that are still stored.
 
         Args:
             token: Token of the sample.
@@ -316,7 +316,7 @@ class ReplayShard:
         self.replay.update(places[here], priorities[here])
 
     def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
-        """Return the reports since a cursor; those before it are confirmed and dropped.
+        """Return the shard's counters and the reports since a cursor; reports before it are confirmed and dropped.
 
         Args:
             token: Token of the last status, empty at first; the cursor of another instance confirms nothing.
@@ -341,17 +341,17 @@ class ReplayShard:
         )
 
     def save(self, folder: str, name: str) -> int:
-        """Save the items beside the checkpoint of that name; return the number ever added."""
+        """Save the shard's items beside the checkpoint of that name; return the number ever added."""
         place = Path(folder) / f"shard-{self.number}"
         save_replay(self.replay, place / name)
         prune_replays(place)
         return self.replay.added
 
     def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Load saved items; False, with a warning, where they are lost."""
+        """Load the shard's items saved with a checkpoint; False, with a warning, if they are lost."""
         return load_replay(self.replay, Path(folder) / f"shard-{self.number}" / name, remembered)
 
     def _serials(self, places: np.ndarray) -> np.ndarray:
-        """Return the serial numbers, counted from the first item ever, of the items in the slots."""
+        """Return the serial numbers of the items in the slots; items are numbered in the order they were added."""
         last = self.replay.added - 1
         return last - (last - places) % self.replay.capacity
