@@ -1,1 +1,1 @@
-"""The `navi` command and its groups."""
+"""Command-line interface: the `navi` command and its command groups (Typer)."""

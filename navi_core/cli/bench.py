@@ -1,4 +1,4 @@
-"""`navi bench`: one command for each entry of the catalogue `navi_core.bench.BENCHMARKS`."""
+"""`navi bench`: command group with one subcommand per benchmark of the catalogue `navi_core.bench.BENCHMARKS`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from navi_core.bench.report import Table
 
 TIME_IS_UP = 124
-"""Exit code of a benchmark that measured nothing in its time; timeout(1) has the same."""
+"""Exit code of a benchmark that timed out before its first measurement; the same as timeout(1)."""
 
 
 class _Benchmarks(TyperGroup):
-    """Group that imports a benchmark when its command runs; its own help needs the catalogue alone."""
+    """Lazy command group: imports a benchmark's module when its command runs; its help reads the catalogue alone."""
 
     _listing = False
 
@@ -61,7 +61,7 @@ app.command("baselines")(baselines)
 
 
 def benchmark_command(measure: Callable[..., Report | int]) -> Callable[..., None]:
-    """Return the command of a benchmark: its annotated options and `--json`.
+    """Build the CLI command of a benchmark function: its annotated options and `--json`.
 
     Args:
         measure: Returns a report, or an exit code where it prints by itself. It gets `progress`, `log` and `as_json`
@@ -91,7 +91,7 @@ def benchmark_command(measure: Callable[..., Report | int]) -> Callable[..., Non
 
 
 def _typer_option(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter whose `Option` is typer's."""
+    """Convert a parameter annotated with a benchmark `Option` to one annotated with a typer option or argument."""
     kind, option = get_args(parameter.annotation)
     assert isinstance(option, Option)
     make = typer.Argument if option.argument else typer.Option
@@ -114,5 +114,5 @@ def _print(report: Report, as_json: bool) -> None:
 
 
 def _width(table: Table) -> int:
-    """Return the width of a table of one row."""
+    """Return the printed width of a one-row table in characters: longer of heading and cell, plus 1, per column."""
     return sum(1 + max(len(heading), len(text)) for heading, text in zip(table.headings, table.cells[0], strict=True))

@@ -1,4 +1,4 @@
-"""`navi compare` and `navi bench baselines`: paired comparisons of subjects, and of the scripted pilots."""
+"""`navi compare` and `navi bench baselines`: paired comparisons of evaluated policies, and of the scripted pilots."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from navi_core.scenes import Scene
 
 _BETWEEN = "vs"
-"""Word between the two sides."""
+"""Command-line separator between the two sides of a comparison."""
 
 
 app = typer.Typer()
@@ -122,7 +122,7 @@ def compare(
 
 
 def two_sides(subjects: list[str]) -> tuple[list[str], list[str]]:
-    """Return the two sides of a comparison: what stands before and after `vs`, or two subjects alone.
+    """Split the subjects of a comparison into two sides: those before and after `vs`, or two subjects alone.
 
     Raises:
         ConfigError: The two sides are ambiguous, or one is empty.
@@ -143,7 +143,7 @@ def two_sides(subjects: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _pattern(names: list[str]) -> str:
-    """Return one name for several: what they begin and end with, and a star between."""
+    """Shorten several names to one glob-like pattern: common prefix, `*`, common suffix."""
     if len(names) == 1:
         return Path(names[0]).stem
     start = os.path.commonprefix(names)  # noqa: RUF071 (letters, not folders)

@@ -1,4 +1,4 @@
-"""`navi demos`: record a teacher's flights, take in recordings from elsewhere, look at them, hand them on."""
+"""`navi demos`: record expert demonstrations, ingest recordings from elsewhere, inspect and export datasets."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _student(name: str) -> Student:
 
 
 DEFAULT_SCENES = ("apartment:0-11",)
-"""Scenes recorded when none is named: those of the default training corpus."""
+"""Default scenes of a recording: those of the default training corpus."""
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`navi doctor`: check of a folder of scans or meshes, or of the machine."""
+"""`navi doctor`: health check of a folder of scans or meshes, or of the machine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def doctor(
 
 
 def check_machine() -> list[dict[str, str]]:
-    """Return what Navi finds on this machine: rows of `what`, `state` (ok, warning, broken) and `detail`."""
+    """Check hardware, kernels, folders, plugins; return rows of `what`, `state` (ok, warning, broken) and `detail`."""
     from navi_core.config.registry import load_plugins, loaded_plugins
     from navi_core.kernels.native.library import NativeUnavailableError, find_compiler, load_library
     from navi_core.record import hardware_profile, navi_home

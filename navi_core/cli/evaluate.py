@@ -1,4 +1,4 @@
-"""`navi evaluate` and `navi promote`: fly without learning, change the champion."""
+"""`navi evaluate` and `navi promote`: evaluate a policy without training it; promote a version to champion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from navi_core.scenes import Scene
 
 HELD_OUT = ("apartment:100-111",)
-"""Scenes flown when none is named; the default training corpus ends before them."""
+"""Default evaluation scenes, held out: the default training corpus ends before them."""
 
 Scenes = Annotated[
     list[str] | None,
@@ -62,12 +62,12 @@ NoRecord = Annotated[bool, typer.Option("--no-record", help="Write no rows for t
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 _DRAWN_CELL, _DRAWN_CLEARANCE = 0.2, 0.2
-"""Of the floor that maps show [m]."""
+"""Cell size and clearance of the floor grid that is drawn on maps [m]."""
 
 _NAMED = 4
-"""Scenes that a table names."""
+"""Most scene names listed in a table's caption; the others are counted."""
 _STUCK = 60.0
-"""Collisions a minute from which a policy is likely stuck at walls."""
+"""Collision rate (per minute) from which a policy is reported as likely stuck at walls."""
 _COVERAGE: dict[str, Column] = {
     "AUC": figure("c_vis_auc", ".1f"),
     "interval": lambda row: (
@@ -211,7 +211,7 @@ def promote(
 
 
 def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> None:
-    """Write one top-down map per scene with everybody's paths.
+    """Write one top-down map (PNG) per scene with the flight paths of all evaluated subjects.
 
     Raises:
         ConfigError: No subject was flown now.
@@ -240,7 +240,7 @@ def eval_config(
     task: str = "explore",
     recovery: bool | None = None,
 ) -> EvalConfig:
-    """Return the protocol that a command's options name.
+    """Build the evaluation configuration from a command's options: a named protocol and the settings that override it.
 
     Raises:
         ConfigError: An unknown protocol, or a setting out of range.
@@ -256,7 +256,7 @@ def eval_config(
 
 
 def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion:
-    """Return a pilot's name, a checkpoint's path or a registered version; of a run's folder, its newest checkpoint.
+    """Resolve a subject to a pilot's name, a checkpoint path, a registered version, or a run's newest checkpoint.
 
     Raises:
         EvaluationError: None of them has that name, or the folder holds no checkpoint.
@@ -276,7 +276,7 @@ def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion
 
 
 def run_name(subject: str, found: str | Path | ModelVersion) -> str | None:
-    """Return the name of a run whose folder a subject is; None for others, which have names of their own."""
+    """Return the run's name if the subject is a run folder; None for other subjects, which have names."""
     return Path(os.path.abspath(subject)).name if isinstance(found, Path) and os.path.isdir(subject) else None
 
 
@@ -297,7 +297,7 @@ def _newest_checkpoint(run: Path) -> Path:
 def fly_subject(
     subject: str | Path | ModelVersion, scenes: list[Scene], config: EvalConfig, name: str | None = None
 ) -> EvalResult:
-    """Evaluate a subject behind a progress bar; arguments and errors as `navi_core.evaluate.evaluate`."""
+    """Evaluate a subject with a progress bar; arguments and errors as `navi_core.evaluate.evaluate`."""
     from navi_core.evaluate import evaluate as evaluate_subject
 
     label = name or str(getattr(subject, "version", subject))
@@ -306,7 +306,7 @@ def fly_subject(
 
 
 def print_results(results: list[EvalResult]) -> None:
-    """Print one row per evaluation, all of one protocol, and warnings on standard error."""
+    """Print a table with one row per evaluation (all of one protocol); warn on stderr of scenes seen in training."""
     summary = results[0].summary
     for result in results:
         seen = int(result.summary.get("scenes_trained_on") or 0)
@@ -326,6 +326,6 @@ def print_results(results: list[EvalResult]) -> None:
 
 
 def print_sentences(comparisons: Sequence[Comparison | SeedComparison]) -> None:
-    """Print the sentence of each comparison."""
+    """Print the verdict sentence of each comparison."""
     for comparison in comparisons:
         typer.echo(comparison.sentence)

@@ -1,4 +1,4 @@
-"""The `navi` command: command groups found lazily, errors without a traceback.
+"""Entry points of the `navi` command: assemble the command groups, report errors without a traceback.
 
 A group is a module with `register(app)`. The engine's groups are listed here; other packages add
 theirs through the entry point group `navi.commands`.
@@ -26,11 +26,11 @@ _GROUPS = (
     "scenes", "doctor", "settings", "demos", "training.bc", "training.train", "training.train:apex_app", "evaluate",
     "compare", "models:models_app", "models:runs_app", "models", "pages", "serve", "bench",
 )  # fmt: skip
-"""Modules of `navi_core.cli` with a Typer `app`, or the name of another one behind a colon."""
+"""Command groups: modules of `navi_core.cli` with a Typer `app`; another attribute's name follows a colon."""
 
 
 def build_app(name: str = "navi", groups: Sequence[str] = _GROUPS, *, plugins: bool = True) -> typer.Typer:
-    """Return the command with the given groups and, for `navi`, those of other packages.
+    """Build the Typer application from the given command groups and, for `navi`, those of other packages.
 
     Args:
         name: Name shown in the help.
@@ -59,17 +59,17 @@ def build_app(name: str = "navi", groups: Sequence[str] = _GROUPS, *, plugins: b
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `navi`; exits with the error's own code where one is raised."""
+    """Entry point of `navi`; exits with the exit code of a raised error."""
     _run(build_app(), arguments)
 
 
 def navi_actor(arguments: Sequence[str] | None = None) -> None:
-    """Run `navi-actor`: the training commands under the source system's name."""
+    """Entry point of `navi-actor`: the training commands under the source system's name."""
     _run(build_app("navi-actor", ("training.train",), plugins=False), arguments)
 
 
 def brain(arguments: Sequence[str] | None = None) -> None:
-    """Run `brain`: evaluate, compare, promote, models and bc-pretrain under the source system's name."""
+    """Entry point of `brain`: evaluate, compare, promote, models and bc-pretrain under the source system's name."""
     from navi_core.cli.training.bc import bc
 
     app = build_app("brain", ("evaluate", "compare", "models:models_app"), plugins=False)
@@ -93,7 +93,7 @@ def _root(
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    """Show a warning as a line for people, without the place in our code."""
+    """Warning handler (`warnings.showwarning`): print a warning as one line on stderr, without its source location."""
     typer.echo(f"warning: {printable(str(message))}", err=True)
 
 

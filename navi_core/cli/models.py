@@ -1,4 +1,4 @@
-"""`navi models`, `navi runs` and `navi export`: registered versions, folders of runs, policies for other programs."""
+"""`navi models`, `navi runs`, `navi export`: model registry, run folders, ONNX, AOTInductor and safetensors export."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def rollback(
 
 
 def open_registry(folder: Path | None) -> Registry:
-    """Return the registry in a folder, by default that of the Navi home."""
+    """Open the model registry in a folder, by default that of the Navi home."""
     from navi_core.models import Registry
     from navi_core.record import navi_home
 

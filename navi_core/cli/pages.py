@@ -1,4 +1,4 @@
-"""Pages in the browser: `navi explore`, `navi demos record`, `navi dashboard`, `navi record` and `navi replay`."""
+"""Browser pages: `navi explore`, `navi demos record`, `navi dashboard`, `navi record` and `navi replay`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Browser = Annotated[bool, typer.Option("--browser", help="Also open the page in 
 
 
 def open_page(show: Show, host: str, port: int, browser: bool) -> None:
-    """Serve a page until interrupted, and print its address.
+    """Serve a web page over HTTP until interrupted, and print its address.
 
     Raises:
         ServiceError: The port is taken, or there is no such address.

@@ -110,7 +110,7 @@ def inspect(
 
 
 def _compiled_in(path: Path) -> list[Path]:
-    """Return the compiled scenes of a folder, or what is no folder itself."""
+    """Return the `.gmdag` files of a folder, sorted; a path that is no folder is returned as it is."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.glob("*.gmdag") if file.is_file())
@@ -246,7 +246,7 @@ def _compile_all(
 
 
 def _compile_row(done: CompileReport) -> dict[str, Any]:
-    """Return the row of a compiled scene."""
+    """Build the result row of a compiled scene: files, sizes, compile time, octree sharing, decimation error."""
     decimated = None
     if done.decimation is not None:
         merged, voxel = done.decimation, done.voxel_size
@@ -289,7 +289,7 @@ def _facts(scene: Scene, path: Path) -> dict[str, Any]:
 
 
 def _sharing(scene: Scene) -> dict[str, Any]:
-    """Return how many nodes and list entries an octree would have without sharing, and has."""
+    """Return the counts of octree nodes and list entries without and with subtree sharing, and the decimation error."""
     dag, merged = scene.dag, scene.decimation
     return {
         "nodes": None if dag is None else dag.unfolded.nodes,
@@ -302,7 +302,7 @@ def _sharing(scene: Scene) -> dict[str, Any]:
 
 
 def _brief(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that fit a terminal; counts without and with sharing stand in one cell."""
+    """Select the columns that fit a terminal; counts without and with sharing are merged into one cell."""
 
     def shared(kind: str) -> str | None:
         return None if facts[kind] is None else f"{facts[kind]} > {facts[kind + '_stored']}"

@@ -1,4 +1,4 @@
-"""`navi environment` and `navi serve`: the two servers of the wire."""
+"""`navi environment` and `navi serve`: start the environment server and the policy server of the wire protocol."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def serve(
 
 
 def _position(text: str) -> tuple[float, ...]:
-    """Return the three numbers of X,Y,Z."""
+    """Parse `X,Y,Z` into a position of three floats [m]."""
     try:
         x, y, z = (float(part) for part in text.split(","))
     except ValueError:
@@ -211,7 +211,7 @@ def _position(text: str) -> tuple[float, ...]:
 
 
 def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:
-    """Print where the server listens, serve until a signal, print its end."""
+    """Print the server's endpoints, serve until a signal, report the shutdown."""
     from navi_core.learn.run.process import StopFlag
     from navi_core.service.timed_lock import settle
 

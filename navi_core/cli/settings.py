@@ -1,4 +1,4 @@
-"""`navi settings`: every setting with value, source, allowed values and meaning."""
+"""`navi settings`: list the configuration settings with value, source, allowed values and meaning."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _serve_settings() -> type[Config]:
 
 
 _CLASSES: dict[str, Callable[[], type[Config]]] = {"serve": _serve_settings}
-"""Loader of the class of each kind of settings beside those of training."""
+"""Lazy loaders of the configuration classes by `--of` name, besides that of training."""
 
 
 def add_settings(name: str, load: Callable[[], type[Config]]) -> None:
-    """Let `navi settings --of NAME` explain the settings of another package."""
+    """Register the configuration class of another package for `navi settings --of NAME`."""
     _CLASSES[name] = load
 
 
@@ -78,7 +78,7 @@ def settings(
 
 
 def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[str]) -> tuple[Config, Sources]:
-    """Return the settings of one thing, and what they come from."""
+    """Resolve the configuration that `--of` names; return it with its sources, lowest precedence first."""
     from navi_core.config import TrainConfig, parse_config
     from navi_core.presets import merge_sources, parse_assignments, read_config_file, setting_sources
 
@@ -99,7 +99,7 @@ def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[st
 
 
 def _matching(every: Sequence[Setting], what: str) -> list[Setting]:
-    """Return the settings of a section, the one of that name, or those that a word leads to."""
+    """Filter settings by section, by exact name, or by a word in name or meaning."""
     exact = [each for each in every if each.name == what or each.name.startswith(f"{what}.")]
     if exact:
         return exact
@@ -114,7 +114,7 @@ def _matching(every: Sequence[Setting], what: str) -> list[Setting]:
 
 
 def _source(setting: Setting, sources: Sources) -> str:
-    """Return the source of a setting's value; empty for the default."""
+    """Return the source of a setting's value (preset, file, flag); empty for the default."""
     for name, values in reversed(sources):
         below: Any = values
         for part in setting.name.split("."):
@@ -144,7 +144,7 @@ def _print_settings(shown: Sequence[Setting], sources: Sources, title: str) -> N
 
 
 def _print_sections(every: Sequence[Setting], config: Config, title: str) -> None:
-    """Print the settings that are in no section, and one line for each section."""
+    """Print the top-level settings, and one line for each section."""
     alone = {each.name: each for each in every if "." not in each.name}
     rows = []
     for name, field in type(config).model_fields.items():

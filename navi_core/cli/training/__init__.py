@@ -1,1 +1,1 @@
-"""`navi train`, `navi bc`, `navi learner`, and the flags they share."""
+"""Training commands: `navi train`, `navi bc`, `navi learner`, and the flags they share."""

@@ -1,4 +1,4 @@
-"""`navi bc`: clone the teacher of recorded demonstrations, and register the version."""
+"""`navi bc`: behaviour cloning of recorded demonstrations, and registration of the resulting version."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def run_cloning(
     init: str | None = None,
     register: bool = True,
 ) -> dict[str, Any]:
-    """Clone one dataset, from demonstrations to a registered version.
+    """Run behaviour cloning on one dataset and register the resulting version.
 
     Args:
         config: Full configuration, `algorithm` "bc".
@@ -153,7 +153,7 @@ def _read(folders: list[Path]) -> Dataset:
 
 
 def _facts(record: dict[str, Any]) -> dict[str, str]:
-    """Return how a cloning ended, for people."""
+    """Build the human-readable summary of a finished behaviour cloning run."""
     metrics = record["metrics"]
     best = f"{metrics['best_validation_nll']:.4f} (epoch {metrics['best_epoch']:.0f})" if metrics else "none yet"
     return {

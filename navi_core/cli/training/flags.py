@@ -1,4 +1,4 @@
-"""The flags of commands that train, and the configuration that they mean."""
+"""Command-line flags shared by the training commands, and the configuration they resolve to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FLIGHTS: dict[str, dict[str, Any]] = {
     "explore": {},
     "point_goal": {"policy": {"place_memory": True, "log_std_init": -1.2, "recovery": True}},
 }
-"""Tasks that are flown in scenes, and what they want of any preset; every other task is a reference task.
+"""Flight tasks with their overrides of the preset; every other task is a reference task.
 
 With the noise that finds new floor, 0.6 of full speed, flights in training rarely stop at a goal, and it is learned
 slowly; on large floors many do not find the way to a goal without a map; and a flight now and then pushes against a
@@ -38,7 +38,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JS
 
 @dataclass(frozen=True)
 class TrainFlags:
-    """Flags of a command that trains; the annotations are its options."""
+    """Dataclass of the flags of a training command; each field's annotation is its typer option."""
 
     preset: Preset = None
     config: ConfigFile = None
@@ -89,7 +89,7 @@ class TrainFlags:
     ] = None
 
     def resolve(self, algorithm: str) -> TrainConfig:
-        """Return the configuration that the flags give.
+        """Resolve the flags, preset, file and `--set` to the training configuration.
 
         Args:
             algorithm: Name of the learner.
@@ -129,7 +129,7 @@ class TrainFlags:
         return config
 
     def place(self, asset: str) -> dict[str, Any]:
-        """Return folder and key of the run, as `run_training` takes them; `asset` is the default."""
+        """Return run folder and run key as keyword arguments of `run_training`; `asset` is the default asset."""
         return {
             "run_root": self.run_root,
             "asset": self.asset or asset,
@@ -139,12 +139,12 @@ class TrainFlags:
 
 
 def without_none(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries that have a value."""
+    """Return a copy of a dictionary without the entries whose value is None."""
     return {name: value for name, value in given.items() if value is not None}
 
 
 def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose first parameter, `flags: TrainFlags`, is an option for each of its fields."""
+    """Decorator that expands a command's first parameter, `flags: TrainFlags`, into one option per field."""
     parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     options = [*inspect.signature(TrainFlags, eval_str=True).parameters.values(), *parameters]
 
@@ -159,5 +159,5 @@ def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def partition_or_preset(partition: str | None, preset: str | None) -> str:
-    """Return the partition of a run: the given one, or the name of its preset."""
+    """Return the partition of a run: the given one, else the name of its preset."""
     return partition or (Path(preset).stem if preset else "default")

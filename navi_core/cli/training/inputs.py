@@ -1,4 +1,4 @@
-"""Inputs of a training: its scenes, the registered versions that it begins with and enters, and its viewers.
+"""Inputs and outputs of a training: compiled scenes, initial weights, registration, live telemetry for viewers.
 
 Scenes are compiled or reused, without those that cannot be flown. Whether anybody looks changes nothing in a run.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # More than 60 lines: each scene has one of four outcomes, which are distinguished here.
 def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[CompiledScene]:
-    """Discover the corpus, compile or reuse every scene, and leave out what cannot be flown in.
+    """Discover the corpus, compile or reuse every scene, and leave out those that cannot be flown in.
 
     Of a folder or a manifest, files that cannot be read are left out too, with a warning.
 
@@ -90,7 +90,7 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
 
 
 def _verdict(scene: Scene, config: TrainConfig) -> tuple[str, str]:
-    """Return a scene's verdict and its reason; judged here where the file holds none."""
+    """Return a scene's spawn verdict and its reason, from the file or computed here."""
     from navi_core.world import Field, scene_verdict
 
     if scene.verdict is not None:
@@ -107,7 +107,7 @@ def _none_left(unread: list[str], rejected: list[str]) -> NaviError:
 
 
 def fitting_latest(config: TrainConfig) -> str:
-    """Return the version of `latest` if a run's network can start from it, else none with a warning.
+    """Return the version behind `latest` if the run's network can load its weights, else "none" with a warning.
 
     Who names no start gets the latest where it fits; one that is named and does not fit is an error. It is the version,
     for the alias may move before the weights are read: another training may end meanwhile.
@@ -130,7 +130,7 @@ def fitting_latest(config: TrainConfig) -> str:
 
 
 def initial_weights(registry: Registry, init: str | None) -> Path | None:
-    """Return the checkpoint that `--init` means: an alias, a version or a file; None for new weights."""
+    """Resolve `--init` (an alias, a version or a file) to the checkpoint to start from; None for new weights."""
     if init is None or init == "none":
         return None
     if init == "latest" and "latest" not in registry.aliases():
@@ -140,7 +140,7 @@ def initial_weights(registry: Registry, init: str | None) -> Path | None:
 
 
 def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
-    """Register the last checkpoint; return its version and whether `latest` points to it."""
+    """Register a run's last checkpoint; return its version and whether `latest` points to it."""
     import logging
 
     from navi_core.models import record_registry
@@ -166,7 +166,7 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
 
 
 def parent_versions(registry: Registry, initial: str | None) -> list[str]:
-    """Return the registered versions that hold the weights a run began with."""
+    """Return the registered parent versions: those with the weights that a run began with."""
     from navi_core.models import load_checkpoint
 
     if initial is None:
@@ -181,7 +181,7 @@ def parent_versions(registry: Registry, initial: str | None) -> list[str]:
 
 
 def reward_of(result: TrainResult) -> float | None:
-    """Return the smoothed reward, None where the run ended before its first update."""
+    """Return the exponential moving average of the reward; None if the run ended before its first update."""
     import math
 
     return None if math.isnan(result.reward_ema) else result.reward_ema
@@ -204,7 +204,7 @@ ProgressCallback = Callable[["Progress"], None]
 def watchable(
     name: str, algorithm: str, publish: str, progress: ProgressCallback, *, captured: bool = False
 ) -> Iterator[tuple[Watch | None, ProgressCallback]]:
-    """Yield what a training takes as `watch` and `progress`.
+    """Context manager of a training's live telemetry: yields the `watch` and `progress` callbacks.
 
     Args:
         name: The run's name.

@@ -1,4 +1,4 @@
-"""`navi train …`, `navi learner` and `navi actor`: find the scenes, train, register the version."""
+"""`navi train …`, `navi learner` and `navi actor`: compile the scenes, train, register the version."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _LEARNERS = {
 
 
 class _Learners(TyperGroup):
-    """The learners' commands; user-defined ones are looked up where no other has the name, and in listings."""
+    """Command group of the learners; plugins' learners are looked up for listings and unknown names."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (typer's click is private)
-        """Return the command of a learner.
+        """Return the command of a learner, built-in or of a plugin.
 
         Raises:
             ConfigError: There is none of that name.
@@ -61,7 +61,7 @@ class _Learners(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 (typer's click is private)
-        """Return the learners' names."""
+        """Return the names of all learners, those of plugins included."""
         self._add_own()
         return super().list_commands(ctx)
 
@@ -77,7 +77,7 @@ class _Learners(TyperGroup):
 
 
 def learner_command(algorithm: str, title: str) -> Callable[..., None]:
-    """Return the command of a learner: all of them take the same flags, and one function carries them out.
+    """Build the training command of a learner; all learners take the same flags.
 
     Args:
         algorithm: Name of the learner.
@@ -116,7 +116,7 @@ for _algorithm, _title in _LEARNERS.items():
 
 
 def with_pairs_hash(config: TrainConfig) -> TrainConfig:
-    """Return the configuration with the content hash of dpo's file of pairs: other pairs are another run.
+    """Add the content hash of the DPO pairs file to the configuration: other pairs are another run.
 
     Raises:
         DemoError: The file cannot be read.
@@ -142,7 +142,7 @@ def run_training(
     register: bool = True,
     apex: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train one run from scenes, or a reference task, to a registered version.
+    """Train one run, in scenes or on a reference task, and register its last checkpoint as a version.
 
     Args:
         config: Full configuration.
@@ -240,7 +240,7 @@ def run_training(
 
 @contextmanager
 def log_on_stderr() -> Iterator[None]:
-    """Let the engine's log be read on standard error: standard output belongs to the result."""
+    """Context manager that logs the engine's INFO messages on stderr; stdout carries only the result."""
     import logging
 
     log = logging.getLogger("navi")
@@ -256,7 +256,7 @@ def log_on_stderr() -> Iterator[None]:
 
 
 def show_record(record: dict[str, Any], as_json: bool, facts: Callable[[dict[str, Any]], dict[str, str]]) -> None:
-    """Print how a run ended, as facts for people or as one JSON object."""
+    """Print the result of a run as a table of facts or as one JSON object."""
     if as_json:
         print_json(record)
         return
@@ -268,12 +268,12 @@ def show_record(record: dict[str, Any], as_json: bool, facts: Callable[[dict[str
 
 
 def resumed(record: dict[str, Any]) -> str:
-    """Return the step that a run went on from, in brackets; empty for a new one."""
+    """Return "(resumed from STEP)" with a leading space; empty for a new run."""
     return f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
 
 
 def training_facts(record: dict[str, Any]) -> dict[str, str]:
-    """Return how a training ended, for people."""
+    """Build the human-readable summary of a finished training."""
     return {
         "steps": f"{record['steps']:,}{resumed(record)}",
         "ended by": record["reason"],
@@ -294,7 +294,7 @@ _RATES = {
     "shards_replaced": "shards replaced",
     "repeated_shipments": "rollouts sent twice, counted once",
 }
-"""Metric and what it is called."""
+"""Display labels of the throughput and fault metrics of a distributed run, with units."""
 
 
 apex_app = typer.Typer()
