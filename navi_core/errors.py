@@ -1,4 +1,4 @@
-"""The exceptions of Navi; each message names the offender, the allowed values and the next command.
+"""Exception classes of Navi; each message names the offender, the allowed values and the next command.
 
 NaviError
 ├── ConfigError            an unknown key, an impossible value, settings that contradict each other
@@ -29,7 +29,7 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return `text` with every control or invisible character replaced by "?".
+    """Escape text for printing: every control or invisible character becomes "?".
 
     Names inside meshes and files are other people's: an escape sequence in one must not reach a terminal.
 
@@ -43,19 +43,19 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def as_argument(path: Path | str) -> str:
-    """Return a path as a shell takes it, for the command that a message advises."""
+    """Quote a path for the shell, for the command that a message suggests."""
     return shlex.quote(os.fspath(path))
 
 
 class NaviError(Exception):
-    """Base of every error that Navi raises on purpose; the CLI prints it without a traceback."""
+    """Base class of all expected Navi errors; the CLI prints them without a traceback."""
 
     exit_code = 1
 
     @classmethod
     @contextmanager
     def of_system(cls, what: str, **details: Path) -> Iterator[None]:
-        """Raise a system error of the block as this error.
+        """Context manager that converts an `OSError` of the block into this error class.
 
         Args:
             what: What failed; the system's reason follows.
@@ -68,27 +68,27 @@ class NaviError(Exception):
 
 
 class ConfigError(NaviError, ValueError):
-    """A configuration key is unknown, a value is impossible, or two settings contradict each other."""
+    """Invalid configuration: an unknown key, an impossible value, or two contradicting settings."""
 
     exit_code = 2
 
 
 class SceneError(NaviError):
-    """A scene cannot be discovered, compiled, loaded or used."""
+    """Failure to discover, compile, load or use a scene."""
 
     exit_code = 3
 
 
 class MeshError(SceneError):
-    """A mesh file is missing, unreadable, empty, or holds no finite surface."""
+    """Invalid mesh file: missing, unreadable, empty, or without a finite surface."""
 
 
 class SceneTooLargeError(SceneError):
-    """Compiling a scene would take more memory than there is now; elsewhere, or later, it may fit."""
+    """Insufficient memory to compile a scene; elsewhere, or later, it may fit."""
 
 
 class GmdagError(SceneError):
-    """A `.gmdag` file breaks its format.
+    """Invalid `.gmdag` file: it violates the format.
 
     Attributes:
         reason: What is wrong.
@@ -105,35 +105,35 @@ class GmdagError(SceneError):
 
 
 class CheckpointError(NaviError):
-    """A checkpoint is missing, truncated, of an old version, or of another encoder or temporal core."""
+    """Invalid checkpoint: missing, truncated, of an old version, or of another encoder or temporal core."""
 
     exit_code = 4
 
 
 class CheckpointVersionError(CheckpointError):
-    """A checkpoint is whole, but of a format that this Navi does not read: another one does."""
+    """Unsupported checkpoint version: the file is intact, but needs another version of Navi."""
 
 
 class RegistryError(NaviError):
-    """A model version or alias does not exist, or a change of it is refused."""
+    """Model registry error: an unknown version or alias, or a refused change."""
 
     exit_code = 4
 
 
 class RunError(NaviError):
-    """A run directory is locked by another process, broken, or was made by another configuration."""
+    """Run directory error: locked by another process, broken, or made by another configuration."""
 
     exit_code = 5
 
 
 class RecordError(NaviError):
-    """Metric rows could not be made durable, or a segment of them cannot be read back."""
+    """Failure to write metric rows durably, or to read a segment of them back."""
 
     exit_code = 6
 
 
 class NonFiniteError(NaviError):
-    """NaN or Inf appeared in training.
+    """Non-finite value (NaN or Inf) in training.
 
     Attributes:
         tensor: Name of the first tensor that held one.
@@ -147,13 +147,13 @@ class NonFiniteError(NaviError):
 
 
 class EvaluationError(NaviError):
-    """An evaluation or comparison cannot be made as asked."""
+    """Invalid request of an evaluation or comparison."""
 
     exit_code = 8
 
 
 class DemoError(NaviError):
-    """A file of demonstrations breaks its format, or demonstrations do not fit each other.
+    """Invalid demonstration file, or demonstrations that are incompatible with each other.
 
     Attributes:
         path: The file or folder.
@@ -169,7 +169,7 @@ class DemoError(NaviError):
 
 
 class WireError(NaviError, ValueError):
-    """Frames from a peer break the format of the wire, or a message cannot be sent over it.
+    """Wire protocol error: malformed frames from a peer, or a message that cannot be sent.
 
     Attributes:
         code: Error code of the answer: `malformed` or `version`.
@@ -183,6 +183,6 @@ class WireError(NaviError, ValueError):
 
 
 class ServiceError(NaviError):
-    """A server cannot start, or the peer that it needs cannot be reached."""
+    """Service error: a server cannot start, or its peer is unreachable."""
 
     exit_code = 11

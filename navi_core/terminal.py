@@ -1,4 +1,4 @@
-"""Tables and JSON on standard output, and the progress bar of long commands on standard error."""
+"""Terminal output: tables and JSON on standard output, progress bars of long commands on standard error."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def print_json(data: object) -> None:
-    """Print data as one JSON document."""
+    """Print data as one JSON document on standard output."""
     typer.echo(json.dumps(data, indent=1))
 
 
 def print_status(line: str) -> None:
-    """Print a line of progress on standard error."""
+    """Print a status line on standard error."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def console() -> Console:
-    """Return the console of stdout; a pipe has no width, and tables stay readable there too."""
+    """Return the Rich console of standard output; 160 columns wide in a pipe, so that tables stay readable."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
@@ -76,14 +76,14 @@ def print_table(
 
 
 def print_records(title: str, records: Sequence[Mapping[str, Any]], hidden: Sequence[str] = ()) -> None:
-    """Print records as a table with a column for every key that one of them has, but for those `hidden`."""
+    """Print records (dictionaries) as a table: one column per key of any record, except `hidden` ones."""
     names = [name for name in dict.fromkeys(name for record in records for name in record) if name not in hidden]
     headings = [name.replace("_", " ") for name in names]
     print_table(title, headings, ([cell(record.get(name)) for name in names] for record in records))
 
 
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
-    """Print what is known of one thing, a fact a line."""
+    """Print key–value pairs of one object, one per line."""
     from rich.table import Table
 
     table = Table(title=title, show_header=False)
@@ -93,7 +93,7 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
 
 
 def cell(value: object) -> str:
-    """Return a value as people read it; what a terminal would not show is escaped."""
+    """Format a value as a human-readable table cell; unprintable characters are escaped."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -106,15 +106,15 @@ def cell(value: object) -> str:
 
 
 class Update(Protocol):
-    """How a command moves its bar: what is being done, how much is done, of how much."""
+    """Protocol of a progress callback: label, work done, total work."""
 
     def __call__(self, label: str, done: float, total: float = 1.0) -> None:
-        """Show it."""
+        """Update the progress bar."""
 
 
 @contextmanager
 def progress_bar(title: str, *, quiet: bool = False, counted: bool = False) -> Iterator[Update]:
-    """Show a bar; the block is given what moves it.
+    """Context manager that shows a progress bar and yields its update callback.
 
     Args:
         title: What stands before the bar.

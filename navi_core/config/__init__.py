@@ -1,4 +1,4 @@
-"""Every setting of the engine: frozen pydantic models, one docstring per field, unknown keys refused.
+"""Configuration classes of the engine: frozen pydantic models, one docstring per field, unknown keys refused.
 
 Values are SI units; defaults are those of the specification. Nothing here imports torch, so that
 the command line, the pipeline and tools may read configurations cheaply.

@@ -1,4 +1,4 @@
-"""Settings of the learners that collect rollouts: schedules, PPO, GRPO and DPO."""
+"""Settings of the on-policy learners (PPO, GRPO, DPO): rollouts, optimiser, schedules."""
 
 import math
 from itertools import pairwise
@@ -11,7 +11,7 @@ from navi_core.errors import ConfigError
 
 
 class Schedule(Config):
-    """How a setting moves from its own value, which it has at step 0."""
+    """Schedule of a hyperparameter over training steps, from its configured value at step 0."""
 
     shape: Literal["linear", "cosine", "piecewise"] = "linear"
     """Straight line, half a cosine, or straight lines through `points`."""
@@ -37,11 +37,11 @@ class Schedule(Config):
         return self
 
     def values(self) -> tuple[float, ...]:
-        """Return the values that the schedule names."""
+        """Return the target values in the schedule."""
         return tuple(value for _, value in self.points) if self.end is None else (self.end,)
 
     def value(self, start: float, at: int, total_steps: int | None) -> float:
-        """Return the setting's value.
+        """Return the scheduled value at a training step.
 
         Args:
             start: Its value at step 0.
@@ -68,7 +68,7 @@ class Schedule(Config):
 
 
 class RolloutConfig(Config):
-    """Rollouts of every row, and the steps of Adam that are taken on them."""
+    """Base settings of on-policy learners: rollout length, sequences, and the Adam optimiser."""
 
     learning_rate: float = Field(3e-4, gt=0, le=1)
     """Adam step size."""
@@ -104,7 +104,7 @@ class RolloutConfig(Config):
         return self
 
     def _limits(self, name: str) -> tuple[bool, float]:
-        """Return whether a setting may be 0, and the most that it may be."""
+        """Return a setting's bounds: whether 0 is allowed, and the maximum."""
         bounds = type(self).model_fields[name].metadata
         return any(hasattr(bound, "ge") for bound in bounds), min(
             (float(bound.le) for bound in bounds if hasattr(bound, "le")), default=math.inf
@@ -116,7 +116,7 @@ ScheduledPPO = Literal["learning_rate", "entropy_coefficient", "clip", "std_limi
 
 
 class PPOConfig(RolloutConfig):
-    """Proximal policy optimisation (Schulman et al. 2017) on sequences."""
+    """Settings of proximal policy optimisation (PPO, Schulman et al. 2017) on sequences."""
 
     schedules: dict[ScheduledPPO, Schedule] = {}
     """How learning_rate, entropy_coefficient, clip and std_limit move; one that is not named stays."""
@@ -168,7 +168,7 @@ class PPOConfig(RolloutConfig):
 
 
 class SegmentsConfig(RolloutConfig):
-    """How a rollout is cut into the segments that GRPO and DPO compare."""
+    """Settings of the trajectory segments, cut from rollouts, that GRPO and DPO compare."""
 
     horizon: int | None = Field(None, ge=1, le=2**20)
     """Decisions of a segment that nothing ends before; None is the rollout.
@@ -195,7 +195,7 @@ class SegmentsConfig(RolloutConfig):
 
     @property
     def segment_steps(self) -> int:
-        """Decisions of a whole segment."""
+        """Length of a full segment [decisions]."""
         return self.horizon if self.horizon is not None else self.rollout
 
 
@@ -204,7 +204,7 @@ ScheduledGRPO = Literal["learning_rate", "ent_coef", "max_grad_norm", "ref_kl_co
 
 
 class GRPOConfig(SegmentsConfig):
-    """Group-relative policy optimisation (Shao et al. 2024) on segments of flight."""
+    """Settings of group-relative policy optimisation (GRPO, Shao et al. 2024) on trajectory segments."""
 
     schedules: dict[ScheduledGRPO, Schedule] = {}
     """How learning_rate, ent_coef, max_grad_norm, ref_kl_coef and gamma move; one that is not named stays."""
@@ -234,7 +234,7 @@ class GRPOConfig(SegmentsConfig):
     """Group updates after which the reference takes the policy's weights."""
 
     def least_rows(self) -> int:
-        """Return the rows of which a rollout can fill a group."""
+        """Return the minimum number of rows (environments) whose rollout can fill a group."""
         return math.ceil(self.group_size / (self.rollout // self.segment_steps))
 
 
@@ -243,7 +243,7 @@ ScheduledDPO = Literal["learning_rate", "max_grad_norm", "beta"]
 
 
 class DPOConfig(SegmentsConfig):
-    """Direct preference optimisation (Rafailov et al. 2023) on pairs of segments of flight."""
+    """Settings of direct preference optimisation (DPO, Rafailov et al. 2023) on pairs of trajectory segments."""
 
     schedules: dict[ScheduledDPO, Schedule] = {}
     """How learning_rate, max_grad_norm and beta move; one that is not named stays."""

@@ -1,4 +1,4 @@
-"""Base of every configuration: strict keys, readable errors, a hash, and a listing of its settings."""
+"""Base class of all configurations: strict validation, readable errors, configuration hash, list of settings."""
 
 import difflib
 import hashlib
@@ -47,7 +47,7 @@ _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 120
 
 
 def format_error(error: ValidationError) -> str:
-    """Return every fault of a report: setting, value, expected value.
+    """Format a pydantic validation error: setting, value and expected value of every fault.
 
     Of a setting that may be of several kinds all are named, once.
     """
@@ -86,7 +86,7 @@ Count = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class Config(BaseModel):
-    """Base of every configuration: frozen, complete, and strict about keys."""
+    """Base class of all configurations: a frozen pydantic model that refuses unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
@@ -110,7 +110,7 @@ class Config(BaseModel):
 
 
 def parse_config(cls: type[C], data: dict[str, Any], *, context: dict[str, Any] | None = None) -> C:
-    """Build `cls` from plain data, turning pydantic's report into one `ConfigError`.
+    """Validate plain data as a configuration of class `cls`; a pydantic error becomes one `ConfigError`.
 
     All settings from outside pass through here, so user-defined networks are loaded here (see
     `load_plugins`), before the first configuration of every process.
@@ -131,7 +131,7 @@ def parse_config(cls: type[C], data: dict[str, Any], *, context: dict[str, Any] 
 
 
 def config_hash(config: Config) -> str:
-    """Return the first 16 hex digits of the SHA-256 of the configuration's canonical JSON."""
+    """Return the configuration hash: first 16 hex digits of the SHA-256 of its canonical JSON."""
     text = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -150,7 +150,7 @@ _SCHEMA_BOUNDS = {"minimum": "â‰¥ {}", "exclusiveMinimum": "> {}", "maximum": "â
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as it stands.
+    """Setting of a configuration: dotted name, current value, default, allowed values, description.
 
     Attributes:
         name: Its place, `ppo.clip`.
@@ -173,17 +173,17 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """The value as `--set` takes it."""
+        """The value in the syntax of `--set`."""
         return _typed(self.value)
 
     @property
     def default_text(self) -> str:
-        """The default as `--set` takes it."""
+        """The default in the syntax of `--set`."""
         return _typed(self.default)
 
 
 def setting_paths(cls: type[Config]) -> list[tuple[str, ...]]:
-    """Return the places of all settings of a configuration class, in the order in which it declares them."""
+    """Return the key paths of all settings of a configuration class, in declaration order."""
     found: list[tuple[str, ...]] = []
     for name, info in cls.model_fields.items():
         kind = info.annotation
@@ -195,7 +195,7 @@ def setting_paths(cls: type[Config]) -> list[tuple[str, ...]]:
 
 
 def settings_of(config: Config) -> list[Setting]:
-    """Return the settings of a configuration, in the order in which its class declares them."""
+    """Return all settings of a configuration, in declaration order."""
     usual = type(config)()
     schemas: dict[type[Config], dict[str, Any]] = {}
     found = []
@@ -214,7 +214,7 @@ def settings_of(config: Config) -> list[Setting]:
 
 
 def _allowed(node: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
-    """Describe the values that a node of a JSON schema takes."""
+    """Describe the allowed values of a JSON schema node in words."""
     if "$ref" in node:
         return _allowed(kinds[node["$ref"].rpartition("/")[2]], kinds)
     if "anyOf" in node:
@@ -231,7 +231,7 @@ def _allowed(node: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
 
 
 def _bound_text(value: float) -> str:
-    """Write a bound; large powers of two, which keep slips out, as such."""
+    """Format a numeric bound; large powers of two (typo guards) as powers."""
     whole = int(value)
     if whole == value and whole >= 2**15 and whole.bit_count() == 1:
         return f"2^{whole.bit_length() - 1}"
@@ -239,7 +239,7 @@ def _bound_text(value: float) -> str:
 
 
 def _typed(value: object) -> str:
-    """Write a value as YAML takes it, on one line."""
+    """Format a value as one line of YAML."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and (not value or 1e-4 <= abs(value) < 1e6):

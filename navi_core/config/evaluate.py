@@ -22,7 +22,7 @@ NOISY_SENSOR = SensorConfig(depth_additive=0.01, depth_relative=0.01, depth_quad
 
 
 class EvalConfig(Config):
-    """The evaluation protocol."""
+    """Settings of the evaluation protocol: starts, episode length, sensor, coverage grid."""
 
     starts: int = Field(10, ge=1, le=10_000)
     """Frozen starts per scene."""
@@ -67,7 +67,7 @@ class EvalConfig(Config):
 
 
 class ExpertConfig(Config):
-    """Flights of a scripted pilot, recorded as demonstrations."""
+    """Settings of recording demonstrations with a scripted pilot (teacher, DAgger)."""
 
     pilot: str = "frontier"
     """The teacher."""

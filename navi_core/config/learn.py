@@ -1,4 +1,4 @@
-"""Settings of a training run: the sections of its parts, and the migration of settings that older versions wrote."""
+"""Configuration of a training run: all its sections, and migration of settings from older versions."""
 
 from typing import Any, Literal, Self
 
@@ -23,7 +23,7 @@ _BINS = ("azimuth_bins", "elevation_bins")
 
 
 class BCConfig(Config):
-    """Behaviour cloning of demonstrations on sequences."""
+    """Settings of behaviour cloning (BC) of demonstrations on sequences."""
 
     data: str | None = None
     """Content hash of the demonstrations; filled in by `navi bc`, so that other data are another run."""
@@ -44,7 +44,7 @@ class BCConfig(Config):
 
 
 class TrainConfig(Config):
-    """Everything a training run is made of; saved in its run directory and checkpoints."""
+    """Complete configuration of a training run; saved in its run directory and checkpoints."""
 
     algorithm: LearnerName = "ppo"
     """Learner."""
@@ -110,18 +110,18 @@ class TrainConfig(Config):
 
     @property
     def rule(self) -> Any:  # noqa: ANN401 (the sections share no class)
-        """Section of the learner that `algorithm` names; of a user-defined one that of ppo."""
+        """Settings section of the configured learner; section ppo for a user-defined one."""
         return getattr(self, self.algorithm if self.algorithm in LEARNER_NAMES.built_in else "ppo")
 
     @property
     def decisions_of_an_item(self) -> int:
-        """Decisions that an item of the replay is learned from: 1, or a sequence where the policy has a core."""
+        """Decisions per replay item: 1, or a sequence if the policy has a temporal (recurrent) core."""
         return 1 if self.policy.core == "none" else self.dqn.bptt
 
     @model_validator(mode="before")
     @classmethod
     def _one_sensor(cls, data: object) -> object:
-        """Give the policy the environment's bins where only these are set, and the other way round."""
+        """Copy azimuth and elevation bins between policy and environment, where only one of them sets these."""
         if not isinstance(data, dict):
             return data
         sections = [data.get(name, {}) for name in ("env", "policy")]
@@ -136,7 +136,7 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _head_of_the_learner(self) -> Self:
-        """Give dqn the head it learns, and refuse it to the others."""
+        """Set the Q-value head for dqn; refuse it for other learners."""
         kind = self.policy.distribution
         if self.algorithm == "dqn" and kind != "q":
             if "distribution" in self.policy.model_fields_set:
@@ -177,7 +177,7 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _goal_of_the_task(self) -> Self:
-        """Give point-goal flight a policy with goal inputs, and refuse one to every other task."""
+        """Enable the policy's goal inputs for point-goal flight; refuse them for other tasks."""
         wanted = self.task is None and self.env.task == "point_goal"
         if wanted and self.algorithm in LEARNER_NAMES.built_in and self.algorithm != "ppo":
             raise ConfigError(f"env.task point_goal is learned by ppo, not by {self.algorithm}")
@@ -217,12 +217,12 @@ class TrainConfig(Config):
 
 
 def _given(section: dict[str, Any] | Config) -> dict[str, Any]:
-    """Return what a section sets itself, as plain data."""
+    """Return the explicitly set values of a section as plain data."""
     return section.model_dump(exclude_unset=True) if isinstance(section, Config) else section
 
 
 def upgrade_train_config(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a training's settings as today's classes take them; current settings stay unchanged.
+    """Migrate a complete training configuration of an older version; current settings stay unchanged.
 
     A missing setting gets today's default. Exceptions are listed here.
 
@@ -240,7 +240,7 @@ def upgrade_train_config(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Return some settings of a training, written for older code, as today's classes take them.
+    """Migrate a partial set of training settings of an older version.
 
     Args:
         given: Some of the `TrainConfig`, as plain data.

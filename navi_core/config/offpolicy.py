@@ -1,4 +1,4 @@
-"""Settings of Double DQN, replay, Ape-X and drift smoothing."""
+"""Settings of the off-policy learner: Double DQN, prioritised replay, Ape-X distribution, drift smoothing."""
 
 from typing import Literal, Self
 
@@ -10,7 +10,7 @@ from navi_core.errors import ConfigError
 
 
 class DQNConfig(RolloutConfig):
-    """Double deep Q-learning (van Hasselt, Guez and Silver 2016) with n-step targets."""
+    """Settings of Double DQN (van Hasselt, Guez and Silver 2016) with n-step targets."""
 
     max_grad_norm: float = Field(10.0, gt=0)
     """Global gradient norm bound."""
@@ -61,7 +61,7 @@ class DQNConfig(RolloutConfig):
 
 
 class ReplayConfig(Config):
-    """Prioritised experience replay (Schaul et al. 2016)."""
+    """Settings of prioritised experience replay (Schaul et al. 2016)."""
 
     batch_size: int = Field(256, ge=1, le=2**20)
     """Decisions of a minibatch; with a temporal core they come in whole sequences."""
@@ -84,7 +84,7 @@ class ReplayConfig(Config):
     """Observations: float32, or depth fp16, semantic u8 and valid bits; auto is compact for panoramas."""
 
     def items(self, per_item: int = 1, shards: int = 1) -> int:
-        """Return how many items each part holds.
+        """Return the capacity of each replay shard [items].
 
         Args:
             per_item: Decisions of an item.
@@ -93,7 +93,7 @@ class ReplayConfig(Config):
         return max(1, self.capacity // per_item // shards)
 
     def require_start(self, learning_starts: int, per_item: int = 1, shards: int = 1) -> None:
-        """Refuse a replay that never holds what learning waits for: the run would fly to its end and learn nothing.
+        """Refuse a replay capacity below `learning_starts`, with which the run would never learn.
 
         Args:
             learning_starts: Decisions in the replay before the first gradient step.
@@ -114,7 +114,7 @@ class ReplayConfig(Config):
 
 
 class DistributedConfig(Config):
-    """Actors, learners and shards of a distributed run (Ape-X)."""
+    """Settings of a distributed run (Ape-X): numbers of actors, learners and replay shards."""
 
     actors_per_gpu: int = Field(4, ge=1, le=4096)
     """Actor processes for every GPU, or for every learner where there is none."""
@@ -133,7 +133,7 @@ class DistributedConfig(Config):
 
 
 class SmoothingConfig(Config):
-    """Drift smoothing: a step of every row toward the kernel mean of its neighbours in latent space."""
+    """Settings of drift smoothing: kernel averaging of each row with its nearest neighbours in latent space."""
 
     enabled: bool = False
     """Whether the learner smooths."""
@@ -190,7 +190,7 @@ class SmoothingConfig(Config):
 
 
 class EarlyStopConfig(Config):
-    """When a run has learned what it will learn."""
+    """Settings of early stopping, for runs without further improvement."""
 
     enabled: bool = False
     """Whether the controller ends the run; false only reports."""
@@ -227,7 +227,7 @@ class EarlyStopConfig(Config):
 
 
 class AdaptationConfig(Config):
-    """Slow changes of the smoother and of the learning rate by what evaluations show."""
+    """Settings of adapting the smoother's step and the learning rate to evaluation results."""
 
     enabled: bool = False
     """Whether anything is adapted; algorithm dqn alone."""

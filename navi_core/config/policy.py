@@ -1,4 +1,4 @@
-"""Settings of the network and of reward shaping; inputs of the occupancy memory; spaces and options of a task."""
+"""Settings of the policy network and of reward shaping; observation and action spaces, options of a task."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _MOST_AUTO_PATCHES = 192
 
 
 class PolicyConfig(Config):
-    """Encoder → temporal core → heads."""
+    """Settings of the policy network: encoder → temporal (recurrent) core → heads."""
 
     encoder: EncoderName = "rayvit"
     """Encoder backend, built in or of a module that NAVI_PLUGINS names."""
@@ -84,7 +84,7 @@ class PolicyConfig(Config):
 
     @property
     def patch_edge(self) -> int:
-        """Edge of rayvit's patches [bins]; `auto` is the least divisor of both axes, 8 or more, with ≤ 192 patches."""
+        """Patch size of the ViT encoder rayvit [bins]; `auto`: least divisor ≥ 8 of both axes with ≤ 192 patches."""
         if self.patch != "auto":
             return self.patch
         azimuth, elevation = self.azimuth_bins, self.elevation_bins
@@ -116,7 +116,7 @@ class PolicyConfig(Config):
 
     @property
     def aux_inputs(self) -> int:
-        """Numbers of the auxiliary input: of the step before, of the place memory and of the goal where it has them."""
+        """Width of the auxiliary input: of the last step, and of occupancy memory and goal if enabled."""
         return 3 + OCCUPANCY_INPUTS * self.place_memory + 4 * self.goal
 
     @model_validator(mode="after")
@@ -142,7 +142,7 @@ class PolicyConfig(Config):
 
 
 class ShaperConfig(Config):
-    """Actor-side reward shaping: tax, RND curiosity, loop penalty."""
+    """Settings of actor-side reward shaping: step penalty, RND curiosity, loop penalty."""
 
     existential_tax: float = -0.02
     """Added at every decision."""
@@ -173,14 +173,14 @@ class ShaperConfig(Config):
 
     @property
     def made_of(self) -> list[str]:
-        """What the auxiliary input of the next decision is made of: none, one or both of curiosity and loop memory."""
+        """Components of the next auxiliary input: none, one or both of curiosity and loop memory."""
         parts = {"curiosity": self.rnd_start + self.rnd_end, "loop memory": self.loop_coefficient}
         return [name for name, weight in parts.items() if weight > 0]
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """The two sides of a task.
+    """Observation and action spaces of a task.
 
     Attributes:
         observation: Numbers of an observation.
@@ -198,7 +198,7 @@ class Spaces:
 
     @property
     def observed(self) -> tuple[int, ...]:
-        """Shape of an observation."""
+        """Shape of one observation."""
         return self.shape or (self.observation,)
 
 

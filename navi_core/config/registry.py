@@ -1,4 +1,4 @@
-"""Registries of networks, learners and pilots: built-in and user-defined parts, and the plugins that add them.
+"""Plugin registries of networks, learners and pilots: names and builders, built-in and user-defined.
 
 A configuration holds names alone; the builder of a part is in the room that it belongs to. Plugins are named by the
 environment variable `NAVI_PLUGINS` or by an installed package's entry points. No file, checkpoint or message can make
@@ -40,7 +40,7 @@ _LOADING: list[str] = []
 
 
 def load_plugins() -> None:
-    """Import the modules that add user-defined networks, once in every process.
+    """Import the plugin modules that register user-defined parts, once per process.
 
     A module is looked for as `import` does it, and last of all in the current directory, where the console script
     does not look.
@@ -64,7 +64,7 @@ def load_plugins() -> None:
 
 
 def loaded_plugins() -> dict[str, str]:
-    """Return the plugins that were loaded and the files that they came from."""
+    """Return the loaded plugins with their source files."""
     return dict(_LOADED)
 
 
@@ -74,7 +74,7 @@ def _installed() -> tuple[EntryPoint, ...]:
 
 
 def _look_here() -> None:
-    """Let modules of the current directory be found, behind all others; Python's own safe path forbids it."""
+    """Append the current directory to `sys.path`, unless Python's safe-path mode forbids it."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path and not sys.flags.safe_path:
         sys.path.append(here)
@@ -105,7 +105,7 @@ def _reason(name: str, error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return the last line of the module, or of those beside it, that was reached; empty where none was."""
+    """Return `file:line: ` of the innermost traceback frame in a plugin's code; empty where there is none."""
     ours = (Path(__file__).parents[1], Path(importlib.__file__).parent)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
     frames = [f for f in frames if not any(folder in Path(f.filename).parents for folder in ours)]
@@ -114,7 +114,7 @@ def _place(error: BaseException) -> str:
 
 
 class PartNames:
-    """The names that a kind of part may have; as an annotation of `str`, those that a setting may have.
+    """Allowed names of one kind of part (encoder, core, learner, pilot); as annotation of `str`, a validator.
 
     Args:
         kind: In words.
@@ -126,16 +126,16 @@ class PartNames:
         self._custom: list[str] = []
 
     def add(self, name: str) -> None:
-        """Allow a user-defined name."""
+        """Add a user-defined name to the allowed ones."""
         if name not in self.built_in and name not in self._custom:
             self._custom.append(name)
 
     def all(self) -> tuple[str, ...]:
-        """Return the names that are allowed in this process."""
+        """Return all allowed names in this process, built-in and user-defined."""
         return (*self.built_in, *self._custom)
 
     def checked(self, name: str) -> str:
-        """Return an allowed name as it is.
+        """Validate a part's name and return it unchanged; plugins are loaded if needed.
 
         Raises:
             ConfigError: Nothing of that name is built in or registered.
@@ -158,7 +158,7 @@ class PartNames:
         return core_schema.with_info_after_validator_function(self._in_context, handler(source))
 
     def _in_context(self, name: str, info: ValidationInfo) -> str:
-        """Return an allowed name; any, where the context marks this kind of part as retired."""
+        """Validate a name as pydantic validator; any name passes where the context marks its kind as retired."""
         return name if info.context and self.kind in info.context.get("past", ()) else self.checked(name)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -192,7 +192,7 @@ _ENTERED = """
 
 
 class Registration(Protocol):
-    """Enters what builds a part under a name: called with both, or as a decorator of what builds it."""
+    """Protocol of a register function: called with name and factory, or used as a decorator of the factory."""
 
     @overload
     def __call__(self, name: str) -> Callable[[F], F]: ...
@@ -202,7 +202,7 @@ class Registration(Protocol):
 
 
 def registration(parts: Parts[Any], contract: str) -> Registration:
-    """Return the function that enters what users build into a table.
+    """Build the public register function (and decorator) of a registry for user-defined parts.
 
     Args:
         parts: The table.
@@ -220,7 +220,7 @@ def registration(parts: Parts[Any], contract: str) -> Registration:
 
 
 class Parts(Mapping[str, F]):
-    """Builders of one kind of part by name.
+    """Registry of one kind of part: a mapping from names to builders (factories).
 
     Args:
         names: The names that settings may have; those that are registered are added to them.
@@ -232,7 +232,7 @@ class Parts(Mapping[str, F]):
         self._sources: dict[str, str] = {}
 
     def register(self, name: str, build: F) -> None:
-        """Enter what builds a part; the same definition, read once more, takes the place of the former.
+        """Register a builder under a name; re-running the same definition replaces it.
 
         Raises:
             ConfigError: The name is no name, or taken.
@@ -250,7 +250,7 @@ class Parts(Mapping[str, F]):
             self.names.add(name)
 
     def source(self, name: str) -> str | None:
-        """Return 12 hex digits of the sources of a part that is not Navi's: its file, or all files of its package.
+        """Return the source hash (12 hex digits) of a user-defined part: its file, or all files of its package.
 
         Where there is no file, as for what was typed into a notebook, they are of this process alone. None for a
         built-in part.
@@ -293,7 +293,7 @@ def _file(build: object) -> str | None:
 
 
 def _same(a: object, b: object) -> bool:
-    """Return whether two are one definition, such as a notebook cell run again or a script imported as a plugin."""
+    """Return whether two builders are the same definition, such as a re-run notebook cell or a script as plugin."""
     place = _module(a) == _module(b) or (_file(a) is not None and _file(a) == _file(b))
     return place and _identity(a) == _identity(b)
 

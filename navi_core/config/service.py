@@ -1,4 +1,4 @@
-"""Settings of the service: wire, servers, gate, continuous training, explorer."""
+"""Settings of the service: wire, servers, safety gate, continuous training, explorer."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,7 +19,7 @@ ACTION_ENDPOINT = "tcp://127.0.0.1:5557"
 
 
 class WireConfig(Config):
-    """Limits and queues of every socket."""
+    """Settings of the wire protocol: message limits and queue lengths of every socket."""
 
     max_message_bytes: int = Field(64 * 2**20, ge=1024, le=2**31)
     """A longer frame is refused, and its sender's connection closed [bytes]."""
@@ -40,7 +40,7 @@ _Metres = Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)]
 
 
 class EnvironmentConfig(Config):
-    """The environment server: drones that fly what actors ask."""
+    """Settings of the environment server, which simulates drones that actors control."""
 
     mode: Mode = "step"
     """`step`: a decision is flown when asked for; `stream`: at the decision rate, with the last action."""
@@ -65,7 +65,7 @@ class EnvironmentConfig(Config):
 
 
 class GateConfig(Config):
-    """The gate: a proposed motion is simulated before it is sent."""
+    """Settings of the safety gate: each proposed motion is simulated before it is sent."""
 
     substeps: int = Field(25, ge=1, le=500)
     """Physics substeps simulated; 25 are 0.5 s."""
@@ -96,7 +96,7 @@ class GateConfig(Config):
 
 
 class ActorConfig(Config):
-    """The actor server: a policy that answers observations with actions."""
+    """Settings of the actor server: policy inference, from observations to actions."""
 
     mode: Mode = "step"
     """`step`: each action is sent as a request, which brings reward and observation; `stream`: published alone."""
@@ -163,7 +163,7 @@ def _add_bounds(schema: dict[str, Any]) -> None:
 
 
 class ContinuousTrainingConfig(Config):
-    """Experience buffer, background trainer, rewards, admission of versions; every error is named at once."""
+    """Settings of continuous training: experience buffer, background trainer, rewards, admission of versions."""
 
     model_config = ConfigDict(json_schema_extra=_add_bounds)
 
@@ -250,7 +250,7 @@ class ContinuousTrainingConfig(Config):
 
 
 class ServeConfig(Config):
-    """Gate and learning of a service; what else it needs has flags of its own."""
+    """Settings of `navi serve`: gate and continuous training; other options are flags."""
 
     gate: GateConfig = GateConfig()
     """Motions are simulated before they are sent (--gate)."""
@@ -259,7 +259,7 @@ class ServeConfig(Config):
 
 
 class ExplorerConfig(Config):
-    """Flights by hand."""
+    """Settings of the explorer: manual flight through a scene."""
 
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the starts."""

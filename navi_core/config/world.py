@@ -1,4 +1,4 @@
-"""Settings of scenes and the environment: compilation, corpus, sensor, dynamics, rewards, goals, spawns; motions."""
+"""Settings of scenes and the environment: compilation, corpus, sensor, dynamics, rewards, goals, spawns, motions."""
 
 from typing import Annotated, Literal, Self
 
@@ -38,7 +38,7 @@ GOAL_TERMS = ("goal_progress", "goal_success")
 
 
 class GoalConfig(Config):
-    """Goals of point-goal flight, what reaches them, and what training pays for."""
+    """Settings of point-goal navigation: goal sampling, success radius, training rewards."""
 
     success_radius: float = Field(0.5, gt=0, le=100)
     """Distance at which a goal counts as reached [m]."""
@@ -81,7 +81,7 @@ FLOOR_CLEARANCE_MARGIN = 0.05
 
 
 class DynamicsConfig(Config):
-    """4-DOF drone: forward, vertical, lateral, yaw."""
+    """Settings of the 4-DOF drone dynamics: forward, vertical, lateral, yaw."""
 
     max_speed: tuple[_Speed, _Speed, _Speed] = (5.0, 2.0, 3.0)
     """Limits of forward, vertical and lateral speed [m/s]."""
@@ -104,12 +104,12 @@ class DynamicsConfig(Config):
 
     @property
     def decision_seconds(self) -> float:
-        """Duration of one decision [s]."""
+        """Duration of one decision (environment step) [s]."""
         return self.substep * self.steps_per_decision
 
     @property
     def decision_hz(self) -> float:
-        """Decisions per second [Hz]."""
+        """Decision rate [Hz]."""
         return 1.0 / self.decision_seconds
 
 
@@ -139,12 +139,12 @@ class RewardConfig(Config):
         return self
 
     def resolved(self) -> dict[str, float]:
-        """Return the weight of every term."""
+        """Return the resolved weight of every reward term by name."""
         return _PRESETS[self.preset] | self.weights
 
 
 class SpawnConfig(Config):
-    """Where episodes begin."""
+    """Settings of the spawn distribution: where episodes begin."""
 
     grid: tuple[_Candidates, _Candidates, _Candidates] = (5, 7, 5)
     """Candidate positions along x, y, z."""
@@ -162,7 +162,7 @@ class SpawnConfig(Config):
 
 
 class SensorConfig(Config):
-    """Faults of the sensor; by default it has none. Rewards and safety always use the true hits."""
+    """Settings of sensor faults and noise, none by default; rewards and safety always use the true hits."""
 
     depth_additive: float = Field(0.0, ge=0, le=100)
     """Standard deviation of the depth at any range [m]."""
@@ -177,7 +177,7 @@ class SensorConfig(Config):
 
 
 class EnvConfig(Config):
-    """Observation, dynamics, reward and episode rules of `NavigationEnv`."""
+    """Settings of `NavigationEnv`: observation, dynamics, reward and episode rules."""
 
     azimuth_bins: int = Field(256, ge=8, le=4096)
     """Azimuth bins of the observation."""
@@ -213,7 +213,7 @@ class EnvConfig(Config):
 
     @property
     def floor_clearance(self) -> float:
-        """Clearance that reachable floor and spawns keep [m]."""
+        """Minimum clearance of reachable floor and spawns [m]."""
         return self.dynamics.radius + FLOOR_CLEARANCE_MARGIN
 
 
@@ -222,7 +222,7 @@ _SceneSeed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class CompileConfig(Config):
-    """How a mesh becomes a `.gmdag` scene."""
+    """Settings of scene compilation from a mesh to a `.gmdag` file."""
 
     resolution: int = Field(512, ge=16, le=2048)
     """Voxels along one edge of the scene's cube; a power of two, 16 to 2048."""
@@ -251,7 +251,7 @@ class CompileConfig(Config):
 
 
 class CorpusConfig(Config):
-    """Which scenes are used: an explicit scene list, a root folder, or generated scenes."""
+    """Settings of the scene corpus: an explicit scene list, a root folder, or generated scenes."""
 
     scenes: tuple[str, ...] = ()
     """Explicit `.gmdag` or mesh files, folders of meshes, generated scenes (apartment:0-11), or a split of the

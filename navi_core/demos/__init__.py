@@ -1,4 +1,4 @@
-"""Demonstrations: file format, datasets, recorded pilot flights, DAgger students, Minari."""
+"""Demonstrations: file format, datasets, recorded flights of scripted pilots, DAgger students, Minari."""
 
 from navi_core.demos.dataset import (
     Dataset,

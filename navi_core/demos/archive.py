@@ -1,4 +1,4 @@
-"""Untrusted `.npz` archives and memory limits: every size is checked before a byte is unpacked or allocated.
+"""Safe reader of untrusted `.npz` archives: every size is checked before anything is unpacked or allocated.
 
 An archive is a zip of `.npy` files. Nothing is unpickled. The size in the zip's directory must equal the size in the
 array's own header, and both must be within the limit. Only deflate and stored members are read, as NumPy writes them:
@@ -40,7 +40,7 @@ _END = struct.Struct("<4s4H2LH")
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """Shape and type of one archived array."""
+    """Header of one archived array: shape and dtype."""
 
     shape: tuple[int, ...]
     """Its shape."""
@@ -54,7 +54,7 @@ class ArrayHeader:
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
-    """Return the headers of all arrays, without unpacking one.
+    """Read the headers (shape, dtype) of all arrays in an archive, without unpacking one.
 
     Raises:
         DemoError: No zip archive, a broken header, objects, or sizes that contradict each other.
@@ -64,7 +64,7 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
 
 
 def read_arrays(path: Path, limits: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:
-    """Unpack the arrays that are named in `limits`, where present.
+    """Load the arrays named in `limits` from an archive, where present.
 
     Args:
         path: The archive.
@@ -137,7 +137,7 @@ def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, tuple[ArrayHeade
 
 
 def _announced(path: Path) -> int | None:
-    """Return how many members the end record of the zip counts; None where it does not stand at the very end.
+    """Return the member count in the zip's end record; None where the record is not at the very end.
 
     `zipfile` does not compare: a flipped bit in one entry can hide the entries behind it.
     """
@@ -166,7 +166,7 @@ _SHARE = 0.7
 
 
 def require_memory(need: int, path: Path, remedy: str) -> None:
-    """Refuse an array that would take most of the memory.
+    """Refuse an allocation that would take most of the memory.
 
     Args:
         need: Size of the array [B].
@@ -184,7 +184,7 @@ def require_memory(need: int, path: Path, remedy: str) -> None:
 
 
 def array_allocator(need: int, folder: Path, remedy: str) -> Allocate:
-    """Return an allocator of arrays: in memory, or memory-mapped where memory is too small.
+    """Return an array allocator: in memory, or memory-mapped on disk where memory is too small.
 
     The mapped files lie in the Navi home without a name, so they vanish with the process, however it ends.
 

@@ -37,7 +37,7 @@ SHARED_FIELDS = ("azimuth_bins", "elevation_bins", "decision_hz", "limits", "max
 
 @dataclass(frozen=True)
 class Episode:
-    """One flight of a dataset."""
+    """Metadata of one episode in a demonstration dataset."""
 
     start: int
     """Its first decision."""
@@ -56,7 +56,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Dataset:
-    """All decisions of some folders, concatenated."""
+    """Demonstration dataset: all decisions (steps) of one or more folders, concatenated."""
 
     depth: npt.NDArray[np.float32]
     """(N, Az, El) normalised depth."""
@@ -91,21 +91,21 @@ class Dataset:
 
     @property
     def azimuth_bins(self) -> int:
-        """Az."""
+        """Number of azimuth bins (Az)."""
         return int(self.depth.shape[1])
 
     @property
     def elevation_bins(self) -> int:
-        """El."""
+        """Number of elevation bins (El)."""
         return int(self.depth.shape[2])
 
     def observations(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return the observations (n, 3, Az, El) of decisions (n,)."""
+        """Return the observations (n, 3, Az, El) at decision indices (n,)."""
         return np.stack([self.depth[index], self.semantic[index], self.valid[index]], axis=1, dtype=np.float32)
 
 
 def index_row(name: str, demo: Demonstration) -> dict[str, Any]:
-    """Return the index row of a file with this name and content."""
+    """Build the index row (metadata) of a demonstration file."""
     return {
         "file": name,
         "content_hash": demo.content_hash(),
@@ -120,7 +120,7 @@ def index_row(name: str, demo: Demonstration) -> dict[str, Any]:
 
 
 def write_index(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Write the index of a folder.
+    """Write the index file of a dataset folder.
 
     Args:
         folder: Where the files are.
@@ -151,7 +151,7 @@ def write_index(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """Read the index of a dataset.
+    """Load the index file of a dataset folder.
 
     Raises:
         DemoError: There is none, or it is broken.
@@ -179,7 +179,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 def stamp(path: Path) -> str:
-    """Return size and modification time of a file as a text; an equal text means an unchanged file.
+    """Return a change stamp of a file (size and modification time); an equal stamp means an unchanged file.
 
     Raises:
         DemoError: It is not there.
@@ -190,7 +190,7 @@ def stamp(path: Path) -> str:
 
 
 def stamped_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the index rows that hold the stamp of their file; an empty list without a valid index."""
+    """Return the index rows with a file stamp; an empty list without a valid index."""
     try:
         rows = read_index(folder)["files"]
     except DemoError:
@@ -200,7 +200,7 @@ def stamped_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def index_folder(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Index files of a folder; files with an unchanged stamp are not read again.
+    """Index the files of a dataset folder incrementally: files with an unchanged stamp are not read again.
 
     Args:
         folder: The dataset.
@@ -224,7 +224,7 @@ def index_folder(folder: Path, names: Iterable[str]) -> dict[str, Any]:
 
 # One pass over the files fills all arrays.
 def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None = None) -> Dataset:
-    """Read and check all recordings of some folders.
+    """Load and validate all recordings of some folders as one dataset.
 
     Args:
         folders: Datasets.
@@ -302,7 +302,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
 
 
 def _without_duplicates(files: Sequence[tuple[Path, dict[str, Any]]]) -> list[tuple[Path, dict[str, Any]]]:
-    """Return the files of distinct content, so that no copy of a held-out recording is trained on."""
+    """Deduplicate files by content hash, so that no copy of a held-out recording is trained on."""
     kept: dict[str, tuple[Path, dict[str, Any]]] = {}
     double: list[tuple[Path, Path]] = []
     for path, row in files:
@@ -315,7 +315,7 @@ def _without_duplicates(files: Sequence[tuple[Path, dict[str, Any]]]) -> list[tu
 
 
 def _warn_unindexed(folder: Path, indexed: set[str]) -> None:
-    """Warn of recordings in a folder that its index lacks."""
+    """Warn of recordings in a folder that are missing in its index."""
     others = sorted(path.name for path in folder.glob("*.npz") if path.name not in indexed)
     if others:
         _LOG.warning(
@@ -325,7 +325,7 @@ def _warn_unindexed(folder: Path, indexed: set[str]) -> None:
 
 
 def _merge_vocabularies(names: list[dict[str, int]], folder: Path) -> dict[str, int]:
-    """Return the common vocabulary, or all names sorted behind the unknown surface."""
+    """Merge semantic vocabularies: the common one, else all names, sorted after the unknown surface."""
     if all(own == names[0] for own in names):
         return dict(names[0])
     every = sorted({name for own in names for name in own} - {UNKNOWN})
@@ -335,13 +335,13 @@ def _merge_vocabularies(names: list[dict[str, int]], folder: Path) -> dict[str, 
 
 
 def shared_fields(demo: Demonstration) -> dict[str, Any]:
-    """Return the fields on which all files of a dataset must agree."""
+    """Return the metadata fields that must agree in all files of a dataset."""
     values = (demo.azimuth_bins, demo.elevation_bins, demo.decision_hz, list(demo.limits), demo.max_distance)
     return dict(zip(SHARED_FIELDS, values, strict=True))
 
 
 def _require_alike(first: dict[str, Any], row: dict[str, Any], path: Path) -> None:
-    """Refuse a file whose sensor or drone differs from those of the first file."""
+    """Refuse a file whose sensor or drone settings differ from those of the first file."""
     for key in SHARED_FIELDS:
         if first[key] != row[key]:
             raise DemoError(

@@ -1,4 +1,4 @@
-"""Demonstration file: observations and the teacher's actions, one `.npz` per recording.
+"""Demonstration file: observations and a teacher's actions, one `.npz` per recording.
 
 The file is a compressed `.npz`:
 
@@ -55,7 +55,7 @@ _OPTIONAL = ("flown", "max_distance", "pilot", "scene_hash", "source_hash", "voc
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One recording of N decisions; checked when it is made.
+    """Recording of N decisions (observation and action pairs) of a teacher; validated on construction.
 
     Raises:
         DemoError: A field has another shape or type, is not finite or out of range.
@@ -116,21 +116,21 @@ class Demonstration:
 
     @property
     def azimuth_bins(self) -> int:
-        """Az."""
+        """Number of azimuth bins (Az)."""
         return int(self.observations.shape[2])
 
     @property
     def elevation_bins(self) -> int:
-        """El."""
+        """Number of elevation bins (El)."""
         return int(self.observations.shape[3])
 
     def episodes(self) -> list[tuple[int, int]]:
-        """Return the first decision of each episode and the one after its last."""
+        """Return the decision range (start, stop) of each episode."""
         begin = np.flatnonzero(self.episode_starts).tolist()
         return list(zip(begin, [*begin[1:], len(self.observations)], strict=True))
 
     def content_hash(self) -> str:
-        """Return the SHA-256 (hex) of everything but the date and the source path."""
+        """Return the SHA-256 (hex) of the recording's content, without date and source path."""
         digest = hashlib.sha256()
         facts = [self.scene, self.decision_hz, list(self.limits), self.max_distance, self.pilot, self.scene_hash]
         digest.update(json.dumps([*facts, sorted(self.vocabulary.items()), self.observations.shape]).encode())
@@ -177,7 +177,7 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class Facts:
-    """Scalar fields of a recording as its file holds them; each is checked when it is read."""
+    """Accessor of a recording's scalar fields (metadata) in its file; each field is validated on access."""
 
     values: Mapping[str, npt.NDArray[Any]]
     """Arrays by name."""
@@ -185,21 +185,21 @@ class Facts:
     """Raises the error of a field: its name, what is wrong."""
 
     def numbers(self, name: str, count: int = 1) -> list[float]:
-        """Return numbers of any shape."""
+        """Return a field's numbers as a flat list."""
         value = self.values[name]
         if value.size != count or value.dtype.kind not in "fiu":
             self.refuse(name, f"{value.dtype} {value.shape}; expected {count} numbers")
         return [float(number) for number in value.reshape(-1)]
 
     def text(self, name: str) -> str:
-        """Return a text, empty where the file has none."""
+        """Return a text field; empty where the file has none."""
         value = self.values.get(name, np.array(""))
         if value.size != 1 or value.dtype.kind != "U":
             self.refuse(name, f"{value.dtype} {value.shape}; expected one text")
         return str(value.reshape(-1)[0])
 
     def fields(self) -> dict[str, Any]:
-        """Return the scalar fields of a `Demonstration`."""
+        """Return the validated scalar fields as keyword arguments of `Demonstration`."""
         try:
             vocabulary = json.loads(self.text("vocabulary") or "{}")
         except (ValueError, RecursionError) as error:
@@ -215,7 +215,7 @@ class Facts:
 
 
 def save_demonstration(path: Path, demo: Demonstration) -> None:
-    """Write a demonstration as a compressed `.npz`, whole or not at all."""
+    """Write a demonstration as a compressed `.npz` file, atomically."""
     with DemoError.of_system("cannot be written", path=path):
         _write(path, demo)
 
@@ -247,7 +247,7 @@ def _write(path: Path, demo: Demonstration) -> None:
 
 
 def save_beside(paths: Iterable[Path], demo: Demonstration, *, copied: Path | None = None) -> Path:
-    """Write a demonstration under the first free name; safe beside concurrent writers.
+    """Write a demonstration under the first free file name; safe with concurrent writers.
 
     Args:
         paths: Names in one folder, the wanted one first.
@@ -293,7 +293,7 @@ def _linked(part: Path, path: Path) -> bool:
 
 
 def load_demonstration(path: Path) -> Demonstration:
-    """Read and check a `.npz` of demonstrations.
+    """Load and validate a demonstration from a `.npz` file.
 
     Raises:
         DemoError: The file is missing, broken or too large, or a field breaks the format; both are named.

@@ -1,4 +1,4 @@
-"""Teacher recordings: a scripted pilot flies, or labels a student's flight (DAgger).
+"""Recorder of expert demonstrations: a scripted pilot (teacher) flies, or labels a student's flight (DAgger).
 
 Each episode is one file, written atomically. It depends on the settings, the scene and its number alone, so a killed
 recording goes on where it stopped and ends in the same bits.
@@ -38,7 +38,7 @@ from navi_core.world.sensor.panorama import SphericalSensor
 
 
 class Flyer(Protocol):
-    """Policy interface of a student; the evaluation's policy flyer implements it."""
+    """Protocol (interface) of a policy that flies a batch of drones as a DAgger student; see the evaluation's flyer."""
 
     azimuth_bins: int
     """Az of its observations."""
@@ -48,15 +48,15 @@ class Flyer(Protocol):
     """Range of its sensor [m]."""
 
     def begin(self, keys: Tensor, field: Field) -> None:
-        """Start new episodes in all rows (B,)."""
+        """Reset for new episodes in all rows (B,)."""
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Answer observations (B, 3, Az, El) with actions (B, 4)."""
+        """Compute actions (B, 4) for observations (B, 3, Az, El)."""
 
 
 @dataclass(frozen=True)
 class Student:
-    """Student policy with the identity and vocabulary of its weights."""
+    """DAgger student: a policy with the identity and semantic vocabulary of its weights."""
 
     flyer: Flyer
     """Policy that flies."""
@@ -66,7 +66,7 @@ class Student:
     """Semantic id by name, as the weights learned them."""
 
     def require_fit(self, config: ExpertConfig) -> None:
-        """Refuse a recording whose sensor differs from the one in the student's training.
+        """Refuse recording settings whose sensor differs from the one that the student was trained with.
 
         Raises:
             ConfigError: The resolution or range differs, or the settings name other weights.
@@ -82,7 +82,7 @@ class Student:
 
 
 class FixedBatchFlyer:
-    """Student flown in batches of one size, so that an episode's bits do not depend on the other rows.
+    """Wrapper that pads a student's batch to a fixed size, so that an episode does not depend on the other rows.
 
     Args:
         student: Policy that flies.
@@ -98,7 +98,7 @@ class FixedBatchFlyer:
         self._flyer.begin(keys[self._padded], field)
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Return actions (B, 4), clamped to [−1, 1]."""
+        """Return the student's actions (B, 4), clamped to [−1, 1]."""
         rows = self._padded
         padded = Pose(pose.position[rows], pose.yaw[rows], pose.scene_index[rows])
         return self._flyer.act(obs[rows], padded)[: self._rows].clamp(-1.0, 1.0)
@@ -113,7 +113,7 @@ _CELL = 0.2
 
 @dataclass(frozen=True)
 class RecordedScene:
-    """Summary of the recordings in one scene."""
+    """Recording statistics of one scene."""
 
     scene: str
     """Its name."""
@@ -135,7 +135,7 @@ def record_expert(
     progress: Callable[[str, int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> list[RecordedScene]:
-    """Record flights of a pilot, one `.npz` per episode, and index them.
+    """Record expert demonstrations of a scripted pilot, one `.npz` per episode, and index them.
 
     Called again, it goes on where it stopped; complete files are kept.
 
@@ -193,7 +193,7 @@ def record_expert(
 
 
 def _bind_settings(folder: Path, config: ExpertConfig) -> None:
-    """Bind a folder to its settings: labels of two teachers in one dataset would contradict each other."""
+    """Bind a dataset folder to its recording settings, so that labels of two teachers are never mixed."""
     file = folder / _SETTINGS
     # The number of episodes may grow later.
     same = config.model_copy(update={"episodes": 1})
@@ -228,7 +228,7 @@ def _keys(scene: Scene, block: list[int]) -> Tensor:
 
 
 def _starts(field: Field, index: int, keys: Tensor, config: ExpertConfig) -> tuple[Tensor, Tensor]:
-    """Draw positions (B, 3) among the reachable voxels, and yaws (B,)."""
+    """Sample start poses: positions (B, 3) among the reachable voxels, and yaws (B,)."""
     floor = FloorMap(field, index, _CELL, max(config.clearance, config.dynamics.radius + 0.05))
     cells = np.argwhere(floor.free)
     low = np.asarray(field.bounds(index)[0], np.float64)
@@ -250,7 +250,7 @@ def _fly(
     progress: Callable[[str, int, int], None] | None,
     before: int,
 ) -> list[tuple[int, Demonstration, int]] | None:
-    """Fly one block of episodes of a scene; return None if it was stopped."""
+    """Simulate and record a batch of episodes in one scene; return None if stopped."""
     scene, rows = field.scenes[index], len(block)
     keys = _keys(scene, block)
     position, yaw = _starts(field, index, keys, config)

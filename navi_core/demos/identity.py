@@ -1,4 +1,4 @@
-"""Identity of scenes and surfaces across recordings: hashes and names of scenes, semantic ids of vocabularies."""
+"""Identity of scenes and semantic ids across recordings: scene hashes and names, id translation tables."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ UNNAMED = 1
 
 
 def id_table(source: Mapping[str, int], target: Mapping[str, int]) -> npt.NDArray[np.uint16]:
-    """Return the translation table (65536,) from ids of `source` to ids of `target`.
+    """Build the lookup table (65536,) that translates semantic ids of vocabulary `source` to those of `target`.
 
     0 means no surface. An id without a name, or with a name that `target` lacks, becomes `UNNAMED`.
 
@@ -35,7 +35,7 @@ SceneIdentity = tuple[str, str, str]
 
 
 def require_one_scene(known: MutableMapping[str, SceneIdentity], scene: SceneIdentity, path: Path) -> None:
-    """Refuse a name that two scenes share; a new scene is added to `known`.
+    """Refuse a scene name that two different scenes share; a new scene is added to `known`.
 
     Scenes of one source are one scene at any resolution. Without a hash the name alone decides.
 
@@ -56,7 +56,7 @@ def require_one_scene(known: MutableMapping[str, SceneIdentity], scene: SceneIde
 
 
 def canonical_names(scenes: Sequence[SceneIdentity]) -> list[str]:
-    """Return one name per recording's scene: of a scene with several names the first.
+    """Return one canonical scene name per recording; of a scene with several names the first.
 
     Otherwise a held-out scene could be trained on under another name.
     """

@@ -1,4 +1,4 @@
-"""Ingest of external demonstrations: every file is checked, and a refused one keeps its reason.
+"""Ingest of external demonstrations: validate every file, and keep the reason of each refusal.
 
 Files are read one by one, Minari datasets one episode at a time, so memory does not grow with their number. An index
 row names the file it was made from; an unchanged file is not read again.
@@ -26,7 +26,7 @@ _STEM = 160
 
 @dataclass(frozen=True)
 class IngestedFile:
-    """Outcome of one file."""
+    """Ingest result of one file: accepted, or refused with the reason."""
 
     file: str
     """Its name within the source."""
@@ -50,7 +50,7 @@ def ingest(
     earlier: Path | None = None,
     may_be_empty: bool = False,
 ) -> list[IngestedFile]:
-    """Check recordings and make a dataset of the valid ones.
+    """Validate recordings and build a demonstration dataset from the valid ones.
 
     Recordings already in the folder stay part of the dataset. The first valid file fixes resolution, rate, limits and
     range; files that differ and duplicates are refused. After a kill the same call goes on with the missing files. A
@@ -94,7 +94,7 @@ def ingest(
 
 
 def _candidates(source: Path, folder: Path, *, deep: bool) -> Iterator[Path]:
-    """Yield files that may be recordings, by name; hidden files are unfinished."""
+    """Yield the files that may be recordings, by file name; hidden files are unfinished and skipped."""
     if source.suffix == ".npz" or minari_file(source) is not None:
         yield source
         return
@@ -119,7 +119,7 @@ def _episode_progress(progress: Progress | None, name: str, done: int, total: in
 
 
 class _Episodes:
-    """Re-iterable episodes of a Minari dataset, one in memory at a time."""
+    """Re-iterable stream of the episodes of a Minari dataset; one episode in memory at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -129,7 +129,7 @@ class _Episodes:
 
 
 class _DatasetBuilder:
-    """Dataset under construction.
+    """Builder of a demonstration dataset in a folder.
 
     Args:
         folder: The dataset.
@@ -153,7 +153,7 @@ class _DatasetBuilder:
                     self._made.setdefault(row["origin"], []).append((Path(dataset or ""), row))
 
     def ingest(self, path: Path, name: str, report: Callable[[int], None]) -> IngestedFile:
-        """Check one file and add its recordings, all of them or none.
+        """Validate one file and add its recordings to the dataset, all or nothing.
 
         Raises:
             DemoError: It cannot be written.
@@ -176,7 +176,7 @@ class _DatasetBuilder:
         return self._write(path, before, name, parts, found, report)
 
     def _linked(self, made: list[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]] | None:
-        """Return the rows made of an unchanged file; None where one of its recordings is gone."""
+        """Reuse the recordings of an unchanged file; return their rows, None if one of them is gone."""
         try:
             changed = any(stamp(dataset / row["file"]) != row["stamp"] for dataset, row in made)
         except DemoError:
@@ -200,7 +200,7 @@ class _DatasetBuilder:
         return rows
 
     def _check(self, path: Path, report: Callable[[int], None]) -> tuple[Iterable[Demonstration], list[dict[str, Any]]]:
-        """Return the recordings of a file with their index rows, all of which fit the dataset."""
+        """Validate a file: return its recordings and index rows, all compatible with the dataset."""
         parts: Iterable[Demonstration] = [load_demonstration(path)] if path.suffix == ".npz" else _Episodes(path)
         scenes: ChainMap[str, SceneIdentity] = ChainMap({}, self._scenes)
         facts = dict(self._facts)
@@ -222,7 +222,7 @@ class _DatasetBuilder:
         found: list[dict[str, Any]],
         report: Callable[[int], None],
     ) -> IngestedFile:
-        """Write new recordings into the folder."""
+        """Write the file's new recordings into the dataset folder."""
         stem = "-".join(Path(name).parts).removesuffix(".npz").removesuffix(".hdf5")
         if len(os.fsencode(stem)) > _STEM:
             stem = os.fsencode(stem)[-_STEM:].decode(errors="ignore").lstrip("-.")
@@ -253,7 +253,7 @@ class _DatasetBuilder:
         scenes: MutableMapping[str, SceneIdentity],
         facts: dict[str, Any] | None = None,
     ) -> None:
-        """Refuse a recording that does not fit the dataset.
+        """Refuse a recording that is incompatible with the dataset.
 
         Raises:
             DemoError: Another sensor or drone, or another scene of the same name.
@@ -264,7 +264,7 @@ class _DatasetBuilder:
         require_one_scene(scenes, (row["scene"], row["scene_hash"], row["source_hash"]), path)
 
     def _add(self, name: str, rows: list[dict[str, Any]]) -> IngestedFile:
-        """Add rows to the dataset and return the outcome of their file."""
+        """Add index rows to the dataset and return the file's ingest result."""
         new = [row for row in rows if row["content_hash"] not in self.rows]
         if not new:
             same = self.rows[rows[0]["content_hash"]]["file"]
@@ -275,7 +275,7 @@ class _DatasetBuilder:
 
 
 def _origin(path: Path) -> str:
-    """Return a digest of the file that a row is made from; the index reveals no path."""
+    """Return a digest of a row's source file, so that the index reveals no path."""
     file = minari_file(path) or path
     return hashlib.sha256(f"{file.resolve()}\n{stamp(file)}".encode()).hexdigest()
 
@@ -288,7 +288,7 @@ def _is_still(path: Path, origin: str) -> bool:
 
 
 def _names(path: Path) -> Iterator[Path]:
-    """Yield a name and numbered variants of it, for files of one name in several folders."""
+    """Yield a file name and its numbered variants, for files of one name in several folders."""
     yield path
     for number in itertools.count(1):
         yield path.with_name(f"{path.stem}.{number}.npz")

@@ -1,4 +1,4 @@
-"""Minari datasets (HDF5): import and export, one episode in memory at a time.
+"""Import and export of Minari datasets (HDF5), streamed one episode at a time.
 
 A Minari episode holds one observation more than actions. Export repeats the last observation, import drops it. Fields
 without a place in Minari (rate, limits, scene, vocabulary) are stored as attributes `navi_*` of each episode.
@@ -39,14 +39,14 @@ _NEEDED = ("scene", "decision_hz", "limits", "recording_date")
 
 
 def minari_file(path: Path) -> Path | None:
-    """Return the HDF5 file of the Minari dataset at `path` (its folder or the file itself), or None."""
+    """Locate the HDF5 file of a Minari dataset (its folder or the file itself); None if there is none."""
     if path.is_file() and path.suffix in (".hdf5", ".h5"):
         return path
     return path / _FILE if (path / _FILE).is_file() else None
 
 
 def export_minari(folder: Path, demos: Iterable[Demonstration], *, dataset_id: str) -> int:
-    """Write demonstrations as a new Minari dataset, one Minari episode per episode.
+    """Export demonstrations as a new Minari dataset, one Minari episode per episode.
 
     `minari.MinariDataset(folder / "data")` opens it.
 
@@ -96,7 +96,7 @@ def export_minari(folder: Path, demos: Iterable[Demonstration], *, dataset_id: s
 
 
 def _buffers(demos: Iterable[Demonstration], shape: tuple[int, ...], attributes: list[dict[str, Any]]) -> Iterator[Any]:
-    """Yield every episode as a Minari buffer; fields without a place in Minari are appended to `attributes`."""
+    """Yield every episode as a Minari buffer; fields that Minari lacks are appended to `attributes`."""
     from minari.data_collector import EpisodeBuffer
 
     for demo in demos:
@@ -118,7 +118,7 @@ def _buffers(demos: Iterable[Demonstration], shape: tuple[int, ...], attributes:
 
 
 def import_minari(path: Path) -> Iterator[Demonstration]:
-    """Read the episodes of a Minari dataset that holds Navi's observations and actions, one after the other.
+    """Import the episodes of a Minari dataset with Navi's observations and actions, one by one.
 
     Args:
         path: The dataset's folder, or its HDF5 file.
@@ -151,7 +151,7 @@ def import_minari(path: Path) -> Iterator[Demonstration]:
 
 
 def _names(file: Path, data: h5py.Group) -> list[str]:
-    """Return the episodes' groups in order of their number, which may have leading zeros."""
+    """Return the HDF5 group names of the episodes in numeric order; leading zeros are allowed."""
     found: dict[int, str] = {}
     for name in data:
         match = _EPISODE.fullmatch(name)
@@ -163,7 +163,7 @@ def _names(file: Path, data: h5py.Group) -> list[str]:
 
 
 def _readable(read: Callable[[Path, str, h5py.Group], _T], file: Path, name: str, data: h5py.Group) -> _T:
-    """Return the result of `read`; h5py's errors become a `DemoError` that names the file."""
+    """Call `read` and convert h5py's errors into a `DemoError` that names the file."""
     try:
         return read(file, name, data)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -171,7 +171,7 @@ def _readable(read: Callable[[Path, str, h5py.Group], _T], file: Path, name: str
 
 
 def _node(file: Path, data: h5py.Group, path: str, kind: type[_Node]) -> _Node:
-    """Return a group or an array; a link on the path is refused, because it could lead out of the file."""
+    """Return an HDF5 group or dataset; links on the path are refused, since they could lead out of the file."""
     import h5py
 
     node = data
@@ -187,7 +187,7 @@ def _node(file: Path, data: h5py.Group, path: str, kind: type[_Node]) -> _Node:
 
 
 def _array(file: Path, data: h5py.Group, path: str) -> h5py.Dataset:
-    """Return an array of floats after checking type, size, chunks and completeness."""
+    """Return a float dataset after validating dtype, size, chunks and completeness."""
     import h5py
 
     array = _node(file, data, path, h5py.Dataset)
@@ -209,7 +209,7 @@ def _array(file: Path, data: h5py.Group, path: str) -> h5py.Dataset:
 
 
 def _arrays(file: Path, name: str, data: h5py.Group) -> tuple[h5py.Dataset, h5py.Dataset, h5py.Dataset | None]:
-    """Return observations, actions and executed actions (None where the actions were flown)."""
+    """Return the datasets of observations, actions, and executed actions (None where equal to the actions)."""
     import h5py
 
     group = _node(file, data, name, h5py.Group)
@@ -256,7 +256,7 @@ def _episode(file: Path, name: str, data: h5py.Group) -> Demonstration:
 
 
 def _facts(file: Path, name: str, attributes: h5py.AttributeManager) -> Facts:
-    """Return an episode's attributes `navi_*`; shape and type are checked before one is read."""
+    """Read an episode's `navi_*` attributes; shape and dtype are validated before any is read."""
 
     def refuse(key: str, reason: str) -> NoReturn:
         raise DemoError(f"navi_{key} is {reason}", path=file, field=name)
@@ -277,7 +277,7 @@ def _facts(file: Path, name: str, attributes: h5py.AttributeManager) -> Facts:
 
 
 def _infos(demo: Demonstration, begin: int, stop: int) -> dict[str, Any] | None:
-    """Return the executed actions as Minari infos, which hold one entry more than decisions."""
+    """Return the executed actions as Minari `infos`, which have one entry more than decisions."""
     if demo.flown is None:
         return None
     return {"flown": np.concatenate([np.zeros((1, 4), np.float32), demo.flown[begin:stop]])}

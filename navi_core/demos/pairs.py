@@ -1,4 +1,4 @@
-"""Preference pairs: a JSONL file of winner and loser segments, and their generation from two pilots.
+"""Preference pairs for DPO: a JSONL file of winner and loser segments, and their generation from two pilots.
 
 The first line is a header, `{"format": "navi-pairs", "version": 1, "observation": [3, Az, El], "action_axes": 4,
 "steps": L, …}`; every other line is one pair, `{"winner": S, "loser": S}`. A segment S is
@@ -39,7 +39,7 @@ _MOST_HALF_IDS = 2048
 
 @dataclass(frozen=True)
 class Pairs:
-    """N pairs; side 0 is the winner.
+    """Batch of N preference pairs of flight segments; side 0 is the winner, side 1 the loser.
 
     Attributes:
         observations: (N, 2, L, …) float16.
@@ -61,7 +61,7 @@ class Pairs:
 
     @property
     def scenes(self) -> list[str]:
-        """Content and source hashes of the scenes, as far as the file holds them.
+        """Return the content and source hashes of the scenes, as far as the file holds them.
 
         Raises:
             ConfigError: The header's `scenes` is no list of hashes.
@@ -72,7 +72,7 @@ class Pairs:
         return scenes
 
     def remapped(self, vocabulary: Mapping[str, int]) -> Self:
-        """Return the pairs with the semantic ids of another vocabulary; unknown names become the unnamed surface.
+        """Remap the semantic ids to another vocabulary; unknown names become the unnamed surface.
 
         Pairs without a vocabulary, or with the same one, are returned unchanged.
 
@@ -105,7 +105,7 @@ def make_pairs(
     seed: int = 0,
     progress: Callable[[str, float, float], None] | None = None,
 ) -> Pairs:
-    """Fly two pilots from the same starts; keep the pairs in which `winner` has the higher return.
+    """Generate preference pairs: fly two pilots from the same starts, keep pairs where `winner` has the higher return.
 
     Args:
         scenes: Scenes to fly in.
@@ -158,7 +158,7 @@ def make_pairs(
 def _flight(
     env: NavigationEnv, scenes: Field, name: str, steps: int, seed: int, episode: int, config: EnvConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Fly the first decisions of an episode; return (B, L, …) float16, (B, L, 4), lengths (B,) and the returns (B,).
+    """Simulate the first decisions of an episode; return (B, L, …) float16, (B, L, 4), lengths (B,) and returns (B,).
 
     A segment ends with its episode; entries beyond its length are 0.
     """
@@ -184,14 +184,14 @@ def _flight(
 
 
 def _halved(obs: Tensor) -> Tensor:
-    """Return observations (B, 3, Az, El) in float16; ids that float16 cannot represent become unnamed."""
+    """Convert observations (B, 3, Az, El) to float16; ids that float16 cannot represent become unnamed."""
     halved = obs.half()
     halved[:, 1][obs[:, 1] > _MOST_HALF_IDS] = UNNAMED
     return halved
 
 
 def write_pairs(path: Path | str, pairs: Pairs) -> None:
-    """Write a pairs file atomically."""
+    """Write preference pairs to a JSONL file, atomically."""
     header = {
         "format": "navi-pairs",
         "version": 1,
@@ -217,7 +217,7 @@ def write_pairs(path: Path | str, pairs: Pairs) -> None:
 
 
 def read_pairs(path: Path | str) -> tuple[Pairs, str]:
-    """Read a pairs file; return its pairs and the SHA-256 of its bytes.
+    """Load a preference-pairs file; return the pairs and the SHA-256 of the file.
 
     Raises:
         DemoError: The file is missing or breaks the format; line and field are named.
@@ -255,7 +255,7 @@ def read_pairs(path: Path | str) -> tuple[Pairs, str]:
 
 
 def _checked_sizes(path: Path, header: dict[str, Any], count: int) -> tuple[list[int], int, int]:
-    """Return observation shape, action axes and steps of a header that `count` pairs follow."""
+    """Validate a pairs header against its `count` pairs: return observation shape, action dimensions, steps."""
     if (header.get("format"), header.get("version")) != ("navi-pairs", 1):
         raise DemoError("the first line is no header of navi-pairs, version 1", path=path, field="format")
     shape = header.get("observation")

@@ -1,4 +1,4 @@
-"""Resources of this process: cores, memory and threads within its container's limits."""
+"""Machine resources of this process (cores, memory, threads within its container's limits), and file locks."""
 
 from navi_core.machine.resources import chosen_threads, group_limits, limit_threads, usable_cores, whole_memory
 

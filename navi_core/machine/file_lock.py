@@ -1,4 +1,4 @@
-"""Locks between processes. The kernel holds each on an open file and releases it however the holder ends."""
+"""File locks between processes: the kernel holds each on an open file and releases it however the holder ends."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ _PATIENCE = 0.5
 
 
 def open_lock(lock: Path, mode: int = 0o664) -> int:
-    """Open a lock file, creating it where it is missing; return its descriptor.
+    """Open a lock file, created if missing; return its file descriptor.
 
     A folder may belong to several people: the group may write to the file where the creator's umask allows it, and a
     user with read access alone can still take the lock.
@@ -38,7 +38,7 @@ def open_lock(lock: Path, mode: int = 0o664) -> int:
 
 
 def try_lock(descriptor: int, seconds: float = 0.0, *, shared: bool = False) -> bool:
-    """Lock an open file; return false where another process holds it for that long [s].
+    """Try to lock an open file; return False if another process holds it beyond the timeout [s].
 
     Raises:
         OSError: Files cannot be locked here, as on some network disks.
@@ -56,7 +56,7 @@ def try_lock(descriptor: int, seconds: float = 0.0, *, shared: bool = False) -> 
 
 @contextmanager
 def wait_for_lock(lock: Path, mode: int = 0o664) -> Iterator[None]:
-    """Hold a file's lock, after waiting for the processes that hold it now; `mode` is that of a new file."""
+    """Context manager that holds a file lock, blocking until it is free; `mode` is that of a new file."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = open_lock(lock, mode)
     try:
@@ -67,7 +67,7 @@ def wait_for_lock(lock: Path, mode: int = 0o664) -> Iterator[None]:
 
 
 def acquire_lock(lock: Path, purpose: str) -> int:
-    """Take a file's lock at once and return the descriptor that holds it.
+    """Acquire a file lock without waiting; return the file descriptor that holds it.
 
     Args:
         lock: The file; created where it is missing, and left there.
@@ -95,7 +95,7 @@ def acquire_lock(lock: Path, purpose: str) -> int:
 
 @contextmanager
 def hold_lock(lock: Path, purpose: str) -> Iterator[None]:
-    """Hold a file's lock for a block, taken as by `acquire_lock`."""
+    """Context manager that holds a file lock, acquired without waiting as by `acquire_lock`."""
     descriptor = acquire_lock(lock, purpose)
     try:
         yield
@@ -104,7 +104,7 @@ def hold_lock(lock: Path, purpose: str) -> Iterator[None]:
 
 
 def is_locked(lock: Path) -> bool:
-    """Return whether a process holds a file's lock; nobody holds that of a missing file.
+    """Return whether any process holds a file's lock; a missing file is unlocked.
 
     Raises:
         OSError: It cannot be opened (too many open files, for instance), so the answer is unknown.
@@ -121,7 +121,7 @@ def is_locked(lock: Path) -> bool:
 
 
 def create_locked(path: Path, data: bytes, *, without_locks: bool = False) -> int:
-    """Create or replace a file that is locked by this process, and return the descriptor that holds it.
+    """Create or replace a file, already locked by this process; return the file descriptor that holds the lock.
 
     The file gets its name once it is locked and written, so no other process finds it without its lock.
 
@@ -148,13 +148,13 @@ def create_locked(path: Path, data: bytes, *, without_locks: bool = False) -> in
 
 
 def remove_locked(path: Path, descriptor: int) -> None:
-    """Remove a file and release its lock, in this order: no other process finds it without its lock."""
+    """Delete a locked file, then release its lock: no other process finds it unlocked."""
     path.unlink(missing_ok=True)
     os.close(descriptor)
 
 
 def recover_abandoned(paths: Iterable[Path], recover: Callable[[Path], _T], report: Callable[..., None]) -> list[_T]:
-    """Recover the locked files that killed processes left, each with its lock held; return the results.
+    """Recover locked files of killed processes, each with its lock held; return the results.
 
     Args:
         paths: Files; those of living processes are passed over.
@@ -174,7 +174,7 @@ def recover_abandoned(paths: Iterable[Path], recover: Callable[[Path], _T], repo
 
 
 def write_at(descriptor: int, data: bytes, offset: int = 0) -> None:
-    """Write all bytes: a disk that fills accepts a part, and reports an error only for the next write."""
+    """Write all bytes at an offset, with retries of partial writes (a full disk reports its error only on the next)."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, offset)

@@ -1,4 +1,4 @@
-"""Resources of this process: its control groups, cores and memory, and the cache of the code that numba compiles.
+"""Resource limits of this process: cgroups, cores and memory, and the cache folder of numba's compiled code.
 
 A container with `--cpus=2` on a machine of 64 cores may run on each of them, but is stopped for the rest of every tenth
 of a second once its threads together have used up their share: 64 threads are slower there than two. The control groups
@@ -20,7 +20,7 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def groups_around(controller: str) -> Iterator[tuple[int, Path]]:
-    """Yield version and folder of every group around this process that may limit something, innermost first.
+    """Yield (version, folder) of every cgroup of this process that may set a limit, innermost first.
 
     A container sees its group as the root; jobs of Slurm, systemd and older systems (version 1) lie deeper. What lies
     outside of a container cannot be seen from within, so a folder need not be there.
@@ -49,13 +49,13 @@ _THREADS = {"torch": "OMP_NUM_THREADS", "numba": "NUMBA_NUM_THREADS"}
 
 
 def usable_cores() -> int:
-    """Return the cores that this process may run on, or the share of them that its control groups leave it, ≥ 1."""
+    """Return the CPU cores that this process may use, by affinity and cgroup quota, ≥ 1."""
     quotas = [quota for version, group in groups_around("cpu") if (quota := _quota(version, group)) is not None]
     return max(1, min([_affinity(), *(math.ceil(quota) for quota in quotas)]))
 
 
 def limit_threads() -> None:
-    """Let libraries that are not yet imported start no more threads than there is a share of cores for.
+    """Limit the thread pools of not yet imported libraries to the usable cores.
 
     What the user has set stays. To be called before torch and numba are imported.
     """
@@ -67,7 +67,7 @@ def limit_threads() -> None:
 
 
 def chosen_threads() -> set[str]:
-    """Return the variables above that the user has set.
+    """Return the thread-count environment variables that the user has set.
 
     What `limit_threads` gives, in this process or in the one that started it, is nobody's choice.
     """
@@ -81,7 +81,7 @@ def _affinity() -> int:
 
 
 def _quota(version: int, group: Path) -> float | None:
-    """Return the processor seconds per second of a group; None where it has no limit or does not report it."""
+    """Return the CPU quota of a cgroup [processor seconds per second]; None where unlimited or not reported."""
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         if version == 2:
             share, period = (group / "cpu.max").read_text().split()
@@ -101,7 +101,7 @@ _FILES = {
 
 
 def whole_memory() -> int | None:
-    """Return the machine's memory, or that of the smallest group around this process [B]; None where unknown.
+    """Return the total memory: the machine's, or the smallest cgroup limit [B]; None where unknown.
 
     Not what is left of it: files that were read count as taken, and are given back when needed.
     """
@@ -112,7 +112,7 @@ def whole_memory() -> int | None:
 
 
 def group_limits() -> list[tuple[int, int]]:
-    """Return limit and present use [B] of every control group around this process that has a limit.
+    """Return (memory limit, current usage) [B] of every limited cgroup of this process.
 
     What of files is kept in memory and not in use is given back when needed, so it does not count.
     """
@@ -127,14 +127,14 @@ def group_limits() -> list[tuple[int, int]]:
 
 
 def _kept(stat: Path, cache: str) -> int:
-    """Return what a group keeps of files [B]; nothing where it does not report it, as in a sandbox."""
+    """Return a cgroup's page cache (file memory) [B]; 0 where not reported, as in a sandbox."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         return int(dict(line.split() for line in stat.read_text().splitlines())[cache])
     return 0
 
 
 def keep_compiled_code() -> None:
-    """Set NUMBA_CACHE_DIR to a folder that ends with this process, where numba could keep nothing elsewhere.
+    """Set NUMBA_CACHE_DIR to a temporary folder of this process, where numba's own cache is not writable.
 
     Processes that this one starts share it. To be called before a module with numba's functions is imported.
     """
@@ -158,7 +158,7 @@ def keep_compiled_code() -> None:
 
 
 def _may_write(name: str) -> bool:
-    """Return whether a folder may be written to, or made; one of a home that is not known may not."""
+    """Return whether a folder is writable or can be created; False for an unknown home."""
     folder = Path(name)
     if name.startswith("~"):
         return False

@@ -1,4 +1,4 @@
-"""Models: version 3 checkpoints, the registry of versions and aliases, export of weights and programs."""
+"""Models: checkpoints (version 3), the model registry with versions and aliases, export to ONNX and AOTInductor."""
 
 from navi_core.models.checkpoint import (
     CHECKPOINT_VERSION,

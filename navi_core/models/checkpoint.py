@@ -1,4 +1,4 @@
-"""Checkpoints, version 3: the policy, and everything a run needs to resume.
+"""Checkpoints, format version 3: policy weights, and all training state that a run needs to resume.
 
 A checkpoint holds plain containers, numbers, strings and tensors only, is written in one piece or
 not at all, and is read with `weights_only=True`: a file from elsewhere cannot run code.
@@ -34,7 +34,7 @@ _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class TrainedFacts:
-    """Identity of trained weights, kept in checkpoints and in the registry."""
+    """Metadata of trained weights (run, step, architecture, code revision), shared by checkpoints and the registry."""
 
     run_id: str
     """Run that wrote it."""
@@ -58,7 +58,7 @@ class TrainedFacts:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Checkpoint(TrainedFacts):
-    """Content of a checkpoint file; the types of its fields are checked."""
+    """Content of a checkpoint file (weights, optimiser, configuration, RNG states); field types are validated."""
 
     version: int
     """Format version, 3."""
@@ -111,7 +111,7 @@ class Checkpoint(TrainedFacts):
         scene_hashes: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return the checkpoint of a run's present state; further arguments are the fields of these names.
+        """Build a checkpoint from a run's current state; further arguments are the fields of these names.
 
         Args:
             policy: The policy; its configuration must be `config.policy`.
@@ -155,7 +155,7 @@ class Checkpoint(TrainedFacts):
         )
 
     def train_config(self) -> TrainConfig:
-        """Return the run's configuration.
+        """Parse the run's training configuration.
 
         Raises:
             CheckpointError: It does not fit this version of Navi, or a custom network is not registered.
@@ -178,7 +178,7 @@ class Checkpoint(TrainedFacts):
             ) from None
 
     def row_shaper(self) -> ShaperConfig | None:
-        """Return what a row's auxiliary input was made of in training, its share of the memory included.
+        """Return the reward-shaper configuration of one row in training, with its share of the memory capacity.
 
         None where it was zero: of a clone, of a policy that does not read it, without curiosity and loop memory.
         """
@@ -189,7 +189,7 @@ class Checkpoint(TrainedFacts):
         return shaper.model_copy(update={"memory_capacity": shaper.memory_capacity // config.actors})
 
     def curiosity(self) -> dict[str, Any]:
-        """Return the shaper's state that holds the trained curiosity, empty where it was off."""
+        """Return the reward shaper's state with the trained curiosity (RND), empty where it was off."""
         collector = self.extra.get("collector") or {}
         kept = collector.get("shaper") or {} if self.rnd_state is None else self.rnd_state
         # Places that the training remembered are none of another flight's.
@@ -197,7 +197,7 @@ class Checkpoint(TrainedFacts):
 
 
 def save_checkpoint(path: Path | str, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint in one piece: temporary file, fsync, rename.
+    """Save a checkpoint atomically: temporary file, fsync, rename.
 
     Args:
         path: File to write; an existing one is replaced at once.
@@ -220,7 +220,7 @@ def save_checkpoint(path: Path | str, checkpoint: Checkpoint) -> Path:
 def load_checkpoint(
     path: Path | str, *, expect_encoder: str | None = None, expect_core: str | None = None
 ) -> Checkpoint:
-    """Read and check a checkpoint; tensors come to the CPU.
+    """Load and validate a checkpoint; tensors are loaded to the CPU.
 
     Args:
         path: The file.
@@ -257,7 +257,7 @@ def load_checkpoint(
 
 
 def _read_payload(path: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint file of this version, not checked yet."""
+    """Unpickle a checkpoint file of this version safely, without validating its content."""
     if not path.is_file():
         named = "" if path.suffix else "; the file of a version or an alias is Registry(folder).resolve(name).path"
         raise CheckpointError(f"{path}: no such checkpoint{named}")
@@ -288,7 +288,7 @@ def _read_payload(path: Path) -> dict[str, Any]:
 
 
 def _shares_containers(payload: dict[str, Any]) -> bool:
-    """Return whether a list, tuple or mapping occurs twice; a few nested ones would unfold to any size."""
+    """Return whether a container occurs twice in a payload (aliasing), which could unfold to any size."""
     seen: set[int] = set()
     waiting: list[Any] = [payload]
     while waiting:
@@ -304,13 +304,13 @@ def _shares_containers(payload: dict[str, Any]) -> bool:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    """Return whether all numbers of a tensor were read; one of few bytes may be expanded to any size."""
+    """Return whether a tensor's storage is complete; an expanded tensor of few bytes could claim any size."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
     return plain and tensor.untyped_storage().nbytes() >= tensor.nbytes
 
 
 def load_policy(path: Path | str, device: torch.device | str = "cpu") -> tuple[NavigationPolicy, Checkpoint]:
-    """Load a checkpoint and build its policy, in evaluation mode.
+    """Load a checkpoint and build its policy in evaluation mode.
 
     Args:
         path: The file.
@@ -337,7 +337,7 @@ def load_policy(path: Path | str, device: torch.device | str = "cpu") -> tuple[N
 
 
 def _plain(value: object, where: str) -> object:
-    """Copy nested plain data with tensors on the CPU; refuse what a restricted unpickler would."""
+    """Copy nested plain data with tensors to the CPU; refuse types that a restricted unpickler would refuse."""
     if isinstance(value, Tensor):
         tensor = value.detach().cpu()
         # A view would drag its whole storage into the file.
@@ -356,5 +356,5 @@ def _plain(value: object, where: str) -> object:
 
 
 def _plain_dict(value: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """Return `_plain` of a mapping; of None, an empty one."""
+    """Apply `_plain` to a mapping; None gives an empty one."""
     return cast("dict[str, Any]", _plain(value or {}, where))

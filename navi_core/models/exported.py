@@ -1,4 +1,4 @@
-"""Exported policies, loaded back: one interface over ONNX Runtime and AOTInductor, and its parity with the policy.
+"""Inference of exported policies with ONNX Runtime and AOTInductor, and numerical parity with the PyTorch policy.
 
 An exported policy maps (observation, auxiliary input, reset, state) to (action, value, latent, new state). The action
 is the distribution's most typical one. Curiosity and loop memory make the next auxiliary input of the latent. The
@@ -29,7 +29,7 @@ from navi_core.policy.cores.base import State
 
 
 class Acted(NamedTuple):
-    """One decision of B rows.
+    """Policy output for one decision of B rows.
 
     Attributes:
         action: (B, 4) unclamped.
@@ -51,14 +51,14 @@ _RESET_SHARE = 0.03
 
 
 class ActingModule(nn.Module):
-    """A policy's deterministic decision with the state as further positional inputs and outputs."""
+    """`nn.Module` for export: a policy's deterministic step, with state tensors as explicit inputs and outputs."""
 
     def __init__(self, policy: NavigationPolicy) -> None:
         super().__init__()
         self.policy = policy
 
     def forward(self, obs: Tensor, aux: Tensor, reset: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """Return action (B, 4), value (B,), latent (B, D) and the parts of the new state."""
+        """Return action (B, 4), value (B,), latent (B, D) and the tensors of the new recurrent state."""
         out = self.policy.act(obs, aux, state, reset, None)
         # Compiled programs trust the strides they were built for: what comes out must fit back in.
         return tuple(part.contiguous() for part in (out.action, out.value, out.embedding, *out.state))
@@ -66,7 +66,7 @@ class ActingModule(nn.Module):
 
 @dataclass(frozen=True)
 class Parity:
-    """Largest differences between two runtimes over a flight, each with its own state fed back.
+    """Numerical parity of two runtimes: largest differences over a rollout, each with its own state fed back.
 
     Values, latents and states above 1 are compared relatively.
 
@@ -88,12 +88,12 @@ class Parity:
 
     @property
     def worst(self) -> float:
-        """The largest of all; NaN where either runtime gave NaN."""
+        """Largest difference of all; NaN where either runtime gave NaN."""
         return max((self.action, self.value, self.latent, self.state), key=lambda x: (x != x, x))
 
 
 def example_inputs(policy: NavigationPolicy, rows: int, seed: int = 0) -> tuple[Tensor, ...]:
-    """Return inputs of an `ActingModule`: obs (B, 3, Az, El), aux (B, 3), reset (B,), state."""
+    """Build example inputs of an `ActingModule`: obs (B, 3, Az, El), aux (B, 3), reset (B,), state."""
     generator = torch.Generator().manual_seed(seed)
     config = policy.config
     obs = torch.rand(rows, 3, config.azimuth_bins, config.elevation_bins, generator=generator)
@@ -106,7 +106,7 @@ def example_inputs(policy: NavigationPolicy, rows: int, seed: int = 0) -> tuple[
 
 @torch.no_grad()
 def recurrent_parity(policy: NavigationPolicy, act: Act, *, rows: int = 1, steps: int = 200, seed: int = 0) -> Parity:
-    """Fly the policy and another runtime of it side by side on drawn observations with episode ends.
+    """Compare a policy with another runtime of it over a rollout on random observations with episode ends.
 
     Args:
         policy: The policy, in evaluation mode on the CPU.
@@ -152,7 +152,7 @@ ANSWERS = ["action", "value", "latent"]
 
 
 class ExportedPolicy(abc.ABC):
-    """A policy that another runtime computes.
+    """Policy that runs in ONNX Runtime or AOTInductor.
 
     Args:
         path: Its file.
@@ -182,14 +182,14 @@ class ExportedPolicy(abc.ABC):
             raise CheckpointError(f"{path} has no output `latent`: an older Navi wrote it; run navi export again")
 
     def initial_state(self) -> State:
-        """Return the zero state of the program's rows."""
+        """Return the zero recurrent state for the program's batch of rows."""
         if self._state is None:  # of an older Navi
             return build_policy(self.config).initial_state(self.rows)
         return tuple(torch.zeros(shape) for shape in self._state)
 
     @abc.abstractmethod
     def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:
-        """Decide one step.
+        """Run one inference step.
 
         Args:
             obs: Raw observations (B, 3, Az, El), B as exported.
@@ -203,7 +203,7 @@ class ExportedPolicy(abc.ABC):
 
 
 def _shapes(described: Iterable[Iterable[int]], rows: int) -> list[tuple[int, ...]]:
-    """Return the shapes of a state's parts as a file describes them, checked before anything is allocated."""
+    """Parse and bound the state shapes that a file describes, before anything is allocated."""
     shapes = [tuple(shape) for shape in described]
     for shape in shapes:
         whole = all(isinstance(size, int) and size >= 1 for size in shape)
@@ -215,7 +215,7 @@ def _shapes(described: Iterable[Iterable[int]], rows: int) -> list[tuple[int, ..
 
 
 def load_exported(path: Path | str, *, threads: int = 1) -> ExportedPolicy:
-    """Load an exported policy by its suffix.
+    """Load an exported policy; the runtime follows from the file suffix.
 
     Args:
         path: A `.onnx` or `.pt2` file.
@@ -273,7 +273,7 @@ class _OnnxPolicy(ExportedPolicy):
 
 
 def _packed_description(path: Path) -> dict[str, Any]:
-    """Return a package's description, read without running its code; empty where it is none of ours."""
+    """Read the metadata of an AOTInductor package without running its code; empty if not exported by Navi."""
     # Archives break in a dozen ways, with an exception for each; the loader reports the fault of this one.
     with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():

@@ -1,4 +1,4 @@
-"""Lineage of weights: their identity, the scenes they learned from, and whether rewards of two runs compare.
+"""Provenance of weights: weight hash, scenes trained on, comparability of two runs' rewards.
 
 Training scenes are named by content and by source, those of the initial weights included: a mesh that is compiled anew,
 at another resolution or decimated, has another content and the same source.
@@ -43,7 +43,7 @@ def weights_hash(weights: nn.Module | Mapping[str, Tensor]) -> str:
 
 
 def same_network(config: PolicyConfig, checkpoint: Checkpoint) -> bool:
-    """Return whether a configuration's network takes a checkpoint's weights: same parts, names and shapes."""
+    """Return whether a checkpoint's state dict fits a configuration's network: same parts, names and shapes."""
     from navi_core.policy import build_policy
 
     if (checkpoint.encoder_backend, checkpoint.temporal_core) != (config.encoder, config.core):
@@ -56,7 +56,7 @@ _KEY = "trained_on"
 
 
 def corpus_of(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return `scene_hashes` and `corpus_summary` of a checkpoint.
+    """Build `scene_hashes` and `corpus_summary` of a checkpoint from the training scenes.
 
     Args:
         scenes: None for a task.
@@ -72,7 +72,7 @@ def corpus_of(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> tuple[d
 
 
 def trained_on(checkpoint: Checkpoint) -> frozenset[str]:
-    """Return the content and source hashes of every scene that a checkpoint's weights learned from.
+    """Return the content and source hashes of every scene that the checkpoint's weights were trained on.
 
     Raises:
         CheckpointError: The entry is no list of hashes.
@@ -84,17 +84,17 @@ def trained_on(checkpoint: Checkpoint) -> frozenset[str]:
 
 
 def add_scenes(summary: dict[str, Any], hashes: Iterable[str]) -> None:
-    """Add content or source hashes to a corpus summary; an empty one, of a scene without a known source, is none."""
+    """Add scene hashes (content or source) to a corpus summary; empty hashes (source unknown) are ignored."""
     summary[_KEY] = sorted({*summary.get(_KEY, ()), *hashes} - {""})
 
 
 def add_scenes_of(summary: dict[str, Any], before: Checkpoint) -> None:
-    """Add the scenes of a checkpoint that the run begins with or goes on from."""
+    """Add the training scenes of a parent checkpoint, from which the run starts or resumes."""
     add_scenes(summary, trained_on(before))
 
 
 def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
-    """Return why `latest` does not move from one checkpoint to another, None where it moves.
+    """Return why alias `latest` does not move from `current` to `new`, None where it moves.
 
     Different rewards do not compare: then the newer version follows, unless it has ended too few episodes.
     """
@@ -118,12 +118,12 @@ def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
 
 
 def same_rewards(one: TrainConfig, other: TrainConfig) -> bool:
-    """Return whether two configurations have the same reward terms and weights for each decision."""
+    """Return whether two configurations have the same per-step reward terms and weights."""
     return _reward_settings(one) == _reward_settings(other)
 
 
 def _is_settled(checkpoint: Checkpoint) -> bool:
-    """Return whether a reward_ema covers whole episodes: as many ended as there are drones.
+    """Return whether a reward average covers whole episodes: at least as many ended as there are drones.
 
     Before, it is that of beginnings, where all floor is new: a run of one update would beat what it becomes.
     """

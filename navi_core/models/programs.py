@@ -1,4 +1,4 @@
-"""Policies as programs for other runtimes: ONNX, and AOTInductor's compiled package.
+"""Export of policies as programs: ONNX models and compiled AOTInductor packages.
 
 Every export flies 200 decisions beside the policy it came from, its own state fed back and episodes
 ending in between. One that strays by more than 1e-5 is deleted before it has its final name.
@@ -37,7 +37,7 @@ GATE_TOLERANCE = 1e-5
 def export_checkpoint(
     checkpoint: Path | str, path: Path | str, *, kind: str, rows: int = 1, threads: int = 1
 ) -> tuple[Path, Parity]:
-    """Write a checkpoint's policy as a program with the state as explicit input and output.
+    """Export a checkpoint's policy as a program with the recurrent state as explicit input and output.
 
     Args:
         checkpoint: The checkpoint file.
@@ -80,7 +80,7 @@ def export_policy(
     threads: int = 1,
     metadata: Mapping[str, Any] | None = None,
 ) -> tuple[Path, Parity]:
-    """Write a policy that is in memory; see `export_checkpoint`.
+    """Export an in-memory policy as a program; see `export_checkpoint`.
 
     Args:
         policy: The policy, on the CPU.
@@ -158,7 +158,7 @@ _WRITERS = {"onnx": (".onnx", _write_onnx), "aoti": (".pt2", _write_aoti)}
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' notes on operators that no policy uses out of the user's sight."""
+    """Context manager that silences the exporters' messages about operators that no policy uses."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -170,7 +170,7 @@ def _quiet() -> Iterator[None]:
 
 
 def export_safetensors(checkpoint: Path | str, path: Path | str) -> Path:
-    """Write a checkpoint's policy weights as a safetensors file.
+    """Export a checkpoint's policy weights as a safetensors file.
 
     Its metadata name run, step, encoder, core, decision rate and weights hash, and hold the policy
     configuration as JSON. Optimizer and random states stay behind: this is an export, not a format

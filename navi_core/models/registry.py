@@ -1,4 +1,4 @@
-"""Model registry: numbered, immutable versions of checkpoints, and aliases that move between them.
+"""Model registry: numbered, immutable model versions with lineage, and aliases that move between them.
 
     models/
     ├── registry.json    versions, aliases and the history of every alias; replaced in one step
@@ -41,7 +41,7 @@ _ALIAS = re.compile(r"[a-z][a-z0-9._-]*")
 
 
 class Registry:
-    """The registry in a folder; it may be empty or missing, nothing is created before the first registration.
+    """Model registry in a folder, which may be empty or missing; nothing is created before the first registration.
 
     Args:
         path: The folder, by convention `models/` of the Navi home.
@@ -59,7 +59,7 @@ class Registry:
         notes: str = "",
         tags: Sequence[str] = (),
     ) -> str:
-        """Copy a checkpoint into the registry under the next version number.
+        """Register a checkpoint: copy it into the registry under the next version number.
 
         Registering the same weights of the same run again changes nothing and returns their version.
 
@@ -109,7 +109,7 @@ class Registry:
     def promote(
         self, version: str, alias: str = "champion", *, instead_of: str | EllipsisType | None = ...
     ) -> ModelVersion:
-        """Point an alias at a version; promoting the version that holds it changes nothing.
+        """Promote a version: point an alias at it; a no-op if the version already holds the alias.
 
         Args:
             version: A version or an alias.
@@ -136,7 +136,7 @@ class Registry:
 
     @staticmethod
     def check_alias(alias: str) -> None:
-        """Refuse what cannot be an alias, before any work is done for it.
+        """Validate an alias name, before any work is done for it.
 
         Raises:
             RegistryError: The name has other characters than lower-case letters, or is of the form of a version.
@@ -145,7 +145,7 @@ class Registry:
             raise RegistryError(f"{alias!r} cannot be an alias; use lower-case letters, e.g. champion")
 
     def rollback(self, alias: str = "champion") -> ModelVersion:
-        """Give an alias back to the version that held it before; the history keeps both moves.
+        """Roll an alias back to the version that held it before; the history keeps both moves.
 
         Raises:
             RegistryError: No such alias, or nothing held it before.
@@ -160,7 +160,7 @@ class Registry:
             return self._entry(book, held[-1])
 
     def why_latest_stays(self, checkpoint: Path | str) -> str | None:
-        """Return why `latest` does not move to a checkpoint, None where it would.
+        """Return why alias `latest` would not move to a checkpoint, None where it would.
 
         Raises:
             CheckpointError: The checkpoint cannot be read.
@@ -168,7 +168,7 @@ class Registry:
         return self._why_latest_stays(self._read(), load_checkpoint(checkpoint))
 
     def resolve(self, name: str) -> ModelVersion:
-        """Return the version of a version number or alias.
+        """Resolve a version number or alias to its model version.
 
         Raises:
             RegistryError: It does not exist, or its file is gone; the message names what exists.
@@ -180,12 +180,12 @@ class Registry:
         return entry
 
     def list(self) -> Versions:
-        """Return all versions, oldest first."""
+        """Return all model versions, oldest first."""
         book = self._read()
         return [self._entry(book, version) for version in book["versions"]]
 
     def lineage(self, version: str) -> Versions:
-        """Return a version and all it descends from, nearest first.
+        """Return a version and all its ancestors, nearest first.
 
         Args:
             version: A version or an alias.
@@ -200,11 +200,11 @@ class Registry:
         return [self._entry(book, name) for name in order]
 
     def aliases(self) -> dict[str, str]:
-        """Return the version of every alias."""
+        """Return the mapping of aliases to versions."""
         return {alias: state["versions"][-1] for alias, state in sorted(self._read()["aliases"].items())}
 
     def history(self, alias: str) -> Moves:
-        """Return every move of an alias, oldest first: action (register, promote, rollback), version, at.
+        """Return an alias's history, oldest first: action (register, promote, rollback), version, at.
 
         Raises:
             RegistryError: No such alias.
@@ -226,7 +226,7 @@ class Registry:
         return read_version(self.path, version, book["versions"][version], aliases)
 
     def _why_latest_stays(self, book: dict[str, Any], new: Checkpoint) -> str | None:
-        """Compare with the last holder that was paid alike, or with the current one where there is none."""
+        """Compare with the last `latest` holder of equal reward terms, or with the current one if there is none."""
         current: Checkpoint | None = None
         unlike: set[str] = set()
         versions = book["aliases"].get(LATEST, {"versions": []})["versions"]
@@ -270,7 +270,7 @@ class Registry:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
-        """Yield the book under the lock; write it back if the block changed it and did not fail."""
+        """Context manager of a registry transaction: lock, load, and save if changed without an error."""
         with contextlib.ExitStack() as held:
             with RegistryError.of_system(f"{self.path} cannot be used as a registry"):
                 held.enter_context(wait_for_lock(self.path / ".registry.lock"))
@@ -321,7 +321,7 @@ _COPIED = (
 
 
 def record_registry(registry: Registry, home: Path | None = None) -> list[dict[str, Any]]:
-    """Write every version to the table `models` and every move of an alias to `alias_moves`.
+    """Export the registry to the metric outbox: versions to table `models`, alias moves to `alias_moves`.
 
     A row that was written before is replaced by the same row. All are durable when this returns. A registry outside of
     the home has no warehouse, and nothing is written.

@@ -1,4 +1,4 @@
-"""Schema of the registry: one version, and validation of `registry.json`."""
+"""Schema of the model registry: one model version, and validation of `registry.json`."""
 
 import re
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _Names = Annotated[tuple[str, ...], Strict(False)]
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 class ModelVersion(TrainedFacts):
-    """An immutable entry of the registry; only the aliases that point to it change."""
+    """Model version: an immutable registry entry; only the aliases that point to it change."""
 
     version: str
     """`v001`, `v002`, …"""
@@ -45,7 +45,7 @@ class ModelVersion(TrainedFacts):
     """Aliases that point here now."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry as JSON-ready data."""
+        """Return the entry as JSON-serialisable data."""
         lists = {name: list(getattr(self, name)) for name in ("parents", "tags", "aliases")}
         return {"version": self.version} | asdict(self) | {"path": str(self.path)} | lists
 
@@ -55,7 +55,7 @@ _MOVE = ("action", "version", "at")
 
 
 def read_version(folder: Path, version: str, entry: dict[str, Any], aliases: Iterable[str] = ()) -> ModelVersion:
-    """Return a version from its entry in `registry.json`.
+    """Parse a model version from its entry in `registry.json`.
 
     Args:
         folder: The registry.
@@ -71,7 +71,7 @@ def read_version(folder: Path, version: str, entry: dict[str, Any], aliases: Ite
 
 
 def validate(book: dict[str, Any]) -> str | None:
-    """Return the first fault of a parsed `registry.json`, None if it is valid.
+    """Validate a parsed `registry.json`: return its first error, None if it is valid.
 
     Args:
         book: The parsed JSON object.

@@ -1,4 +1,4 @@
-"""Presets, and the order in which settings win.
+"""Presets of settings, and the merge of all configuration sources by precedence.
 
 Defaults < shipped preset < what learner and task want < preset file < configuration file < `NAVI_*` environment <
 flags and `--set a.b=c`.
@@ -51,12 +51,12 @@ _SELECTORS = {
 
 
 def preset_names() -> tuple[str, ...]:
-    """Return the names of the shipped presets."""
+    """Return the names of the built-in presets."""
     return tuple(sorted(file.stem for file in _FOLDER.glob("*.yaml")))
 
 
 def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> TrainConfig:
-    """Build a training configuration from a preset.
+    """Load a preset as a validated training configuration.
 
     Args:
         name: One of `preset_names()`.
@@ -77,7 +77,7 @@ def resolve_config(
     flags: Mapping[str, Any] | None = None,
     assignments: Iterable[str] = (),
 ) -> TrainConfig:
-    """Merge every source of settings in the order of precedence.
+    """Merge all configuration sources by precedence into a validated training configuration.
 
     Args:
         preset: Preset name; None starts from the defaults.
@@ -105,7 +105,7 @@ def setting_sources(
     flags: Mapping[str, Any] | None = None,
     assignments: Iterable[str] = (),
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return what `resolve_config` merges: the name of every source and its nested values, the strongest last.
+    """Return the configuration sources that `resolve_config` merges: (name, nested values), strongest last.
 
     Raises:
         ConfigError: As `resolve_config`, but for values, which nobody has looked at yet.
@@ -125,13 +125,13 @@ def setting_sources(
 
 
 def merge_sources(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the nested values of named sources, each laid on those before it."""
+    """Merge named configuration sources into nested values; later ones override earlier ones."""
     nothing: dict[str, Any] = {}
     return reduce(merge, (values for _, values in sources), nothing)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with `over` laid on it, section by section; neither is changed.
+    """Deep-merge nested settings: `over` overrides `base`, section by section; neither is changed.
 
     The families of a corpus and the reward weights are values, not sections: they are replaced whole.
     """
@@ -144,7 +144,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config_file(path: Path | str) -> dict[str, Any]:
-    """Read nested settings from a YAML or JSON file; a run directory's config.json is one too.
+    """Load nested settings from a YAML or JSON file, such as a run directory's config.json.
 
     Raises:
         ConfigError: The file is missing, unreadable, or not a mapping.
@@ -171,7 +171,7 @@ def read_config_file(path: Path | str) -> dict[str, Any]:
 
 
 def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings named by `NAVI_*` variables.
+    """Parse the settings in `NAVI_*` environment variables.
 
     Raises:
         ConfigError: A variable with `__` in its name is no setting; the nearest is named.
@@ -194,7 +194,7 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """Turn `a.b=c` texts into nested settings; values are YAML (`null`, `3`, `[1, 2]`, `true`).
+    """Parse `a.b=c` assignments into nested settings; values are YAML (`null`, `3`, `[1, 2]`, `true`).
 
     Raises:
         ConfigError: A text has no `=` or an empty key, or YAML takes its `{name:value}` for one long name.
@@ -213,7 +213,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """Return a preset's settings.
+    """Load a preset's nested settings, without validation of the whole.
 
     Args:
         name: One of `preset_names()`, or a preset file (`.yaml`, `.yml`, `.json`), such as a study's best trial.
@@ -231,7 +231,7 @@ def preset_values(name: str) -> dict[str, Any]:
 
 
 def nested(path: Sequence[str], value: object) -> dict[str, Any]:
-    """Return a value as the only entry of sections within sections."""
+    """Build nested dictionaries with a value at the given key path."""
     return {path[0]: nested(path[1:], value) if len(path) > 1 else value}
 
 
@@ -243,7 +243,7 @@ def _value(text: str) -> object:
 
 
 def parse_sections(assign: Iterable[str] | None, allowed: Sequence[str], example: str) -> dict[str, Any]:
-    """Turn the texts of `--set` into nested settings of some sections.
+    """Parse `--set` assignments into nested settings, limited to the allowed sections.
 
     Args:
         assign: Texts `a.b=c`; None where none was given.
@@ -274,7 +274,7 @@ _PLAIN = {
 
 
 def read_yaml(text: str) -> object:
-    """Return the plain value that `text` spells.
+    """Parse restricted YAML text into a plain value.
 
     Raises:
         ConfigError: It is not YAML, has a key twice, an alias, a tag, too long a number, or is nested too deep; the
@@ -292,7 +292,7 @@ def read_yaml(text: str) -> object:
 
 
 def write_yaml(value: object) -> str:
-    """Return text that `read_yaml` reads as `value`: words that look like numbers are quoted."""
+    """Format a value as YAML that `read_yaml` parses back: words that look like numbers are quoted."""
     import yaml
 
     return yaml.dump(value, Dumper=_dumper(), sort_keys=False)

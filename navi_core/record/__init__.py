@@ -1,4 +1,4 @@
-"""Records of runs: run directory, metric outbox, stage timings, hardware profile.
+"""Records of runs: run directory, metric log and outbox, stage timings, hardware profile.
 
 Producers write immutable segment files here; only the pipeline's warehouse opens the database.
 """

@@ -1,4 +1,4 @@
-"""Durable files: complete or absent, also after a power cut."""
+"""Durable, atomic file writes: a file is complete or absent, even after a power cut."""
 
 import abc
 import contextlib
@@ -16,7 +16,7 @@ _STALE_SECONDS = 3600.0
 
 
 def fsync_directory(path: Path) -> None:
-    """Make the directory's entries durable (a rename is only safe after this)."""
+    """Fsync a directory's entries (a rename is only durable after this)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -25,11 +25,11 @@ def fsync_directory(path: Path) -> None:
 
 
 class Closing(abc.ABC):
-    """Base of objects that are closed at the end of a `with` block."""
+    """Abstract base class of context managers whose `close` runs at the end of the `with` block."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release what is held."""
+        """Release the held resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -40,7 +40,7 @@ class Closing(abc.ABC):
 
 @contextlib.contextmanager
 def durable_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a stream whose content becomes `path` at the end of the block: fsync, rename, fsync of the directory.
+    """Context manager of an atomic, durable write: at its end fsync, rename to `path`, fsync of the directory.
 
     Content goes to the disk at once, so that large content need not be in memory twice.
 
@@ -66,7 +66,7 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write `data` to `path` as the whole content of a `durable_file`.
+    """Write `data` to `path` atomically and durably, by `durable_file`.
 
     Raises:
         OSError: Nothing was left behind under the final or the temporary name.
@@ -76,7 +76,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sweep_left(folder: Path) -> None:
-    """Remove the unfinished files of killed writers.
+    """Remove the temporary files that killed writers left behind.
 
     Args:
         folder: Of the files. Hidden files of other programs stay.

@@ -1,4 +1,4 @@
-"""The Navi home: `$NAVI_HOME`, by default `.navi` in the working directory, and its cache of compiled scenes."""
+"""Navi home directory: `$NAVI_HOME`, by default `.navi` in the working directory, with its compiled-scene cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def navi_home() -> Path:
-    """Return the folder of scenes, runs, models, outbox and warehouse; it need not exist yet.
+    """Return the home directory of scenes, runs, models, outbox and warehouse; it need not exist yet.
 
     Returns:
         `$NAVI_HOME` if it is set and not empty, else `./.navi`, as an absolute path.
@@ -24,12 +24,12 @@ def navi_home() -> Path:
 
 
 def outbox_path() -> Path:
-    """Return the folder of metric segments."""
+    """Return the outbox folder, where metric segments wait for ingest into the warehouse."""
     return navi_home() / "outbox"
 
 
 def load_scenes(names: Sequence[str], resolution: int) -> list[Scene]:
-    """Return compiled scenes, reusing those of the cache.
+    """Load scenes by name, compiled on demand and cached in the Navi home.
 
     Args:
         names: `.gmdag` or mesh files, folders of meshes, generated scenes as family:seeds, or a split of the
@@ -44,7 +44,7 @@ def load_scenes(names: Sequence[str], resolution: int) -> list[Scene]:
 
 
 def scene_loaders(names: Sequence[str], resolution: int) -> list[tuple[str, Callable[[], Scene]]]:
-    """Return name and loader of each scene; arguments and errors as `load_scenes`."""
+    """Return (name, lazy loader) of each scene; arguments and errors as `load_scenes`."""
     from navi_core.scenes import scenes_named
 
     config = parse_config(CompileConfig, {"resolution": resolution})

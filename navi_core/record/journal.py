@@ -1,4 +1,4 @@
-"""Crash-safe journal: an append-only file of checked frames, written by one process.
+"""Crash-safe journal: append-only file of checksummed frames with a single writer process.
 
     magic          8 bytes, the format of the payloads
     then, for each frame, little-endian:
@@ -44,7 +44,7 @@ _SEARCH = 2**16
 
 @dataclass(frozen=True)
 class FrameFormat:
-    """Layout of a journal's frames."""
+    """Binary layout of a journal's frames."""
 
     magic: bytes
     """First bytes of the file."""
@@ -53,23 +53,23 @@ class FrameFormat:
 
     @property
     def size(self) -> int:
-        """Bytes of a head."""
+        """Size of a frame header [bytes]."""
         return _FACTS.size + (len(_MARK) + _CHECK.size if self.checked else 0)
 
     def head(self, stored: int, raw: int, crc: int, topic: int, flags: int, when: float) -> bytes:
-        """Return a head; the arguments are its fields from `stored` to `time`."""
+        """Encode a frame header; the arguments are its fields from `stored` to `time`."""
         facts = _FACTS.pack(stored, raw, crc, topic, flags, when)
         return _MARK + facts + _CHECK.pack(zlib.crc32(facts)) if self.checked else facts
 
     def facts(self, head: bytes) -> bytes | None:
-        """Return the fields of a head, None where its checksum fails."""
+        """Decode a frame header's fields; None where its checksum fails."""
         if not self.checked:
             return head
         facts = head[len(_MARK) : -_CHECK.size]
         return facts if head == _MARK + facts + _CHECK.pack(zlib.crc32(facts)) else None
 
     def frame(self, topic: bytes, payload: bytes, when: float, *, pack: bool = False) -> bytes:
-        """Return the bytes of a frame; packed only where that saves a tenth."""
+        """Encode a frame (header and body); it is compressed only where that saves at least a tenth."""
         raw = topic + payload
         packed = zlib.compress(raw, 1) if pack else raw
         flags, body = (_PACKED, packed) if len(packed) < 0.9 * len(raw) else (0, raw)
@@ -78,7 +78,7 @@ class FrameFormat:
 
 @dataclass(frozen=True)
 class Frame:
-    """Head of one frame."""
+    """Header of one journal frame."""
 
     offset: int
     """Position of the head in the file [bytes]."""
@@ -94,14 +94,14 @@ class Frame:
 
 
 class FrameIndex(Sequence[Frame]):
-    """Heads of all frames in 32 bytes each; a `Frame` is built when it is asked for."""
+    """Compact in-memory index of a journal's frame headers (32 bytes each); builds `Frame` objects lazily."""
 
     def __init__(self) -> None:
         self._offsets = array("Q")
         self._heads = bytearray()
 
     def append(self, offset: int, facts: bytes) -> None:
-        """Add a frame by the offset of its head and the fields of that."""
+        """Append a frame's header by its file offset and encoded fields."""
         self._offsets.append(offset)
         self._heads += facts
 
@@ -116,7 +116,7 @@ class FrameIndex(Sequence[Frame]):
         return Frame(offset, stored, raw, crc, topic, flags == _PACKED, when)
 
     def elapsed(self) -> npt.NDArray[np.float64]:
-        """Return (N,) times from the first frame on [s]; a clock that is set back stands still meanwhile."""
+        """Return the frame times (N,) since the first frame [s], monotonic even if the clock was set back."""
         heads = np.frombuffer(self._heads, np.uint8).reshape(len(self), _FACTS.size)
         times: npt.NDArray[np.float64] = heads[:, -8:].copy().view("<f8").reshape(-1)
         if not len(times):
@@ -127,7 +127,7 @@ class FrameIndex(Sequence[Frame]):
 
 
 class Journal(Closing):
-    """A journal, for reading; use it as a context manager.
+    """Read-only journal file with an index of its frames; use it as a context manager.
 
     Args:
         path: The file.
@@ -171,7 +171,7 @@ class Journal(Closing):
         self.unfinished = 0 if self.broken_off else size - self.end
 
     def read(self, frame: Frame) -> tuple[bytes, bytes]:
-        """Return topic and payload of a frame.
+        """Read a frame: return its topic and payload.
 
         Raises:
             RecordError: Its bytes are damaged.
@@ -198,7 +198,7 @@ class Journal(Closing):
         self._file.close()
 
     def _index(self, size: int, end_only: bool) -> None:
-        """Go from head to head; only the last frame may be unfinished."""
+        """Index the file by scanning from header to header; only the last frame may be incomplete."""
         offset, head_size = self.end, self.format.size
         while offset + head_size <= size:
             self._file.seek(offset)
@@ -226,7 +226,7 @@ class Journal(Closing):
             offset = self.end = offset + head_size + stored
 
     def _fault(self, facts: bytes | None) -> str:
-        """Return why no frame begins with such a head, "" where one does; `{}` stands for its offset."""
+        """Return why a frame header is invalid, "" if it is valid; `{}` stands for its file offset."""
         if facts is None:
             return "no frame begins at byte {}"
         stored, raw, _, topic, flags, when = _FACTS.unpack(facts)
@@ -240,7 +240,7 @@ class Journal(Closing):
         return "" if 0 <= when < 1e11 else f"the frame at byte {{}} has the time {when}"
 
     def _next_head(self, begin: int, size: int) -> int | None:
-        """Return where the next head begins, None without one."""
+        """Search for the next valid frame header after damage; return its offset, None without one."""
         head_size = self.format.size
         while begin + head_size <= size:
             self._file.seek(begin)
@@ -257,7 +257,7 @@ class Journal(Closing):
 
 
 class JournalWriter(Closing):
-    """Appends frames to a journal whose lock it holds; use it as a context manager.
+    """Writer that appends frames to a journal and holds its exclusive lock; use it as a context manager.
 
     An earlier journal is continued in its own format, without the unfinished frame at its end.
 
@@ -290,7 +290,7 @@ class JournalWriter(Closing):
             raise
 
     def _take_up(self, formats: Sequence[FrameFormat], kind: str, max_bytes: int) -> None:
-        """Lock the file; begin an empty one, or cut an earlier journal behind its last whole frame."""
+        """Lock the file; initialise an empty one, or truncate an existing journal after its last complete frame."""
         # Two processes that append to one file would overwrite each other.
         if not try_lock(self._descriptor):
             raise RecordError(f"{self.path}: in use by another process; choose another file")
@@ -303,7 +303,7 @@ class JournalWriter(Closing):
 
     @classmethod
     def create(cls, path: Path, kind: FrameFormat, topic: bytes, payload: bytes, when: float) -> Self:
-        """Create a journal with its first frame; it gets its name once it is locked.
+        """Create a journal with its first frame; the file is renamed into place once it is locked.
 
         Raises:
             OSError: It cannot be written; nothing is left behind.
@@ -318,7 +318,7 @@ class JournalWriter(Closing):
         self.written = self.cut = 0
 
     def append(self, topic: bytes, payload: bytes, when: float, *, pack: bool = False) -> int:
-        """Append a frame, or nothing where it does not fit on the disk; returns where the frame before it ends [bytes].
+        """Append a frame and return the previous end [bytes]; writes nothing if the disk is too full.
 
         Raises:
             RecordError: The disk is full.
@@ -335,7 +335,7 @@ class JournalWriter(Closing):
         return before
 
     def truncate(self, end: int) -> None:
-        """Cut off the frames behind a position that `append` returned [bytes].
+        """Truncate the journal to an end position that `append` returned [bytes].
 
         Raises:
             OSError: It cannot be written.
@@ -344,7 +344,7 @@ class JournalWriter(Closing):
         self._end = end
 
     def sync(self) -> None:
-        """Make the file durable.
+        """Fsync the file.
 
         Raises:
             RecordError: It could not be made durable.
@@ -359,7 +359,7 @@ class JournalWriter(Closing):
         os.close(descriptor)
 
     def remove(self) -> None:
-        """Remove the file and release its lock."""
+        """Delete the file and release its lock."""
         descriptor, self._descriptor = self._descriptor, -1
         remove_locked(self.path, descriptor)
 

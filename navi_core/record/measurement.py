@@ -1,4 +1,4 @@
-"""Facts of a measurement: hardware, library versions and code revision, and the mean time per named stage of a loop."""
+"""Measurement context (hardware, library versions, code revision), and a timer of a loop's named stages."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ _PACKAGES = ("navi", "torch", "numpy", "numba", "pydantic")
 
 
 def hardware_profile() -> dict[str, Any]:
-    """Describe this machine and code; read once per process, without importing torch.
+    """Return the hardware and software profile of this machine; cached per process, without importing torch.
 
     Returns:
         `hardware` (one line), `cpu`, `cores` (usable by this process), `memory_gib`, `gpu` (or None),
@@ -28,7 +28,7 @@ def hardware_profile() -> dict[str, Any]:
 
 
 def row_context() -> dict[str, Any]:
-    """Return the context of every recorded row: `hardware`, `versions` and `revision`."""
+    """Return the context columns of every recorded row: `hardware`, `versions` and `revision`."""
     profile = _profile()
     return {name: profile[name] for name in ("hardware", "versions", "revision")}
 
@@ -92,20 +92,20 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 class DeviceEvent(Protocol):
-    """Mark on a device's stream; `torch.cuda.Event(enable_timing=True)` is one."""
+    """Protocol of a timing event on a device stream, such as `torch.cuda.Event(enable_timing=True)`."""
 
     def record(self) -> None:
-        """Place the mark behind all work launched so far."""
+        """Record the event on the stream, behind all work launched so far."""
 
     def synchronize(self) -> None:
-        """Wait until the device has reached the mark."""
+        """Block until the device has reached the event."""
 
     def elapsed_time(self, later: Self, /) -> float:
-        """Return the time between two marks [ms]."""
+        """Return the time between two events [ms]."""
 
 
 class StageTimer:
-    """Adds up time by stage: `with timer("forward"): …`, then `timer.means()`.
+    """Profiling timer that accumulates time by stage: `with timer("forward"): …`, then `timer.means()`.
 
     By default the host's clock is read: for a device this is the time of launching work, not of the work itself. With
     events, marks on the device's stream are read when the times are requested, so that the host does not wait.
@@ -122,7 +122,7 @@ class StageTimer:
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        """Time the block as one call of `stage`."""
+        """Context manager that times the block as one call of `stage`."""
         finish = self.begin(stage)
         try:
             yield
@@ -130,7 +130,7 @@ class StageTimer:
             finish()
 
     def begin(self, stage: str) -> Callable[[], None]:
-        """Start a call of `stage`; the returned function ends it."""
+        """Start timing a call of `stage`; the returned function stops it."""
         if self._event is None:
             start = time.perf_counter()
             return lambda: self.add(stage, time.perf_counter() - start)
@@ -144,7 +144,7 @@ class StageTimer:
         return finish
 
     def add(self, stage: str, seconds: float) -> None:
-        """Count one call of `stage` that took `seconds` [s]."""
+        """Add one call of `stage` that took `seconds` [s]."""
         self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
         self._calls[stage] = self._calls.get(stage, 0) + 1
 
@@ -164,14 +164,14 @@ class StageTimer:
         return dict(self._calls)
 
     def take(self, other: Self) -> None:
-        """Add the times of `other`, and reset it."""
+        """Merge the times of another timer into this one, and reset the other."""
         for stage, seconds in other.totals().items():
             self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
             self._calls[stage] = self._calls.get(stage, 0) + other._calls[stage]
         other.reset()
 
     def reset(self) -> None:
-        """Remove all times."""
+        """Reset all accumulated times."""
         self._seconds.clear()
         self._calls.clear()
         self._marks.clear()

@@ -1,4 +1,4 @@
-"""Metric log: rows become immutable segment files in the outbox; the database is never opened here.
+"""Metric log: writes rows as immutable segment files to the outbox; it never opens the database.
 
 A segment is newline-delimited JSON. Its first line is a header
 
@@ -71,14 +71,14 @@ _AUTO_KEYS = ("run_id", "step", "recorded_at")
 
 
 class MetricLog(Closing):
-    """Collects rows and makes them durable; a row is acknowledged when `flush` returns.
+    """Buffered writer of metric rows to the outbox; rows are durable once `flush` returns.
 
     Rows are kept in memory until a flush succeeds, so a flush that failed (a full disk) may be tried
     again. Thread-safe.
     """
 
     def __init__(self, outbox: Path | str, run_id: str, context: dict[str, Any]) -> None:
-        """Attach to an outbox.
+        """Open a metric log on an outbox folder.
 
         Args:
             outbox: Folder of segments; made if missing.
@@ -103,13 +103,13 @@ class MetricLog(Closing):
     def observe(
         self, observer: Callable[[int, dict[str, float]], None], close: Callable[[], None] | None = None
     ) -> None:
-        """Let `observer(step, values)` see every later `scalars` call (TensorBoard); `close` ends it with the log."""
+        """Register a callback `observer(step, values)` for later `scalars` calls (TensorBoard); `close` ends it."""
         self._observers.append(observer)
         if close is not None:
             self._closing.append(close)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Add one `metrics` row per value.
+        """Log scalar metrics at a step: one `metrics` row per value.
 
         Args:
             step: Decisions summed over rows.
@@ -134,7 +134,7 @@ class MetricLog(Closing):
             observer(step, values)
 
     def row(self, table: str, values: dict[str, Any]) -> None:
-        """Add one row to a table.
+        """Append one row to a table.
 
         `run_id`, `step` (that of the latest `scalars` call) and `recorded_at` are filled in where absent.
         Columns that the table does not have are kept in its `extra` column.
@@ -159,7 +159,7 @@ class MetricLog(Closing):
             self._rows.setdefault(table, []).append(row)
 
     def forget(self) -> None:
-        """Make ingest drop every row that this run wrote before now (a fresh start of the same run).
+        """Write a tombstone: ingest drops every row that this run wrote before now (fresh start of the same run).
 
         Raises:
             RecordError: The mark could not be written.
@@ -168,7 +168,7 @@ class MetricLog(Closing):
             self._write(None, [])
 
     def flush(self) -> None:
-        """Write all rows as segments; they are acknowledged when this returns.
+        """Flush all buffered rows as segment files; they are durable when this returns.
 
         Raises:
             RecordError: A segment could not be written (for example a full disk). Rows of segments that
@@ -182,7 +182,7 @@ class MetricLog(Closing):
                 del self._rows[table]
 
     def close(self) -> None:
-        """Flush the remaining rows, and close the observers."""
+        """Flush the remaining rows and close the observers."""
         try:
             self.flush()
         finally:
@@ -214,7 +214,7 @@ class MetricLog(Closing):
             ) from error
 
     def _next_number(self) -> int:
-        """Return a number above those of all acknowledged segments: the time [ns], unless the clock was set back."""
+        """Return the next segment number, above all written ones: the time [ns], unless the clock was set back."""
         latest = self._latest
         # Ingest moves segments from the outbox to done/: in this order none is missed.
         for folder in (self.outbox, self.outbox / "done"):
@@ -230,12 +230,12 @@ def _now() -> str:
 
 
 def _utf8(text: str) -> str:
-    """Return a text that every database takes: a path that is not UTF-8 has half a surrogate pair."""
+    """Convert a text to valid UTF-8, as databases require; non-UTF-8 paths hold lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _plain(value: object, where: str) -> object:
-    """Return `value` as strict JSON data; non-finite floats become their names."""
+    """Convert a value to strict JSON data; non-finite floats become their names as strings."""
     if isinstance(value, str):
         return _utf8(value)
     if value is None or isinstance(value, (bool, int)):
@@ -258,7 +258,7 @@ def _plain(value: object, where: str) -> object:
 
 
 class TensorBoardWriter:
-    """Writes every scalar of a metric log into a TensorBoard event file.
+    """TensorBoard writer: observer that logs every scalar of a metric log to an event file.
 
     The file is created with the first scalar; points of an earlier process of the same run from that step on are
     purged, so that a resumed run shows one curve.
@@ -277,7 +277,7 @@ class TensorBoardWriter:
         self._writer: SummaryWriter | None = None
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Write one point per value at `step`."""
+        """Write one scalar event per value at `step`."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -286,6 +286,6 @@ class TensorBoardWriter:
             self._writer.add_scalar(name, float(value), global_step=int(step))
 
     def close(self) -> None:
-        """Write what is buffered and close the event file."""
+        """Flush the buffer and close the event file."""
         if self._writer is not None:
             self._writer.close()

@@ -1,4 +1,4 @@
-"""An episode for the Rerun viewer (https://rerun.io): panorama, points, path and curves on one time line."""
+"""Export of an episode for the Rerun viewer (https://rerun.io): panorama, points, path and curves on one timeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GOLDEN_RATIO = 0.61803398875
 
 @dataclass(frozen=True)
 class EpisodeTrace:
-    """T moments of one drone's flight; Az, El bins of its sensor.
+    """Recorded trajectory of one drone over T time steps; Az, El bins of its sensor.
 
     Raises:
         RecordError: Arrays do not fit each other.
@@ -65,7 +65,7 @@ class EpisodeTrace:
                 raise RecordError(f"{name} of an episode has shape {array.shape}, expected {shape}")
 
     def points(self, moment: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint16]]:
-        """Return what was hit at a moment, in the world: points (n, 3) [m] and their semantic ids (n,)."""
+        """Return the point cloud of one time step in the world frame: points (n, 3) [m], semantic ids (n,)."""
         hit = self.valid[moment].reshape(-1)
         sine, cosine = math.sin(self.yaws[moment]), math.cos(self.yaws[moment])
         x, y, z = self.directions[hit].T
@@ -77,7 +77,7 @@ class EpisodeTrace:
 
 
 def require_rerun() -> None:
-    """Ask for Rerun before an hour's flight whose files would need it.
+    """Raise early if the Rerun package is not installed, before a long flight that needs it.
 
     Raises:
         RecordError: The extra `rerun` is not installed.
@@ -89,7 +89,7 @@ def require_rerun() -> None:
 
 
 def write_rrd(path: Path, trace: EpisodeTrace) -> None:
-    """Write an episode as a `.rrd` file, whole or not at all.
+    """Write an episode as a Rerun `.rrd` file, atomically.
 
     Raises:
         RecordError: The extra `rerun` is not installed, or the file cannot be written.
@@ -143,7 +143,7 @@ def _log(rr: ModuleType, stream: rerun.RecordingStream, trace: EpisodeTrace) -> 
 
 
 def _colours(semantic: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
-    """Return a colour for every id; neighbouring ids get distant hues."""
+    """Map semantic ids to RGB colours; neighbouring ids get distant hues."""
     hue = 6.0 * ((semantic.astype(np.float64) * _GOLDEN_RATIO) % 1.0)
     channels = [np.clip(np.abs((hue + shift) % 6.0 - 3.0) - 1.0, 0.0, 1.0) for shift in (0.0, 4.0, 2.0)]
     return (255.0 * (0.35 + 0.6 * np.stack(channels, axis=-1))).astype(np.uint8)

@@ -37,7 +37,7 @@ _KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
 
 
 class RunDirectory(Closing):
-    """An open run directory; use `RunDirectory.open` and close it, or use it as a context manager.
+    """Locked directory of one training run; open it with `RunDirectory.open`, or use it as a context manager.
 
     Attributes:
         path: The run's folder.
@@ -61,7 +61,7 @@ class RunDirectory(Closing):
 
     @classmethod
     def open(cls, root: Path | str, *, asset: str, partition: str, config: Config, fresh: bool = False) -> Self:
-        """Open (or create) the run's folder and take its lock.
+        """Open or create the run's directory and acquire its lock.
 
         Args:
             root: Folder of all runs; made if missing.
@@ -116,11 +116,11 @@ class RunDirectory(Closing):
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the run's checkpoints."""
+        """Folder of the run's checkpoint files."""
         return self.path / "checkpoints"
 
     def metric_log(self, outbox: Path | None = None) -> MetricLog:
-        """Return a metric log whose rows carry this run's context.
+        """Create a metric log whose rows carry this run's context.
 
         Rows of an earlier start of the same run are dropped at ingest when the directory is fresh, so
         that a fresh start never mixes with the rows of the one it replaces. The mark in the folder
@@ -146,7 +146,7 @@ class RunDirectory(Closing):
         return log
 
     def close(self) -> None:
-        """Release the lock; the folder stays."""
+        """Release the run's lock; the directory stays."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -178,7 +178,7 @@ class RunDirectory(Closing):
 
 
 def run_lock(root: Path, run_id: str) -> Path:
-    """Return the file whose lock a process holds while it works on a run."""
+    """Return the path of a run's lock file, locked by the process that works on the run."""
     return root / ".locks" / f"{run_id}.lock"
 
 
@@ -193,7 +193,7 @@ _BEST = "best.pt"
 
 
 def learned_by_other_code(path: Path, config: Config) -> Path | None:
-    """Find the last checkpoint of a run whose settings equal these in all that both versions of Navi know.
+    """Find the last checkpoint of an equally configured run of another Navi version.
 
     Args:
         path: Folder of the new run, `<asset>-<partition>-<hash>`.
@@ -218,7 +218,7 @@ def learned_by_other_code(path: Path, config: Config) -> Path | None:
 
 
 def _agree(then: dict[str, Any], now: Config) -> bool:
-    """Compare the settings of both versions; one that is written only where it is set is known to both."""
+    """Compare the settings known to both versions; a setting written only if set counts as known to both."""
     settings = now.model_dump(mode="json")
     for name, field in type(now).model_fields.items():
         if name not in then and field.exclude_if is None:
@@ -238,7 +238,7 @@ _REMOVED = ".removed-"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's folder.
+    """Directory entry of one run: name, dates, size, lock state.
 
     Attributes:
         name: Of the folder: the run's id, with `.old-<time>` behind it where a fresh start put it aside.
@@ -258,13 +258,13 @@ class RunFolder:
 
 
 def run_folders(root: Path) -> list[RunFolder]:
-    """Return the folders of runs, the largest first."""
+    """List the run directories, largest first."""
     found = [_facts(root, path) for path in root.iterdir() if _is_run(path)] if root.is_dir() else []
     return sorted(found, key=lambda folder: (-folder.size, folder.name))
 
 
 def find_run_folder(root: Path, name: str) -> RunFolder:
-    """Return a run's folder.
+    """Look up a run's directory by name.
 
     Args:
         root: Folder of all runs.
@@ -277,7 +277,7 @@ def find_run_folder(root: Path, name: str) -> RunFolder:
 
 
 def remove_run_folder(root: Path, name: str) -> int:
-    """Remove a run's folder and return its size [bytes].
+    """Delete a run's directory and return its size [bytes].
 
     It is renamed before it is emptied, so that a kill leaves no partial run; the next removal deletes the rest.
 

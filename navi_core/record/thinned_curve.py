@@ -1,11 +1,11 @@
-"""Thinned curve: a growing curve in a bounded number of evenly spaced points."""
+"""Downsampled metric curve: a growing series kept in a bounded number of evenly spaced points."""
 
 import math
 from collections.abc import Mapping
 
 
 class ThinnedCurve:
-    """Keeps every point of a short curve, and every second, fourth, eighth … of a longer one.
+    """Downsampled curve: all points of a short series, every 2nd, 4th, 8th … point of a longer one.
 
     The newest point is always the last one. Values that only dropped points had (of a metric that not every update has)
     are merged into the next kept point.
@@ -23,7 +23,7 @@ class ThinnedCurve:
         self._names: dict[str, None] = {}
 
     def take(self, step: float, values: Mapping[str, float]) -> None:
-        """Add a point at the end.
+        """Append a point.
 
         An earlier step means that the run was resumed from an earlier point: the points behind it are removed. The
         same step updates the last point.
@@ -52,12 +52,12 @@ class ThinnedCurve:
 
     @property
     def steps(self) -> list[float]:
-        """Positions of the points, in order."""
+        """Steps (x values) of the kept points, in order."""
         return [step for step, _ in self._points()]
 
     @property
     def series(self) -> dict[str, list[float | None]]:
-        """Values at `steps` by name; None where one is unknown."""
+        """Values (y) at `steps` by metric name; None where unknown."""
         points = self._points()
         return {name: [values.get(name) for _, values in points] for name in self._names}
 
@@ -65,7 +65,7 @@ class ThinnedCurve:
         return self._kept if self._newest is None else [*self._kept, self._newest]
 
     def _return_to(self, step: float) -> None:
-        """Remove the points at a step or later."""
+        """Rewind the curve: remove the points at a step or later."""
         self._newest = None
         self._kept = [point for point in self._kept if point[0] < step]
         if len(self._kept) < self._most // 4:

@@ -1,4 +1,4 @@
-"""Scenes: meshes, generated families, compilation, and the `.gmdag` file in both versions."""
+"""Scenes package: mesh readers, procedural generators, the scene compiler and the `.gmdag` file (both versions)."""
 
 from navi_core.scenes.compiler import (
     COMPILER_VERSION,

@@ -45,7 +45,7 @@ _STAGES = {
 
 @dataclass(frozen=True)
 class CompiledScene:
-    """What `compile_to_file` made or found."""
+    """Result of `compile_to_file`: the compiled scene, its file, and whether the file was reused."""
 
     path: Path
     """The `.gmdag` file."""
@@ -58,7 +58,7 @@ class CompiledScene:
 
 
 def compile_hash(config: CompileConfig) -> str:
-    """Return the hash (16 hex digits) of compiler version and configuration: what decides a recompilation."""
+    """Return the cache key (16 hex digits) of compiler version and configuration; a change forces recompilation."""
     return hashlib.sha256(f"{COMPILER_VERSION}:{config_hash(config)}".encode()).hexdigest()[:16]
 
 
@@ -84,7 +84,7 @@ def compile_mesh(
 
 
 def _spread(progress: Progress) -> Progress:
-    """Return a progress that turns the share of a stage into the share of the whole."""
+    """Wrap a progress callback: convert the fraction of a stage into the fraction of the whole compilation."""
 
     def report(stage: str, share: float) -> None:
         begin, end = _STAGES[stage]
@@ -148,30 +148,30 @@ def _compile(mesh: Path | str | Mesh, config: CompileConfig, report: Progress) -
 
 
 def _voxel_size(mesh_bounds: npt.NDArray[np.float64], config: CompileConfig) -> float:
-    """Return the edge of a voxel [m], a float32 as version 1 headers hold it: both versions share one grid."""
+    """Return the voxel edge length [m], rounded to float32 as in version 1 headers: both versions share one grid."""
     size = float((mesh_bounds[1] - mesh_bounds[0]).max()) + 2 * config.padding
     return float(np.float32(size / config.resolution))
 
 
 def output_path(name: str, source_hash: str, out_dir: Path | str, config: CompileConfig) -> Path:
-    """Return where a source's scene lies: `<name>-<8 hex digits of source and configuration>.gmdag`."""
+    """Return the output path of a compiled scene: `<name>-<8 hex digits of source and configuration>.gmdag`."""
     key = hashlib.sha256(f"{source_hash}:{config_hash(config)}".encode()).hexdigest()[:8]
     return Path(out_dir) / f"{file_stem(name)}-{key}.gmdag"
 
 
 def without_key(file: Path) -> str:
-    """Return the stem of a compiled file without what compiling added to its source's name."""
+    """Return the stem of a compiled file without the key suffix `-<8 hex digits>` that the compiler appends."""
     return _KEY.sub("", file.stem)
 
 
 def compiled_names(names: Iterable[str], out_dir: Path | str) -> set[str]:
-    """Return those of some names of which a folder holds scenes, of any source and configuration; it is read once."""
+    """Return the subset of scene names with a compiled file in a folder (any source and configuration, one listing)."""
     there = {without_key(file) for file in Path(out_dir).glob("*.gmdag") if _KEY.search(file.stem)}
     return {name for name in names if file_stem(name) in there}
 
 
 def compiled_files(name: str, out_dir: Path | str) -> list[Path]:
-    """Return the scenes of a name that lie in a folder, of any source and configuration, sorted by their names."""
+    """List the compiled `.gmdag` files of a scene name in a folder, of any source and configuration, sorted."""
     return sorted(Path(out_dir).glob(f"{file_stem(name)}-{'[0-9a-f]' * 8}.gmdag"))
 
 
@@ -183,7 +183,7 @@ def compile_to_file(
     *,
     name: str | None = None,
 ) -> CompiledScene:
-    """Compile a mesh into a file of `out_dir`, or reuse the file that is already there.
+    """Compile a mesh into a `.gmdag` file in `out_dir`, or reuse the up-to-date file that is already there.
 
     The file is reused when source hash, compiler version and configuration are unchanged; a broken
     file is rebuilt. It appears in one rename, so that an error or a kill leaves nothing half-written.
@@ -221,14 +221,14 @@ def compile_to_file(
 
 
 def is_current(path: Path, source_hash: str, config: CompileConfig) -> bool:
-    """Return whether a compiled file is up to date, by its sidecar and size alone."""
+    """Check whether a compiled file is up to date by its sidecar JSON and file size, without reading the scene."""
     with contextlib.suppress(OSError, ValueError):
         return bool(json.loads(_sidecar(path).read_text()) == _stamp(path, source_hash, config))
     return False
 
 
 def store_verdict(path: Path, scene: Scene, verdict: str) -> None:
-    """Write a spawn verdict into a version 2 file and the manifest beside it; the file stays current for reuse.
+    """Write a spawn check's verdict into a version 2 file and its manifest; the file stays valid for reuse.
 
     Args:
         path: The scene's file.
@@ -273,7 +273,7 @@ def _stamp(path: Path, source_hash: str, config: CompileConfig) -> dict[str, str
 
 @contextlib.contextmanager
 def collected_warnings(logger: str = "navi_core.scenes") -> Iterator[list[str]]:
-    """Collect what is logged below `logger` instead of letting it cut through a progress bar."""
+    """Context manager that collects log warnings below `logger`, so that they do not break a progress bar."""
     notes: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]

@@ -21,7 +21,7 @@ _MAX_PASSES = 60
 
 @dataclass(frozen=True)
 class Decimation:
-    """What merging triangles changed, measured against the original surface."""
+    """Mesh decimation report: triangle counts and errors against the original surface."""
 
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -42,7 +42,7 @@ class Decimation:
 
 
 def decimate(mesh: Mesh, tolerance: float, voxel_size: float) -> tuple[Mesh, Decimation]:
-    """Return the mesh with fewer triangles, and what that cost.
+    """Decimate a mesh within an error tolerance; return it with the measured error.
 
     The error is measured both ways (a sampled two-sided Hausdorff distance). Where it exceeds the
     tolerance, the original is decimated again with half the allowance; at last it is kept as it is.
@@ -67,7 +67,7 @@ def decimate(mesh: Mesh, tolerance: float, voxel_size: float) -> tuple[Mesh, Dec
 
 
 def surface_distance(mesh: Mesh, other: Mesh, samples: int = _SAMPLES, seed: int = 0) -> tuple[float, float]:
-    """Return the greatest and the mean distance of points of one surface to another [m].
+    """Return the largest and mean distance from sampled points of one surface to another surface [m].
 
     Args:
         mesh: The surface whose points are taken: spread evenly by area, and corners.
@@ -89,7 +89,7 @@ def surface_distance(mesh: Mesh, other: Mesh, samples: int = _SAMPLES, seed: int
 
 
 def _collapse(mesh: Mesh, vertices: Float64, faces: Int32, allowed: float) -> Mesh:
-    """Collapse edges until none is left whose squared error is below `allowed`²."""
+    """Collapse edges by quadric error until no edge below `allowed`² [m²] is left."""
     vertices, semantic = vertices.copy(), mesh.face_semantic
     faces, kept = _tidy(faces)
     semantic = semantic[kept]
@@ -116,7 +116,7 @@ def _collapse(mesh: Mesh, vertices: Float64, faces: Int32, allowed: float) -> Me
 
 
 def _tidy(faces: Int32) -> tuple[Int32, Int64]:
-    """Return the faces with three different corners, each once, and which they were; the first of equals stays."""
+    """Remove degenerate and duplicate faces; return the remaining faces and their original indices."""
     proper = np.flatnonzero((faces[:, 0] != faces[:, 1]) & (faces[:, 1] != faces[:, 2]) & (faces[:, 2] != faces[:, 0]))
     _, first = np.unique(np.sort(faces[proper], axis=1), axis=0, return_index=True)
     kept = proper[np.sort(first)]
@@ -124,13 +124,13 @@ def _tidy(faces: Int32) -> tuple[Int32, Int64]:
 
 
 def _edge_keys(faces: Int32) -> Int64:
-    """Return the (3·F,) edges of faces, corner k to the next, as lower · 2³² + higher vertex."""
+    """Return the (3·F,) integer keys of the faces' edges: lower vertex · 2³² + higher vertex."""
     start, end = faces.astype(np.int64).reshape(-1), np.roll(faces, -1, axis=1).astype(np.int64).reshape(-1)
     return np.minimum(start, end) << 32 | np.maximum(start, end)
 
 
 def _borders(faces: Int32, semantic: Int32) -> npt.NDArray[np.bool_]:
-    """Return (F, 3): edges of one face, of more than two, or of two with different semantics."""
+    """Return a mask (F, 3) of boundary edges: used by one face, by more than two, or between different semantics."""
     _, edge, count = np.unique(_edge_keys(faces), return_inverse=True, return_counts=True)
     name = np.repeat(semantic, 3)
     low, high = np.full(len(count), 1 << 30), np.zeros(len(count), np.int64)
@@ -140,7 +140,7 @@ def _borders(faces: Int32, semantic: Int32) -> npt.NDArray[np.bool_]:
 
 
 def _rings(faces: Int32, vertices: int) -> tuple[Int64, Int32]:
-    """Return the bounds of every vertex' faces, and these faces."""
+    """Return the vertex-to-face adjacency in CSR form: bounds per vertex, and face indices."""
     flat = faces.reshape(-1)
     order = np.argsort(flat, kind="stable")
     at = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=vertices))])

@@ -1,4 +1,4 @@
-"""The corpus manifest: one JSON row per scene, and the vocabulary all of them share."""
+"""Corpus manifest: JSON file with one row per compiled scene, and the shared semantic vocabulary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class ManifestRow:
-    """One compiled scene."""
+    """Manifest entry of one compiled scene."""
 
     source: str
     """Path of the mesh, or `family:seed`."""
@@ -46,7 +46,7 @@ class ManifestRow:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A compiled corpus."""
+    """Manifest of a compiled corpus: scene rows and semantic vocabulary."""
 
     rows: tuple[ManifestRow, ...]
     """One row per scene."""
@@ -54,14 +54,14 @@ class Manifest:
     """Corpus-wide semantic ids: 1 is "surface", the others sorted by name."""
 
     def updated(self, newer: Manifest) -> Manifest:
-        """Return this manifest with the rows of `newer`, which win by name; rows of lost files are dropped."""
+        """Merge with the rows of `newer`, which win by name; rows whose files are gone are dropped."""
         names = {row.name for row in newer.rows}
         kept = [row for row in self.rows if row.name not in names and row.gmdag.is_file()]
         rows = sorted([*kept, *newer.rows], key=lambda row: row.name)
         return Manifest(tuple(rows), merge_vocabularies([self.vocabulary, newer.vocabulary]))
 
     def write(self, path: Path) -> None:
-        """Write the manifest to `path` and the vocabulary to `vocabulary.json` beside it, each in one rename.
+        """Write the manifest to `path` and `vocabulary.json` beside it, each file atomically.
 
         Paths inside the manifest's folder are kept relative, so that the folder can move.
 
@@ -81,7 +81,7 @@ class Manifest:
 
 
 class _Document(BaseModel):
-    """A manifest as it is stored."""
+    """Schema of the manifest's JSON file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -92,7 +92,7 @@ class _Document(BaseModel):
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest.
+    """Load and validate a manifest file.
 
     Raises:
         SceneError: The file is missing, is not a manifest, or a row breaks its form; the row and the field are named.
@@ -122,7 +122,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def update_manifest(path: Path, newer: Manifest) -> Manifest:
-    """Put the rows of `newer` into the manifest at `path`, where there is one, and return the whole.
+    """Merge the rows of `newer` into the manifest at `path`, created if missing; return the merged manifest.
 
     Processes that compile into one folder take turns: none loses the rows of another.
 
@@ -136,7 +136,7 @@ def update_manifest(path: Path, newer: Manifest) -> Manifest:
 
 
 def note_verdict(gmdag: Path, verdict: str) -> None:
-    """Put a verdict, and the hash of the file that holds it now, into the manifest beside a compiled file.
+    """Record a spawn check's verdict and the file's new hash in the manifest beside a compiled file.
 
     Without a manifest there, or without a row of this file in it, nothing is written.
 
@@ -159,7 +159,7 @@ def note_verdict(gmdag: Path, verdict: str) -> None:
 
 @contextlib.contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """Wait for the processes that write the manifest at `path`."""
+    """Context manager that holds the inter-process lock of the manifest at `path`."""
     try:
         with wait_for_lock(path.with_name(f".{path.name}.lock")):
             yield

@@ -1,4 +1,4 @@
-"""Estimates of what a compilation takes, and checks of its memory before it starts."""
+"""Resource estimates of scene compilation (memory, time, disk), and memory checks before it starts."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ _SAMPLE = 200_000
 
 @dataclass(frozen=True)
 class CompileEstimate:
-    """Upper estimate of what compiling takes."""
+    """Upper estimate of the memory, time and disk that a scene compilation needs."""
 
     memory: int
     """Peak memory beyond the process' own [bytes]."""
@@ -41,7 +41,7 @@ class CompileEstimate:
 
 
 def estimate_memory(mesh: Mesh, config: CompileConfig) -> int:
-    """Return about how much memory `compile_mesh` takes beyond the mesh [bytes], erring upwards.
+    """Estimate the peak memory of `compile_mesh` beyond the mesh [bytes], rounded upwards.
 
     The lists decide: a triangle of area A and longest edge L meets about 1.5·(A/e² + L/e) + 2 cells of edge
     e. A triangle is counted in the finest cells that its size can fill lists of.
@@ -67,7 +67,7 @@ def estimate_memory(mesh: Mesh, config: CompileConfig) -> int:
 
 
 def estimate_compile(triangles: int, config: CompileConfig) -> CompileEstimate:
-    """Estimate memory, time and disk of compiling, by rules measured on furnished houses.
+    """Estimate memory, time and disk of a compilation by rules fitted on furnished houses.
 
     Coarser than `estimate_memory`, which needs the triangles themselves.
 
@@ -84,7 +84,7 @@ def estimate_compile(triangles: int, config: CompileConfig) -> CompileEstimate:
 
 
 def available_memory() -> int | None:
-    """Return the memory that this process can still take [bytes], None where the system does not report it."""
+    """Return the memory still available to this process [bytes], None where the system does not report it."""
     found = [limit - use for limit, use in group_limits()]
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -95,7 +95,7 @@ def available_memory() -> int | None:
 
 
 def check_memory(mesh: Mesh, config: CompileConfig) -> None:
-    """Refuse a compilation that would not fit.
+    """Refuse a compilation whose estimated memory exceeds what is available.
 
     Raises:
         SceneTooLargeError: Names the estimate, what is available, and what to do.
@@ -106,7 +106,7 @@ def check_memory(mesh: Mesh, config: CompileConfig) -> None:
 
 
 def check_references(name: str, references: int, config: CompileConfig) -> None:
-    """Refuse to split cells whose lists would not fit: how often large triangles cross shows only then.
+    """Refuse an octree split whose triangle lists exceed the available memory (known only during the split).
 
     Args:
         name: Of the mesh.
@@ -124,7 +124,7 @@ def check_references(name: str, references: int, config: CompileConfig) -> None:
 
 
 def check_reading(file: Path) -> None:
-    """Refuse to read a mesh file that would not fit, by its header; a broken header is left to the reader.
+    """Refuse to read a mesh file that exceeds the available memory by its header; a bad header is the reader's fault.
 
     Raises:
         SceneTooLargeError: As `check_memory`.
@@ -144,7 +144,7 @@ def _smaller(config: CompileConfig) -> str:
 
 
 def require_memory(what: str, need: int, instead: str) -> None:
-    """Refuse work that would not fit.
+    """Raise if an operation needs more memory than is available.
 
     Args:
         what: The work, for the message.

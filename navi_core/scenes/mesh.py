@@ -1,4 +1,4 @@
-"""Triangle mesh of a scene and its validity checks."""
+"""Triangle mesh of a scene, and validation of its geometry and unit."""
 
 import hashlib
 import logging
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Mesh:
-    """An indexed triangle mesh in world coordinates (+Y up, metres) with a semantic id per face."""
+    """Indexed triangle mesh in world coordinates (+Y up, metres) with a semantic id per face."""
 
     vertices: npt.NDArray[np.float64]
     """Positions [m], shape (V, 3)."""
@@ -94,7 +94,7 @@ def mesh_from_arrays(
 
 
 def _numbers(name: str, what: str, value: npt.ArrayLike, kinds: str) -> npt.NDArray[Any]:
-    """Return an array of one kind of numbers ("f": real ones, "iu": whole ones that fit into 32 bits)."""
+    """Validate an array's kind of numbers ("f": floats, "iu": integers that fit into 32 bits) and return it."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -119,7 +119,7 @@ def _triples(name: str, what: str, value: npt.ArrayLike, kinds: str) -> npt.NDAr
 
 
 def check_mesh(mesh: Mesh, where: str | None = None) -> Mesh:
-    """Return `mesh` ready for compilation: zero-area faces dropped, everything else proved usable.
+    """Validate a mesh for compilation: drop zero-area faces, refuse any other fault.
 
     Dropped faces are counted in one logged warning. The result shares arrays with the input where
     nothing changed.
@@ -187,7 +187,7 @@ def _drop_zero_area(mesh: Mesh, where: str) -> Mesh:
 
 
 def unit_doubt(extent: npt.NDArray[np.float64]) -> str | None:
-    """Return why the size of a mesh (x, y, z) [m] lets doubt that its unit is the metre, None where it does not."""
+    """Return a warning if a mesh size (x, y, z) [m] is implausible for metres, None if it is plausible."""
     unit = likely_unit(extent)
     if unit is None:
         return "over 1 km: is its unit the millimetre or centimetre? (--unit-scale 0.001 or 0.01)"
@@ -198,7 +198,7 @@ def unit_doubt(extent: npt.NDArray[np.float64]) -> str | None:
 
 
 def likely_unit(extent: npt.NDArray[np.float64]) -> float | None:
-    """Return the metres per unit that a size (x, y, z) speaks for; None where it may be one of several."""
+    """Guess the metres per unit from a mesh size (x, y, z); None where several units are plausible."""
     if extent.max() > _FAR:
         # A home of over ten metres, whichever side is up; a town is lower, a room in millimetres higher.
         return 0.01 if _HIGH < extent.min() < _FAR else None
@@ -214,7 +214,7 @@ def _lies_on_its_side(extent: npt.NDArray[np.float64]) -> bool:
 
 
 def _without_strays(mesh: Mesh, step: int = 1) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the bounds (3,) of every `step`-th triangle without a handful of those furthest out."""
+    """Return robust bounds: minimum and maximum (3,) of every `step`-th triangle without the few outermost ones."""
     faces = mesh.faces[::step]
     few = min(_STRAYS, len(faces) // 1000)
     lower, upper = np.empty((2, 3))
@@ -226,7 +226,7 @@ def _without_strays(mesh: Mesh, step: int = 1) -> tuple[npt.NDArray[np.float64],
 
 
 def _share_far_out(mesh: Mesh, lower: npt.NDArray[np.float64], upper: npt.NDArray[np.float64]) -> float:
-    """Return the share of a mesh's area in triangles that reach further from bounds than these are wide."""
+    """Return the fraction of surface area in outlier triangles, further from the bounds than these are wide."""
     corners, wide = mesh.triangles, float((upper - lower).max())
     area = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)
     far = ((corners.min(axis=1) < lower - wide) | (corners.max(axis=1) > upper + wide)).any(axis=1)

@@ -1,4 +1,4 @@
-"""Names of scenes and of surfaces.
+"""Naming of scenes and surfaces: sanitised file names, unique scene names, semantic vocabularies.
 
 A scene's name is valid as file name, partition key and SQL text. Letters and digits of every script stay, composed
 (NFC), so that one file has one name on every system. Where others look like it after anything else had to go, a digest
@@ -22,31 +22,31 @@ _STEM = 160
 
 
 def clean_name(text: str) -> str:
-    """Return a text with `_` for what is neither letter, digit, `_`, `.` nor `-`, without dots and `_` around it."""
+    """Sanitise a name: `_` for all but letters, digits, `_`, `.` and `-`; no leading or trailing `.` or `_`."""
     return re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", text)).strip("._") or "scene"
 
 
 def path_digest(path: Path | str) -> str:
-    """Return 8 hex digits of a path, the same for every way in which a system spells its letters."""
+    """Return an 8-digit hex digest of a path, invariant under Unicode normalisation."""
     text = unicodedata.normalize("NFC", Path(path).as_posix())
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
 def file_stem(name: str) -> str:
-    """Return a scene's name for use in a file's name: cut to what a file system takes, without a dash in front."""
+    """Return a scene name as a safe file stem: truncated to file-system limits, without a leading dash."""
     # A dash reads as an option.
     stem = clean_name(name).strip("._-")
     return stem.encode()[:_STEM].decode(errors="ignore") or "scene"
 
 
 def own_stem(name: str) -> str:
-    """Return what a file of one scene is called: its name, or where that is none for a file, its stem and a digest."""
+    """Return the file stem of a per-scene file: the scene's name if valid, else a sanitised stem with a digest."""
     stem = file_stem(name)
     return stem if stem == name else f"{stem}-{path_digest(name)}"
 
 
 def missing_file(path: Path, names: Iterable[str], kind: str, command: str) -> str:
-    """Return why a file cannot be opened that is not there, and what lies in its folder instead.
+    """Format the error message for a missing file, with the similar files of its folder.
 
     Args:
         path: The file.
@@ -63,7 +63,7 @@ def missing_file(path: Path, names: Iterable[str], kind: str, command: str) -> s
 
 
 def distinct_names(files: dict[Path, tuple[str, Path]]) -> dict[Path, str]:
-    """Return names of files that are unique among them.
+    """Assign unique scene names to files.
 
     A file is called as it is, cleaned. Of those that look alike after that the one whose name was clean keeps it, and
     the others carry the digest of their paths; several of one name are called by their relative paths.
@@ -104,12 +104,12 @@ _MAX_NAME = 200
 
 
 def printable_name(text: object) -> str:
-    """Return a name as it is stored: no control characters, single blanks, at most 200 characters."""
+    """Normalise a name for storage: no control characters, single spaces, at most 200 characters."""
     return printable(" ".join(str(text).split()))[:_MAX_NAME].strip()
 
 
 def build_vocabulary(names: Iterable[str]) -> dict[int, str]:
-    """Return ids 1…n for `names`: 1 is "surface", the others are sorted by name.
+    """Build a semantic vocabulary: ids 1…n for `names`; 1 is "surface", the others are sorted by name.
 
     Args:
         names: Names in any order, possibly repeated; "surface" needs not be among them.
@@ -126,5 +126,5 @@ def build_vocabulary(names: Iterable[str]) -> dict[int, str]:
 
 
 def merge_vocabularies(vocabularies: Iterable[Mapping[int, str]]) -> dict[int, str]:
-    """Return the corpus-wide vocabulary that holds every name of several scenes' vocabularies."""
+    """Merge the semantic vocabularies of several scenes into the corpus-wide one."""
     return build_vocabulary(name for vocabulary in vocabularies for name in vocabulary.values())

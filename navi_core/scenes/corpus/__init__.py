@@ -1,1 +1,1 @@
-"""Scene corpora: discovery, layouts, parallel compilation, splits."""
+"""Scene corpora: discovery, dataset layouts, parallel compilation, train/validation/test splits."""

@@ -1,4 +1,4 @@
-"""Scene corpus: discovery by precedence, compilation, and splits by scene."""
+"""Scene corpus: discovery of scene sources by precedence, compilation, and train/validation/test splits by scene."""
 
 import contextlib
 import logging
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SceneSource:
-    """Where one scene comes from: a mesh file, a compiled file, or a generated family and seed."""
+    """Source of one scene: a mesh file, a compiled `.gmdag` file, or a generator family with its seed."""
 
     name: str
     """Name, unique within a corpus; fit for a file name and a partition key."""
@@ -56,7 +56,7 @@ class SceneSource:
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What became of one source."""
+    """Report on the compilation of one scene source of a corpus."""
 
     row: ManifestRow
     """Its row of the manifest."""
@@ -79,7 +79,7 @@ class CompileReport:
 
 
 def generated_sources(families: dict[str, tuple[int, ...]]) -> list[SceneSource]:
-    """Return the sources of generated scenes.
+    """Return the scene sources of procedurally generated scenes.
 
     Raises:
         ConfigError: A family is unknown.
@@ -104,7 +104,7 @@ def compile_source(
     config: CompileConfig | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> CompiledScene:
-    """Compile one source, reuse its file, or load it where it is compiled already.
+    """Compile one scene source, reuse its compiled file, or load it where the source is a `.gmdag` file.
 
     Args:
         source: A source of `discover`.
@@ -136,7 +136,7 @@ def compile_corpus(
     jobs: int | None = 1,
     failed: Callable[[SceneSource, NaviError], None] | None = None,
 ) -> Manifest:
-    """Compile every source and write the manifest and the corpus-wide vocabulary into `out_dir`.
+    """Compile every scene source and write the manifest and the corpus-wide vocabulary into `out_dir`.
 
     Scenes that an earlier manifest of the folder lists, and that still lie there, stay listed. The result does not
     depend on `jobs`: rows stand in the order of the sources, and a scene's file is the same however it is made.
@@ -200,7 +200,7 @@ def compile_corpus(
 
 
 def estimate_source(source: SceneSource, config: CompileConfig) -> CompileEstimate:
-    """Return what compiling a source will take, by its header; a file that cannot be read counts as small."""
+    """Estimate memory, time and disk of compiling a source from its header; an unreadable file counts as small."""
     if source.compiled or source.path is None:
         return estimate_compile(_GENERATED_TRIANGLES, config)
     with contextlib.suppress(SceneError):
@@ -236,7 +236,7 @@ def _compile_job(job: Job, progress: Callable[[str, float], None]) -> CompileRep
 
 
 def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[SceneSource]:
-    """Name files as scenes where that is unique, by relative path where it is not (`distinct_names`).
+    """Build scene sources with unique names: the file name where unique, else the relative path (`distinct_names`).
 
     Args:
         files: Each file and its path within its folder.
@@ -251,7 +251,7 @@ def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[Scen
 
 
 def tell_apart(sources: Sequence[SceneSource]) -> list[SceneSource]:
-    """Rename files that share their names, by their folders; what is there twice stays once.
+    """Resolve name collisions between scene sources by prefixing folder names; duplicates are kept once.
 
     Names of one folder are unique, those of two are not. Of a mesh and a `.gmdag` of the same name beside it the
     `.gmdag` stays.

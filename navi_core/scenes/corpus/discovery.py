@@ -31,7 +31,7 @@ SPLITS: dict[str, range] = {"train": range(0, 200), "validation": range(200, 220
 
 
 def benchmark_sources(split: str) -> list[SceneSource]:
-    """Return the scenes of a split, in the order of their seeds.
+    """Return the scene sources of one split of the benchmark `rooms-v1`, in the order of their seeds.
 
     Raises:
         ConfigError: No such split.
@@ -42,7 +42,7 @@ def benchmark_sources(split: str) -> list[SceneSource]:
 
 
 def require_frozen(scene: Scene | Mesh) -> None:
-    """Refuse a scene that bears the name of a frozen one and was generated differently.
+    """Refuse a scene with the name of a frozen benchmark scene that was generated differently.
 
     Raises:
         SceneError: Its source hash is not the frozen one.
@@ -108,7 +108,7 @@ _log = logging.getLogger(__name__)
 
 
 def discover(corpus: CorpusConfig | None = None) -> list[SceneSource]:
-    """Return the sources of a corpus, sorted by name.
+    """Discover the scene sources of a corpus configuration, sorted by name.
 
     Precedence: explicit scenes (a `.gmdag` before a mesh of the same name) > manifest > every mesh under
     root > every mesh under `$NAVI_SCENES` > generated families. A folder without meshes is one of compiled
@@ -133,7 +133,7 @@ def discover(corpus: CorpusConfig | None = None) -> list[SceneSource]:
 
 
 def scenes_named(names: Iterable[str]) -> list[SceneSource]:
-    """Return the sources that names stand for, in their order, each once.
+    """Resolve scene selectors (names, paths) to scene sources, in their order, without duplicates.
 
     Args:
         names: `.gmdag` or mesh files, folders of meshes, generated scenes as family:seeds (apartment:0-11), or a split
@@ -157,7 +157,7 @@ def scenes_named(names: Iterable[str]) -> list[SceneSource]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of "3", "0-11" or "1,4,7".
+    """Parse a seed list such as "3", "0-11" or "1,4,7" into integers.
 
     Raises:
         ConfigError: The text is none of these.
@@ -178,13 +178,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def environment_root() -> Path | None:
-    """Return the folder `$NAVI_SCENES` names, None where it is unset or empty."""
+    """Return the scene folder of the environment variable `$NAVI_SCENES`, None where it is unset or empty."""
     value = os.environ.get(SCENES_VARIABLE, "")
     return Path(os.path.expanduser(value)) if value else None
 
 
 def discover_root(root: Path) -> list[SceneSource]:
-    """Return every mesh under a folder, or every compiled scene where it holds no mesh.
+    """Discover scene sources below a folder: every mesh, or every compiled scene where it holds no mesh.
 
     Hidden folders and what belongs to another file are left out, and compiled scenes beside meshes: they would be
     there twice. A warning names those that no mesh of the folder was compiled to. Of one name compiled several times
@@ -218,7 +218,7 @@ def discover_root(root: Path) -> list[SceneSource]:
 
 
 def _without_superseded(compiled: list[Path]) -> list[Path]:
-    """Leave out what was compiled before with other settings, perhaps mistaken ones: a manifest lists the latest."""
+    """Filter out compiled files of older settings, which may be wrong; the manifest lists the latest of each scene."""
     listed: dict[Path, set[str]] = {}
     for folder in {file.parent for file in compiled}:
         # Without a manifest, or with another program's, all count.

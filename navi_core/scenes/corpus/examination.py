@@ -1,4 +1,4 @@
-"""Examination of a folder: dataset, scenes, missing files, next steps.
+"""Inspection of a scene folder before compilation: dataset type, scenes, missing files, next steps.
 
 Headers are read, not geometry: a folder of a thousand scans answers in seconds. Small files are read whole, because
 only that proves them; `deep` reads every file.
@@ -53,7 +53,7 @@ def examine(
     deep: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Report:
-    """Return what a folder holds, as plain data.
+    """Inspect a scene folder and return a report as plain data.
 
     Args:
         root: The folder, searched with its subfolders.
@@ -179,7 +179,7 @@ def _look_at_mesh(
 
 
 def _bytes(file: Path) -> int:
-    """Return the bytes that reading a scene takes: a world's are those of its meshes."""
+    """Return the bytes read to load a scene; for a Gazebo world the size of its meshes."""
     files = [file]
     if is_world_name(file):
         # A broken file is reported when it is read.
@@ -217,7 +217,7 @@ def _doubt(size: np.ndarray | None, up_axis: str) -> list[str]:
 
 
 def _compiled(file: Path, name: str, config: CompileConfig, folder: Path | None, whole: bool) -> str:
-    """Return `current`, `current (by date)`, `outdated` or `no`."""
+    """Return the compilation status of a scene: `current`, `current (by date)`, `outdated` or `no`."""
     if folder is None or not folder.is_dir():
         return "no"
     if whole:

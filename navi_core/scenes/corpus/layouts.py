@@ -1,4 +1,4 @@
-"""Dataset layouts: scene files, their companion files, and usual settings of each dataset.
+"""Dataset layouts (HM3D, Gibson, Replica, Gazebo …): scene files, companion files and usual settings.
 
 Layouts are those of the datasets' releases: HM3D (`00800-TEEsavR23oF/TEEsavR23oF.basis.glb`), Matterport3D
 (`17DRP5sb8fy/17DRP5sb8fy.glb`, `.house`, `_semantic.ply`), Gibson (`Allensville.glb`, `.scn`, `_semantic.ply`; raw:
@@ -37,7 +37,7 @@ _COLLISIONS = ("_collision", ".collision", ".collider", "_collider")
 
 @dataclass(frozen=True)
 class Layout:
-    """A recognised dataset."""
+    """Recognised dataset layout of a scene folder."""
 
     name: str
     """HM3D, Habitat scenes, Gazebo worlds, Replica, Matterport3D, Gibson or plain meshes."""
@@ -50,7 +50,7 @@ class Layout:
 
 
 def list_files(root: Path, progress: Callable[[int], None] | None = None) -> tuple[list[Path], bool]:
-    """Return every file under a folder, sorted, and whether the listing was cut at 300,000 files.
+    """List every file under a folder recursively, sorted; also return whether the listing was cut at 300,000 files.
 
     Hidden folders and files are left out. Links to folders are followed, as downloaders place datasets by them; a
     folder that is reached in several ways is listed once, under its own path where that lies below the root.
@@ -92,7 +92,7 @@ def _left_out(error: OSError) -> None:
 
 
 def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
-    """Return the mesh files that are scenes, and those that belong to one with the reason why.
+    """Separate mesh files into scenes and companion files; each companion file comes with the reason.
 
     Args:
         files: Files of a folder; others than meshes are ignored.
@@ -125,7 +125,7 @@ def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
 
 
 def _model_folders(files: set[Path], worlds: set[Path]) -> set[Path]:
-    """Return the folders of Gazebo's models: those with a model.config, and what a package has beside its `worlds`."""
+    """Return the Gazebo model folders: those with a model.config, and those beside a package's `worlds`."""
     found = {file.parent for file in files if file.name == "model.config"}
     # A world that lies elsewhere, among somebody's scans perhaps, has no claim to the folders there.
     homes = {world.parent.parent for world in worlds if world.parent.name == "worlds"}
@@ -133,7 +133,7 @@ def _model_folders(files: set[Path], worlds: set[Path]) -> set[Path]:
 
 
 def _placed(worlds: Iterable[Path]) -> dict[str, str]:
-    """Return the files that worlds are made of, with the name of a world each."""
+    """Map each file that a Gazebo world includes to the name of one including world."""
     found: dict[str, str] = {}
     for world in sorted(worlds):
         # A broken file is reported when it is read.
@@ -143,7 +143,7 @@ def _placed(worlds: Iterable[Path]) -> dict[str, str]:
 
 
 def scene_name(file: Path) -> str:
-    """Return what a scene is called: the file's own name without endings, the folder's where the file has none."""
+    """Return the scene name of a file: its stem, or the folder's name where the stem is empty."""
     name = annotation_key(file)
     folder = Path(os.path.realpath(file)).parent
     if name in _ANONYMOUS or file.stem in _ANONYMOUS:
@@ -152,7 +152,7 @@ def scene_name(file: Path) -> str:
 
 
 def recognise(root: Path, files: Collection[Path]) -> Layout:
-    """Return the dataset that a folder looks like.
+    """Recognise the dataset layout of a folder.
 
     Args:
         root: The folder.
@@ -204,7 +204,7 @@ def _up_axis(configs: list[Path], name: str) -> tuple[str, str]:
 
 
 def _belongs(file: Path, files: set[Path]) -> str:
-    """Return why a mesh file is no scene of its own; empty where it is one."""
+    """Return why a mesh file is a companion file and no scene of its own; empty where it is a scene."""
     folder, key, stem, lower = file.parent, annotation_key(file), file.stem, file.name.lower()
     twin = next((stem + ending for ending in _EXPORTED if folder / (stem + ending) in files), "")
     seen = next((stem.removesuffix(ending) for ending in _COLLISIONS if stem.endswith(ending)), "")

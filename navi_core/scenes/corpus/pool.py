@@ -33,7 +33,7 @@ _PROCESS = 400 << 20
 
 @dataclass(frozen=True)
 class Job:
-    """One scene to compile."""
+    """Compilation job of one scene for the process pool."""
 
     source: Any
     """The `SceneSource`."""
@@ -48,7 +48,7 @@ Work = Callable[[Job, Callable[[str, float], None]], Any]
 
 
 def default_jobs(estimates: Sequence[CompileEstimate]) -> int:
-    """Return how many scenes to compile at once: no more than cores, scenes, and what the memory holds.
+    """Return the default number of parallel compilations, limited by cores, scenes and available memory.
 
     Little work stays in this process: starting others would take longer.
 
@@ -67,7 +67,7 @@ def default_jobs(estimates: Sequence[CompileEstimate]) -> int:
 def run_jobs(
     jobs: Sequence[Job], work: Work, count: int, progress: Callable[[dict[str, str], float], None]
 ) -> Generator[tuple[int, Any], None, None]:
-    """Yield (index, result or `NaviError`) of every job as they end; fewer than two workers are this process itself.
+    """Run jobs in a process pool and yield (index, result or `NaviError`) on completion; in-process below two workers.
 
     Closing the iterator, or an interruption, stops the workers; none leaves half a file.
 
@@ -128,7 +128,7 @@ def _run_here(
 
 
 class _Worker:
-    """A process, its pipe, and what it is doing."""
+    """Worker process of the pool with its pipe, current job and progress."""
 
     def __init__(self, context: multiprocessing.context.SpawnContext, work: Work, threads: int) -> None:
         self.pipe, other = context.Pipe()
@@ -146,7 +146,7 @@ class _Worker:
             self.pipe.send(jobs[job])
 
     def hear(self, jobs: Sequence[Job]) -> tuple[int, Any] | None:
-        """Take one message; return the job and its result where that was it."""
+        """Receive one message from the worker; return (job, result) if the job has ended, None for progress."""
         job = self.job
         assert job is not None
         try:
@@ -178,7 +178,7 @@ def _stop(workers: list[_Worker]) -> None:
 
 @contextlib.contextmanager
 def _threads_for_children(threads: int) -> Iterator[None]:
-    """Let a new process share the cores: thread pools read these variables when their libraries load."""
+    """Context manager that limits OMP and numba threads of child processes started inside it."""
     names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     # What the user set stays.
@@ -195,7 +195,7 @@ def _threads_for_children(threads: int) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, work: Work) -> None:
-    """Do the jobs that come through the pipe until it closes; runs in the worker."""
+    """Main loop of a worker process: run the jobs from the pipe until it closes."""
     # The terminal sends Ctrl-C to every process; the parent decides. SystemExit lets files be cleaned up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

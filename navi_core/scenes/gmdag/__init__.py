@@ -1,1 +1,1 @@
-"""The `.gmdag` file: compiled scenes, both versions, the octree DAG."""
+"""File format `.gmdag` of compiled scenes: reader and writer of both versions, and the octree DAG."""

@@ -39,7 +39,7 @@ Rows = TypeVar("Rows", Int64, UInt32)
 
 
 def unique_rows(rows: Rows) -> tuple[Rows, Int64]:
-    """Return the distinct rows, in the order of their first occurrence, and each row's place among them.
+    """Return the unique rows of an array in order of first occurrence, and the inverse index of each row.
 
     Args:
         rows: (N, K) integers.
@@ -57,7 +57,7 @@ def unique_rows(rows: Rows) -> tuple[Rows, Int64]:
 
 
 def unique_lists(bounds: Int64, items: Int32) -> tuple[Int64, Int32, Int64]:
-    """Return the distinct lists, in the order of their first occurrence, and each list's place among them.
+    """Return the unique lists of a CSR array in order of first occurrence, and the inverse index of each list.
 
     Args:
         bounds: (N + 1,) bounds of the lists.
@@ -74,7 +74,7 @@ def unique_lists(bounds: Int64, items: Int32) -> tuple[Int64, Int32, Int64]:
 
 
 def _grouped(hashes: npt.NDArray[np.uint64]) -> tuple[Int64, Int64]:
-    """Return the first index of each distinct value, ascending, and each value's place among those."""
+    """Return the first index of each distinct value, ascending, and the inverse index (like `np.unique`)."""
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(order), np.int64)
@@ -96,7 +96,7 @@ _EMPTY_CHILD, _SURFACE_CHILD = -1, -2
 
 
 class DagSize(NamedTuple):
-    """What an octree consists of."""
+    """Size of an octree: node, surface-leaf and triangle-reference counts."""
 
     nodes: int
     """Inner nodes, empty leaves and surface leaves."""
@@ -108,7 +108,7 @@ class DagSize(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dag:
-    """An octree in which equal subtrees and equal lists are stored once.
+    """Sparse octree as a DAG: equal subtrees and equal triangle lists are stored once.
 
     Attributes:
         resolution: Voxels along an edge of the cube.
@@ -127,13 +127,13 @@ class Dag:
 
     @property
     def stored(self) -> DagSize:
-        """What is stored: distinct inner nodes, empty distances, and lists."""
+        """Return the size as stored, with sharing: distinct inner nodes, empty leaves and lists."""
         empty = np.unique(self.children[self.children >> KIND_SHIFT == EMPTY])
         return DagSize(len(self.children) + len(empty) + len(self.bounds) - 1, len(self.bounds) - 1, len(self.items))
 
     @property
     def unfolded(self) -> DagSize:
-        """What the octree would hold if nothing were shared."""
+        """Return the size of the equivalent plain octree, without sharing."""
         kind, value = self.children >> KIND_SHIFT, self.children & VALUE_MASK
         paths = path_counts(self.children)
         times = np.broadcast_to(paths[:, None], kind.shape)
@@ -145,7 +145,7 @@ class Dag:
 
 @dataclass(frozen=True)
 class _Level:
-    """The cells of one level that hold triangles, in Morton order."""
+    """Cells with triangles of one octree level, in Morton order, with the triangle lists of its leaves."""
 
     keys: Int64
     split: npt.NDArray[np.bool_]
@@ -154,7 +154,7 @@ class _Level:
 
 
 def levels_of(resolution: int) -> tuple[int, int]:
-    """Return how often the cube is halved down to the coarse grid, and at most.
+    """Return the octree depth of the coarse grid and the maximum depth.
 
     Args:
         resolution: Voxels along an edge, a power of two. The finest leaves measure half a voxel, or a
@@ -171,7 +171,7 @@ def build_dag(
     progress: Progress | None = None,
     afford: Callable[[int], None] | None = None,
 ) -> Dag:
-    """Build the octree of a triangle set and share what is equal in it.
+    """Build the octree DAG of a triangle set: build the octree, then merge equal subtrees and lists.
 
     A cell below the coarse grid is split while its list is longer than `max_leaf`, the finest level is not
     reached, and the split shortens lists: its children's lists together must be shorter than four times
@@ -204,7 +204,7 @@ def build_dag(
 def _distribute(
     triangles: Float64, resolution: int, max_leaf: int, report: Progress, afford: Callable[[int], None]
 ) -> list[_Level]:
-    """Return the cells that hold triangles, from the coarse level down, with the lists of those not split."""
+    """Build the octree levels from the coarse grid down: cells with triangles, and the leaves' triangle lists."""
     coarse, deepest = levels_of(resolution)
     report("tree", 0.0)
     edge = resolution / 2**coarse
@@ -240,14 +240,14 @@ def _distribute(
 
 
 def _joined(lists: list[tuple[Int64, Int32]]) -> tuple[Int64, Int32]:
-    """Return several groups of lists as one."""
+    """Concatenate several CSR lists into one."""
     shift = np.cumsum([0, *(len(items) for _, items in lists)])
     bounds = [start[1:] + offset for (start, _), offset in zip(lists, shift)]
     return np.concatenate([np.zeros(1, np.int64), *bounds]), np.concatenate([items for _, items in lists])
 
 
 def _tree(levels: list[_Level], coarse: int, finest: int) -> tuple[Int32, Int32, list[int]]:
-    """Return the plain octree, top-down.
+    """Link the octree levels into one plain octree of child indices, top-down.
 
     Returns:
         Children (N, 8): index of an inner node, −1 empty, −2 − k the k-th surface leaf; corner and edge
@@ -282,7 +282,7 @@ def _tree(levels: list[_Level], coarse: int, finest: int) -> tuple[Int32, Int32,
 
 
 def _share(children: Int32, counts: list[int], distance: npt.NDArray[np.uint16], number: Int64) -> UInt32:
-    """Return the rows of the DAG: equal rows stored once, the root first."""
+    """Merge equal subtrees bottom-up; return the rows (N, 8) of the DAG, the root first."""
     refs = np.where(children == _EMPTY_CHILD, distance, 0).astype(np.uint32)
     surface = children <= _SURFACE_CHILD
     refs[surface] = (SURFACE << KIND_SHIFT) | number[_SURFACE_CHILD - children[surface]]

@@ -59,7 +59,7 @@ _FAULTS = (
 
 
 def write_v2(scene: Scene, path: Path) -> None:
-    """Write a scene with triangles; the same scene gives the same bytes.
+    """Write a scene as a version 2 file; the output is deterministic (same scene, same bytes).
 
     Args:
         scene: A version 2 scene.
@@ -151,19 +151,19 @@ def read_v2(data: bytes, path: Path | str, resolution: int, lower: Float64, voxe
 
 
 class _Section:
-    """Bytes of one section: its rows, its data, and where they begin in the file."""
+    """Section of a version 2 file: row count, stored bytes, and offset in the file."""
 
     def __init__(self, rows: int, data: UInt8, offset: int) -> None:
         self.rows, self.data, self.offset = rows, data, offset
 
 
 def _semantic_type(names: dict[int, str]) -> str:
-    """Return the element type of the semantic section: a byte where every id fits one."""
+    """Return the dtype of the semantic section: one byte where every id fits."""
     return "<u1" if max(names, default=0) < 256 else "<u2"
 
 
 def _cut(data: bytes, offset: int, sizes: dict[str, tuple[int, int]]) -> dict[str, _Section]:
-    """Return the sections, after proving that they lie in the file and that no row is without a byte."""
+    """Split a file into its sections and validate their bounds; no row may be without a byte."""
     if sorted(sizes) != sorted(_SECTIONS):
         raise GmdagError(f"sections {sorted(sizes)}, expected {sorted(_SECTIONS)}", offset=_HEADER_SIZE)
     out = {}
@@ -186,7 +186,7 @@ def _cut(data: bytes, offset: int, sizes: dict[str, tuple[int, int]]) -> dict[st
 
 
 def _fixed(section: _Section, dtype: str, width: int, name: str) -> npt.NDArray[Any]:
-    """Return the section as (rows, width) elements of a fixed size."""
+    """Decode a section into a (rows, width) array of fixed-size elements."""
     if section.data.nbytes != section.rows * width * np.dtype(dtype).itemsize:
         raise GmdagError(
             f"section {name!r}: {section.rows} rows do not make {section.data.nbytes} bytes", offset=section.offset
@@ -195,7 +195,7 @@ def _fixed(section: _Section, dtype: str, width: int, name: str) -> npt.NDArray[
 
 
 def _require_decoded(section: _Section, fault: int, reason: str) -> None:
-    """Refuse a section whose bytes could not be decoded; `fault` is the byte, negative where all could."""
+    """Raise if a section could not be decoded; `fault` is the offending byte, negative where none is."""
     if fault >= 0:
         raise GmdagError(reason, offset=section.offset + fault)
 
@@ -263,7 +263,7 @@ def _read_dag(sections: dict[str, _Section], resolution: int, faces: int) -> Dag
 
 
 class _Meta(BaseModel):
-    """The JSON header."""
+    """JSON header (metadata) of a version 2 file."""
 
     model_config = ConfigDict(strict=True, validate_default=True, allow_inf_nan=False)
 
@@ -301,7 +301,7 @@ MAX_EDGE = 1e5
 
 
 def load_gmdag(path: Path | str) -> Scene:
-    """Read a `.gmdag` file of either version.
+    """Load a compiled scene from a `.gmdag` file of either version.
 
     Args:
         path: The file.
@@ -325,7 +325,7 @@ def load_gmdag(path: Path | str) -> Scene:
 
 
 def read_gmdag(data: bytes, path: Path | str) -> Scene:
-    """Decode the bytes of a file of either version; see `read_v1` and `read_v2`.
+    """Decode a compiled scene from the bytes of a file of either version; see `read_v1` and `read_v2`.
 
     Args:
         data: The whole file.
@@ -343,7 +343,7 @@ def read_gmdag(data: bytes, path: Path | str) -> Scene:
 
 
 def _read_header(data: bytes, path: Path | str) -> tuple[int, int, Float64, float, int]:
-    """Return version, resolution, minimum corner (3,) [m], voxel size [m] and length of a header, checked."""
+    """Parse and validate a file header: version, resolution, minimum corner (3,) [m], voxel size [m], length."""
     if len(data) < HEADER.size:
         raise GmdagError(f"truncated: {len(data)} bytes, the header alone has {HEADER.size}", offset=len(data))
     magic, version, resolution, x, y, z, voxel_size, length = HEADER.unpack_from(data)

@@ -27,13 +27,13 @@ POPCOUNT = np.array([bin(mask).count("1") for mask in range(256)], dtype=np.int6
 
 
 def is_leaf(words: Words) -> npt.NDArray[np.bool_]:
-    """Return which words are leaves."""
+    """Return the mask of the words that are leaves."""
     leaf: npt.NDArray[np.bool_] = (words & LEAF_BIT) != 0
     return leaf
 
 
 def child_mask(words: Words) -> npt.NDArray[np.int64]:
-    """Return the child mask (0–255) of inner words."""
+    """Return the child masks (8-bit, 0–255) of inner words."""
     return ((words >> np.uint64(55)) & np.uint64(0xFF)).astype(np.int64)
 
 
@@ -48,12 +48,12 @@ def leaf_semantic(words: Words) -> npt.NDArray[np.int32]:
 
 
 def leaf_distance(words: Words) -> npt.NDArray[np.float16]:
-    """Return the distance of leaf words [m] as it is stored."""
+    """Return the surface distance of leaf words [m], fp16 as stored."""
     return (words & np.uint64(0xFFFF)).astype(np.uint16).view(np.float16)
 
 
 def leaf_words(distance: npt.NDArray[np.float16], semantic: npt.NDArray[np.integer]) -> Words:
-    """Pack leaves from fp16 distances [m] and semantic ids 0–65535."""
+    """Pack leaf words from fp16 surface distances [m] and semantic ids 0–65535."""
     bits = np.ascontiguousarray(distance, dtype=np.float16).view(np.uint16).astype(np.uint64)
     return LEAF_BIT | (np.asarray(semantic).astype(np.uint64) << np.uint64(16)) | bits
 
@@ -64,14 +64,14 @@ def inner_words(mask: npt.NDArray[np.integer], table: npt.NDArray[np.integer]) -
 
 
 def child_slots(inner: Words) -> Int64:
-    """Return where the child words of inner nodes stand, one node after the other."""
+    """Return the array indices of the child words of inner nodes, node by node."""
     count = POPCOUNT[child_mask(inner)]
     rank = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     return np.repeat(low_index(inner), count) + rank
 
 
 def morton(voxels: Int64) -> Int64:
-    """Interleave the bits of (N, 3) indices below 2¹¹: octant x | y<<1 | z<<2 in every group of three."""
+    """Encode voxel indices (N, 3) below 2¹¹ as Morton keys: octant x | y<<1 | z<<2 in every group of three bits."""
     key = np.zeros(len(voxels), dtype=np.int64)
     for axis in range(3):
         key |= _spread(voxels[:, axis]) << axis
@@ -90,7 +90,7 @@ def _spread(value: Int64) -> Int64:
 
 
 def positions(keys: Int64) -> Int64:
-    """Return the (N, 3) cell indices of Morton keys."""
+    """Decode Morton keys into (N, 3) cell indices."""
     return np.stack([_gather(keys >> axis) for axis in range(3)], axis=1)
 
 
@@ -115,7 +115,7 @@ _OCTANTS = np.array([[o & 1, o >> 1 & 1, o >> 2 & 1] for o in range(8)], dtype=n
 def surface_triangles(
     key: Int64, word: Words, resolution: int, lower: Float64, voxel_size: float
 ) -> tuple[Float32, Int32]:
-    """Return the triangles of a checked octree's surface; leaves of semantic id 0 are empty space.
+    """Extract the surface mesh of a validated octree; leaves of semantic id 0 are empty space.
 
     Args:
         key: Morton keys of its finest leaves (N,), ascending; see `finest_leaves`.
@@ -146,7 +146,7 @@ def surface_triangles(
 
 
 def finest_leaves(nodes: Words, resolution: int) -> tuple[Int64, Words]:
-    """Return the Morton keys, ascending, and words of the leaves of single voxels.
+    """Return the Morton keys, ascending, and words of the voxel-sized leaves.
 
     Args:
         nodes: Words of a checked octree (N,), root first.
@@ -165,7 +165,7 @@ def finest_leaves(nodes: Words, resolution: int) -> tuple[Int64, Words]:
 
 
 def _corner_distances(key: Int64, distance: Float32, resolution: int) -> tuple[Float32, Int64]:
-    """Return the (N, 8) distances at the corners of voxels, NaN where unknown, and the leaf of the least."""
+    """Return the (N, 8) surface distances at voxel corners, NaN where unknown, and the leaf of the smallest."""
     place = positions(key)
     corners = np.full((len(key), 8), np.nan, np.float32)
     least, nearest = np.full(len(key), np.inf, np.float32), np.arange(len(key))
@@ -182,13 +182,13 @@ def _corner_distances(key: Int64, distance: Float32, resolution: int) -> tuple[F
 
 
 def _look_up(key: Int64, wanted: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """Return where ascending keys hold those wanted, and which are there."""
+    """Look up keys in a sorted key array: return the indices and the mask of keys that were found."""
     found = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
     return found, key[found] == wanted if len(key) else np.zeros(len(wanted), np.bool_)
 
 
 def _planes(key: Int64, planes: Float64, semantic: Int32) -> tuple[Float64, Int32]:
-    """Return triangles [voxel] and ids of voxels that a plane fits; a plane that eight cubes share is cut once."""
+    """Extract triangles [voxel] and ids of voxels with a fitted plane; a plane shared by eight cubes is cut once."""
     done: list[tuple[Float64, Int32]] = [(np.empty((0, 3, 3)), np.empty(0, np.int32))]
     area = np.empty(len(key))
     plane_areas(planes, 1.0, area)
@@ -219,7 +219,7 @@ def _planes(key: Int64, planes: Float64, semantic: Int32) -> tuple[Float64, Int3
 
 
 def _blocks(key: Int64, distance: Float32, semantic: Int32, known: npt.NDArray[np.bool_]) -> tuple[Float64, Int32]:
-    """Return triangles [voxel] and ids of surface corners in files that do not keep all corners of surface voxels.
+    """Extract triangles [voxel] and ids as blocks, for files that do not keep all corners of surface voxels.
 
     A cube of one voxel stands around each such corner: no ray passes between two. A corner of a voxel that has all
     corners stands for nothing, for that voxel holds the surface.
@@ -242,7 +242,7 @@ def _blocks(key: Int64, distance: Float32, semantic: Int32, known: npt.NDArray[n
 def _emitted(
     emit: Callable[..., int], key: Int64, semantic: Int32, shapes: npt.NDArray[np.floating], edge: int
 ) -> tuple[Float64, Int32]:
-    """Return the triangles [voxel] that a kernel makes of the shapes in cubes of `edge` voxels, and their ids."""
+    """Run a mesh-extraction kernel over cubes of `edge` voxels; return triangles [voxel] and their semantic ids."""
     triangles, owner = np.empty((0, 3, 3), np.float32), np.empty(0, np.int64)
     count = emit(shapes, edge, triangles, owner)
     triangles, owner = np.empty((count, 3, 3), np.float32), np.empty(count, np.int64)
@@ -261,7 +261,7 @@ def build_v1_nodes(
     voxel_size: float,
     resolution: int,
 ) -> Words:
-    """Return the words (N,) of the version 1 octree of a triangle set.
+    """Build the version 1 octree of a triangle set as its 64-bit words (N,).
 
     Args:
         triangles: Corners (F, 3, 3) [m].
@@ -300,7 +300,7 @@ def build_v1_nodes(
 
 
 def _finest_keys(voxels: npt.NDArray[np.int32], resolution: int) -> Int64:
-    """Return the sorted Morton keys of the surface voxels and of those that share their corners."""
+    """Return the sorted Morton keys of the surface voxels and of their corner-sharing neighbours."""
     found = _sorted_unique(morton(voxels.astype(np.int64)))
     grown = [found]
     for offset in _OCTANTS[1:]:
@@ -310,7 +310,7 @@ def _finest_keys(voxels: npt.NDArray[np.int32], resolution: int) -> Int64:
 
 
 def _sorted_unique(keys: Int64) -> Int64:
-    """Return the distinct keys in order; sorting beats the hash table `np.unique` uses for plain calls."""
+    """Return the sorted unique keys; sorting is faster here than the hash table of plain `np.unique`."""
     keys = np.sort(keys)
     distinct: Int64 = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
     return distinct
@@ -326,7 +326,7 @@ def _add_empty_leaves(
     leaf_list: list[Words],
     leaf_index: dict[int, int],
 ) -> None:
-    """Put leaves with a lower bound of the distance where a cell of `edge` voxels holds no finest leaf."""
+    """Add empty leaves with a lower bound of the distance for cells of `edge` voxels without a finest leaf."""
     row, octant = np.nonzero(children == _ABSENT)
     if len(row) == 0:
         return
@@ -349,13 +349,13 @@ def _add_empty_leaves(
 
 
 def _round_down(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float16]:
-    """Return the largest fp16 not above each non-negative value: a lower bound must stay one."""
+    """Round non-negative values down to fp16, so that a lower bound stays a lower bound."""
     half = np.minimum(values, 65504.0).astype(np.float16)
     return np.where(half.astype(np.float64) > values, np.nextafter(half, np.float16(0)), half)
 
 
 def _lay_out(inner_children: list[Int64], leaves: Words) -> Words:
-    """Number the nodes (root, inner nodes coarse to fine, leaves) and append the child tables."""
+    """Serialise the octree into words: root, inner nodes coarse to fine, leaves, then the child tables."""
     # Bottom-up numbers become top-down ones, so that the root, built last, is word 0.
     children = np.concatenate(inner_children)[::-1]
     inner = len(children)

@@ -1,4 +1,4 @@
-"""A compiled scene, and what both `.gmdag` formats share."""
+"""Compiled scene class and atomic file writing, shared by both `.gmdag` versions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STALE_SECONDS = 3600.0
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A scene ready to be flown: triangles, exact (version 2) or made of an octree of distances (version 1)."""
+    """Compiled scene, ready for simulation: exact triangles (version 2) or those of a distance octree (version 1)."""
 
     name: str
     """Scene name, usually the source file's stem."""
@@ -70,7 +70,7 @@ class Scene:
 
     @cached_property
     def tree(self) -> SurfaceTree | None:
-        """The cells and lists that CUDA casts rays through, unfolded when first asked for; None without triangles."""
+        """Return the octree cells and triangle lists for CUDA ray casting, unfolded lazily; None without triangles."""
         if self.triangles is None:
             return None
         dag = self.dag or build_dag((self.triangles - self.bounds[0]) / self.voxel_size, self.resolution)
@@ -78,11 +78,11 @@ class Scene:
 
     @property
     def has_surface(self) -> bool:
-        """True where a ray can hit something; a version 1 file may hold nothing but empty space."""
+        """Return whether the scene has a surface that a ray can hit; a version 1 file may be empty space."""
         return self.triangles is not None and len(self.triangles) > 0
 
     def save(self, path: Path | str, version: Literal[1, 2] = 2) -> Path:
-        """Write the scene to `path`, completely or not at all; returns the path.
+        """Save the scene to `path` atomically and return the path.
 
         Args:
             path: Target file; its folder is made where missing.
@@ -101,11 +101,11 @@ class Scene:
         return target
 
     def hashes(self) -> frozenset[str]:
-        """Return what the scene is known by: hash of its content, and of its source where that is known."""
+        """Return the hashes that identify the scene: content hash, and source hash where known."""
         return frozenset({self.content_hash(), self.source_hash} - {""})
 
     def content_hash(self) -> str:
-        """Return the SHA-256 (hex) of what the scene is made of: geometry, semantics, cube.
+        """Return the SHA-256 (hex) of the scene's content: geometry, semantics, cube.
 
         The name, the verdict and where it came from do not enter: equal content is equal flight.
         """
@@ -121,7 +121,7 @@ class Scene:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` through a temporary file and a rename, so that nobody sees half a file.
+    """Write a file atomically: temporary file, then rename; readers never see a partial file.
 
     Raises:
         SceneError: The folder cannot be written or the disk is full; nothing is left behind.
@@ -150,7 +150,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _sweep_left(path: Path) -> None:
-    """Remove what writers of this file left that were killed in the middle."""
+    """Remove the temporary files that killed writers of this file left behind."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         # Others may sweep, or end, at the same time.
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""`.gmdag` version 1, read and written exactly: the header, then 64-bit octree words (see `octree`).
+"""Reader and writer of `.gmdag` version 1, exact to the byte: header, then 64-bit octree words (see `octree`).
 
 A finest-level leaf holds the unsigned distance at its voxel's minimum corner; a coarser leaf a lower
 bound for its whole cell, semantic 0; an absent child holds no surface, its distance is unknown.
@@ -39,7 +39,7 @@ _PER_NODE = 1600
 
 
 def encode_v1(nodes: Words, resolution: int, lower: npt.ArrayLike, voxel_size: float) -> bytes:
-    """Return the bytes of a version 1 file.
+    """Encode octree words as the bytes of a version 1 file.
 
     Args:
         nodes: Words (N,), root first.
@@ -57,7 +57,7 @@ def encode_v1(nodes: Words, resolution: int, lower: npt.ArrayLike, voxel_size: f
 
 
 def write_v1(scene: Scene, path: Path) -> None:
-    """Write a scene as version 1, completely or not at all; triangles are sampled into an octree."""
+    """Write a scene as a version 1 file, atomically; triangles are sampled into a distance octree."""
     nodes = scene.nodes
     if nodes is None:
         assert scene.triangles is not None
@@ -73,7 +73,7 @@ def write_v1(scene: Scene, path: Path) -> None:
 
 
 def read_v1(data: bytes, path: Path | str, resolution: int, lower: Float64, voxel_size: float, count: int) -> Scene:
-    """Read the words of a version 1 file, checking every word that can be reached.
+    """Decode a version 1 file into a scene and validate every reachable octree word.
 
     Non-finite distances of near-surface leaves (semantic ≠ 0), which some writers left where the true
     distance is 0, are read as 0 and counted in one `UserWarning`.
@@ -134,7 +134,7 @@ def read_v1(data: bytes, path: Path | str, resolution: int, lower: Float64, voxe
 
 
 def _check_words(nodes: Words, resolution: int) -> list[Int64]:
-    """Check every reachable word; return the distinct indices reached at each depth.
+    """Validate every reachable octree word; return the distinct node indices of each depth.
 
     Linear in the words per depth: a word reached many times at one depth is followed once.
     """
@@ -185,7 +185,7 @@ def _check_words(nodes: Words, resolution: int) -> list[Int64]:
 
 
 def _unfolded(nodes: Words, levels: list[Int64]) -> int:
-    """Return how many nodes the octree has when shared ones count as often as they are met."""
+    """Return the node count of the plain octree, where shared nodes count once per path."""
     paths = np.ones(1, dtype=np.int64)
     total = 1
     for index, below in pairwise(levels):
@@ -200,7 +200,7 @@ def _unfolded(nodes: Words, levels: list[Int64]) -> int:
 
 
 def _find_cycle(nodes: Words) -> int | None:
-    """Return a word that is its own descendant: depth-first search without recursion, linear in the words."""
+    """Find a cycle in the octree: a word that is its own descendant (iterative depth-first search, linear time)."""
     path = {0: _children(nodes, 0)}
     done: set[int] = set()
     while path:
@@ -217,7 +217,7 @@ def _find_cycle(nodes: Words) -> int | None:
 
 
 def _children(nodes: Words, index: int) -> Iterator[int]:
-    """Return the children of a word that exist; words below the depth that was checked may name others."""
+    """Yield the valid child indices of a word; words below the checked depth may refer to others."""
     word = int(nodes[index])
     if word >> 63:
         return iter(())
@@ -227,7 +227,7 @@ def _children(nodes: Words, index: int) -> Iterator[int]:
 
 
 def _mend_leaves(nodes: Words, leaves: Int64) -> int:
-    """Set non-finite near-surface distances to 0 in place; return how many there were."""
+    """Replace non-finite near-surface distances by 0 in place and return their count."""
     distance = leaf_distance(nodes[leaves]).astype(np.float32)
     semantic = leaf_semantic(nodes[leaves])
     broken = ~np.isfinite(distance)
@@ -244,7 +244,7 @@ def _mend_leaves(nodes: Words, leaves: Int64) -> int:
 
 
 def _surface_bounds(key: Int64, word: Words, lower: Float64, voxel_size: float, bounds: Float64) -> Float64:
-    """Return the surface's bounds [m] from the near-surface leaves of the finest level; the cube's without one.
+    """Return the bounding box [m] of the near-surface leaves of the finest level; the cube's if there is none.
 
     A point p at distance d from the surface proves it begins no later than p + d along each axis and
     ends no earlier than p − d; the corners that face it straight make that exact.

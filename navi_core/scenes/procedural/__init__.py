@@ -1,4 +1,4 @@
-"""Seeded families of generated scenes, one file per family."""
+"""Procedural scene generators: seeded families of indoor scenes, one module per kind."""
 
 import difflib
 import hashlib
@@ -23,7 +23,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator], MeshBuilder]] = {
 
 
 def generate_scene(family: str, seed: int) -> Mesh:
-    """Return the generated scene `seed` of a family: connected, furnished, +Y up, floor at y = 0; all but scans closed.
+    """Generate scene `seed` of a family: connected, furnished, +Y up, floor at y = 0; all but scans are closed.
 
     A pure function of its arguments: the same mesh in every process and on every day.
 

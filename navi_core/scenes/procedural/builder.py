@@ -1,4 +1,4 @@
-"""A mesh builder for generated scenes: boxes, prisms and their semantics, no void a drone could sit in."""
+"""Mesh builder of the procedural generators: solid boxes and prisms with semantic names, no inner voids."""
 
 import math
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ _BOX_FACES = np.array(
 
 
 class MeshBuilder:
-    """Collects named solids and turns them into one `Mesh`."""
+    """Mesh builder: collects named solids and merges them into one `Mesh`."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.int64]]] = []
         """What was added, as `add` takes it: name, vertices (V, 3) [m] and faces (F, 3)."""
 
     def add(self, name: str, vertices: npt.ArrayLike, faces: npt.ArrayLike) -> None:
-        """Add triangles: vertices (V, 3) [m], faces (F, 3) local indices, all of semantic `name`."""
+        """Add a triangle mesh: vertices (V, 3) [m], faces (F, 3) local indices, all of semantic name `name`."""
         self.parts.append((name, np.asarray(vertices, dtype=np.float64), np.asarray(faces, dtype=np.int64)))
 
     def box(
@@ -43,7 +43,7 @@ class MeshBuilder:
         yaw: float = 0.0,
         pivot: tuple[float, float] | None = None,
     ) -> None:
-        """Add a solid axis-aligned box, optionally turned about a vertical axis.
+        """Add a solid axis-aligned box, optionally rotated about a vertical axis.
 
         Boxes thicker than `FILL_SPACING` get sheets inside, because enclosed space counts as free
         space: without them a drone could be placed inside a wardrobe.
@@ -75,7 +75,7 @@ class MeshBuilder:
     def beam(
         self, name: str, axis: int, across: Sequence[float], along: Sequence[float], heights: Sequence[float]
     ) -> None:
-        """Add a box that lies along a line x = c (axis 0) or z = c (axis 1).
+        """Add a box along a wall line x = c (axis 0) or z = c (axis 1).
 
         Args:
             name: Semantic name.
@@ -96,7 +96,7 @@ class MeshBuilder:
         sides: int = 8,
         turn: float = 0.0,
     ) -> None:
-        """Add a closed frustum with a regular base: pillars, pots, crowns of plants.
+        """Add a closed frustum with a regular polygonal base: pillars, pots, crowns of plants.
 
         Args:
             name: Semantic name.
@@ -140,7 +140,7 @@ class MeshBuilder:
                     self.add(name, quad, [[0, 1, 2], [0, 2, 3]])
 
     def build(self, name: str) -> Mesh:
-        """Return the mesh of everything added, with ids by sorted semantic name."""
+        """Build the mesh of all added solids; semantic ids follow the sorted names."""
         names, vertices, faces = zip(*self.parts, strict=True)
         vocabulary = build_vocabulary(names)
         ids = {semantic: i for i, semantic in vocabulary.items()}

@@ -1,4 +1,4 @@
-"""Furniture of each kind of room, placed so that a drone still reaches every door and nearly all of the floor."""
+"""Furniture placement by room type; a drone can still reach every door and nearly all of the floor."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ INFLATION = 0.28
 
 
 class FloorSpace:
-    """The free floor of one room; items are refused where they would block a way."""
+    """Occupancy grid of one room's floor; rejects items that would block a path."""
 
     def __init__(self, inner: Rect, doors: Sequence[Door] = (), *, least_open: float = 0.9) -> None:
-        """Start with an empty room.
+        """Initialise the free floor of an empty room.
 
         Args:
             inner: The room between its wall faces.
@@ -46,7 +46,7 @@ class FloorSpace:
         self._x, self._z = np.meshgrid(xs, zs, indexing="ij")
 
     def wall_poses(self, rng: np.random.Generator, item: Item) -> Iterator[tuple[float, float, float]]:
-        """Draw poses (x, z, angle) [m, rad] of an item with its back to a random wall."""
+        """Sample candidate poses (x, z, angle) [m, rad] with the item's back against a random wall."""
         r = self.inner
         for _ in range(_TRIES):
             side = int(rng.integers(4))
@@ -63,14 +63,14 @@ class FloorSpace:
             yield x, z, side * math.pi / 2
 
     def floor_poses(self, rng: np.random.Generator, turned: bool) -> Iterator[tuple[float, float, float]]:
-        """Draw poses (x, z, angle) [m, rad] anywhere on the floor, square to the room or turned by any angle."""
+        """Sample candidate poses (x, z, angle) [m, rad] anywhere on the floor, axis-aligned or at any angle."""
         r = self.inner.shrunk(0.05)
         for _ in range(_TRIES):
             angle = float(rng.uniform(0, 2 * math.pi)) if turned else int(rng.integers(4)) * math.pi / 2
             yield rng.uniform(r.x0, r.x1), rng.uniform(r.z0, r.z1), angle
 
     def place(self, builder: MeshBuilder, item: Item, pose: tuple[float, float, float], gap: float) -> bool:
-        """Add an item at a pose (x, z, angle); returns False where it would block a way or come nearer than `gap`."""
+        """Try to place an item at a pose (x, z, angle); return False if it blocks a path or violates `gap` [m]."""
         rect, r = item.footprint(*pose), self.inner
         if rect.x0 < r.x0 or rect.z0 < r.z0 or rect.x1 > r.x1 or rect.z1 > r.z1:
             return False
@@ -153,7 +153,7 @@ ROOM_ITEMS: dict[str, tuple[tuple[str, bool, float], ...]] = {
 def furnish_room(
     rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, kind: str, density: float = 1.0
 ) -> None:
-    """Fill one room's free floor with the items of its kind, as far as they find a place."""
+    """Furnish one room with items of its room type, as far as free places are found."""
     wanted: list[tuple[str, bool]] = []
     for name, wall, rate in ROOM_ITEMS[kind]:
         expected = rate * density * space.inner.area / 12.0
@@ -170,7 +170,7 @@ def furnish_room(
 
 
 def furnish_plan(rng: np.random.Generator, builder: MeshBuilder, plan: Plan, density: Sequence[float]) -> None:
-    """Furnish every room of a plan; `density` holds one factor per room."""
+    """Furnish every room of a floor plan; `density` holds one factor per room."""
     for index, room in enumerate(plan.rooms):
         inner = room.rect.shrunk(plan.thickness / 2)
         doors = [door for door in plan.doors if index in door.rooms]

@@ -1,4 +1,4 @@
-"""Furniture as small groups of boxes, each function drawing the measures of one piece."""
+"""Furniture generators: each function samples the dimensions of one piece, made of boxes."""
 
 import math
 from collections.abc import Callable
@@ -15,14 +15,14 @@ Part = tuple[str, tuple[float, float, float], tuple[float, float, float]]
 
 @dataclass(frozen=True)
 class Item:
-    """A piece of furniture in its own frame: x centred, back at z = 0, front towards −z, standing on y = 0 [m]."""
+    """Piece of furniture in its local frame: x centred, back at z = 0, front towards −z, standing on y = 0 [m]."""
 
     width: float
     depth: float
     parts: tuple[Part, ...]
 
     def footprint(self, x: float, z: float, angle: float) -> Rect:
-        """Return the axis-aligned floor area of the item with its back's middle at (x, z), turned by `angle`."""
+        """Return the item's bounding rectangle on the floor, with its back's middle at (x, z), rotated by `angle`."""
         c, s = math.cos(angle), math.sin(angle)
         corners = [
             (x + c * u + s * v, z - s * u + c * v)
@@ -33,7 +33,7 @@ class Item:
         return Rect(min(xs), min(zs), max(xs), max(zs))
 
     def build(self, builder: MeshBuilder, x: float, z: float, angle: float, y: float = 0.0) -> None:
-        """Add the item's boxes with its back's middle at (x, z) on height `y`, turned by `angle` [rad]."""
+        """Add the item's boxes to a mesh builder, with its back's middle at (x, y, z), rotated by `angle` [rad]."""
         shift = np.array([x, y, z])
         for name, lower, upper in self.parts:
             builder.box(name, np.asarray(lower) + shift, np.asarray(upper) + shift, yaw=angle, pivot=(x, z))
@@ -51,7 +51,7 @@ def _legs(name: str, w: float, d: float, height: float, inset: float, thick: flo
 
 
 def table(rng: np.random.Generator) -> Item:
-    """A table with a row of chairs on its two long sides."""
+    """Generate a table with a row of chairs on its two long sides."""
     w, d, h = rng.uniform(1.0, 1.9), rng.uniform(0.7, 0.95), rng.uniform(0.70, 0.78)
     z = -0.55
     parts = [_box("table", -w / 2, w / 2, h - 0.04, h, z - d, z), *_legs("table", w, d, h - 0.035, 0.05, 0.06, z)]
@@ -77,12 +77,12 @@ def _chair_parts(x: float, z: float, sign: int) -> list[Part]:
 
 
 def chair(rng: np.random.Generator) -> Item:
-    """One chair."""
+    """Generate one chair."""
     return Item(0.46, 0.5, tuple(_chair_parts(0.0, -0.25, 1)))
 
 
 def sofa(rng: np.random.Generator) -> Item:
-    """A sofa with back and arms."""
+    """Generate a sofa with back and arms."""
     w, d, h = rng.uniform(1.4, 2.4), rng.uniform(0.8, 0.95), rng.uniform(0.38, 0.46)
     arm = rng.uniform(0.14, 0.22)
     return Item(
@@ -98,7 +98,7 @@ def sofa(rng: np.random.Generator) -> Item:
 
 
 def bed(rng: np.random.Generator) -> Item:
-    """A bed with a headboard at the wall."""
+    """Generate a bed with a headboard at the wall."""
     w, d, h = float(rng.choice([0.9, 1.2, 1.4, 1.6, 1.8])), rng.uniform(2.0, 2.1), rng.uniform(0.4, 0.55)
     return Item(
         w + 0.06,
@@ -112,7 +112,7 @@ def bed(rng: np.random.Generator) -> Item:
 
 
 def shelf(rng: np.random.Generator) -> Item:
-    """An open shelf: two sides, a back and boards."""
+    """Generate an open shelf: two sides, a back and boards."""
     w, d, h = rng.uniform(0.7, 1.6), rng.uniform(0.26, 0.4), rng.uniform(0.9, 2.1)
     parts = [
         _box("shelf", -w / 2, -w / 2 + 0.03, 0.002, h, -d, 0.0),
@@ -128,7 +128,7 @@ def shelf(rng: np.random.Generator) -> Item:
 
 
 def cabinet(rng: np.random.Generator) -> Item:
-    """A closed cabinet or wardrobe."""
+    """Generate a closed cabinet or wardrobe."""
     w, d, h = rng.uniform(0.8, 2.0), rng.uniform(0.4, 0.62), rng.choice([0.8, 1.2, 2.0, 2.2])
     return Item(
         w,
@@ -141,7 +141,7 @@ def cabinet(rng: np.random.Generator) -> Item:
 
 
 def counter(rng: np.random.Generator) -> Item:
-    """A kitchen counter with wall cupboards above it."""
+    """Generate a kitchen counter with wall cupboards above it."""
     w, d = rng.uniform(1.6, 3.2), 0.62
     return Item(
         w,
@@ -155,7 +155,7 @@ def counter(rng: np.random.Generator) -> Item:
 
 
 def desk(rng: np.random.Generator) -> Item:
-    """A desk with a screen, drawers and a chair."""
+    """Generate a desk with a screen, drawers and a chair."""
     w, d, h = rng.uniform(1.1, 1.7), rng.uniform(0.6, 0.8), 0.74
     side = float(rng.choice([-1.0, 1.0])) * (w / 2 - 0.22)
     parts = [
@@ -170,13 +170,13 @@ def desk(rng: np.random.Generator) -> Item:
 
 
 def low_table(rng: np.random.Generator) -> Item:
-    """A coffee table."""
+    """Generate a coffee table."""
     w, d, h = rng.uniform(0.6, 1.2), rng.uniform(0.5, 0.7), rng.uniform(0.35, 0.48)
     return Item(w, d, (_box("table", -w / 2, w / 2, h - 0.05, h, -d, 0.0), *_legs("table", w, d, h - 0.04, 0.04, 0.05)))
 
 
 def plant(rng: np.random.Generator) -> Item:
-    """A pot with a trunk and a crown."""
+    """Generate a potted plant: pot, trunk and crown."""
     r, h = rng.uniform(0.14, 0.24), rng.uniform(0.8, 1.9)
     pot = rng.uniform(0.25, 0.45)
     c = -0.3
@@ -193,7 +193,7 @@ def plant(rng: np.random.Generator) -> Item:
 
 
 def lamp(rng: np.random.Generator) -> Item:
-    """A floor lamp: a thin pole that is easy to overlook."""
+    """Generate a floor lamp: a thin pole that a depth sensor easily misses."""
     h = rng.uniform(1.4, 1.9)
     c = -0.2
     return Item(
@@ -208,7 +208,7 @@ def lamp(rng: np.random.Generator) -> Item:
 
 
 def crate(rng: np.random.Generator) -> Item:
-    """A stack of one to three crates."""
+    """Generate a stack of one to three crates."""
     w, d = rng.uniform(0.4, 1.1), rng.uniform(0.4, 0.9)
     parts, y = [], 0.002
     for k in range(int(rng.integers(1, 4))):
@@ -219,7 +219,7 @@ def crate(rng: np.random.Generator) -> Item:
 
 
 def bench(rng: np.random.Generator) -> Item:
-    """A bench without a back."""
+    """Generate a bench without a back."""
     w, d, h = rng.uniform(1.2, 2.2), rng.uniform(0.38, 0.5), 0.45
     return Item(
         w,
@@ -233,7 +233,7 @@ def bench(rng: np.random.Generator) -> Item:
 
 
 def television(rng: np.random.Generator) -> Item:
-    """A sideboard with a television."""
+    """Generate a sideboard with a television."""
     w, d, t = rng.uniform(1.2, 1.9), rng.uniform(0.36, 0.45), rng.uniform(0.9, 1.3)
     return Item(
         w,
@@ -247,7 +247,7 @@ def television(rng: np.random.Generator) -> Item:
 
 
 def bath(rng: np.random.Generator) -> Item:
-    """A bathtub: an open trough."""
+    """Generate a bathtub: an open trough."""
     w, d, h, t = rng.uniform(1.5, 1.8), rng.uniform(0.7, 0.8), 0.58, 0.07
     return Item(
         w,
@@ -263,7 +263,7 @@ def bath(rng: np.random.Generator) -> Item:
 
 
 def toilet(rng: np.random.Generator) -> Item:
-    """A toilet with its cistern."""
+    """Generate a toilet with its cistern."""
     return Item(
         0.42,
         0.7,
@@ -275,7 +275,7 @@ def toilet(rng: np.random.Generator) -> Item:
 
 
 def basin(rng: np.random.Generator) -> Item:
-    """A wash basin on a column, with a mirror."""
+    """Generate a wash basin on a column, with a mirror."""
     w = rng.uniform(0.5, 0.9)
     return Item(
         w,

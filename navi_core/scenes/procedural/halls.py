@@ -1,4 +1,4 @@
-"""Families without a floor plan: `atrium` and `maze`.
+"""Procedural scene families without a floor plan: `atrium` and `maze`.
 
 An atrium is a double-height hall with a gallery, pillars, plants, and rooms under the gallery. A maze is made by a
 recursive backtracker, with a few loops, 12–20 m on a side.
@@ -17,7 +17,7 @@ SLAB = 0.2
 
 
 def build_atrium(rng: np.random.Generator) -> MeshBuilder:
-    """Build an atrium: hall, gallery on one to four sides with railings, pillars, screens, planting."""
+    """Generate an atrium: hall, gallery on one to four sides with railings, pillars, screens, planters."""
     width, depth = (float(v) for v in rng.uniform([12, 10], [22, 17]).round(2))
     gallery = round(rng.uniform(2.8, 3.3), 2)
     height = round(gallery + SLAB + rng.uniform(2.5, 3.4), 2)
@@ -51,7 +51,7 @@ def build_atrium(rng: np.random.Generator) -> MeshBuilder:
 
 
 def _add_gallery(builder: MeshBuilder, inner: Rect, void: Rect, level: float) -> None:
-    """Add the gallery's slabs; they reach 5 cm into the walls and overlap at corners with a hair's difference."""
+    """Add the gallery's floor slabs; they reach 5 cm into the walls and overlap at corners, 3 mm offset in height."""
     outer = inner.shrunk(-0.05)
     front, back, left, right = void.z0 > inner.z0, void.z1 < inner.z1, void.x0 > inner.x0, void.x1 < inner.x1
     # The side slabs end where the front and back ones begin: they meet, they do not overlap.
@@ -77,7 +77,7 @@ def _gallery_edges(inner: Rect, void: Rect) -> list[tuple[int, float, float, flo
 
 
 def _add_railings(builder: MeshBuilder, inner: Rect, void: Rect, level: float) -> None:
-    """Add a parapet, a rail and posts along the gallery's edge."""
+    """Add railings along the gallery's edge: a parapet, a rail and posts."""
     for axis, edge, outward, start, end in _gallery_edges(inner, void):
         across = sorted((edge + outward * 0.02, edge + outward * 0.07))
         builder.beam("railing", axis, across, (start, end), (level + 0.98, level + 1.04))
@@ -137,7 +137,7 @@ def _add_screens(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpa
 
 
 def _add_planter(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, void: Rect, height: float) -> None:
-    """Add a tub with a tree; the largest reach the gallery."""
+    """Add a planter with a tree; the largest trees reach the gallery."""
     radius = rng.uniform(0.25, 0.5)
     tall = rng.uniform(1.2, min(4.5, height - 1.0))
     crown = rng.uniform(0.4, 0.8)
@@ -158,7 +158,7 @@ def _add_planter(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpa
 
 
 def _upper_floor(inner: Rect, void: Rect) -> list[Rect]:
-    """Return the walkable strips of the gallery."""
+    """Return the walkable strips of the gallery as rectangles."""
     strips = (
         Rect(inner.x0, inner.z0, inner.x1, void.z0),
         Rect(inner.x0, void.z1, inner.x1, inner.z1),
@@ -169,7 +169,7 @@ def _upper_floor(inner: Rect, void: Rect) -> list[Rect]:
 
 
 def _add_upper_item(rng: np.random.Generator, builder: MeshBuilder, strips: list[Rect], level: float) -> None:
-    """Add a slim plant or lamp to the gallery, near the outer wall so that one can pass it."""
+    """Add a slim plant or lamp to the gallery, near the outer wall, so that the path stays free."""
     rect = strips[int(rng.integers(len(strips)))]
     name = str(rng.choice(["plant", "lamp"]))
     item = CATALOGUE[name](rng)
@@ -187,7 +187,7 @@ MAZE_CEILING = 2.6
 
 
 def build_maze(rng: np.random.Generator) -> MeshBuilder:
-    """Build a maze: corridors of at least 1.5 m between walls, loops, chambers and stray crates."""
+    """Generate a maze: corridors of at least 1.5 m between walls, loops, chambers and scattered crates."""
     thickness = round(rng.uniform(0.1, 0.2), 3)
     width, depth = rng.uniform(12, 20, 2).round(2)
     pitch = rng.uniform(1.75 + thickness, 2.6)
@@ -214,7 +214,7 @@ def build_maze(rng: np.random.Generator) -> MeshBuilder:
 
 
 def _carve(rng: np.random.Generator, nx: int, nz: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return the walls left by a recursive backtracker (depth-first search with random neighbours)."""
+    """Generate the maze's wall masks with a recursive backtracker (randomised depth-first search)."""
     wall_x = np.ones((nx - 1, nz), dtype=bool)
     wall_z = np.ones((nx, nz - 1), dtype=bool)
     seen = np.zeros((nx, nz), dtype=bool)
@@ -241,7 +241,7 @@ def _carve(rng: np.random.Generator, nx: int, nz: int) -> tuple[npt.NDArray[np.b
 
 
 def _runs(line: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return (start, end) of each run of True."""
+    """Return (start, end) of each run of True values in a mask."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], line, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
@@ -255,7 +255,7 @@ def _add_clutter(
     dz: float,
     thickness: float,
 ) -> None:
-    """Put a crate, plant or lamp into the back corner of some dead ends, where it blocks no way."""
+    """Add a crate, plant or lamp to the back corner of some dead ends, where it blocks no path."""
     closed_x = np.pad(wall_x, ((1, 1), (0, 0)), constant_values=True)
     closed_z = np.pad(wall_z, ((0, 0), (1, 1)), constant_values=True)
     chance = rng.uniform(0.3, 0.9)

@@ -1,4 +1,4 @@
-"""Families of one storey: `apartment`, `rooms` and `scan`.
+"""Procedural scene families of one storey: `apartment`, `rooms` and `scan`.
 
 An apartment has 80–125 m² and 4–8 furnished rooms, usually with a corridor. `rooms` (rooms-v1) are floors of 100–600 m²
 with corridors, rooms, doors, clutter and sometimes a tall hall. A scan is one of both as a scanner leaves it: often
@@ -28,7 +28,7 @@ CEILING = 2.6
 
 
 def build_apartment(rng: np.random.Generator) -> MeshBuilder:
-    """Build an apartment: a partition of the footprint into rooms, doors, windows and furniture."""
+    """Generate an apartment: rooms from a partitioned footprint, doors, windows and furniture."""
     width, depth = draw_footprint(rng, rng.uniform(80, 125), 1.9)
     plan = Plan(width, depth, CEILING, thickness=round(rng.uniform(0.1, 0.18), 3))
     rects, corridor = _partition(rng, width, depth)
@@ -43,7 +43,7 @@ def build_apartment(rng: np.random.Generator) -> MeshBuilder:
 
 
 def _partition(rng: np.random.Generator, width: float, depth: float) -> tuple[list[Rect], bool]:
-    """Return 4–8 rooms, and whether the first is a corridor."""
+    """Partition the footprint into 4–8 rooms; also return whether the first is a corridor."""
     for _ in range(100):
         style = rng.choice(["central", "side", "open"], p=[0.5, 0.25, 0.25])
         corridor = style != "open"
@@ -95,7 +95,7 @@ def _kinds(rng: np.random.Generator, rects: list[Rect], corridor: bool) -> list[
 
 
 def build_rooms(rng: np.random.Generator) -> MeshBuilder:
-    """Build one floor of an office, school or flat: blocks along corridors, each split into rooms."""
+    """Generate one floor of an office, school or flat: blocks along corridors, each split into rooms."""
     area = float(np.exp(rng.uniform(np.log(100), np.log(600))))
     width, depth = draw_footprint(rng, area, 2.2)
     ceiling = round(rng.uniform(2.5, 3.0), 2)
@@ -120,7 +120,7 @@ def build_rooms(rng: np.random.Generator) -> MeshBuilder:
 
 
 def _corridors(rng: np.random.Generator, floor: Rect) -> tuple[list[Rect], list[Rect]]:
-    """Return corridors and the blocks they leave: a spine, crossed by a second corridor on large floors."""
+    """Lay out corridors and the blocks between them: a spine, crossed by a second corridor on large floors."""
     if floor.area < 160 and rng.random() < 0.3:
         return [], [floor]
     hall = round(float(rng.uniform(1.6, 2.4)), 2)
@@ -168,7 +168,7 @@ _FINE = 0.25
 
 
 def build_scan(rng: np.random.Generator) -> MeshBuilder:
-    """Build an apartment or a floor of rooms, and take away what a scanner often misses.
+    """Generate a scan-like scene: an apartment or a floor of rooms with typical scanner holes.
 
     A hole goes through everything but the floor: windows that are open, mirrors, what stood behind something.
     """
@@ -192,7 +192,7 @@ def build_scan(rng: np.random.Generator) -> MeshBuilder:
 
 
 def _points_on(rng: np.random.Generator, triangles: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
-    """Draw points (count, 3) of the surface of triangles (T, 3, 3), each as likely as any other."""
+    """Sample points (count, 3) uniformly by area on triangles (T, 3, 3)."""
     a, b, c = triangles.transpose(1, 0, 2)
     area = np.linalg.norm(np.cross(b - a, c - a), axis=1)
     pick = rng.choice(len(triangles), count, p=area / area.sum())
@@ -205,7 +205,7 @@ def _points_on(rng: np.random.Generator, triangles: npt.NDArray[np.float64], cou
 def _without_ball(
     triangles: npt.NDArray[np.float64], named: npt.NDArray[np.int64], centre: npt.NDArray[np.float64], radius: float
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Take a ball out of triangles (T, 3, 3) and their names (T,).
+    """Cut a ball-shaped hole into triangles (T, 3, 3) with their names (T,).
 
     Those at the ball are cut in two until they are fine; then those whose middle lies in it are left out.
     """
@@ -223,7 +223,7 @@ def _without_ball(
 
 
 def _halved(triangles: npt.NDArray[np.float64], longest: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Cut each triangle in two at the middle of its edge from corner `longest` − 1 to `longest`; first halves first."""
+    """Bisect triangles at the middle of the edge from corner `longest` − 1 to `longest`; first halves come first."""
     rows = np.arange(len(triangles))
     start, end, apex = (triangles[rows, (longest + k) % 3] for k in (-1, 0, 1))
     middle = (start + end) / 2

@@ -1,4 +1,4 @@
-"""Floor plans and the fabric of a building.
+"""Floor plans of procedural buildings, and their fixed structure: walls, slabs, doors, windows.
 
 A footprint is split into rectangular rooms that doors join. The fabric is fixed: closed shell, interior walls with
 openings, dropped ceilings, door frames, windows.
@@ -20,7 +20,7 @@ EDGE = 1e-6
 
 @dataclass(frozen=True)
 class Rect:
-    """An axis-aligned rectangle on the floor [m]."""
+    """Axis-aligned rectangle on the floor plane [m]."""
 
     x0: float
     z0: float
@@ -29,12 +29,12 @@ class Rect:
 
     @staticmethod
     def on_line(axis: int, across: Sequence[float], along: Sequence[float]) -> Rect:
-        """Return a rectangle by its (least, greatest) coordinates on `axis` (0: x, 1: z) and on the other one."""
+        """Build a rectangle from its (min, max) on `axis` (0: x, 1: z) and its (min, max) on the other axis."""
         (x0, x1), (z0, z1) = (across, along) if axis == 0 else (along, across)
         return Rect(x0, z0, x1, z1)
 
     def span(self, axis: int) -> tuple[float, float]:
-        """Return the least and greatest coordinate on an axis (0: x, 1: z) [m]."""
+        """Return (min, max) on an axis (0: x, 1: z) [m]."""
         return (self.x0, self.x1) if axis == 0 else (self.z0, self.z1)
 
     def sides(self) -> list[tuple[int, float, float, float, float]]:
@@ -70,7 +70,7 @@ class Rect:
         return Rect(self.x0 + margin, self.z0 + margin, self.x1 - margin, self.z1 - margin)
 
     def overlaps(self, other: Rect, gap: float = 0.0) -> bool:
-        """Return whether the two come closer than `gap` [m] along both axes."""
+        """Return whether two rectangles come closer than `gap` [m] along both axes."""
         return (
             self.x0 < other.x1 + gap
             and other.x0 < self.x1 + gap
@@ -81,7 +81,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class Room:
-    """A room up to the centre lines of its walls."""
+    """Room of a floor plan, bounded by the centre lines of its walls."""
 
     rect: Rect
     kind: str
@@ -91,7 +91,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Door:
-    """An opening from the floor in the wall line at `coordinate` of `axis` (0: the line x = c, 1: z = c)."""
+    """Door opening from the floor up, in the wall line at `coordinate` of `axis` (0: the line x = c, 1: z = c)."""
 
     axis: int
     coordinate: float
@@ -104,7 +104,7 @@ class Door:
 
 @dataclass
 class Plan:
-    """A footprint from the origin, its rooms, its doors and the measures of its shell."""
+    """Floor plan: footprint from the origin, rooms, doors, and dimensions of the building shell."""
 
     width: float
     depth: float
@@ -117,7 +117,7 @@ class Plan:
 
 
 def split_row(rng: np.random.Generator, length: float, minimum: float, target: float) -> list[float]:
-    """Cut a length into random parts near `target`, none shorter than `minimum`; returns the cuts [m]."""
+    """Split a length into random parts near `target`, none shorter than `minimum`; return the cut positions [m]."""
     count = max(1, min(round(length / target), int(length / minimum)))
     shares = minimum / length + rng.dirichlet(np.full(count, 3.0)) * (1 - count * minimum / length)
     return [float(v) for v in np.round(np.cumsum(shares[:-1]) * length, 2)]
@@ -141,7 +141,7 @@ def split_rect(rng: np.random.Generator, rect: Rect, target: float, minimum: flo
 
 
 def shared_edges(rooms: Sequence[Room], shortest: float) -> list[tuple[int, int, int, float, float, float]]:
-    """Return (room, room, axis, coordinate, start, end) of every wall between two rooms of at least `shortest` m."""
+    """Return (room, room, axis, coordinate, start, end) of every wall of two rooms, at least `shortest` m long."""
     edges = []
     for (i, a), (j, b) in itertools.combinations(enumerate(room.rect for room in rooms), 2):
         for axis in (0, 1):
@@ -162,7 +162,7 @@ def connect_rooms(
     wide: float = 0.15,
     hub: str = "corridor",
 ) -> None:
-    """Give the plan doors: a random spanning tree that prefers rooms of kind `hub`, and extra doors.
+    """Add doors to the plan: a random spanning tree of the rooms that prefers rooms of kind `hub`, plus extra loops.
 
     Args:
         rng: Source of the draws.
@@ -201,7 +201,7 @@ EMBED = 0.05
 
 
 def add_shell(builder: MeshBuilder, width: float, depth: float, height: float, thickness: float) -> None:
-    """Add floor slab, roof slab and four outer walls that close the footprint (0, 0)–(width, depth).
+    """Add the building shell: floor slab, roof slab and four outer walls around the footprint (0, 0)–(width, depth).
 
     The footprint runs to the walls' centre lines; the floor's surface is y = 0, the roof's y = height.
     """
@@ -278,7 +278,7 @@ def _add_walls(builder: MeshBuilder, plan: Plan) -> None:
 
 
 def _add_dropped_ceilings(builder: MeshBuilder, plan: Plan) -> None:
-    """Fill the space above every room whose ceiling is lower than the shell."""
+    """Add dropped ceilings: fill the space above every room that is lower than the shell."""
     grow = plan.thickness / 2 - 0.01
     for room in plan.rooms:
         if room.ceiling < plan.height - EDGE:
@@ -320,7 +320,7 @@ def _add_windows(rng: np.random.Generator, builder: MeshBuilder, plan: Plan, cha
 
 
 def build_fabric(rng: np.random.Generator, plan: Plan, windows: float) -> MeshBuilder:
-    """Build everything fixed of a plan: shell, walls, dropped ceilings, door frames, windows.
+    """Build the fixed structure of a floor plan: shell, walls, dropped ceilings, door frames, windows.
 
     Args:
         rng: Source of the draws.
@@ -337,7 +337,7 @@ def build_fabric(rng: np.random.Generator, plan: Plan, windows: float) -> MeshBu
 
 
 def draw_footprint(rng: np.random.Generator, area: float, longest: float) -> tuple[float, float]:
-    """Draw the width and depth [m] of a floor of `area` m² whose longer side is at most `longest` times the other."""
+    """Sample width and depth [m] of a floor of `area` m² with an aspect ratio of at most `longest`."""
     ratio = rng.uniform(1.0, longest)
     long, short = round(float(np.sqrt(area * ratio)), 2), round(float(np.sqrt(area / ratio)), 2)
     return (short, long) if rng.random() < 0.5 else (long, short)

@@ -1,1 +1,1 @@
-"""Mesh readers: glTF, OBJ, PLY, STL, COLLADA, annotated scans."""
+"""Mesh file readers: glTF, OBJ, PLY, STL, COLLADA, Gazebo worlds, Habitat scene instances, annotated scans."""

@@ -1,4 +1,4 @@
-"""Scan annotations: their files, their lists of names, and the label of every face.
+"""Semantic annotations of scans: locate the files, parse the category lists, label every face.
 
 Three forms are read. HM3D codes instances by colour in a twin mesh (`X.semantic.glb`, in its textures or its vertex
 colours) and lists `id,RRGGBB,"category",region` in `X.semantic.txt`. Matterport3D, Gibson and Replica number the faces
@@ -32,7 +32,7 @@ _MAX_BYTES = 64 << 20
 
 
 def read_legend(path: Path) -> dict[int, str]:
-    """Return the category of each colour 0xRRGGBB of a `.semantic.txt`.
+    """Parse a `.semantic.txt` legend into categories by colour 0xRRGGBB.
 
     Lines are `id,RRGGBB,"category",region`; a quoted category may contain commas and doubled quotes. The header line
     may be missing.
@@ -64,7 +64,7 @@ def read_legend(path: Path) -> dict[int, str]:
 
 
 def color_codes(part: Part, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return each face's colour 0xRRGGBB (F,), in the colour space in which more faces are in the legend.
+    """Return each face's colour 0xRRGGBB (F,), in the colour space (sRGB or linear) that matches the legend better.
 
     glTF stores linear light while legends list sRGB, and writers disagree on whether to convert.
 
@@ -88,7 +88,7 @@ def _code(colors: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def read_names(path: Path) -> dict[str, dict[int, str]]:
-    """Return, by the face property they belong to, the names of the numbers a list knows.
+    """Parse a category list into names by number, for each face property that it describes.
 
     Args:
         path: An `info_semantic.json`, `.scn` or `.house`.
@@ -151,7 +151,7 @@ _MAX_IMAGE = 64_000_000
 
 @dataclass(frozen=True)
 class Annotation:
-    """The files that annotate one mesh."""
+    """Semantic annotation files of one mesh."""
 
     names: Path
     """Legend or list of names."""
@@ -160,7 +160,7 @@ class Annotation:
 
 
 def annotation_key(path: Path) -> str:
-    """Return a mesh's name as annotations know it: `X` for `X.glb`, `X.basis.glb` and `X_semantic.ply`."""
+    """Return a mesh's base name in annotation files: `X` for `X.glb`, `X.basis.glb` and `X_semantic.ply`."""
     return (
         path.stem.removesuffix(".scene_instance")
         .removesuffix(".basis")
@@ -170,13 +170,13 @@ def annotation_key(path: Path) -> str:
 
 
 def find_legend(path: Path) -> Path | None:
-    """Return the legend of a mesh's own vertex colours: `X.semantic.txt` beside it."""
+    """Find the legend of a mesh's own vertex colours: `X.semantic.txt` beside it."""
     legend = path.parent / f"{annotation_key(path)}.semantic.txt"
     return legend if legend.is_file() else None
 
 
 def _candidates(path: Path) -> list[tuple[Path, tuple[Path, ...]]]:
-    """Return each annotated surface that may belong to a mesh, with the lists that may name its parts."""
+    """Return the possible annotated meshes of a mesh, each with the category lists that may belong to it."""
     folder, key = path.parent, annotation_key(path)
     return [
         (folder / f"{key}.semantic.glb", (folder / f"{key}.semantic.txt",)),
@@ -190,7 +190,7 @@ def _first(paths: Iterable[Path]) -> Path | None:
 
 
 def find_annotation(path: Path) -> Annotation | None:
-    """Return the annotation that lies beside a mesh, None where there is none that is complete.
+    """Find the complete semantic annotation beside a mesh; None if there is none.
 
     Only names are looked at; nothing is opened.
     """
@@ -207,7 +207,7 @@ def find_annotation(path: Path) -> Annotation | None:
 
 
 def missing_annotation(path: Path) -> tuple[str, ...]:
-    """Return the files that would complete a partial annotation of a mesh; empty where there is none or a whole one."""
+    """Return the files that a partial annotation of a mesh lacks; empty if there is none or it is complete."""
     if find_annotation(path) is not None:
         return ()
     for surface, lists in _candidates(path):
@@ -221,7 +221,7 @@ def missing_annotation(path: Path) -> tuple[str, ...]:
 
 
 def annotation_files(path: Path) -> list[Path]:
-    """Return the files beside a mesh that name its faces."""
+    """Return the files beside a mesh that give its faces semantic names."""
     annotation = find_annotation(path)
     files = (annotation.names, annotation.surface) if annotation is not None else ()
     return [file for file in (*files, find_legend(path)) if file is not None]
@@ -230,7 +230,7 @@ def annotation_files(path: Path) -> list[Path]:
 def face_names(
     annotation: Annotation, parts: Sequence[Part], where: Path
 ) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
-    """Return names, and for every face of `parts` in order the index of its name, −1 where it has none.
+    """Return the semantic names, and the (F,) name index of every face of `parts` in order, −1 for unlabelled.
 
     Args:
         annotation: Of `find_annotation`.
@@ -286,7 +286,7 @@ def _coded(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[
 
 
 def _texture_colors(part: Part, where: Path) -> npt.NDArray[np.int64] | None:
-    """Return the texel 0xRRGGBB at the middle of each face (F,), as stored; None without a texture."""
+    """Sample the texture colour 0xRRGGBB at each face's centre (F,), as stored; None without a texture."""
     if part.uv is None or part.image is None:
         return None
     pixels = _decoded(part.image, where)
@@ -304,7 +304,7 @@ def _texture_colors(part: Part, where: Path) -> npt.NDArray[np.int64] | None:
 
 @lru_cache(maxsize=2)
 def _decoded(image: bytes, where: Path) -> npt.NDArray[np.uint8]:
-    """Return the pixels (H, W, 3) of a texture; the parts of a scene share a few."""
+    """Decode a texture image into pixels (H, W, 3); cached, since the parts of a scene share a few images."""
     import io
 
     from PIL import Image, UnidentifiedImageError
@@ -323,7 +323,7 @@ def _decoded(image: bytes, where: Path) -> npt.NDArray[np.uint8]:
 def _transfer(
     annotated: Sequence[Part], index: npt.NDArray[np.int64], parts: Sequence[Part], surface: Path, where: Path
 ) -> npt.NDArray[np.int64]:
-    """Give each face the name of the annotated triangle nearest to its middle.
+    """Transfer labels: give each face the name of the nearest annotated triangle, measured from the face's centre.
 
     The twins of a dataset are exported apart: their triangles come in another order, and one of them may have another
     up axis. Where they are the same surface the nearest triangle is the same triangle.

@@ -1,4 +1,4 @@
-"""COLLADA (.dae) reader: triangles and polygons, placed by the scene graph.
+"""COLLADA (.dae) mesh reader: triangles and polygons, placed by the scene graph.
 
 Numbers follow the COLLADA 1.4.1 specification; the unit is applied; `collada_up_axis` returns the up axis.
 """
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_collada(path: Path) -> list[Part]:
-    """Return one part for every list of triangles or polygons of every placed geometry, in metres, axes as they are.
+    """Read a COLLADA file: one part per triangle or polygon list of every placed geometry, in metres, axes unchanged.
 
     Lines are left out, skins are not applied.
 
@@ -53,7 +53,7 @@ def read_collada(path: Path) -> list[Part]:
 
 
 def collada_up_axis(path: Path) -> str:
-    """Return the up axis of a COLLADA file: `y` (the default) or `z`.
+    """Return the up axis that a COLLADA file declares: `y` (the default) or `z`.
 
     Raises:
         MeshError: It is neither.
@@ -71,7 +71,7 @@ def collada_up_axis(path: Path) -> str:
 
 
 def read_collada_facts(path: Path) -> MeshFacts:
-    """Estimate the triangles by the lists that a COLLADA file claims; a list of polygons counts twice."""
+    """Estimate the triangle count from the declared list sizes of a COLLADA file; a polygon counts twice."""
     most = path.stat().st_size // 6  # No triangle takes fewer bytes.
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = [(match[1], int(match[2])) for match in _COUNT.finditer(data)]
@@ -80,7 +80,7 @@ def read_collada_facts(path: Path) -> MeshFacts:
 
 
 class _Document:
-    """One file; its parts are read once and placed for every instance."""
+    """Parsed COLLADA document; its geometries are read once and placed for every instance."""
 
     def __init__(self, path: Path, root: ET.Element) -> None:
         if root.tag != "COLLADA":
@@ -92,7 +92,7 @@ class _Document:
         self._geometries: dict[str, list[tuple[Float64, npt.NDArray[np.int64], str]]] = {}
 
     def parts(self) -> list[Part]:
-        """Return the parts of the scene that the file shows."""
+        """Return the placed parts of the document's visual scene."""
         unit = self._root.find("asset/unit")
         metres = float(unit.get("meter", "1")) if unit is not None else 1.0
         if not (np.isfinite(metres) and metres > 0):
@@ -121,7 +121,7 @@ class _Document:
         return parts
 
     def _instances(self) -> Iterator[tuple[ET.Element, Float64, str]]:
-        """Yield every <instance_geometry> and <instance_controller> with its placement and the name of its node."""
+        """Yield every <instance_geometry> and <instance_controller> with its world matrix and node name."""
         shown = self._root.find("scene/instance_visual_scene")
         scene = (
             self._follow(shown, "visual_scene")
@@ -163,7 +163,7 @@ class _Document:
             stack += reversed(inner)
 
     def _follow(self, element: ET.Element, *kinds: str) -> ET.Element:
-        """Return the element of one of some kinds that a reference names."""
+        """Resolve a reference to an element of the given tags in the same file."""
         url = str(element.get("url") or element.get("source") or "")
         if not url.startswith("#"):
             raise MeshError(f"{element.tag} refers to {url!r:.80}, outside of the file, which is not read")
@@ -173,7 +173,7 @@ class _Document:
         return found
 
     def _geometry_of(self, instance: ET.Element) -> tuple[ET.Element, Float64, bool]:
-        """Return the geometry that an instance places, what it is placed by besides, and whether it is a skin."""
+        """Resolve an instance to its geometry, its bind-shape matrix (4, 4), and whether it is skinned."""
         if instance.tag == "geometry":
             return instance, np.eye(4), False
         kinds = ("geometry", "controller")
@@ -188,7 +188,7 @@ class _Document:
         raise MeshError("its controllers refer to each other")
 
     def _materials(self, instance: ET.Element) -> dict[str, str]:
-        """Return the names of the materials that an instance binds, by the symbols its geometry uses."""
+        """Return the material names that an instance binds, by material symbol of its geometry."""
         names: dict[str, str] = {}
         for bound in instance.iterfind("bind_material/technique_common/instance_material"):
             target = self._ids.get(("material", bound.get("target", "").removeprefix("#")))
@@ -197,7 +197,7 @@ class _Document:
         return names
 
     def _geometry(self, geometry: ET.Element) -> list[tuple[Float64, npt.NDArray[np.int64], str]]:
-        """Return positions, triangles and material of every list of a geometry, in its own place."""
+        """Decode every list of a geometry: positions, triangles and material, in local coordinates."""
         key = geometry.get("id", "")
         if key not in self._geometries or not key:
             found = []
@@ -249,7 +249,7 @@ class _Document:
         return points, triangulate(points, flat, lengths)[0]
 
     def _positions(self, vertices: ET.Element) -> Float64:
-        """Return the positions (V, 3) of a <vertices> element."""
+        """Decode the positions (V, 3) of a <vertices> element."""
         named = {item.get("semantic"): item for item in vertices.findall("input")}["POSITION"]
         source = self._follow(named, "source")
         key = source.get("id", "")
@@ -272,7 +272,7 @@ class _Document:
 
 
 def _unrolled(corners: npt.NDArray[np.int64], kind: str) -> npt.NDArray[np.int64]:
-    """Return the triangles of one fan or strip."""
+    """Convert one triangle fan or strip into triangles."""
     if kind == "trifans":
         return np.stack([np.full(max(len(corners) - 2, 0), corners[0]), corners[1:-1], corners[2:]], axis=1)
     faces = np.stack([corners[:-2], corners[1:-1], corners[2:]], axis=1)
@@ -281,7 +281,7 @@ def _unrolled(corners: npt.NDArray[np.int64], kind: str) -> npt.NDArray[np.int64
 
 
 def _numbers(element: ET.Element | None, kind: Any) -> npt.NDArray[Any]:
-    """Return the numbers of an element's text; DeprecationWarning or ValueError where it holds something else."""
+    """Parse the numbers in an element's text; DeprecationWarning or ValueError if it holds anything else."""
     text = (element.text or "").strip() if element is not None else ""
     if not text:
         return np.zeros(0, kind)
@@ -292,7 +292,7 @@ def _numbers(element: ET.Element | None, kind: Any) -> npt.NDArray[Any]:
 
 
 def _transform(node: ET.Element) -> Float64:
-    """Return the product of a node's transforms, in their order."""
+    """Return a node's local transform: the product of its transform elements, in order."""
     matrix = np.eye(4)
     for child in node:
         step = np.eye(4)
@@ -315,7 +315,7 @@ def _transform(node: ET.Element) -> Float64:
 
 
 def _rotation(x: float, y: float, z: float, degrees: float) -> Float64:
-    """Return the rotation (3, 3) about an axis; the identity where it has no direction."""
+    """Return the rotation matrix (3, 3) about an axis by degrees; the identity for a zero axis."""
     length = float(np.linalg.norm([x, y, z]))
     if length == 0:
         return np.eye(3)

@@ -1,4 +1,4 @@
-"""glTF 2.0 (.glb, .gltf): every instance of every triangle mesh, placed by the scene graph.
+"""Reader of glTF 2.0 meshes (.glb, .gltf): every instance of every triangle mesh, placed by the scene graph.
 
 Unlike general libraries, this reader keeps names, vertex colours and instancing, reads no textures from disk, and
 decodes nothing that `gltf_check` has not measured. Section numbers are of the glTF 2.0 specification.
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_gltf_facts(path: Path) -> MeshFacts:
-    """Return the facts of a glTF file by its JSON alone.
+    """Read a glTF file's mesh facts (triangle count, bounds) from its JSON alone.
 
     The bounds are those of the accessors' own minima and maxima, which the specification demands.
 
@@ -53,7 +53,7 @@ def read_gltf_facts(path: Path) -> MeshFacts:
 
 
 def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:
-    """Return one part per primitive and instance, in the order of the scene graph.
+    """Read a glTF file: one part per primitive and instance, in the order of the scene graph.
 
     Args:
         path: A .glb or .gltf file.
@@ -92,7 +92,7 @@ def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:
 def _instances_of_primitives(
     gltf: GltfFile,
 ) -> Iterator[tuple[dict[str, Any], tuple[int, int], dict[str, Any], Float64]]:
-    """Yield (node, (mesh, number in the mesh), primitive, placements (N, 4, 4)) in the order of the scene graph."""
+    """Yield (node, (mesh, number in the mesh), primitive, placements (N, 4, 4)) in scene-graph order."""
     meshes = gltf.document.get("meshes", [])
     for node, world in _placed(gltf.document):
         if "mesh" not in node:
@@ -104,12 +104,12 @@ def _instances_of_primitives(
 
 
 def _moved(points: Float64, placements: Float64) -> Float64:
-    """Return points (V, 3) under each of N placements, shape (N·V, 3)."""
+    """Transform points (V, 3) by each of N matrices; return (N·V, 3)."""
     return (points @ placements[:, :3, :3].transpose(0, 2, 1) + placements[:, None, :3, 3]).reshape(-1, 3)
 
 
 def _placed_part(shape: Part, placements: Float64, names: tuple[str, ...]) -> Part:
-    """Return a primitive under each of its placements: one part, for there may be a forest of instances."""
+    """Return all instances of a primitive as one part, so that thousands of instances stay cheap."""
     count = len(placements)
     shift = np.arange(count)[:, None, None] * len(shape.points)
     colors, uv = (None if values is None else np.tile(values, (count, 1)) for values in (shape.colors, shape.uv))
@@ -118,7 +118,7 @@ def _placed_part(shape: Part, placements: Float64, names: tuple[str, ...]) -> Pa
 
 
 def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Float64]]:
-    """Yield every node of the default scene with its world matrix; `gltf_check` has proved that this ends."""
+    """Yield every node of the default scene with its world matrix; `gltf_check` has excluded cycles."""
     nodes, scenes = document.get("nodes", []), document.get("scenes", [])
     if scenes:
         roots = scenes[_index(document.get("scene", 0), len(scenes), "scene")].get("nodes", [])
@@ -141,7 +141,7 @@ def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Float64]
 
 
 def _local(node: dict[str, Any], index: int) -> Float64:
-    """Section 3.5.3: a column-major matrix, or translation · rotation · scale."""
+    """Return a node's local matrix (section 3.5.3): column-major, or translation · rotation · scale."""
     if "matrix" in node:
         return np.array(node["matrix"], dtype=np.float64).reshape(4, 4).T
     translation = np.array(node.get("translation", (0, 0, 0)), dtype=np.float64).reshape(3)
@@ -151,7 +151,7 @@ def _local(node: dict[str, Any], index: int) -> Float64:
 
 
 def _compose(translation: Float64, rotation: Float64, scale: Float64, owner: str) -> Float64:
-    """Return matrices (N, 4, 4) of translations (N, 3), quaternions x, y, z, w (N, 4) and scales (N, 3)."""
+    """Compose matrices (N, 4, 4) from translations (N, 3), quaternions x, y, z, w (N, 4) and scales (N, 3)."""
     x, y, z, w = (rotation / np.linalg.norm(rotation, axis=1, keepdims=True)).T
     matrix = np.zeros((len(translation), 4, 4))
     matrix[:, :3, :3] = rotation_matrix(x, y, z, w).transpose(2, 0, 1) * scale[:, None, :]
@@ -210,7 +210,7 @@ def _primitive(gltf: GltfFile, primitive: dict[str, Any], textures: bool) -> Par
 
 
 def _faces(order: npt.NDArray[np.int64], mode: int) -> npt.NDArray[np.int64]:
-    """Section 3.7.2.1: triangles, strips (every second one turned) and fans."""
+    """Convert indices to triangles by primitive mode (section 3.7.2.1): lists, strips (odd ones flipped), fans."""
     if mode == _TRIANGLES:
         return order[: len(order) // 3 * 3].reshape(-1, 3)
     if len(order) < 3:
@@ -223,7 +223,7 @@ def _faces(order: npt.NDArray[np.int64], mode: int) -> npt.NDArray[np.int64]:
 
 
 def _accessor(gltf: GltfFile, index: object, rows: int | None = None) -> npt.NDArray[np.float64]:
-    """Return an accessor's values (count, components) as float64; indices stay exact below 2⁵³."""
+    """Decode an accessor into (count, components) float64; indices stay exact below 2⁵³."""
     accessors = gltf.document["accessors"]
     accessor = accessors[_index(index, len(accessors), "accessor")]
     count, width, dtype = (
@@ -266,7 +266,7 @@ def _apply_sparse(gltf: GltfFile, sparse: dict[str, Any], raw: npt.NDArray[Any])
 
 
 def _image(gltf: GltfFile, index: object) -> bytes | None:
-    """Return the encoded bytes of a texture's image; None where it lies in a format of an extension (KTX2)."""
+    """Return the encoded bytes of a texture's image; None if it is in an extension's format (KTX2)."""
     textures, images = gltf.document.get("textures", []), gltf.document.get("images", [])
     texture = textures[_index(index, len(textures), "texture")]
     if "source" not in texture:

@@ -1,4 +1,4 @@
-"""Checks of glTF 2.0 files before they are decoded: lengths, buffers, accessors, extensions and the node graph.
+"""Validator of glTF 2.0 files before decoding: lengths, buffers, accessors, extensions and the node graph.
 
 Layouts follow the Khronos glTF 2.0 specification, sections 3.5 (scenes), 3.6 (buffers) and 4.4 (GLB container).
 """
@@ -37,7 +37,7 @@ _MAX_UNBACKED = 10_000_000
 
 @dataclass(frozen=True)
 class GltfFile:
-    """A checked glTF file: its JSON, and where the bytes of its buffers lie."""
+    """Validated glTF file: its JSON, and the byte ranges of its buffers."""
 
     path: Path
     """The file."""
@@ -52,7 +52,7 @@ class GltfFile:
     """The bufferViews read last: many primitives may share one."""
 
     def view(self, index: int) -> bytes:
-        """Return the bytes of one bufferView; nothing else is read."""
+        """Read the bytes of one bufferView only."""
         if index not in self.recent:
             while len(self.recent) >= _RECENT:
                 self.recent.pop(next(iter(self.recent)))
@@ -75,7 +75,7 @@ class GltfFile:
 
 
 def open_gltf(path: Path) -> GltfFile:
-    """Check a .glb or .gltf file and return it ready for decoding.
+    """Open and validate a .glb or .gltf file, ready for decoding.
 
     Raises:
         MeshError: The file is not glTF 2.0, is truncated, claims more data than it holds, is compressed, needs an
@@ -127,7 +127,7 @@ def _check_extensions(document: dict[str, Any], path: Path) -> None:
 
 
 def _check_compressed(document: dict[str, Any], path: Path) -> None:
-    """Refuse geometry that exists only in compressed form, whether or not the extension is marked required."""
+    """Refuse geometry that exists only in compressed form, even if the extension is not marked required."""
     accessors = document.get("accessors", [])
     for mesh in _objects(document, "meshes"):
         for primitive in mesh["primitives"]:
@@ -149,7 +149,7 @@ def _compressed(path: Path, name: str) -> str:
 
 
 def _check_nodes(document: dict[str, Any]) -> None:
-    """Prove that the nodes are trees, so that walking them ends."""
+    """Validate that the node graph is a forest, so that traversal terminates."""
     nodes = _objects(document, "nodes")
     parent = [-1] * len(nodes)
     for index, node in enumerate(nodes):
@@ -171,7 +171,7 @@ def _check_nodes(document: dict[str, Any]) -> None:
 
 
 def gltf_side_files(path: Path) -> list[Path]:
-    """Return the buffer files a text glTF refers to.
+    """Return the external buffer files of a text glTF.
 
     Raises:
         MeshError: The JSON is broken.
@@ -220,7 +220,7 @@ def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:
 
 
 def _side_file(uri: str, path: Path) -> Path:
-    """Return the file that a buffer's uri names, relative to the glTF file at `path`."""
+    """Resolve a buffer's URI to a file, relative to the glTF file at `path`."""
     name = Path(urllib.parse.unquote(uri))
     if name.is_absolute() or "://" in uri:
         raise MeshError(f"its buffer {uri!r:.80} is no path relative to it; put the buffer beside the .gltf")

@@ -1,4 +1,4 @@
-"""Habitat scene instances (`X.scene_instance.json`, as ReplicaCAD and HSSD ship them): a stage and placed objects.
+"""Reader of Habitat scene instances (`X.scene_instance.json`, of ReplicaCAD and HSSD): a stage and placed objects.
 
 A scene instance names templates; a template is a `.stage_config.json` or `.object_config.json` that names a mesh, or
 the mesh itself. They are looked for by name in the dataset: the nearest folder above with a
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Template:
-    """What an object or stage is made of."""
+    """Object or stage template of a Habitat dataset: its mesh file and configuration."""
 
     asset: Path
     config: Path | None
@@ -38,7 +38,7 @@ class _Template:
 
 
 def read_scene_instance(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
-    """Return the parts of the stage and of every object, placed; +Y is up, units are metres.
+    """Read a scene instance: the placed parts of the stage and of every object; +Y up, metres.
 
     An object is named by its class in the dataset's semantic lexicon where it has one, else by its template.
 
@@ -72,7 +72,7 @@ def read_scene_instance(path: Path, read: Callable[[Path], list[Part]]) -> list[
 
 
 def instance_templates(path: Path) -> tuple[list[Path], list[str], int]:
-    """Return the meshes a scene instance uses, the templates that are missing, and its articulated objects.
+    """Return a scene instance's mesh files, its missing templates, and its number of articulated objects.
 
     Raises:
         MeshError: The file is broken.
@@ -85,7 +85,7 @@ def instance_templates(path: Path) -> tuple[list[Path], list[str], int]:
 
 
 def instance_files(path: Path) -> list[Path]:
-    """Return every file the scene is made of, besides itself: meshes, their configurations, the lexicon.
+    """Return the side files of a scene instance: meshes, their configurations, the semantic lexicon.
 
     Raises:
         MeshError: The file is broken, or a template is missing.
@@ -96,7 +96,7 @@ def instance_files(path: Path) -> list[Path]:
 
 
 def dataset_root(path: Path) -> Path:
-    """Return the nearest folder above with a `.scene_dataset_config.json`, else the file's own."""
+    """Return the dataset's root: the nearest parent with a `.scene_dataset_config.json`, else the file's folder."""
     for folder in list(Path(os.path.realpath(path)).parents)[:6]:
         if any(folder.glob("*.scene_dataset_config.json")):
             return folder
@@ -104,7 +104,7 @@ def dataset_root(path: Path) -> Path:
 
 
 def _rows(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield (instance, whether it is the stage)."""
+    """Yield (instance entry, whether it is the stage) of a scene instance document."""
     stage = document.get("stage_instance")
     if isinstance(stage, dict):
         yield stage, True
@@ -125,7 +125,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _templates(path: Path, document: dict[str, Any], lost: list[str] | None = None) -> dict[str, _Template]:
-    """Return the templates of a document by name; names that lead nowhere are added to `lost`, or refused without."""
+    """Resolve the templates of a document by name; unresolved names go to `lost`, or raise without it."""
     root = dataset_root(path)
     index = _index(root)
     found: dict[str, _Template] = {}
@@ -140,7 +140,7 @@ def _templates(path: Path, document: dict[str, Any], lost: list[str] | None = No
 
 
 def _index(root: Path) -> dict[str, Path]:
-    """Return configurations and meshes of a dataset by their name; configurations win, then the first by path."""
+    """Index a dataset's configurations and meshes by name; configurations win, then the first path."""
     configs: dict[str, Path] = {}
     assets: dict[str, Path] = {}
     count = 0
@@ -186,7 +186,7 @@ def _require_inside(file: Path, root: Path) -> None:
 def _place(
     parts: list[Part], settings: dict[str, Any], row: dict[str, Any], stage: bool, names: tuple[str, ...]
 ) -> list[Part]:
-    """Turn, scale and move a template's parts; objects stand where their centre of mass is put (Habitat's rule)."""
+    """Transform a template's parts into the world; objects are placed by their centre of mass (Habitat's rule)."""
     turn = _orientation(settings.get("up", (0, 1, 0)), settings.get("front", (0, 0, -1)))
     scale = (
         np.broadcast_to(np.asarray(settings.get("scale", 1.0), float), 3)
@@ -216,7 +216,7 @@ def _place(
 
 
 def _orientation(up: Any, front: Any) -> npt.NDArray[np.float64]:
-    """Return the rotation that takes an asset's `up` to +Y and its `front` to −Z."""
+    """Return the rotation matrix that takes an asset's `up` to +Y and its `front` to −Z."""
     y, z = np.asarray(up, float).reshape(3), -np.asarray(front, float).reshape(3)
     y = y / np.linalg.norm(y)
     z = z - y * (z @ y)
@@ -231,7 +231,7 @@ def _lexicon_files(root: Path) -> list[Path]:
 
 
 def _lexicon(root: Path) -> dict[Any, str]:
-    """Return class names by semantic id of the dataset's lexicon; empty where it has none."""
+    """Load the class names by semantic id from the dataset's lexicon; empty if it has none."""
     found: dict[Any, str] = {}
     for file in _lexicon_files(root):
         with reading(file):

@@ -1,4 +1,4 @@
-"""Mesh reader: places every instance, names every face, raises `MeshError` for every fault.
+"""Mesh reader of all supported formats: places instances, labels faces, raises `MeshError` for every fault.
 
 Faces are named from annotations, vertex colours, object names and materials, in the order of `label_faces`.
 """
@@ -54,7 +54,7 @@ _GENERIC = re.compile(
 def label_faces(
     path: Path, parts: Sequence[Part], semantics: str = "auto"
 ) -> tuple[dict[int, str], npt.NDArray[np.int32]]:
-    """Return the vocabulary and the semantic id of every face of `parts` in order, shape (F,).
+    """Label all faces: return the vocabulary and the semantic id of every face of `parts` in order, shape (F,).
 
     A face without a name has the id 1, "surface". `auto` takes the first source there is: a complete annotation beside
     the file, vertex colours with a legend beside the file, else `object`, which falls back to the material face by
@@ -114,7 +114,7 @@ def _by_color(path: Path, parts: Sequence[Part], listed: Path | None) -> tuple[t
 
 
 def _part_name(part: Part, path: Path, source: str) -> str:
-    """Return the first name of the asked kind that an author, not an exporter, chose."""
+    """Return a part's first author-given name of the requested kind; exporter-generated names are skipped."""
     candidates = {"object": (*part.objects, part.material), "material": (part.material,)}.get(source, ())
     for name in candidates:
         text = printable_name(name)
@@ -124,7 +124,7 @@ def _part_name(part: Part, path: Path, source: str) -> str:
 
 
 class _Format(NamedTuple):
-    """How files of one ending are read."""
+    """Reader functions of one mesh file format, by file suffix."""
 
     parts: Callable[[Path], list[Part]]
     facts: Callable[[Path], MeshFacts]
@@ -154,7 +154,7 @@ def _world_facts(path: Path) -> MeshFacts:
 
 
 def _with_buffers(files: Iterable[Path]) -> list[Path]:
-    """Return files, and behind them the buffers of those that are text glTFs."""
+    """Return files, each text glTF followed by its buffer files."""
     found = list(files)
     for file in [file for file in found if file.suffix.lower() == ".gltf"]:
         # A broken file is reported or skipped where it is read.
@@ -194,7 +194,7 @@ def is_mesh_file(path: Path) -> bool:
 
 
 def _format_of(path: Path) -> _Format:
-    """Return how a file of a supported suffix that can be opened is read."""
+    """Return the reader of a file by its suffix; the file must be readable."""
     if not is_mesh_file(path):
         hint = "; it is already compiled: load it with load_gmdag" if path.suffix.lower() == ".gmdag" else ""
         raise MeshError(
@@ -214,7 +214,7 @@ def _format_of(path: Path) -> _Format:
 def read_mesh(
     path: Path | str, *, up_axis: Literal["y", "z"] = "y", unit_scale: float = 1.0, semantics: str = "auto"
 ) -> Mesh:
-    """Read a mesh file into world coordinates: +Y up, metres.
+    """Read a mesh file and convert it to world coordinates: +Y up, metres.
 
     Scene-graph transforms are applied to every instance. Where names come from: `label_faces`.
 
@@ -270,7 +270,7 @@ def hash_source(path: Path) -> str:
 
 
 def source_files(path: Path) -> list[Path]:
-    """Return a mesh file and the files it refers to, as `hash_source` takes them.
+    """Return a mesh file and its side files, the inputs of `hash_source`.
 
     Raises:
         MeshError: The file is missing, broken or of an unsupported type.
@@ -280,7 +280,7 @@ def source_files(path: Path) -> list[Path]:
 
 
 def read_parts(path: Path) -> list[Part]:
-    """Return the placed parts of a mesh file in its own units and axes, not yet named or checked.
+    """Read the placed parts of a mesh file in its own units and axes, unlabelled and unchecked.
 
     Raises:
         MeshError: The file is missing, of another type, or broken.
@@ -290,7 +290,7 @@ def read_parts(path: Path) -> list[Part]:
 
 
 def read_facts(path: Path) -> MeshFacts:
-    """Return the facts in a mesh file's header; text files are sampled.
+    """Read mesh facts (triangle count, bounds) from a file's header; text files are sampled.
 
     Raises:
         MeshError: The file is missing, of another type, or its header is broken.

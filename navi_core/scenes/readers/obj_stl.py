@@ -1,4 +1,4 @@
-"""Wavefront OBJ and STL.
+"""Readers of Wavefront OBJ and STL meshes.
 
 OBJ: positions, vertex colours, polygons and the names of objects, groups and materials. STL, binary and text: loose
 triangles, named by their solids.
@@ -18,7 +18,7 @@ _NAMES = (b"o", b"g", b"usemtl")
 
 
 def read_obj(path: Path) -> list[Part]:
-    """Return one part for every run of faces with the same object, group and material.
+    """Read an OBJ file: one part per run of faces with the same object, group and material.
 
     Colours behind the positions (`v x y z r g b`) are vertex colours.
 
@@ -68,12 +68,12 @@ def read_obj(path: Path) -> list[Part]:
 
 
 def read_obj_facts(path: Path) -> MeshFacts:
-    """Return the facts of an OBJ file, sampled."""
+    """Estimate the mesh facts of an OBJ file by sampling its text."""
     return sample_text_facts(path, b"f ")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines with the numbers at which they begin, without a byte order mark, comments and continuations."""
+    """Yield (line number, logical line) of an OBJ file: byte order mark and comments removed, continuations joined."""
     with path.open("rb") as stream:
         head = stream.read(3)
         if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -110,7 +110,7 @@ _TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attrib
 
 
 def read_stl(path: Path) -> list[Part]:
-    """Return the parts of an STL file: one for a binary file, one per solid of a text file.
+    """Read an STL file: one part for a binary file, one per solid of a text file.
 
     Raises:
         MeshError: The file is truncated or a line cannot be read.
@@ -128,7 +128,7 @@ def read_stl(path: Path) -> list[Part]:
 
 
 def read_stl_facts(path: Path) -> MeshFacts:
-    """Return the facts of an STL file; a text file is sampled.
+    """Read the mesh facts of an STL file; a text file is sampled.
 
     Raises:
         MeshError: A binary file is truncated.
@@ -138,7 +138,7 @@ def read_stl_facts(path: Path) -> MeshFacts:
 
 
 def _read_stl_count(path: Path) -> int | None:
-    """Return the triangles of a binary file, None for a text file; some binary files begin with "solid", too."""
+    """Return the triangle count of a binary STL, None for a text STL; some binary files begin with "solid", too."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(_STL_HEADER)

@@ -1,4 +1,4 @@
-"""Placed part of a mesh file, with the names of its faces, and the facts known without its geometry.
+"""Mesh part with face names, header facts, and polygon triangulation, shared by all mesh readers.
 
 Polygons become triangles here: `triangulate` cuts rings, `join_holes` makes one ring of a polygon with holes.
 """
@@ -36,7 +36,7 @@ _MAX_CORNERS = 4096
 
 @dataclass(frozen=True)
 class MeshFacts:
-    """Facts known without decoding the geometry."""
+    """Mesh metadata that is known without decoding the geometry."""
 
     triangles: int
     """Triangles over all instances; an estimate where `exact` is false."""
@@ -48,7 +48,7 @@ class MeshFacts:
 
 @dataclass(frozen=True)
 class Part:
-    """Triangles that share their names."""
+    """Part of a mesh: triangles that share their object and material names."""
 
     points: Float64
     """Positions in the file's world coordinates and units, shape (V, 3)."""
@@ -75,7 +75,7 @@ class Part:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise every fault of a file that is read inside as a `MeshError` that begins with its path.
+    """Context manager that converts any fault while reading a file into a `MeshError` that begins with its path.
 
     A broken file may hold any bits for a number. Numpy's warnings are off; numbers that are not finite in the end are
     refused by name.
@@ -94,7 +94,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_once(known: dict[Path, T | MeshError], path: Path, read: Callable[[Path], T]) -> T:
-    """Return what `read` makes of a file, or raise its fault, as often as asked; it is read once.
+    """Return the cached result of `read` for a path, or re-raise its cached fault; each file is read once.
 
     Faults are kept, too: a large broken file may be named a thousand times.
     """
@@ -110,7 +110,7 @@ def read_once(known: dict[Path, T | MeshError], path: Path, read: Callable[[Path
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds.
+    """Load a JSON file whose top level is an object.
 
     Raises:
         MeshError: The file cannot be read, is too large or broken, or holds something else.
@@ -122,7 +122,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """Return the object that JSON text holds.
+    """Parse JSON text whose top level is an object.
 
     Raises:
         MeshError: The text is broken or holds something else.
@@ -137,7 +137,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
 
 
 def rotation_matrix(x: Any, y: Any, z: Any, w: Any) -> Float64:
-    """Return the matrix (3, 3) of a unit quaternion; of N quaternions (N,) each, shape (3, 3, N)."""
+    """Return the rotation matrix (3, 3) of a unit quaternion; (3, 3, N) for N quaternions (N,) each."""
     return np.array(
         [
             [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
@@ -148,7 +148,7 @@ def rotation_matrix(x: Any, y: Any, z: Any, w: Any) -> Float64:
 
 
 def sample_text_facts(path: Path, key: bytes) -> MeshFacts:
-    """Estimate the triangles of a text file by the lines in two samples that begin with `key`."""
+    """Estimate the triangle count of a text mesh from the lines of two samples that begin with `key`."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         stream.seek(max(0, size // 2 - _SAMPLE // 2))
@@ -165,7 +165,7 @@ def _density(block: bytes, key: bytes) -> float:
 
 
 def check_indices(faces: Int64, vertices: int) -> None:
-    """Refuse faces that refer to a vertex that is not there.
+    """Refuse faces with vertex indices out of range.
 
     Raises:
         MeshError: Names the vertex.
@@ -176,7 +176,7 @@ def check_indices(faces: Int64, vertices: int) -> None:
 
 
 def face_majority(values: npt.NDArray[Any], faces: Int64) -> npt.NDArray[Any]:
-    """Return per face the value that at least two of its corners have, else the first corner's.
+    """Return each face's majority value over its corners; the first corner's where all three differ.
 
     Args:
         values: Per vertex, shape (V,) or (V, C).
@@ -188,7 +188,7 @@ def face_majority(values: npt.NDArray[Any], faces: Int64) -> npt.NDArray[Any]:
 
 
 def triangulate(points: Float64, corners: Int64, lengths: Int64) -> tuple[Int64, Int64]:
-    """Return the triangles (F, 3) of polygons and the polygon that each came from (F,), ascending.
+    """Triangulate polygons: return triangles (F, 3) and their polygon indices (F,), ascending.
 
     Polygons of fewer than three corners are left out.
 
@@ -228,7 +228,7 @@ _MAX_HOLED = 1024
 
 
 def join_holes(points: Float64, outline: Int64, holes: Sequence[Int64]) -> Int64:
-    """Return one ring of vertices that goes around the outline and, over seams, around every hole the other way.
+    """Merge a polygon's outline and holes into one ring of vertices, joined by seams (bridge edges).
 
     Args:
         points: Positions (V, 3); every vertex of the rings is one.
@@ -270,7 +270,7 @@ def _area(ring: Float64) -> float:
 
 
 def _seam(flat: Float64, ring: Int64, hole: Int64, others: Sequence[Int64], turn: float) -> int:
-    """Return the place in the ring nearest to a hole's first corner that can be seen from there."""
+    """Return the ring index for a hole's bridge edge: the nearest vertex visible from the hole's first corner."""
     sides = [(flat[line], np.roll(flat[line], -1, axis=0)) for line in (ring, hole, *others)]
     begin, end = (np.concatenate(ends) for ends in zip(*sides, strict=True))
     eye = flat[hole[0]]
@@ -290,11 +290,11 @@ def _seam(flat: Float64, ring: Int64, hole: Int64, others: Sequence[Int64], turn
 
 
 def _looks(before: Float64, corner: Float64, after: Float64, target: Float64, turn: float) -> bool:
-    """Return whether the way from a corner to a target begins inside the surface."""
+    """Return whether the direction from a corner to a target lies inside the polygon's angle at the corner."""
     left, right = _side(corner, target, before) * turn >= 0, _side(corner, target, after) * turn <= 0
     return bool(left and right if _side(before, corner, after) * turn >= 0 else left or right)
 
 
 def _side(a: Float64, b: Float64, c: Float64) -> Float64:
-    """Return on which side of the line from a to b a point c lies."""
+    """Return the orientation test of point c against line a–b (2D cross product): positive on the left."""
     return (b[..., 0] - a[..., 0]) * (c[..., 1] - a[..., 1]) - (b[..., 1] - a[..., 1]) * (c[..., 0] - a[..., 0])

@@ -1,4 +1,4 @@
-"""PLY, text and binary: positions, vertex and face colours, and integer properties of the faces.
+"""Reader of PLY meshes, text and binary: positions, vertex and face colours, integer face properties.
 
 Scans keep their annotation in face properties (`object_id`, `category_id`), which general readers drop.
 """
@@ -33,7 +33,7 @@ _MAX_HEADER = 65536
 
 @dataclass(frozen=True)
 class _Element:
-    """One `element` of a header."""
+    """Element declaration of a PLY header: name, count, properties."""
 
     name: str
     """`vertex`, `face` or another."""
@@ -43,12 +43,12 @@ class _Element:
     """(name, value type, type of the list's length or "") as numpy type codes."""
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the properties."""
+        """Return the property names."""
         return tuple(name for name, _, _ in self.properties)
 
 
 def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:
-    """Return byte order ("" for text), elements, and the length of the header in bytes.
+    """Parse a PLY header: byte order ("" for text), elements, and header length [bytes].
 
     Raises:
         MeshError: The header is broken, or the file cannot hold what it claims.
@@ -90,7 +90,7 @@ def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:
 
 
 def read_ply(path: Path) -> list[Part]:
-    """Return the surface of a PLY file as one part.
+    """Read a PLY file as one part.
 
     Raises:
         MeshError: The file is broken or truncated, or holds no faces.
@@ -122,7 +122,7 @@ def read_ply(path: Path) -> list[Part]:
 
 
 def read_ply_facts(path: Path) -> MeshFacts:
-    """Return the facts in a PLY file's header.
+    """Read the mesh facts from a PLY file's header.
 
     Raises:
         MeshError: The header is broken, or counts no faces.
@@ -238,7 +238,7 @@ def _column(values: list[Any], many: bool) -> npt.NDArray[Any]:
 def _triangles(
     points: npt.NDArray[np.float64], polygons: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return triangles (F, 3) and the file row each came from (F,); rows of fewer than 3 corners are left out."""
+    """Triangulate PLY faces: triangles (F, 3) and source rows (F,); rows of fewer than 3 corners are dropped."""
     if polygons.ndim == 2:
         lengths, corners = np.full(len(polygons), polygons.shape[1], np.int64), polygons.reshape(-1)
     else:

@@ -1,4 +1,4 @@
-"""Safe reader of untrusted XML: no entities, bounded size, depth and count."""
+"""Safe XML parser for untrusted files: no entities, bounded size, depth and element count."""
 
 import contextlib
 import xml.etree.ElementTree as ET
@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 
 
 class _Tree(ET.TreeBuilder):
-    """Builds the tree; tags without their namespaces. Ends the parsing at the first of some tags below the root."""
+    """XML tree builder that strips namespaces; parsing stops at the first of some tags below the root."""
 
     def __init__(self, stop_at: tuple[str, ...]) -> None:
         super().__init__()
@@ -46,11 +46,11 @@ def _no_doctype(*_: object) -> None:
 
 
 class _Found(Exception):  # noqa: N818 — an answer, no error
-    """The tag, found in the middle of a file."""
+    """Control-flow exception that ends parsing early, once the requested tag is found."""
 
 
 def read_xml(path: Path, stop_at: tuple[str, ...] = ()) -> ET.Element:
-    """Return the root of an XML file, all tags without their namespaces.
+    """Parse an XML file safely and return its root; all tags are without namespaces.
 
     Args:
         path: The file.
@@ -82,7 +82,7 @@ def read_xml(path: Path, stop_at: tuple[str, ...] = ()) -> ET.Element:
 
 
 def first_child(path: Path, tags: tuple[str, ...]) -> str:
-    """Return which of some tags comes first right below the root of an XML file; empty where none does.
+    """Return which of the given tags occurs first directly below the root of an XML file; empty if none does.
 
     Only as much as is needed is read; what is no XML has no tags.
     """

@@ -1,1 +1,1 @@
-"""Gazebo worlds and SDF models as meshes."""
+"""Reader of Gazebo worlds and SDF models as triangle meshes."""

@@ -1,4 +1,4 @@
-"""Resolution of names in Gazebo worlds: `model://`, `package://`, `file://`, Fuel or plain paths.
+"""URI resolution of Gazebo worlds: `model://`, `package://`, `file://`, Fuel URIs and plain paths.
 
 Nothing is ever downloaded. What is looked for lies, in this order, beside the file that names it, in the folders above
 that file and above the world (each with its `models` and `fuel_models`), in the folders of Gazebo's variables, and in
@@ -28,7 +28,7 @@ _FUEL = re.compile(r"^https?://[^/]+/.*?models/(?P<name>[^/]+)(?:/(?:tip|\d+))?(
 
 
 class ModelFinder:
-    """Finds the files of one world."""
+    """Resolver of the model and mesh URIs of one Gazebo world."""
 
     def __init__(self, world: Path) -> None:
         self._world = _above(world)
@@ -39,7 +39,7 @@ class ModelFinder:
         """What was found by another spelling alone: as it was named → as it is."""
 
     def find(self, uri: str, asking: Path) -> Path | None:
-        """Return the file or folder that a URI names, None where there is none.
+        """Resolve a URI to a local file or folder, None if there is none.
 
         Args:
             uri: As it stands in the file.
@@ -75,7 +75,7 @@ class ModelFinder:
         return None
 
     def is_confined(self, file: Path, asking: Path) -> bool:
-        """Return whether a file may be read: it lies, links followed, below a folder that is looked in.
+        """Check that a file lies, links resolved, below an allowed search folder (path-traversal guard).
 
         Args:
             file: Below a folder of `find`.
@@ -88,7 +88,7 @@ class ModelFinder:
         return below or any(file.is_relative_to(folder) for folder in self._shared)
 
     def _respelled(self, root: Path, relative: str) -> Path | None:
-        """Return an existing path that differs in case only, for names from case-insensitive systems."""
+        """Find an existing path by case-insensitive match, for names from case-insensitive systems."""
         found = root
         for segment in Path(os.path.normpath(relative)).parts:
             if found not in self._names:
@@ -104,7 +104,7 @@ class ModelFinder:
 
 
 def path_below(uri: str) -> str:
-    """Return what a URI names below one of the folders, without a slash behind; empty where it can be nothing here."""
+    """Return the relative path of a URI below a search folder, without trailing slash; empty if it cannot be local."""
     fuel = _FUEL.match(uri := uri[:_LONGEST])
     if fuel is not None:
         return urllib.parse.unquote("/".join(part for part in (fuel["name"], fuel["rest"]) if part)).rstrip("/")
@@ -135,7 +135,7 @@ def _shared_folders() -> list[Path]:
 
 
 def _latest(found: Path) -> Path:
-    """Return the newest version of a model that Fuel's cache keeps in numbered folders, else what was found."""
+    """Return the newest version folder of a model in the Fuel cache; other paths unchanged."""
     if not found.is_dir() or any((found / name).is_file() for name in ("model.config", "model.sdf")):
         return found
     numbered = sorted((inner for inner in found.iterdir() if inner.name.isdecimal()), key=lambda f: int(f.name))

@@ -1,4 +1,4 @@
-"""Plan of a Gazebo world: parts placed by its file and included models; meshes are named, not opened.
+"""Parser of Gazebo world files (SDF): list the placed shapes of a world and its included models.
 
 Visuals are taken, and collisions of a link that shows nothing. Lights, roads, plugins and physics are ignored. What
 cannot be placed (a model that is not on this machine, a heightmap, an actor) is counted as lost.
@@ -40,7 +40,7 @@ _COPIES = tuple(f"{dash}{word}" for dash in "_- " for word in ("clone", "copy"))
 
 @dataclass(frozen=True)
 class WorldShape:
-    """One placed geometry."""
+    """Placed geometry (mesh or simple shape) of a Gazebo world."""
 
     geometry: ET.Element
     """A <mesh>, or a simple shape."""
@@ -56,7 +56,7 @@ class WorldShape:
 
 @dataclass
 class World:
-    """What a world places, by its files alone: meshes are not opened."""
+    """Parsed Gazebo world: its placed shapes by SDF files alone; mesh files are not opened."""
 
     path: Path
     """The world's file."""
@@ -73,7 +73,7 @@ class World:
 
 
 def is_world_name(path: Path) -> bool:
-    """Return whether a file's name is that of a possible Gazebo world."""
+    """Return whether a file name can be that of a Gazebo world."""
     return path.name.lower().endswith(WORLD_SUFFIXES)
 
 
@@ -86,17 +86,17 @@ def is_world(path: Path) -> bool:
 
 
 def has_true_child(element: ET.Element, tag: str) -> bool:
-    """Return whether an element has a child of this tag with a true value."""
+    """Return whether an XML element has a child of the given tag with a true value."""
     return is_true(element.findtext(tag) or "")
 
 
 def too_far(name: str, reach: float) -> str:
-    """Return the warning for a part that is left out because of its position."""
+    """Format the warning for a part that is skipped because it lies too far out."""
     return f"{name} ({reach:,.0f} m away, further than {MAX_REACH:,.0f} m: was it thrown out by the physics?)"
 
 
 def plan_world(path: Path) -> World:
-    """Return what a world places.
+    """Parse a Gazebo world and its included models into placed shapes.
 
     Raises:
         MeshError: It is broken, or no world.
@@ -106,7 +106,7 @@ def plan_world(path: Path) -> World:
 
 
 class _Planner:
-    """Walks a world and everything that it includes."""
+    """Recursive parser of a Gazebo world and all that it includes."""
 
     def __init__(self, path: Path) -> None:
         self._world = World(path)
@@ -137,7 +137,7 @@ class _Planner:
         return read_once(self._documents, path, read_xml)
 
     def _scope(self, element: ET.Element, file: Path, nesting: int) -> _Model:
-        """Return a world or model with all models in it."""
+        """Parse a <world> or <model> with all models nested in it."""
         self._models += 1
         if nesting > _MAX_NESTING or self._models > _MAX_SHAPES:
             raise MeshError(
@@ -160,7 +160,7 @@ class _Planner:
         return scope
 
     def _include(self, include: ET.Element, file: Path, nesting: int) -> _Model | None:
-        """Return the model that an <include> names; None where it is no model, or is left out."""
+        """Load the model of an <include>; None if it is no model, or is skipped."""
         uri = (include.findtext("uri") or "").strip()
         name = path_below(uri).rpartition("/")[2].lower().replace(" ", "_")
         found = self._finder.find(uri, file)
@@ -195,7 +195,7 @@ class _Planner:
         return scope
 
     def _description(self, found: Path) -> Path:
-        """Return the SDF file of a model's folder: the newest that its model.config lists."""
+        """Return the SDF file of a model folder: the newest that its model.config lists."""
         if found.is_file():
             return found
         config = found / "model.config"
@@ -214,7 +214,7 @@ class _Planner:
         raise MeshError(f"{found} (it has no model.config that lists an .sdf, and no model.sdf)")
 
     def _walk(self, scope: _Model, matrix: Float64, state: _State, name: str) -> None:
-        """Place what a world or model and everything in it shows."""
+        """Collect the visible shapes of a world or model and of its nested models."""
         try:
             for link in scope.element.findall("link"):
                 stands = state.links.get(link.get("name", ""))
@@ -276,7 +276,7 @@ class _Planner:
 
 @dataclass
 class _Model(Scope):
-    """A model, or the world, with where it comes from."""
+    """SDF model, or the world itself, with its source file."""
 
     file: Path = Path()
     name: str = ""
@@ -288,7 +288,7 @@ class _Model(Scope):
 
 @dataclass
 class _State:
-    """Where things stood when Gazebo saved the world: in the world's own coordinates, also what lies in models."""
+    """Saved simulation state of a model: poses in the world frame, also for nested models."""
 
     pose: Float64 | None = None
     scale: npt.NDArray[np.float64] | None = None
@@ -297,7 +297,7 @@ class _State:
 
 
 def _saved(element: ET.Element) -> _State:
-    """Return what a <state>, or the <model> in one, has saved."""
+    """Parse the saved state of a <state> element or of a <model> in it."""
     pose = element.find("pose")
     # Of meshes alone: Gazebo writes the scaled size of a simple shape into the shape.
     scale = numbers(element.find("scale"), 3, (1, 1, 1))
@@ -310,7 +310,7 @@ def _saved(element: ET.Element) -> _State:
 
 
 def _shown(link: ET.Element) -> list[ET.Element]:
-    """Return the visuals of a link that can be seen; where there are none, its collisions: it still is in the way."""
+    """Return the visible <visual> elements of a link; if there are none, its <collision> elements, as obstacles."""
     seen = [
         item
         for item in link.findall("visual")
@@ -320,12 +320,12 @@ def _shown(link: ET.Element) -> list[ET.Element]:
 
 
 def _drawn(item: ET.Element) -> ET.Element | None:
-    """Return the shape of a visual or collision; None where it has none or is <empty>."""
+    """Return the shape element of a <visual> or <collision>; None if it has none or is <empty>."""
     return next((shape for shape in item.iterfind("geometry/*") if shape.tag != "empty"), None)
 
 
 def _kind(name: str) -> str:
-    """Return a model's name without its instance suffix: `book_12` and `book_clone` are books."""
+    """Return a model's name without its instance suffix: `book_12` and `book_clone` become `book`."""
     kind, before = name[:_MAX_NAME], ""
     while kind != before:
         before = kind

@@ -1,4 +1,4 @@
-"""SDF geometry: poses, the frames that they are relative to (SDF 1.4 to 1.11), and simple shapes as triangles.
+"""SDF geometry: poses, the frames that they are relative to (SDF 1.4 to 1.11), tessellation of simple shapes.
 
 Semantics follow the specification's "Pose frame semantics": a pose is relative to the model or link it lies in, unless
 `relative_to` (`frame` before SDF 1.7) names another frame of that model, or of a model in it as `model::frame`.
@@ -19,14 +19,14 @@ from navi_core.scenes.readers.part import Float64, rotation_matrix, triangulate
 
 
 def is_true(text: str) -> bool:
-    """Return whether a text means true."""
+    """Parse an SDF boolean."""
     return text.strip().lower() in ("1", "true")
 
 
 def numbers(
     element: ET.Element | None, count: int, default: tuple[float, ...] | None = None
 ) -> npt.NDArray[np.float64]:
-    """Return the numbers that an element holds.
+    """Parse the numbers in an XML element's text.
 
     Args:
         element: The element; None or one without text stands for the default.
@@ -50,7 +50,7 @@ def numbers(
 
 
 def read_pose(element: ET.Element | None) -> Float64:
-    """Return the matrix (4, 4) of a <pose>: x y z roll pitch yaw, or x y z and a quaternion; identity for none.
+    """Parse a <pose> into a matrix (4, 4): x y z roll pitch yaw, or x y z and a quaternion; identity if absent.
 
     Raises:
         MeshError: It cannot be read.
@@ -82,7 +82,7 @@ def read_pose(element: ET.Element | None) -> Float64:
 
 
 def inverse(matrix: Float64) -> Float64:
-    """Return the inverse of a placement without scale."""
+    """Return the inverse of a rigid transform (4, 4)."""
     out = np.eye(4)
     out[:3, :3] = matrix[:3, :3].T
     out[:3, 3] = -matrix[:3, :3].T @ matrix[:3, 3]
@@ -91,7 +91,7 @@ def inverse(matrix: Float64) -> Float64:
 
 @dataclass
 class Scope:
-    """A world or a model: the names that poses in it may be relative to."""
+    """Frame scope of an SDF world or model: the names that poses in it may be relative to."""
 
     element: ET.Element
     """The <world> or <model>."""
@@ -107,7 +107,7 @@ class Scope:
     """Where frames stand that were asked for."""
 
     def locate(self, name: str, asked: tuple[str, ...] = ()) -> Float64:
-        """Return where a frame, link, joint or model stands in this scope.
+        """Return the pose matrix (4, 4) of a named frame, link, joint or model in this scope.
 
         Raises:
             MeshError: There is none of that name, or it is relative to itself.
@@ -137,7 +137,7 @@ class Scope:
 
     @cached_property
     def _named(self) -> dict[str, ET.Element]:
-        """Frames, links and joints; the first of a name."""
+        """Frames, links and joints by name; the first wins."""
         children = (child for child in reversed(list(self.element)) if child.tag in ("frame", "link", "joint"))
         return {child.get("name", ""): child for child in children}
 
@@ -146,11 +146,11 @@ class Scope:
         return name in self._named or name in self.models or any(model.holds(name) for model in self.merged)
 
     def locate_model(self, model: Scope, asked: tuple[str, ...] = ()) -> Float64:
-        """Return where a model in this one stands."""
+        """Return the pose matrix (4, 4) of a nested model in this scope."""
         return self._stand(model.pose, "", asked) @ inverse(model.locate(model.placement_frame))
 
     def place(self, element: ET.Element, base: str = "") -> Float64:
-        """Return where a link, or a visual of the link `base`, stands in this scope.
+        """Return the pose matrix (4, 4) of a link, or of a visual of the link `base`, in this scope.
 
         Raises:
             MeshError: Its pose cannot be read.
@@ -174,7 +174,7 @@ SHAPES = ("box", "capsule", "cone", "cylinder", "ellipsoid", "plane", "polyline"
 
 
 def shape_triangles(shape: ET.Element) -> Surface:
-    """Return points (V, 3) [m] and triangles (F, 3) of a simple shape, around its own origin.
+    """Tessellate a simple shape: points (V, 3) [m] and triangles (F, 3) around its own origin.
 
     What is round has 32 sides, its corners on the true surface.
 
@@ -200,7 +200,7 @@ def shape_triangles(shape: ET.Element) -> Surface:
 
 
 def plane_corners(shape: ET.Element) -> npt.NDArray[np.float64]:
-    """Return the corners (4, 3) [m] of the piece of a plane that is drawn.
+    """Return the corners (4, 3) [m] of the drawn rectangle of a plane.
 
     Raises:
         MeshError: Its size or normal is impossible.
@@ -235,7 +235,7 @@ def _box(half: npt.NDArray[np.float64]) -> Surface:
 
 
 def _half_circle(half: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return radii and heights from pole to pole of a unit sphere that is cut in two and drawn apart by 2 · `half`."""
+    """Return the profile (radii, heights) from pole to pole of a unit sphere, or of a capsule 2 · `half` longer."""
     angle = np.linspace(-np.pi / 2, np.pi / 2, _AROUND // 2 + 1)
     radii, heights = np.cos(angle), np.sin(angle)
     radii[[0, -1]] = 0.0
@@ -247,7 +247,7 @@ def _half_circle(half: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.f
 
 
 def _turned(radii: npt.NDArray[np.float64], heights: npt.NDArray[np.float64]) -> Surface:
-    """Return the surface of a line (radius, height) from pole to pole that is turned about z."""
+    """Return the surface of revolution about z of a profile (radius, height) from pole to pole."""
     angle = 2 * np.pi * np.arange(_AROUND) / _AROUND
     ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     points = np.concatenate(
@@ -268,7 +268,7 @@ def _turned(radii: npt.NDArray[np.float64], heights: npt.NDArray[np.float64]) ->
 
 
 def _polyline(shape: ET.Element) -> Surface:
-    """Return the prism over an outline in x and y, from z = 0 up."""
+    """Extrude a polyline outline in x and y into a prism, from z = 0 up."""
     height = float(_sizes(shape.find("height"), 1)[0])
     outline = np.array([numbers(point, 2) for point in shape.findall("point")]).reshape(-1, 2)
     if len(outline) > 1 and (outline[0] == outline[-1]).all():

@@ -1,4 +1,4 @@
-"""Gazebo worlds (`X.world`, or an `.sdf` with a <world>) as meshes of their visible parts.
+"""Reader of Gazebo worlds (`X.world`, or an `.sdf` with a <world>) as meshes of their visible parts.
 
 Parts that cannot be placed are left out with a warning; a world with hardly any part left is refused.
 A world is in metres with +Z up. As in Gazebo, the unit of a COLLADA mesh counts and its up axis does not.
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
-    """Return the parts of everything that a world shows, placed, in metres with +Z up.
+    """Read a Gazebo world: the placed parts of all visible shapes, in metres with +Z up.
 
     A part is named by its model (`book_12` is a book), then by its mesh.
 
@@ -76,7 +76,7 @@ def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
 def _parts(
     shape: WorldShape, meshes: dict[Path, list[Part] | MeshError], read: Callable[[Path], list[Part]]
 ) -> list[Part]:
-    """Return the parts of a shape around its own origin."""
+    """Return the parts of one shape in its local frame."""
     if shape.mesh is None:
         points, faces = shape_triangles(shape.geometry)
         return [Part(points, faces, (shape.kind,))]
@@ -108,14 +108,14 @@ def _moved(points: npt.NDArray[np.float64], matrix: Float64) -> npt.NDArray[np.f
 
 
 def _lies(shape: WorldShape) -> bool:
-    """Return whether a plane is a floor or a ground."""
+    """Return whether a plane is horizontal: a floor or the ground."""
     a, b, c, _ = _moved(shape_triangles(shape.geometry)[0], shape.matrix)
     normal = np.cross(b - a, c - a)
     return bool(abs(normal[2]) > _LEVEL * np.linalg.norm(normal))
 
 
 def _ground(shape: WorldShape, others: list[Part]) -> list[Part]:
-    """Return a lying plane, cut where everything else ends: a plane has no end, its size is what Gazebo draws.
+    """Return a ground plane, clipped to the extent of all other parts; Gazebo's planes are infinite.
 
     A strip around the walls would be flown, and counted as floor, and may be larger than the rooms.
     """
@@ -132,7 +132,7 @@ def _ground(shape: WorldShape, others: list[Part]) -> list[Part]:
 
 
 def _cut(points: npt.NDArray[np.float64], inside: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the part of a convex polygon (N, 3) in which a linear function, given at its corners, is not negative."""
+    """Clip a convex polygon (N, 3) to the half-plane where a linear function, given at its corners, is ≥ 0."""
     out = []
     for a, b, f, g in zip(points, np.roll(points, -1, axis=0), inside, np.roll(inside, -1), strict=True):
         if f >= 0:
@@ -143,7 +143,7 @@ def _cut(points: npt.NDArray[np.float64], inside: npt.NDArray[np.float64]) -> np
 
 
 def _judge(world: World, kept: int) -> None:
-    """Refuse a world of which too little is there."""
+    """Raise if too few parts of a world could be placed."""
     lost = sum(world.lost.values())
     if not kept and not lost:
         raise MeshError("shows nothing but ground planes; name a world that holds something")
