@@ -72,7 +72,7 @@ def test_discover_compile_inspect_and_qualify_follow_one_another(navi, tmp_path)
     assert "tent" in shown and "in metres" in " ".join(shown.split())
 
 
-def test_discover_knows_what_the_navi_home_has_compiled(navi, monkeypatch, tmp_path):
+def test_discover_reports_scenes_compiled_in_the_navi_home(navi, monkeypatch, tmp_path):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
     for name in ("a tent", "tent"):
         write_obj(tmp_path / "meshes" / f"{name}.obj")
@@ -93,7 +93,7 @@ def test_qualify_judges_and_stores_the_verdict(navi, tmp_path):
     assert load_gmdag(made["gmdag"]).name == "maze_0000"
 
 
-def test_a_stored_verdict_is_in_the_manifest_beside_the_file(navi, tmp_path):
+def test_stored_verdict_is_written_to_the_manifest(navi, tmp_path):
     for name in ("tent", "other"):
         write_obj(tmp_path / "meshes" / f"{name}.obj")
     out = tmp_path / "out"
@@ -192,7 +192,7 @@ def test_a_folder_names_its_meshes_as_scenes(tmp_path):
         scene_loaders([str(tmp_path / "empty")], 32)
 
 
-def test_scenes_of_two_folders_keep_their_names_apart_and_can_be_added_to(navi, tmp_path):
+def test_scenes_of_two_folders_have_distinct_names(navi, tmp_path):
     for folder in ("a", "b"):
         write_obj(tmp_path / folder / "flat.obj")
     command = ("scenes", "compile", "--out", tmp_path / "out", "--resolution", 16, "--json")
@@ -203,7 +203,7 @@ def test_scenes_of_two_folders_keep_their_names_apart_and_can_be_added_to(navi, 
     assert len(read_manifest(tmp_path / "out" / "manifest.json").rows) == 3
 
 
-def test_qualify_judges_the_others_where_one_is_broken_and_turns_them_as_compile_does(navi, tmp_path):
+def test_qualify_skips_a_broken_scene_and_applies_the_up_axis(navi, tmp_path):
     room(tmp_path / "meshes" / "a.glb")
     (tmp_path / "meshes" / "b.glb").write_bytes(b"glTF")
     told = navi("scenes", "qualify", tmp_path / "meshes", "--out", tmp_path, "--resolution", 32, "--up-axis", "z")

@@ -37,7 +37,7 @@ def test_the_cube_is_centred_on_the_mesh_and_padded():
     assert (scene.version, scene.name, scene.nodes) == (2, "box", None)
 
 
-def test_padding_and_resolution_are_obeyed(maze):
+def test_padding_and_resolution_are_applied(maze):
     scene = compile_mesh(maze, CompileConfig(resolution=32, padding=2.0))
     size = (maze.bounds[1] - maze.bounds[0]).max() + 4
     assert scene.voxel_size * 32 == pytest.approx(size, rel=1e-5)
@@ -112,7 +112,7 @@ def test_the_same_input_gives_the_same_bytes(maze, tmp_path):
     assert first.path.read_bytes() == second.path.read_bytes()
 
 
-def test_a_file_holds_all_that_the_scene_knows(maze, tmp_path):
+def test_file_holds_every_field_of_the_scene(maze, tmp_path):
     made = compile_to_file(maze, tmp_path, CONFIG, name="renamed")
     read = load_gmdag(made.path)
     assert made.path.name.startswith("renamed-")
@@ -134,7 +134,7 @@ def test_a_stored_verdict_keeps_the_file_current(maze, tmp_path):
     assert again.scene.content_hash() == made.scene.content_hash()
 
 
-def test_an_error_while_writing_leaves_nothing_behind(maze, tmp_path, monkeypatch):
+def test_write_error_leaves_no_file(maze, tmp_path, monkeypatch):
     def full(source, target):
         raise OSError(28, "No space left on device")
 
@@ -150,14 +150,14 @@ def test_an_error_while_writing_leaves_nothing_behind(maze, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_writers_of_a_scene_left_that_were_killed_is_removed(tmp_path):
+def test_leftovers_of_killed_writers_are_removed(tmp_path):
     file = tmp_path / "a[1].gmdag"
     for name, age in ((".a[1].gmdag.x1.tmp", 7200), (".a[1].gmdag.x2.tmp", 60), (".a1.gmdag.x3.tmp", 7200)):
         (tmp_path / name).write_bytes(b"part")
         then = time.time() - age
         os.utime(tmp_path / name, (then, then))
     write_atomically(file, b"whole")
-    # Of a writer that lives, and of another file.
+    # Files of a live writer and of another scene are kept.
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a1.gmdag.x3.tmp", ".a[1].gmdag.x2.tmp", file.name]
 
 
@@ -172,14 +172,14 @@ def test_a_failed_rewrite_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("distance", [1e6, 1e9, 1e12])
-def test_a_mesh_too_far_from_the_origin_is_refused_not_distorted(distance):
+def test_mesh_too_far_from_the_origin_is_refused(distance):
     far = mesh_of(box_triangles((distance, 0, 0), (distance + 4, 2.5, 4)), "far")
     with pytest.raises(MeshError, match="nearer to the origin"):
         compile_mesh(far, CompileConfig(resolution=512))
     compile_mesh(mesh_of(box_triangles((1000, 0, 0), (1004, 2.5, 4)), "near enough"), CONFIG)
 
 
-def test_a_file_that_changes_while_it_is_read_is_no_scene(tmp_path, monkeypatch):
+def test_file_changed_during_reading_is_refused(tmp_path, monkeypatch):
     file, read = room(tmp_path / "room.glb"), reader.read_parts
 
     def overtaken(path):

@@ -101,7 +101,7 @@ def test_rods_thinner_than_the_tolerance_do_not_vanish():
     assert report.from_original <= 0.25 * voxel
 
 
-def test_a_furnished_scene_keeps_its_semantics_and_its_promise():
+def test_decimation_keeps_semantics_and_the_error_bound():
     mesh = generate_scene("apartment", 5)
     scene = compile_mesh(mesh, CompileConfig(resolution=256, decimate=0.25))
     assert set(np.unique(scene.triangle_semantic)) == set(np.unique(mesh.face_semantic))
@@ -110,7 +110,7 @@ def test_a_furnished_scene_keeps_its_semantics_and_its_promise():
     assert 0 <= report.mean <= report.from_original
 
 
-def test_what_decimation_changed_is_kept_in_the_file(tmp_path):
+def test_decimation_report_is_stored_in_the_file(tmp_path):
     scene = compile_mesh(sphere(16), CompileConfig(resolution=64, decimate=0.5))
     path = scene.save(tmp_path / "sphere.gmdag")
     read = load_gmdag(path)
@@ -123,7 +123,7 @@ def test_what_decimation_changed_is_kept_in_the_file(tmp_path):
 @pytest.mark.parametrize(
     "broken", [{"tolerance": -1.0}, {"before": 1.5}, {"mean": "x"}, {"more": 1}, {"to_original": float("inf")}]
 )
-def test_a_decimation_that_cannot_be_is_refused(tmp_path, broken):
+def test_invalid_decimation_report_is_refused(tmp_path, broken):
     from tests.scenes.readers.test_hostile_files import meta_with, seal
 
     scene = compile_mesh(sphere(16), CompileConfig(resolution=64, decimate=0.5))

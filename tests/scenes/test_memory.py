@@ -1,4 +1,4 @@
-"""The memory estimate: enough, not absurd, and a refusal that says what to do."""
+"""The memory estimate: sufficient, not excessive, and a refusal with a remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import mesh_of
 
 
 @pytest.mark.parametrize(("triangles", "decimate"), [(30_000, None), (120_000, None), (15_000, 0.25)])
-def test_a_compilation_takes_no_more_than_the_estimate_and_not_much_less(triangles, decimate):
+def test_memory_estimate_bounds_the_compilation_peak(triangles, decimate):
     mesh = tessellate(generate_scene("apartment", 0), triangles)
     config = CompileConfig(resolution=512, decimate=decimate)
     tracemalloc.start()
@@ -30,7 +30,7 @@ def test_a_compilation_takes_no_more_than_the_estimate_and_not_much_less(triangl
     assert told - memory._FIXED <= 6 * peak
 
 
-def test_what_does_not_fit_is_refused_with_figures_and_a_way_out(monkeypatch):
+def test_compilation_beyond_memory_is_refused_with_a_remedy(monkeypatch):
     mesh = generate_scene("maze", 0)
     monkeypatch.setattr(memory, "available_memory", lambda: 10 << 20)
     with pytest.raises(SceneError, match=r"maze_0000: .* needs about 0\.1 GiB, 0\.0 GiB are available; lower"):
@@ -53,9 +53,9 @@ def test_a_file_that_would_not_fit_is_refused_before_it_is_read(tmp_path, monkey
         compile_mesh(path)
 
 
-def test_triangles_that_cross_everywhere_are_refused_before_their_lists_are_made(monkeypatch):
+def test_crossing_triangles_beyond_memory_are_refused_early(monkeypatch):
     mesh = mesh_of(np.random.default_rng(0).uniform(0, 10, (1000, 3, 3)), "hay")
-    # What the whole would take cannot be told from the sizes of triangles: it is asked again at every level.
+    # Triangle sizes do not predict the memory of all levels, so every level checks it again.
     left = iter([1 << 40, 1 << 20])
     monkeypatch.setattr(memory, "available_memory", lambda: next(left))
     with pytest.raises(SceneError, match=r"hay: its triangles cross so much that [0-9,]+ places .* GiB are available"):

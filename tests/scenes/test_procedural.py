@@ -93,7 +93,7 @@ def test_seeds_differ_in_layout_and_size(family):
     assert len({len(m.faces) for m in meshes}) >= 6
 
 
-def test_rooms_cover_the_promised_floor_sizes():
+def test_rooms_cover_the_specified_floor_sizes():
     areas = []
     for seed in range(24):
         size = np.diff(generate_scene("rooms", seed).bounds, axis=0)[0]
@@ -151,14 +151,14 @@ def test_scans_have_holes_and_most_of_them_no_ceiling():
     assert 0.005 < np.median(through) < 0.2 and min(through) > 0.0
 
 
-def test_the_floor_of_a_scan_is_whole_and_there_once():
+def test_floor_of_a_scan_has_no_duplicate_triangles():
     mesh = generate_scene("scan", 4)
     number = next(index for index, name in mesh.semantic_names.items() if name == "floor")
     floor = mesh.vertices[mesh.faces[mesh.face_semantic == number]].reshape(-1, 9)
     assert len(np.unique(floor, axis=0)) == len(floor) < 200
 
 
-def test_a_ball_is_taken_out_of_a_wall_and_nothing_else():
+def test_ball_cut_removes_only_its_disc_of_the_wall():
     wall = np.array([[[0, 0, 0], [4, 0, 0], [4, 4, 0]], [[0, 0, 0], [4, 4, 0], [0, 4, 0]]], float)
     far = wall + np.array([0.0, 0.0, 2.0])
     left, named = _without_ball(np.concatenate([wall, far]), np.array([0, 0, 1, 1]), np.array([2.0, 2.0, 0.1]), 0.8)
@@ -169,7 +169,7 @@ def test_a_ball_is_taken_out_of_a_wall_and_nothing_else():
     assert normal[named == 1, 2].sum() == pytest.approx(16) and (named == 1).sum() == 2
 
 
-def test_what_is_cut_at_a_ball_keeps_its_name():
+def test_triangles_cut_at_a_ball_keep_their_semantics():
     wall = np.array([[[0, 0, 0], [4, 0, 0], [4, 4, 0]], [[0, 0, 0], [4, 4, 0], [0, 4, 0]]], float)
     both = np.concatenate([wall, wall[..., [2, 1, 0]]])
     left, named = _without_ball(both, np.array([0, 0, 1, 1]), np.array([0.5, 2.0, 0.5]), 1.0)

@@ -89,7 +89,7 @@ def test_a_slab_of_one_voxel_is_met_at_its_nearer_face(resolution):
         np.testing.assert_allclose(depth, 2 - side * plane, atol=0.01 * voxel)
 
 
-def test_slivers_neither_open_nor_close_anything():
+def test_slivers_do_not_change_the_depth():
     fan = [[[-4, -4, 0], [4, -4, 0], [-4 + 8e-7 * k, 4, 0]] for k in range(1, 4)]
     needle = [[[-4, 0, 0.5], [4, 0, 0.5], [0, 1e-8, 0.5]]]
     scene = compile_mesh(named(sheet(0.0), np.array(fan), np.array(needle)), CompileConfig(resolution=64))

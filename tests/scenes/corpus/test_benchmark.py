@@ -29,7 +29,7 @@ def test_generation_reproduces_the_frozen_test_scenes(source):
     assert 95 <= float(np.ptp(mesh.vertices[:, 0]) * np.ptp(mesh.vertices[:, 2])) <= 620
 
 
-def test_a_scene_that_was_generated_otherwise_is_refused():
+def test_generated_scene_with_another_hash_is_refused():
     mesh = generate_scene("rooms", SPLITS["test"][0])
     require_frozen(mesh)
     require_frozen(replace(mesh, name="elsewhere", source_hash="0" * 64))

@@ -60,7 +60,7 @@ def test_every_mesh_under_a_root_is_found_with_unique_names(corpus):
     assert [s.dataset for s in found] == ["flats", "halls", "corpus", "flats"]
 
 
-def test_explicit_scenes_win_over_manifest_root_environment_and_families(corpus, tmp_path, monkeypatch):
+def test_explicit_scenes_override_every_other_source(corpus, tmp_path, monkeypatch):
     made = tmp_path / "made"
     manifest = compile_corpus(generated_sources({"maze": (0,)}), made, CONFIG)
     mesh = write_obj(tmp_path / "mine.obj")
@@ -90,7 +90,7 @@ def test_scenes_are_named_as_files_folders_families_and_splits(tmp_path, corpus)
             scenes_named([wrong])
 
 
-def test_compiled_scenes_beside_meshes_are_left_out_and_named_where_no_mesh_is_theirs(corpus, caplog):
+def test_compiled_scenes_without_a_mesh_are_skipped_with_warning(corpus, caplog):
     (corpus / "halls" / "one-0a1b2c3d.gmdag").write_bytes(b"GDAG")
     discover_root(corpus)
     assert "1 compiled scenes beside its meshes are left out (other.gmdag)" in caplog.text
@@ -104,8 +104,8 @@ def test_a_folder_of_compiled_scenes_is_a_corpus(tmp_path):
     assert [compile_source(s, tmp_path / "unused", CONFIG).scene.name for s in found] == ["one", "two"]
 
 
-def test_of_a_scene_that_was_compiled_again_otherwise_the_latest_counts(tmp_path, caplog):
-    """A first look with the wrong axis or unit stays in the folder; nobody wants to fly in it."""
+def test_latest_compilation_of_a_scene_is_used(tmp_path, caplog):
+    """Earlier compilations with a wrong axis or unit stay in the folder and are superseded."""
     sources = [SceneSource(name, "x", write_obj(tmp_path / "in" / f"{name}.obj")) for name in ("one", "two")]
     compile_corpus(sources, tmp_path / "out", CONFIG)
     again = compile_corpus(sources[:1], tmp_path / "out", CONFIG.model_copy(update={"unit_scale": 2.0}))
@@ -121,7 +121,7 @@ def test_of_a_scene_that_was_compiled_again_otherwise_the_latest_counts(tmp_path
     assert len(discover_root(tmp_path / "out")) == 3
 
 
-def test_what_a_manifest_lists_counts_whatever_it_is_called_and_in_every_folder(tmp_path):
+def test_nested_manifest_selects_the_listed_files(tmp_path):
     source = SceneSource("one", "x", write_obj(tmp_path / "one.obj"))
     out = tmp_path / "out" / "nested"
     (first,) = compile_corpus([source], out, CONFIG).rows
@@ -144,7 +144,7 @@ def test_a_compiled_file_wins_over_the_mesh_of_the_same_name(tmp_path):
     assert not (tmp_path / "unused").exists()
 
 
-def test_missing_and_empty_places_are_named(tmp_path):
+def test_missing_and_empty_paths_are_named(tmp_path):
     with pytest.raises(SceneError, match=r"gone\.obj: no such file"):
         discover(CorpusConfig(scenes=(str(tmp_path / "gone.obj"),)))
     with pytest.raises(SceneError, match=r"\.gmdag, \.glb"):
@@ -159,7 +159,7 @@ def test_missing_and_empty_places_are_named(tmp_path):
         generated_sources({})
 
 
-def test_a_manifest_records_every_scene_and_comes_back_equal(corpus, tmp_path):
+def test_manifest_records_every_scene_and_round_trips(corpus, tmp_path):
     out = tmp_path / "out"
     told = []
     made = compile_corpus(
@@ -186,7 +186,7 @@ def test_a_manifest_records_every_scene_and_comes_back_equal(corpus, tmp_path):
     assert len(discover(CorpusConfig(manifest=str(moved / "manifest.json")))) == 4
 
 
-def test_compiling_more_into_a_folder_keeps_what_it_lists(tmp_path):
+def test_compiling_more_scenes_keeps_the_listed_ones(tmp_path):
     compile_corpus(generated_sources({"maze": (0, 1)}), tmp_path, CONFIG)
     second = compile_corpus(generated_sources({"maze": (1, 2)}), tmp_path, CONFIG)
     assert [r.name for r in second.rows] == ["maze_0000", "maze_0001", "maze_0002"]
@@ -232,7 +232,7 @@ def test_broken_manifests_are_refused_by_reason(tmp_path):
         discover(CorpusConfig(manifest=str(tmp_path / "none.json")))
 
 
-def test_a_broken_scene_stops_the_corpus_by_name_and_keeps_what_was_made(corpus, tmp_path):
+def test_broken_scene_stops_compilation_but_keeps_earlier_ones(corpus, tmp_path):
     (corpus / "halls" / "one.obj").write_text("v 0 0 0\n")
     out = tmp_path / "out"
     with pytest.raises(MeshError, match=r"halls/one\.obj"):
@@ -257,7 +257,7 @@ def test_a_broken_manifest_is_reported_before_compiling(corpus, tmp_path):
     assert list(out.glob("*.gmdag")) == []
 
 
-def test_concurrent_writers_of_one_manifest_keep_each_others_rows(tmp_path):
+def test_concurrent_manifest_writers_keep_all_rows(tmp_path):
     made = compile_corpus(generated_sources({"maze": (0,)}), tmp_path, CompileConfig(resolution=16))
     path = tmp_path / "manifest.json"
 
@@ -269,7 +269,7 @@ def test_concurrent_writers_of_one_manifest_keep_each_others_rows(tmp_path):
     assert len(read_manifest(path).rows) == 25
 
 
-def test_a_manifest_whose_lock_is_somebody_elses_can_be_written_to(tmp_path, monkeypatch):
+def test_manifest_with_a_read_only_lock_can_be_written(tmp_path, monkeypatch):
     path, opens = tmp_path / "manifest.json", os.open
     update_manifest(path, Manifest((), {2: "wall"}))
 

@@ -111,7 +111,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("build", EXPECTED, ids=lambda build: build.__name__)
-def test_each_dataset_is_recognised_and_its_advice_can_be_followed(build, tmp_path, monkeypatch, capsys):
+def test_each_dataset_is_recognised_and_its_advice_works(build, tmp_path, monkeypatch, capsys):
     name, up_axis, annotations = EXPECTED[build]
     root = build(tmp_path / "my data")
     report = examine(root, CompileConfig(resolution=32))
@@ -190,7 +190,7 @@ def test_large_files_are_examined_by_header_and_small_files_are_read(tmp_path, m
 
 
 @pytest.mark.parametrize("suffix", [".glb", ".obj", ".ply", ".stl"])
-def test_headers_tell_at_least_the_triangles_that_are_there(tmp_path, suffix):
+def test_header_triangle_count_is_an_upper_estimate(tmp_path, suffix):
     trimesh = pytest.importorskip("trimesh")
     path = tmp_path / f"ball{suffix}"
     trimesh.creation.icosphere(subdivisions=5).export(str(path))
@@ -209,7 +209,7 @@ def test_compiled_scenes_are_current_until_their_source_changes(tmp_path):
     assert states == ["no", "current", "outdated"]
 
 
-def test_a_folder_of_compiled_scenes_is_judged_and_trained_in_as_a_whole(tmp_path):
+def test_advice_for_compiled_scenes_names_the_whole_folder(tmp_path):
     for name in ("one", "two"):
         write_obj(tmp_path / "in" / f"{name}.obj")
     compile_corpus(discover_root(tmp_path / "in"), tmp_path / "out", CompileConfig(resolution=32))
@@ -221,7 +221,7 @@ def test_a_folder_of_compiled_scenes_is_judged_and_trained_in_as_a_whole(tmp_pat
     assert not any("qualify" in step for step in examine(tmp_path / "out")["next"]), "meshes come first"
 
 
-def test_compiled_scenes_are_found_by_the_name_that_they_are_compiled_under(tmp_path):
+def test_doctor_finds_compiled_scenes_by_their_clean_names(tmp_path):
     meshes, out, config = tmp_path / "meshes", tmp_path / "out", CompileConfig(resolution=32)
     for file in ("my house.glb", "a/scan.glb", "b/scan.glb"):
         room(meshes / file)
@@ -246,8 +246,8 @@ def _house(path: Path, extent: tuple[float, float, float]) -> None:
 
 
 @pytest.mark.parametrize("size", [(900, 600, 290), (1900, 1140, 300)])
-def test_a_doubted_unit_is_in_the_commands_that_are_to_be_copied(size, tmp_path):
-    """A house of 9 × 6 m, or 19 × 11 m, 3 m high, in centimetres and +Z up: one look tells both."""
+def test_suspected_unit_scale_is_in_the_suggested_commands(size, tmp_path):
+    """A house of 9 × 6 m, or 19 × 11 m, 3 m high, in centimetres and +Z up: one report names both."""
     _house(tmp_path / "house.obj", size)
     report = examine(tmp_path)
     assert "(--unit-scale 0.01); if it lies on its side: --up-axis z" in report["files"][0]["detail"]
@@ -257,13 +257,13 @@ def test_a_doubted_unit_is_in_the_commands_that_are_to_be_copied(size, tmp_path)
 
 
 @pytest.mark.parametrize("size", [(400, 20, 300), (30, 80, 30)])
-def test_a_district_and_a_tower_are_in_metres(size, tmp_path):
+def test_large_scenes_in_metres_raise_no_unit_doubt(size, tmp_path):
     _house(tmp_path / "scan.obj", size)
     assert not any("unit" in step for step in examine(tmp_path)["next"])
 
 
 @pytest.mark.parametrize("other", [(9.0, 2.9, 6.0), (4000.0, 2600.0, 3000.0), (1900.0, 40.0, 1600.0)])
-def test_of_several_units_none_is_put_into_the_commands(other, tmp_path):
+def test_mixed_units_suggest_no_unit_scale(other, tmp_path):
     _house(tmp_path / "a.obj", (900, 290, 600))
     _house(tmp_path / "b.obj", other)
     said, compiles, trains = examine(tmp_path)["next"]
@@ -283,7 +283,7 @@ def test_unusable_files_are_reported_with_the_reason(tmp_path):
         examine(tmp_path / "none")
 
 
-def test_a_folder_of_thousands_is_sampled_and_reported_as_sampled(tmp_path, monkeypatch):
+def test_large_folder_is_sampled_and_reported_as_sampled(tmp_path, monkeypatch):
     monkeypatch.setattr("navi_core.scenes.corpus.layouts._MAX_FILES", 5)
     for number in range(9):
         write_obj(tmp_path / f"{number}.obj")
@@ -299,7 +299,7 @@ def test_escapes_in_file_names_do_not_reach_the_terminal(tmp_path, capsys):
     assert "\x1b[31m" not in told.out + told.err and "?[31mred" in told.out
 
 
-def test_without_a_folder_the_machine_is_checked(monkeypatch, tmp_path, capsys):
+def test_doctor_without_a_folder_checks_the_machine(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "lost"))
     rows = {row["what"]: row for row in check_machine()}
     assert rows["NAVI_SCENES"]["state"] == "broken" and "lost" in rows["NAVI_SCENES"]["detail"]

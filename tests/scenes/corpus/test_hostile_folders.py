@@ -18,7 +18,7 @@ TETRAHEDRON = "v 0 0 0\nv 4 0 0\nv 0 3 0\nv 0 0 4\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 
 SMALL = CompileConfig(resolution=16)
 
 
-def test_links_that_lead_to_themselves_or_nowhere_do_not_hide_the_scenes_beside_them(tmp_path):
+def test_cyclic_and_dangling_links_do_not_hide_other_scenes(tmp_path):
     (tmp_path / "good.obj").write_text(TETRAHEDRON)
     (tmp_path / "cycle.obj").symlink_to("cycle.obj")
     (tmp_path / "dangling.obj").symlink_to("nowhere.obj")
@@ -33,7 +33,7 @@ def test_links_that_lead_to_themselves_or_nowhere_do_not_hide_the_scenes_beside_
 
 
 @pytest.mark.parametrize("name", ["x" * 240, "-rf", "a\nb", "$(exit)", "ü" * 100])
-def test_a_scene_compiles_whatever_its_files_name(tmp_path, name):
+def test_scene_with_any_file_name_compiles(tmp_path, name):
     file = tmp_path / f"{name}.obj"
     file.write_text(TETRAHEDRON)
     made = compile_to_file(file, tmp_path / "out", SMALL)
@@ -56,7 +56,7 @@ def test_a_full_disk_is_reported_and_leaves_no_files(tmp_path):
         assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_dataset_behind_a_link_is_found_once_under_its_own_path_where_it_has_one(tmp_path):
+def test_linked_dataset_is_found_once(tmp_path):
     data, root = tmp_path / "versioned", tmp_path / "root"
     for folder in (data / "hm3d", root / "own"):
         folder.mkdir(parents=True)

@@ -28,7 +28,7 @@ def test_a_clean_name_of_any_script_stays(name, tmp_path):
     assert named(tmp_path, name)[name] == name and file_stem(name) == name
 
 
-def test_names_depend_on_no_other_file_that_does_not_look_like_it(tmp_path):
+def test_scene_name_depends_only_on_similar_files(tmp_path):
     alone = {name: named(tmp_path, name)[name] for name in CLEAN + CLEANED}
     assert len(set(alone.values())) == len(alone)
     rng = random.Random(0)
@@ -38,18 +38,18 @@ def test_names_depend_on_no_other_file_that_does_not_look_like_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", CLEANED)
-def test_what_had_to_be_cleaned_serves_everywhere(name, tmp_path):
+def test_cleaned_name_has_no_special_characters(name, tmp_path):
     got = named(tmp_path, name)[name]
     assert got == clean_name(name) and not set(got) & set("/\\ '\"%;$*?[]")
 
 
-def test_of_files_that_look_alike_the_clean_one_keeps_its_name(tmp_path):
+def test_clean_name_wins_over_similar_ones(tmp_path):
     both = named(tmp_path, "my box", "my_box", "my+box")
     assert both["my_box"] == "my_box" and both["my box"] == f"my_box_{path_digest('my box.glb')}"
     assert both["my+box"] == f"my_box_{path_digest('my+box.glb')}"
 
 
-def test_a_name_is_the_same_however_a_system_spells_it(tmp_path):
+def test_name_is_independent_of_unicode_normalisation(tmp_path):
     apart = unicodedata.normalize("NFD", "Büro")
     assert named(tmp_path, apart)[apart] == "Büro"
     both = named(tmp_path, "Büro", apart)
@@ -58,7 +58,7 @@ def test_a_name_is_the_same_however_a_system_spells_it(tmp_path):
     assert named(tmp_path, lossy)[lossy] == named(tmp_path, "Büro 1")["Büro 1"]
 
 
-def test_scans_of_one_name_are_named_by_folder_or_by_digest(tmp_path):
+def test_equal_names_are_separated_by_folder_or_digest(tmp_path):
     files = [Path(folder, "scan.glb") for folder in ("台所", "寝室", "a b", "a_b", "a/b")]
     names = {str(s.path.parent): s.name for s in named_sources([(f, f) for f in files], "x")}
     assert names["台所"] == "台所_scan.glb" and names["寝室"] == "寝室_scan.glb"
@@ -74,7 +74,7 @@ def test_a_long_name_of_wide_letters_fits_into_a_file_name(tmp_path):
     assert len(os.fsencode(made.path.name)) < 200 and load_gmdag(made.path).name == "家" * 80
 
 
-def test_a_name_that_is_no_text_is_cleaned(tmp_path):
+def test_undecodable_name_is_cleaned(tmp_path):
     name = os.fsdecode(b"caf\xe9")
     got = named(tmp_path, name)[name]
     assert got == "caf" and got.encode()

@@ -1,4 +1,4 @@
-"""Compiling many scenes at once: the same results as one by one, faults told apart, no half files."""
+"""Compiling many scenes at once: the same results as one by one, faults by scene, no partial files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def meshes(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_result_is_that_of_one_after_the_other(meshes, tmp_path):
+def test_parallel_compilation_equals_sequential(meshes, tmp_path):
     outcomes = []
     for jobs in (1, 2):
         out, faults, told = tmp_path / str(jobs), {}, []
@@ -56,7 +56,7 @@ def test_the_result_is_that_of_one_after_the_other(meshes, tmp_path):
     assert outcomes[0] == outcomes[1]
 
 
-def test_the_first_fault_is_raised_where_nobody_takes_it(meshes, tmp_path):
+def test_first_fault_is_raised_without_a_handler(meshes, tmp_path):
     with pytest.raises(SceneError, match=r"d\.glb: truncated"):
         compile_corpus(discover_root(meshes), tmp_path, CONFIG, jobs=1)
     with pytest.raises(ConfigError, match="jobs 0"):
@@ -73,7 +73,7 @@ def die(job: Job, progress):
 
 
 @pytest.mark.slow
-def test_a_killed_process_costs_its_scene_only(meshes, tmp_path):
+def test_killed_process_loses_only_its_scene(meshes, tmp_path):
     jobs = [Job(source, tmp_path, CONFIG) for source in discover_root(meshes)]
     found = dict(run_jobs(jobs, die, 2, lambda stages, share: None))
     assert isinstance(found[0], NaviError) and "signal 9" in str(found[0]) and "--jobs 1" in str(found[0])
@@ -81,7 +81,7 @@ def test_a_killed_process_costs_its_scene_only(meshes, tmp_path):
     assert [found[2], found[3]] == ["c", "d"]
 
 
-def test_as_many_at_once_as_cores_and_memory_allow(monkeypatch):
+def test_default_jobs_follow_cores_and_memory(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr("navi_core.scenes.corpus.pool.available_memory", lambda: 10 << 30)
     for gigabytes, seconds, count, jobs in (
@@ -106,7 +106,7 @@ def test_the_command_reports_faults_at_the_end_with_the_retry_command(meshes, tm
 
 
 @pytest.mark.slow
-def test_an_interruption_leaves_no_half_file_and_no_process(meshes, tmp_path):
+def test_interruption_leaves_no_partial_file_and_no_process(meshes, tmp_path):
     command = [sys.executable, "-m", "navi_core.cli.main", "scenes", "generate", "apartment", "--seeds", "0-19"]
     command += ["--out", str(tmp_path / "out"), "--resolution", "512", "--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)

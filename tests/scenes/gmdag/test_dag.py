@@ -57,7 +57,7 @@ def test_every_triangle_is_in_every_leaf_it_touches_and_in_no_other(corners, lon
 
 @settings(max_examples=30, deadline=None)
 @given(triangles(), st.integers(0, 2**32 - 1))
-def test_an_empty_leaf_never_promises_more_than_the_true_distance(corners, seed):
+def test_empty_leaf_distance_is_a_lower_bound(corners, seed):
     dag = build_dag(corners, 16, 2)
     empty = [(at, edge, value) for kind, at, edge, value, _ in leaves(dag) if kind == EMPTY]
     surface = [(at, edge) for kind, at, edge, _, _ in leaves(dag) if kind == SURFACE]
@@ -99,7 +99,7 @@ def test_the_runtime_cells_hold_the_lists_of_the_dag(resolution):
         assert tree.items[start : start + count].tolist() == (members(dag, value) if kind == SURFACE else [])
 
 
-def test_long_lists_are_split_unless_the_finest_level_is_reached_or_nothing_is_gained():
+def test_long_triangle_lists_are_split_above_the_finest_level():
     scene = compile_mesh(generate_scene("atrium", 0), CompileConfig(resolution=256, max_leaf_triangles=8))
     coarse, deepest = levels_of(256)
     lengths = {level: 0 for level in range(coarse, deepest + 1)}
@@ -136,7 +136,7 @@ def test_repeated_objects_and_plain_walls_are_stored_once():
     assert len(lists) == len(dag.bounds) - 1
 
 
-def test_unfolding_counts_what_a_walk_over_the_tree_counts():
+def test_unfolded_size_matches_a_tree_walk():
     dag = compile_mesh(generate_scene("maze", 0), CompileConfig(resolution=32)).dag
     found = list(leaves(dag))
     surface = [value for kind, _, _, value, _ in found if kind == SURFACE]

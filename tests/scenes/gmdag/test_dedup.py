@@ -36,7 +36,7 @@ def test_equal_lists_are_found_even_when_every_hash_collides(hashing):
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=40))
-def test_any_lists_come_back_from_their_distinct_ones(lists):
+def test_deduplicated_lists_reconstruct_the_originals(lists):
     bounds = np.cumsum([0, *map(len, lists)])
     kept, items, back = unique_lists(bounds, np.concatenate(lists).astype(np.int32))
     found = [items[kept[k] : kept[k + 1]].tolist() for k in range(len(kept) - 1)]

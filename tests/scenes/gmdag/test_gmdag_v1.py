@@ -153,7 +153,7 @@ def test_a_broken_file_is_refused_with_reason_and_offset(name, tmp_path):
     assert caught.value.exit_code != 0
 
 
-def test_a_missing_file_names_its_neighbours(tmp_path):
+def test_missing_file_error_names_nearby_files(tmp_path):
     (tmp_path / "other.gmdag").write_bytes(b"")
     with pytest.raises(GmdagError, match=r"does not exist.*other\.gmdag.*navi scenes compile"):
         load_gmdag(tmp_path / "none.gmdag")
@@ -259,7 +259,7 @@ def test_the_surface_bounds_are_recovered_exactly(own_box):
     np.testing.assert_allclose(own_box.mesh_bounds, [LOW, HIGH], atol=own_box.voxel_size * 1e-3)
 
 
-def test_our_box_agrees_with_the_independent_writers(own_box, real_scenes: Path):
+def test_v1_box_agrees_with_the_independent_writer(own_box, real_scenes: Path):
     theirs = load_gmdag(real_scenes / "house_box_256_v1.gmdag")
     np.testing.assert_allclose(own_box.bounds, theirs.bounds, atol=1e-6)
     assert own_box.voxel_size == theirs.voxel_size
@@ -322,7 +322,7 @@ def test_rays_in_the_version_1_box_end_on_its_walls_and_within_a_voxel_at_its_ed
     assert np.median(off) < 0.001
     assert np.quantile(off, 0.95) < 0.02
     assert np.quantile(wrong, 0.95) < 0.05
-    # Corners near an edge of the box know one wall or the other: there the two are not told apart within a voxel.
+    # Corners near an edge of the box know one wall or the other: there the two differ by up to a voxel.
     assert off.max() < 0.7
 
 

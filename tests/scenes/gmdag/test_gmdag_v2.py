@@ -60,7 +60,7 @@ def test_a_file_cut_anywhere_is_refused(maze_file):
         assert caught.value.offset is not None
 
 
-def test_damage_of_the_content_is_noticed_and_trailing_bytes_are_refused(maze_file):
+def test_damaged_content_and_trailing_bytes_are_refused(maze_file):
     rng = np.random.default_rng(0)
     for position in [*range(32, 64), *rng.integers(64, len(maze_file), 100)]:
         data = bytearray(maze_file)

@@ -1,4 +1,4 @@
-"""The furnished house in version 1: ours, sampled from its mesh, says what the independent writer's file says."""
+"""The furnished house in version 1: ours, sampled from its mesh, agrees with the independent writer's file."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_every_instance_is_placed_in_metres_and_named(tmp_path):
     assert second.objects == ("lone", "cube mesh") and second.material == "wood"
 
 
-def test_nodes_of_a_library_are_placed_as_often_as_they_are_named(tmp_path):
+def test_library_nodes_are_placed_per_reference(tmp_path):
     library = """<library_nodes><node id="pair"><instance_geometry url="#cube"/>
       <node><translate>0 200 0</translate><instance_geometry url="#cube"/></node></node></library_nodes>"""
     pair = '<instance_node url="#pair"/>'
@@ -56,7 +56,7 @@ def test_nodes_of_a_library_are_placed_as_often_as_they_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(("up", "config"), [("Z_UP", "y"), ("Z_UP", "z"), ("Y_UP", "z"), ("Y_UP", "y")])
-def test_the_axis_that_the_file_names_is_up_once(tmp_path, up, config):
+def test_up_axis_of_the_file_is_applied_once(tmp_path, up, config):
     nodes = '<node name="post"><scale>1 1 4</scale><translate>0 0 50</translate><instance_geometry url="#cube"/></node>'
     mesh = read_mesh(write(tmp_path, collada(nodes, up=up)), up_axis=config)
     high = (up, config) != ("Y_UP", "y")
@@ -72,7 +72,7 @@ def test_the_up_axis_is_read_from_the_xml(tmp_path, encoding):
     assert collada_up_axis(file) == "z" and len(read_mesh(file).faces) == 12
 
 
-def test_polygons_keep_their_outline_whichever_way_they_are_listed(tmp_path):
+def test_polygon_outline_survives_every_list_type(tmp_path):
     # An L of three squares; a fan from its first corner would cover the missing one.
     points = "<float_array id='a' count='18'>2 0 0 2 1 0 1 1 0 1 2 0 0 2 0 0 0 0</float_array>"
     source = f"""<source id='p'>{points}<technique_common><accessor source='#a' count='6' stride='3'/>
@@ -117,7 +117,7 @@ def test_holes_of_a_polygon_stay_open(tmp_path, flip):
         assert not ((side < 0).all(axis=0) | (side > 0).all(axis=0)).any(), (x, z)
 
 
-def test_a_polygon_with_a_hole_looks_at_its_own_points_alone():
+def test_joining_holes_reads_only_the_polygon_points():
     points = np.zeros((1_000_000, 3))
     points[-8:, :2] = [(0, 0), (3, 0), (3, 3), (0, 3), (1, 1), (2, 1), (2, 2), (1, 2)]
     corners = np.arange(8) + len(points) - 8
@@ -128,7 +128,7 @@ def test_a_polygon_with_a_hole_looks_at_its_own_points_alone():
     assert set(ring) == set(corners) and len(ring) == 10
 
 
-def test_a_number_on_each_line_takes_no_more_than_all_on_one(tmp_path):
+def test_numbers_on_separate_lines_need_no_extra_memory(tmp_path):
     file = write(tmp_path, f"<a>{chr(10).join(['12'] * 300_000)}</a>")
     tracemalloc.start()
     root = read_xml(file)
@@ -154,7 +154,7 @@ def test_many_holes_are_joined_without_crossing():
         assert np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2 == pytest.approx(area[0] - sum(area[1:]))
 
 
-def test_positions_begin_where_the_accessor_says_and_skip_what_has_no_name(tmp_path):
+def test_accessor_offset_and_unnamed_params_are_respected(tmp_path):
     text = collada(unit="1").replace('count="36" stride="3">', 'count="36" stride="3" offset="2">')
     bare = read_collada(write(tmp_path, collada(unit="1")))[0]
     moved = read_collada(write(tmp_path, text.replace("-50.0 ", "7 8 -50.0 ", 1)))[0]
@@ -181,7 +181,7 @@ def test_geometries_without_a_scene_are_read_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("name", "limit"), [("_MAX_BYTES", "bytes of XML"), ("_MAX_ELEMENTS", "more than 20 elements")]
 )
-def test_xml_has_its_limits(tmp_path, monkeypatch, name, limit):
+def test_xml_limits_are_enforced(tmp_path, monkeypatch, name, limit):
     monkeypatch.setattr(f"navi_core.scenes.readers.xml_files.{name}", 20)
     with pytest.raises(MeshError, match=limit):
         read_collada(write(tmp_path, collada()))
@@ -198,7 +198,7 @@ def test_a_node_may_have_the_name_of_its_geometry(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".glb", ".gltf", ".obj", ".ply", ".stl"])
-def test_a_file_that_was_exported_is_no_second_scene(tmp_path, ending):
+def test_exported_copy_is_not_listed_as_a_scene(tmp_path, ending):
     write(tmp_path, collada(), "house.dae")
     write(tmp_path, collada(), "shed.DAE")
     write(tmp_path, "", f"house{ending}")
@@ -213,7 +213,7 @@ def test_facts_estimate_the_triangles_of_the_file(tmp_path):
     assert read_facts(lying).triangles < lying.stat().st_size
 
 
-def test_counting_a_file_of_brackets_ends(tmp_path):
+def test_triangle_count_of_unclosed_tags_terminates(tmp_path):
     assert read_facts(write(tmp_path, '<triangles count="3' * 40_000 + "<triangles " * 100_000)).triangles > 0
 
 
@@ -281,7 +281,7 @@ def test_instances_are_counted_before_they_are_placed(tmp_path, monkeypatch):
         read_collada(write(tmp_path, collada(nodes, geometry("cube"))))
 
 
-def test_a_skin_stands_where_it_was_bound_with_a_warning(tmp_path, caplog):
+def test_skinned_mesh_keeps_its_bind_pose_with_a_warning(tmp_path, caplog):
     skin = """<library_controllers><controller id="c"><skin source="#cube">
       <bind_shape_matrix>1 0 0 100 0 1 0 0 0 0 1 0 0 0 0 1</bind_shape_matrix></skin></controller>
       </library_controllers>"""

@@ -1,4 +1,4 @@
-"""Every corner of the mesh formats: what is valid is read as an independent reader reads it, the rest is refused."""
+"""Mesh formats: valid files are read as an independent reader reads them, invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("what", GRAPHS)
-def test_a_graph_that_is_no_tree_is_refused(tmp_path, what):
+def test_invalid_scene_graph_is_refused(tmp_path, what):
     nodes, reason = GRAPHS[what]
     with pytest.raises(MeshError, match=reason):
         read_mesh(simple().write(tmp_path / "graph.glb", nodes=nodes, scenes=[{"nodes": [0]}]))
@@ -264,7 +264,7 @@ OBJ_HANDWRITING = {
 
 
 @pytest.mark.parametrize("what", OBJ_HANDWRITING)
-def test_an_obj_may_be_written_as_people_do(tmp_path, what):
+def test_handwritten_obj_variants_are_read(tmp_path, what):
     path = tmp_path / "sheet.obj"
     path.write_bytes(OBJ_HANDWRITING[what].encode())
     mesh = read_mesh(path)
@@ -272,7 +272,7 @@ def test_an_obj_may_be_written_as_people_do(tmp_path, what):
     assert mesh.bounds.tolist() == [[0, 0, 0], [4, 0, 4]]
 
 
-def test_an_obj_names_the_line_at_which_a_broken_one_begins_and_another_encoding(tmp_path):
+def test_obj_error_names_the_line_or_encoding(tmp_path):
     path = tmp_path / "sheet.obj"
     path.write_text(SHEET + "o a # b\nf 1 2 \\\nx 4\n")
     with pytest.raises(MeshError, match="line 6 'f 1 2  x 4'"):
@@ -282,7 +282,7 @@ def test_an_obj_names_the_line_at_which_a_broken_one_begins_and_another_encoding
         read_mesh(path)
 
 
-def test_a_negative_length_of_a_ply_list_is_refused_and_not_the_rest_of_the_file(tmp_path):
+def test_negative_ply_list_length_is_refused(tmp_path):
     names = "".join(f"property float {axis}\n" for axis in "xyz")
     head = f"ply\nformat binary_little_endian 1.0\nelement vertex 3\n{names}element face 3000\n"
     body = np.array(SQUARE[:3], "<f4").tobytes() + b"\x03\x00\x01\x02" + b"\xff" + bytes(3000)
@@ -292,7 +292,7 @@ def test_a_negative_length_of_a_ply_list_is_refused_and_not_the_rest_of_the_file
         read_mesh(path)
 
 
-def test_a_ply_comment_may_speak_of_the_end_of_the_header(tmp_path):
+def test_ply_comment_may_contain_end_header(tmp_path):
     path = write_ply(tmp_path / "a.ply", SQUARE, [[0, 1, 2, 3]])
     path.write_bytes(path.read_bytes().replace(b"comment a test", b"comment all up to end_header was made by hand"))
     assert len(read_mesh(path).faces) == 2

@@ -1,4 +1,4 @@
-"""Gazebo worlds: placements by hand, what is left out, what is refused, and how they go through the house."""
+"""Gazebo worlds: placements by hand, skipped parts, refusals, and discovery, doctor and compilation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_world_equals_its_meshes_placed_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("config", ["y", "z"])
-def test_a_world_has_z_up_whatever_the_settings_say(tmp_path, config):
+def test_world_is_z_up_for_any_up_axis_setting(tmp_path, config):
     mesh = read_mesh(package(tmp_path, include("crate", "1 2 3 0 0 0")), up_axis=config)
     np.testing.assert_allclose(mesh.bounds.mean(axis=0), [1, 3, -2], atol=1e-9)
 
@@ -114,7 +114,7 @@ def test_poses_and_frames_are_those_of_the_specification(tmp_path, world, model,
     assert centres(package(tmp_path, world, it=model)) == [expected]
 
 
-def test_a_saved_state_counts_instead_of_the_poses(tmp_path):
+def test_saved_state_overrides_the_poses(tmp_path):
     state = """<state world_name='default'>
       <model name='shelf_1'><pose frame=''>3 0 0 0 0 0</pose><scale>2 2 2</scale>
         <link name='link'><pose>3 0 1 0 0 0</pose></link>
@@ -154,7 +154,7 @@ def test_simple_shapes_have_their_size(tmp_path, shape, low, high, area):
 @pytest.mark.parametrize(
     "ground", ["model://ground_plane", "https://fuel.gazebosim.org/1.0/OpenRobotics/models/Ground Plane"]
 )
-def test_the_ground_ends_where_everything_else_ends(tmp_path, ground):
+def test_ground_plane_is_clipped_to_the_other_models(tmp_path, ground):
     ground = f"<include><uri>{ground}</uri></include>"
     world = package(tmp_path, ground + include("crate", "4 0 0.5 0 0 0") + include("sun"))
     mesh = read_mesh(world)
@@ -163,7 +163,7 @@ def test_the_ground_ends_where_everything_else_ends(tmp_path, ground):
     np.testing.assert_allclose([ground.min(axis=(0, 1)), ground.max(axis=(0, 1))], [[3.5, 0, -0.5], [4.5, 0, 0.5]])
 
 
-def test_planes_that_stand_are_walls_and_bound_the_floor(tmp_path):
+def test_vertical_planes_are_walls_and_bound_the_floor(tmp_path):
     wall = visual("<plane><normal>1 0 0</normal><size>2 6</size></plane>")
     walls = "".join(
         f"<model name='w{turn}'><pose>{x} {y} 1 0 0 {turn}</pose>{wall}</model>"
@@ -173,11 +173,11 @@ def test_planes_that_stand_are_walls_and_bound_the_floor(tmp_path):
     parts = read_parts(package(tmp_path, walls + include("ground_plane") + apart))
     np.testing.assert_allclose([np.ptp(part.points, axis=0) for part in parts[:2]], [[0, 6, 2], [0, 6, 2]], atol=1e-9)
     np.testing.assert_allclose([parts[4].points.min(axis=0), parts[4].points.max(axis=0)], [[-3, -3, 0], [3, 3, 0]])
-    # What lies apart is something of its own.
+    # A distant plane is a separate part.
     np.testing.assert_allclose(np.ptp(parts[5].points, axis=0), [4, 2, 0], atol=1e-9)
 
 
-def test_a_ramp_is_no_ground_and_ends_at_its_length(tmp_path):
+def test_ramp_keeps_its_length_and_is_no_ground(tmp_path):
     ramp = f"<model name='ramp'>{visual('<plane><size>8 2</size></plane>', '0 0 0 0 -0.785398163397 0')}</model>"
     ceiling = (
         f"<model name='c'>{visual('<plane><normal>0 0 -1</normal><size>9 1</size></plane>', '0 0 3 0 0 0')}</model>"
@@ -187,7 +187,7 @@ def test_a_ramp_is_no_ground_and_ends_at_its_length(tmp_path):
     np.testing.assert_allclose(np.ptp(parts[2].points, axis=0), [np.sqrt(32), 1, 0], atol=1e-9)
 
 
-def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
+def test_missing_parts_are_skipped_with_a_warning(tmp_path, caplog):
     away = include("crate", "0 0 343582 0 0 0")
     hill = "<model name='hill'>" + visual("<heightmap><uri>file://hill.png</uri></heightmap>") + "</model>"
     outline = "<polyline><point>0 0</point><point>2 0</point><point>0 2</point><height>1</height></polyline>"
@@ -227,7 +227,7 @@ def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
          "</frame><link name='l'><pose relative_to='a'/></link></model>", "relative to itself: a → b → a"),
         ("".join(f"<model name='{i}'><pose relative_to='{i + 1}'/></model>" for i in range(1500)) + include("crate"),
          "a chain that is too long"),
-        # Only what is merged is known by its bare name.
+        # Only merged includes are addressed by their bare name.
         (include("crate") + "<model name='n'><pose relative_to='link'/></model>", "'link', which is no frame"),
         ("<model name='a'>" * 40 + "</model>" * 40, "more than 32 deep"),
         (include("loop"), "includes itself"),
@@ -245,7 +245,7 @@ def test_a_world_is_refused_by_its_fault(tmp_path, monkeypatch, world, reason):
     assert str(told.value).startswith(str(file))
 
 
-def test_files_that_are_no_worlds_are_refused_by_name(tmp_path):
+def test_non_world_files_are_refused_by_reason(tmp_path):
     world = package(tmp_path, include("crate"))
     with pytest.raises(MeshError, match="holds no <world>, but a model: name a world that includes it"):
         read_mesh(tmp_path / "models" / "crate" / "model.sdf")
@@ -257,7 +257,7 @@ def test_files_that_are_no_worlds_are_refused_by_name(tmp_path):
         read_mesh(world)
 
 
-def test_a_link_that_shows_nothing_is_taken_by_its_collisions(tmp_path):
+def test_link_without_visuals_uses_its_collisions(tmp_path):
     hull = "<collision name='c'><geometry><box><size>9 9 9</size></box></geometry></collision>"
     ghost = visual(BOX, more="<transparency>1</transparency>").replace("</link>", hull + "</link>")
     glass = visual(BOX, more="<transparency>0.9</transparency>").replace("</link>", hull + "</link>")
@@ -270,7 +270,7 @@ def test_a_link_that_shows_nothing_is_taken_by_its_collisions(tmp_path):
     assert sizes == [[9, 9, 9], [1, 2, 3], [9, 9, 9], [9, 9, 9]]
 
 
-def test_a_model_is_called_as_its_likes(tmp_path, caplog):
+def test_model_names_drop_instance_suffixes(tmp_path, caplog):
     inline = "".join(f"<model name='{n}'>{visual(BOX)}</model>" for n in ("book_12", "book_clone_3", "wall 2 (3)", "7"))
     named = include("crate", more="<name>crate_0815</name>") + include("crate", more="<name>heavy</name>")
     sensor = "<model name='drone'>" + visual(BOX).replace("</link>", "<sensor type='imu'/></link>") + "</model>"
@@ -303,7 +303,7 @@ def test_vertices_that_no_face_uses_are_counted(tmp_path, monkeypatch):
         read_parts(world)
 
 
-def test_a_frame_is_followed_once_however_often_it_is_asked_for(tmp_path, monkeypatch):
+def test_frame_pose_is_resolved_once(tmp_path, monkeypatch):
     from navi_core.scenes.readers.gazebo import poses as sdf_poses
 
     asked = []
@@ -317,7 +317,7 @@ def test_a_frame_is_followed_once_however_often_it_is_asked_for(tmp_path, monkey
     assert len(asked) < 100
 
 
-def test_a_broken_file_is_read_once_however_often_it_is_named(tmp_path, monkeypatch, caplog):
+def test_broken_file_is_read_once(tmp_path, monkeypatch, caplog):
     from navi_core.scenes.readers.gazebo import plan as world_plan
 
     asked = []
@@ -329,7 +329,7 @@ def test_a_broken_file_is_read_once_however_often_it_is_named(tmp_path, monkeypa
     assert len(asked) == len(set(asked)) and "cut/model.sdf: its XML is broken or truncated" in caplog.text
 
 
-def test_endless_names_take_no_time(tmp_path):
+def test_very_long_names_are_read_in_linear_time(tmp_path):
     names = ("1" * 100_000 + "x", "_clone" * 100_000, "model://" + "models/" * 50_000 + "\n")
     inline = "".join(f"<model name='{name}'>{visual(BOX)}</model>" for name in names)
     world = package(tmp_path, inline + f"<include><uri>https://a/{names[2]}</uri></include>" + include("crate"))
@@ -356,18 +356,18 @@ def test_models_are_found_by_every_kind_of_uri(tmp_path, uri):
     assert centres(package(tmp_path, f"<include><uri>{uri}</uri></include>")) == [[0, 0, 0]]
 
 
-def test_a_model_finds_its_own_files_under_another_name_and_nearest_first(tmp_path, caplog):
+def test_renamed_model_finds_its_meshes(tmp_path, caplog):
     world = package(tmp_path, include("renamed") + include("near") + include("lamp"), renamed="", near="", lamp="")
     models = tmp_path / "models"
     for name, mesh in (("renamed", "model://original/meshes/own.dae"), ("near", "meshes/own.dae")):
         text = f"<sdf version='1.6'><model name='m'>{visual(f'<mesh><uri>{mesh}</uri></mesh>')}</model></sdf>"
         (models / name / "model.sdf").write_text(text)
         (models / name / "meshes" / "own.dae").write_text(collada())
-    # Of the package, not of the model that asks.
+    # The package's file, not the requesting model's.
     (tmp_path / "meshes").mkdir()
     (tmp_path / "meshes" / "own.dae").write_text("")
     (models / "lamp" / "model.sdf").write_text("<sdf version='1.6'><light name='lamp'/></sdf>")
-    # A light is nothing that is left out.
+    # A light is not reported as missing.
     assert len(centres(world)) == 2 and not caplog.messages
 
 
@@ -386,14 +386,14 @@ def test_models_are_found_where_gazebo_looks_for_them(tmp_path, monkeypatch, cap
     assert hash_source(world) != before
 
 
-def test_a_world_that_is_a_link_finds_the_models_beside_the_file(tmp_path):
+def test_linked_world_finds_models_beside_its_target(tmp_path):
     world = package(tmp_path / "package", include("crate"))
     (tmp_path / "chosen").mkdir()
     (tmp_path / "chosen" / "shop.world").symlink_to(world)
     assert centres(tmp_path / "chosen" / "shop.world") == [[0, 0, 0]]
 
 
-def test_files_outside_of_the_places_for_models_are_not_read(tmp_path):
+def test_files_outside_the_model_folders_are_not_read(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.dae").write_text(collada())
@@ -407,7 +407,7 @@ def test_files_outside_of_the_places_for_models_are_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["crate.dae", "CRATE.dae"])
-def test_a_link_out_of_the_places_for_models_is_not_followed(tmp_path, monkeypatch, name):
+def test_link_out_of_the_model_folders_is_not_followed(tmp_path, monkeypatch, name):
     outside, deep = tmp_path / "outside", tmp_path / "1" / "2" / "3" / "4" / "5"
     outside.mkdir()
     (outside / "secret.dae").write_text(collada())
@@ -428,7 +428,7 @@ def test_a_link_out_of_the_places_for_models_is_not_followed(tmp_path, monkeypat
     assert centres(world) == [[0, 0, 0]]
 
 
-def test_the_newest_description_that_is_listed_counts(tmp_path):
+def test_newest_listed_model_description_is_used(tmp_path):
     world = package(tmp_path, include("crate"))
     folder = tmp_path / "models" / "crate"
     (folder / "model-1_10.sdf").write_text(
@@ -453,7 +453,7 @@ def test_a_submesh_is_taken_alone_and_centred(tmp_path):
     assert centres(world) == [[0, 0, 1]]
 
 
-def test_every_file_that_a_world_is_made_of_is_hashed(tmp_path):
+def test_source_hash_covers_every_file_of_a_world(tmp_path):
     world = package(tmp_path, include("crate"))
     seen = {hash_source(world)}
     for name in ("meshes/crate.dae", "model.sdf", "model.config"):
@@ -496,7 +496,7 @@ def test_the_worlds_of_a_package_are_its_scenes(tmp_path):
     assert [source.name for source in scenes_named([str(world)])] == ["shop"]
 
 
-def test_a_world_among_scans_takes_what_it_is_made_of_and_no_more(tmp_path):
+def test_world_hides_only_its_own_meshes_from_discovery(tmp_path):
     package(
         tmp_path / "package", visual("<mesh><uri>meshes/hall.dae</uri></mesh>").join(["<model name='m'>", "</model>"])
     )
@@ -505,12 +505,12 @@ def test_a_world_among_scans_takes_what_it_is_made_of_and_no_more(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(collada())
     assert [source.name for source in discover_root(tmp_path)] == ["flat", "scan", "shop"]
-    # One that is no world of Gazebo's takes nothing.
+    # A file that is no Gazebo world hides no meshes.
     (tmp_path / "shop.world").write_text("define block model()")
     assert [source.name for source in discover_root(tmp_path)] == ["flat", "hall", "scan", "shop"]
 
 
-def test_the_doctor_knows_a_package_and_what_it_lacks(tmp_path):
+def test_doctor_reports_a_package_and_its_missing_models(tmp_path):
     package(tmp_path, include("crate", "0 0 0.5 0 0 0") + include("ground_plane") + include("chair"))
     report = examine(tmp_path)
     assert report["layout"]["name"] == "Gazebo worlds" and report["layout"]["up_axis"] == "y"
@@ -524,7 +524,7 @@ def test_the_doctor_knows_a_package_and_what_it_lacks(tmp_path):
     assert any(step.startswith(f"navi scenes compile {tmp_path} ") for step in report["next"])
 
 
-def test_a_world_compiles_once_until_a_model_changes(tmp_path):
+def test_world_is_recompiled_only_after_a_model_change(tmp_path):
     package(tmp_path, include("crate") + include("chair") + include("crate", "3 0 0 0 0 0"))
     reports = []
 

@@ -69,7 +69,7 @@ SPARSE = {
         ({"bufferViews": [{"buffer": 0, "byteLength": 36, "byteStride": -4}]}, "stride of -4"),
     ],
 )
-def test_a_small_glb_cannot_claim_gigabytes(tmp_path, changes, reason):
+def test_small_glb_with_gigabyte_claims_is_refused(tmp_path, changes, reason):
     with pytest.raises(MeshError, match=reason):
         read_mesh(write_glb(tmp_path / "bomb.glb", gltf(**changes)))
 
@@ -82,7 +82,7 @@ def test_instances_of_one_mesh_are_counted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("uri", ["/dev/zero", "pipe", ".", "a%00b", "a" * 300, 5])
-def test_a_buffer_that_is_no_file_is_refused_and_not_read(tmp_path, uri):
+def test_non_file_buffer_is_refused(tmp_path, uri):
     os.mkfifo(tmp_path / "pipe")
     file = tmp_path / "scene.gltf"
     file.write_text(json.dumps(gltf(buffers=[{"byteLength": 48, "uri": uri}])))
@@ -91,7 +91,7 @@ def test_a_buffer_that_is_no_file_is_refused_and_not_read(tmp_path, uri):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop"])
-def test_what_is_no_file_is_no_scene(tmp_path, kind):
+def test_non_file_scene_path_is_refused(tmp_path, kind):
     file = tmp_path / "scene.gmdag"
     if kind == "pipe":
         os.mkfifo(file)
@@ -139,7 +139,7 @@ def meta_with(data, **changes):
         ({"compiler_version": 1}, "compiler version 1, this build reads 2"),
     ],
 )
-def test_a_sealed_header_that_lies_is_refused(v2, text, reason):
+def test_forged_header_with_a_valid_hash_is_refused(v2, text, reason):
     with pytest.raises(GmdagError, match=reason):
         read_gmdag(seal(v2, text if isinstance(text, bytes) else meta_with(v2, **text)), "sealed.gmdag")
 
@@ -175,14 +175,14 @@ INNER, SURFACE = 2 << 30, 1 << 30
         (0, SURFACE | 500_000, "names a list that does not exist"),
     ],
 )
-def test_a_reference_that_cannot_be_followed_is_refused_where_it_stands(v2, row, reference, reason):
+def test_invalid_node_reference_error_has_its_offset(v2, row, reference, reason):
     offset = section(v2, "nodes")[0] + 32 * row + 4 * 5
     with pytest.raises(GmdagError, match=reason.replace("(", "[(]").replace(")", "[)]")) as caught:
         read_gmdag(poked(v2, offset, struct.pack("<I", reference)), "nodes.gmdag")
     assert caught.value.offset == offset
 
 
-def test_a_row_below_the_finest_level_and_a_row_that_nothing_names_are_refused(v2):
+def test_too_deep_and_unreferenced_rows_are_refused(v2):
     start, rows, _ = section(v2, "nodes")
     for row in range(rows):  # the deepest rows come last; each may name only what stands behind it
         if row + 1 == rows:
@@ -215,7 +215,7 @@ def test_a_row_below_the_finest_level_and_a_row_that_nothing_names_are_refused(v
         ("items", b"\xfe\xff\xff\xff\x7f", "names a triangle beyond"),
     ],
 )
-def test_a_section_that_names_what_is_not_there_is_refused(v2, name, value, reason):
+def test_section_with_invalid_values_is_refused(v2, name, value, reason):
     offset, _, length = section(v2, name)
     with pytest.raises(GmdagError, match=reason) as caught:
         read_gmdag(poked(v2, offset, value), f"{name}.gmdag")
@@ -251,7 +251,7 @@ FRAMES = [{6: 1e-40}, {6: 1e37}, {3: 3e38}, {4: -1e9}, {6: 1e-6}]
 
 
 @pytest.mark.parametrize("head", FRAMES)
-def test_a_cube_in_which_no_ray_can_be_cast_is_refused_by_both_versions(v2, head):
+def test_invalid_cube_is_refused_by_both_versions(v2, head):
     with pytest.raises(GmdagError, match=r"voxel size|outside the cube"):
         read_gmdag(seal(v2, head=head), "frame.gmdag")
     fields = [b"GDAG", 1, 64, 0.0, 0.0, 0.0, 0.1, 1]
@@ -261,8 +261,8 @@ def test_a_cube_in_which_no_ray_can_be_cast_is_refused_by_both_versions(v2, head
         read_gmdag(struct.pack("<4sIIffffI", *fields) + struct.pack("<Q", 1 << 63 | 1 << 16), "frame.gmdag")
 
 
-def test_sealed_damage_gives_an_error_or_a_scene_that_can_be_flown(v2):
-    """The hash keeps accidents out; a writer that seals wrong content must still not reach a kernel."""
+def test_damage_with_a_valid_hash_is_refused_or_flyable(v2):
+    """The hash excludes accidents; forged content with a valid hash must still not reach a kernel."""
     import torch
 
     from navi_core.world import Field
@@ -324,7 +324,7 @@ def test_a_buffer_below_the_folder_of_its_file_is_read(tmp_path, uri):
     assert len(read_gltf(folder / "scene.gltf")) == 1
 
 
-def test_a_forest_of_instances_is_one_part_and_a_world_of_them_is_refused(tmp_path):
+def test_instances_make_one_part_and_are_limited_in_number(tmp_path):
     def forest(count):
         planted = {"EXT_mesh_gpu_instancing": {"attributes": {"TRANSLATION": 2}}}
         row = {"componentType": 5126, "count": count, "type": "VEC3"}

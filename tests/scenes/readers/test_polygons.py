@@ -63,7 +63,7 @@ def test_an_opening_in_a_wall_stays_open(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(("outline", "inside"), [(DOORWAY, 14), (WINDOW, 20), (ARROW, 4), (DOUBLED, 4)])
-def test_the_area_is_the_outlines_from_every_corner_and_in_both_directions(outline, inside):
+def test_triangulated_area_is_independent_of_start_and_direction(outline, inside):
     points = np.array(outline, float) + 1000.0
     for first in range(len(points)):
         for ring in (np.roll(np.arange(len(points)), first), np.roll(np.arange(len(points)), first)[::-1]):
@@ -106,7 +106,7 @@ def test_convex_polygons_are_fans_and_faces_keep_their_order():
     assert origin.tolist() == [0, 0, 0, 1, 2, 2]
 
 
-def test_what_encloses_nothing_or_too_much_work_still_ends():
+def test_degenerate_polygons_terminate_or_are_refused():
     crossing = np.array([[0, 0, 0], [1, 1, 0], [1, 0, 0], [0, 1, 0], [3, 3, 0]], float)
     assert len(triangulate(crossing, np.arange(5), np.array([5]))[0]) == 3
     assert len(triangulate(np.full((4, 3), np.nan), np.arange(4), np.array([4]))[0]) == 2
@@ -114,7 +114,7 @@ def test_what_encloses_nothing_or_too_much_work_still_ends():
         triangulate(crossing, np.zeros(5000, np.int64), np.array([5000]))
 
 
-def test_outlines_that_cross_themselves_all_over_take_no_more_work_than_others():
+def test_self_crossing_outlines_take_bounded_time():
     points = np.random.default_rng(0).normal(size=(2048, 3))
     began = time.process_time()
     assert len(triangulate(points, np.tile(np.arange(2048), 40), np.full(40, 2048))[0]) == 40 * 2046

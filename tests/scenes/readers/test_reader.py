@@ -157,7 +157,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_refused_and_nothing_is_written(name, tmp_path):
+def test_broken_file_is_refused_without_output(name, tmp_path):
     data, reason = BROKEN[name]
     file, out = tmp_path / name, tmp_path / "out"
     file.write_bytes(data)
@@ -194,7 +194,7 @@ def test_a_damaged_glb_is_read_or_refused_but_never_crashes(furnished_glb):
     assert refused > 10
 
 
-def test_a_missing_file_names_the_nearest_ones(tmp_path, furnished_glb):
+def test_missing_file_error_suggests_similar_names(tmp_path, furnished_glb):
     with pytest.raises(MeshError, match=r"did you mean furnished\.glb\?.*navi scenes discover"):
         read_mesh(tmp_path / "furnishd.glb")
     with pytest.raises(MeshError, match="neither does the folder"):

@@ -67,7 +67,7 @@ O 2 0 2 0 0 0 1 0 0 0 1 0 1 1 1 0 0 0 0 0 0 0 0
 """
 
 
-def test_matterport_twins_with_another_up_axis_reach_the_hit_by_name(tmp_path):
+def test_matterport_names_survive_another_up_axis(tmp_path):
     mesh = room(tmp_path / "17DRP5sb8fy.glb")
     room_ply(tmp_path / "17DRP5sb8fy_semantic.ply", z_up=True)
     (tmp_path / "17DRP5sb8fy.house").write_text(HOUSE)
@@ -82,11 +82,11 @@ def test_gibson_ids_reach_the_hit_by_name(tmp_path):
     room_ply(tmp_path / "Allensville_semantic.ply")
     objects = [{"id": 1, "class_": "dining table", "location": None, "size": None}, {"id": 2, "class_": "wall"}]
     (tmp_path / "Allensville.scn").write_text(json.dumps({"objects": objects}))
-    # Gibson names objects only; the floor has the id 0 that nobody names.
+    # Gibson names objects only; the floor has the unnamed id 0.
     assert seen(mesh) == ("surface", "dining table", "wall")
 
 
-def test_object_names_go_before_materials_and_materials_before_nothing(tmp_path):
+def test_object_names_take_precedence_over_materials(tmp_path):
     glb = Glb()
     glb.document["materials"] = [{"name": "oak"}, {"name": "plaster"}]
     glb.node(mesh=glb.mesh(FLOOR, material=0), name="Mesh_01")
@@ -122,7 +122,7 @@ def test_colours_without_a_legend_are_named_by_their_code(tmp_path):
         read_mesh(photo, semantics="vertex_color")
 
 
-def test_what_is_asked_for_and_not_there_is_refused(tmp_path):
+def test_missing_semantics_source_is_refused(tmp_path):
     path = room(tmp_path / "plain.glb")
     with pytest.raises(MeshError, match=r"no complete annotation .*navi doctor"):
         read_mesh(path, semantics="annotation")
@@ -160,7 +160,7 @@ def test_a_broken_legend_is_refused_by_line(tmp_path, text, reason):
         read_legend(path)
 
 
-def test_names_with_commas_quotes_and_escapes_are_read_whole_and_harmless(tmp_path):
+def test_legend_names_with_quotes_and_escapes_are_sanitised(tmp_path):
     path = tmp_path / "x.semantic.txt"
     path.write_bytes(
         b'\xef\xbb\xbfHM3D Semantic Annotations\r\n1,FF0000,"a, ""b""",0\r\n2,00FF00,sofa, grey,3\n'
