@@ -38,7 +38,7 @@ def judged(flight: Flight, action: torch.Tensor):
     return flight.gate.judge(flight.situation(), action)
 
 
-def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
+def test_fastest_collision_free_fraction_is_flown(field: Field) -> None:
     seen = {share: 0 for share in SHARES}
     for seed in range(6):
         flight = Flight(field, seed=seed, threshold=-10.0)
@@ -60,7 +60,7 @@ def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
             for name in ("expected_reward", "velocity", "collides"):
                 torch.testing.assert_close(getattr(verdict, name)[row], getattr(wanted, name)[row], rtol=0, atol=1e-5)
             torch.testing.assert_close(verdict.components["novelty"][row], wanted.components["novelty"][row])
-            # What the policy drew was sent only where it is flown as it is; the rest is what the gate said of it.
+            # The proposal counts as sent only if it is flown unscaled; its other fields are the gate's verdict.
             assert choice.proposed.send[row] == (share is None and verdict.send[row])
         assert torch.equal(choice.proposed.collides, first.collides)
         assert torch.equal(choice.proposed.expected_reward, first.expected_reward)
@@ -72,7 +72,7 @@ def scaled(action: torch.Tensor, share: float) -> torch.Tensor:
     return action.clamp(-1.0, 1.0) * torch.tensor([share, share, share, 1.0])
 
 
-def test_low_reward_motion_is_sent_when_hovering_earns_no_more(field: Field) -> None:
+def test_low_reward_motion_is_sent_unless_hovering_earns_more(field: Field) -> None:
     """In a house without a ceiling every pose costs starvation, and a threshold of zero would hold all motions."""
     flight = Flight(field, seed=4, threshold=100.0)
     action = flight.action()
@@ -126,12 +126,12 @@ def test_deterministic_policy_makes_progress_behind_the_gate(apartments) -> None
         result = evaluate(replace(subject, flyer=gated), course)
         paths[slower] = travelled(result)
         assert result.summary["collisions_per_minute"] == 0.0
-        # Three starts fill a block of four: the fourth row is nobody's.
+        # Three starts in a block of four: the fourth row is unused.
         assert [len(column) for column in gated.outcomes(result)] == [60, 60, 60]
     assert paths[SHARES] > 0.6 * free > 1.5 * paths[()]
 
 
-def test_a_policy_is_flown_without_the_gate_and_behind_it_both_ways(make_checkpoint, apartments) -> None:  # noqa: F811
+def test_gated_flight_compares_three_gate_modes(make_checkpoint, apartments) -> None:  # noqa: F811
     rows = run_gated_flight(make_checkpoint("p.pt"), EnvConfig(), None, apartments[:1], starts=2, steps=12)
     without, hovers, served = rows
     assert [row["flown"] for row in rows] == ["without", "gate, hovers", "gate"] and without["episodes"] == 2

@@ -21,7 +21,7 @@ from tests.service.test_servers import ask, command
         ([("a", 0), ("b", 1), ("b", 2), ("c", 3)], 0),  # started again twice
         ([("a", 0), ("b", 0.1), ("a", 0.2), ("b", 0.3)], 2),
         ([("a", 0), ("a", 1), ("b", 1.1), ("b", 1.2), ("a", 2)], 1),
-        ([("a", 0), ("b", 1), ("a", 7)], 0),  # who comes back after so long took over in good order
+        ([("a", 0), ("b", 1), ("a", 7)], 0),  # a peer that returns after so long is a regular takeover
         ([("a", 0), ("b", 4), ("b", 6), ("a", 7)], 0),
         ([("a", 0), ("b", 1), ("a", 6)], 0),
         ([("a", 0), ("b", 1), ("a", 5)], 1),

@@ -73,7 +73,7 @@ def test_unflyable_drone_blocks_no_other(stage) -> None:
     strangers.close()
 
 
-def test_after_the_last_step_id_comes_the_first(stage) -> None:
+def test_step_id_wraps_after_the_last(stage) -> None:
     server = stage.environment(sessions=1)
     still = np.zeros((1, 3), np.float32)
     last = MOST_STEP_ID - 1
@@ -160,7 +160,7 @@ def test_the_largest_batch_travels() -> None:
     assert len(batch.results) == len(batch.observations) == 4096
 
 
-def test_one_action_that_names_a_drone_thousands_of_times_flies_its_last_one(stage) -> None:
+def test_repeated_drone_in_one_action_flies_the_last_command(stage) -> None:
     sender, many, flown = Publisher(ANY, BRISK), 4096, []
     server = stage.environment(mode="stream", sessions=2, actions=(sender.endpoint,))
     step = server._step
@@ -188,7 +188,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_page_survives_odd_messages(name: str) -> None:
+def test_dashboard_survives_malformed_messages(name: str) -> None:
     async def watched() -> None:
         show = LiveShow(["tcp://127.0.0.1:1"], discover=False)
         show.hub.join()
@@ -297,7 +297,7 @@ def test_an_episode_of_more_rays_than_memory_is_refused(recorded, monkeypatch) -
         recordings.trace_episode(recorded, episode)
 
 
-def test_a_recorded_message_that_is_refused_today_is_left_out(recorded) -> None:
+def test_invalid_recorded_message_is_skipped_in_replay(recorded) -> None:
     known = [recorded.readable_message(frame) for frame in recorded.frames]
     assert [message is None for message in known] == [False, True, *[False] * 5]
     with pytest.raises(WireError, match="not finite"):

@@ -89,7 +89,7 @@ def test_request_for_a_killed_environment_is_not_flown_by_the_next(stage, asked:
     assert all(action.timestamp > begun for action in flown) and {action.step_id for action in flown[:2]} == {1}
 
 
-def test_actor_that_slept_forgets_no_drone(stage, monkeypatch) -> None:
+def test_suspended_actor_keeps_its_sessions(stage, monkeypatch) -> None:
     """A frozen container, a paused machine: it stops amid a decision, or while it waits."""
     slept = [0.0]
     clock = SimpleNamespace(
@@ -135,7 +135,7 @@ def test_a_kill_loses_no_completed_experience(tmp_path) -> None:
     living = ServiceRecord("v002", 0, "hash", tmp_path)
     found = rows(tmp_path, "service_experiences")
     assert sorted(row["number"] for row in found) == list(range(1, 13))
-    # What a living service keeps is left alone, and what was brought home is not brought twice.
+    # Journals of a running service are left alone, and recovered ones are not recovered twice.
     living.experience(experience(actual_reward=0.5))
     other = ServiceRecord("v003", 0, "hash", tmp_path)
     assert len(rows(tmp_path, "service_experiences")) == 12
@@ -144,10 +144,8 @@ def test_a_kill_loses_no_completed_experience(tmp_path) -> None:
     assert len(rows(tmp_path, "service_experiences")) == 13 and not list((tmp_path / "journals").iterdir())
 
 
-def test_a_disk_that_is_full_for_long_costs_neither_the_service_nor_its_descriptors(
-    tmp_path, caplog, monkeypatch
-) -> None:
-    """What waits is bounded, tries become rarer, and what was not dropped is recorded in the end."""
+def test_full_disk_leaks_no_descriptors_and_recovers(tmp_path, caplog, monkeypatch) -> None:
+    """Waiting rows are bounded, retries become rarer, and rows that were not dropped are recorded later."""
     monkeypatch.setattr("navi_core.service.learning.experience_record._MAX_WAITING", 50)
     record = ServiceRecord("v001", 0, "hash", tmp_path)
     full = OSError(errno.ENOSPC, "No space left on device")
@@ -173,7 +171,7 @@ def test_a_disk_that_is_full_for_long_costs_neither_the_service_nor_its_descript
     assert "90 experiences are not recorded" in caplog.text and not list((tmp_path / "journals").iterdir())
 
 
-def test_recorded_share_covers_all_drones(tmp_path) -> None:
+def test_recorded_fraction_covers_all_drones(tmp_path) -> None:
     """Drones complete in turns: every second, or every sixteenth, would always be the same ones."""
     for share in (0.0, 0.0625, 0.1, 0.5, 1.0):
         record = ServiceRecord("v001", 0, "hash", tmp_path / str(share), share)
@@ -185,8 +183,8 @@ def test_recorded_share_covers_all_drones(tmp_path) -> None:
         assert not share or (len(kept) == 16 and max(kept.values()) - min(kept.values()) <= 40)
 
 
-def test_an_outbox_that_is_full_keeps_no_journal_for_every_try(tmp_path, monkeypatch) -> None:
-    """Where the journal can be written, and the outbox cannot."""
+def test_full_outbox_makes_no_journal_per_retry(tmp_path, monkeypatch) -> None:
+    """The journal can be written, the outbox cannot."""
     record = ServiceRecord("v001", 0, "hash", tmp_path)
     full = OSError(errno.EDQUOT, "Disk quota exceeded")
     with monkeypatch.context() as patch:
@@ -200,7 +198,7 @@ def test_an_outbox_that_is_full_keeps_no_journal_for_every_try(tmp_path, monkeyp
     assert len(rows(tmp_path, "service_experiences")) == 20 and not list((tmp_path / "journals").iterdir())
 
 
-def test_partially_written_row_costs_no_other_row(tmp_path, monkeypatch) -> None:
+def test_partially_written_row_loses_no_other_row(tmp_path, monkeypatch) -> None:
     journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
     write = os.pwrite
 
@@ -220,7 +218,7 @@ def test_partially_written_row_costs_no_other_row(tmp_path, monkeypatch) -> None
 
 
 def test_long_journal_is_recovered_completely(tmp_path, monkeypatch) -> None:
-    """Where segments could not be made for an hour (no inode was left) it is longer than what is read at once."""
+    """After an hour without segments (no inode left) the journal is longer than one read."""
     monkeypatch.setattr("navi_core.service.learning.experience_record._ROWS_PER_FLUSH", 100)
     journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
     for number in range(250):
@@ -248,7 +246,7 @@ def test_foreign_file_is_reported_and_left(tmp_path, caplog) -> None:
 
 @pytest.mark.parametrize("at", [5, SMALL.max_steps])
 def test_lost_answer_is_requested_again_and_flown_once(stage, at: int) -> None:
-    """Also that of the last decision of an episode: what is shown then is of the next one, as after a new start."""
+    """Also for the last decision of an episode: the observation is then the next episode's, as after a restart."""
     server = stage.environment()
     send, lost = server._reply, []
 
@@ -267,7 +265,7 @@ def test_lost_answer_is_requested_again_and_flown_once(stage, at: int) -> None:
     assert server.steps == actor.decisions
 
 
-def test_ten_thousand_broken_frames_are_answered_and_the_server_serves_on(stage) -> None:
+def test_server_answers_ten_thousand_broken_frames(stage) -> None:
     import zmq
 
     count = 10_000
@@ -315,7 +313,7 @@ def test_an_oversized_frame_closes_its_connection_alone(stage) -> None:
         assert isinstance(ask(other, StepRequest(command(0, 1), 1, time.time())), StepResult)
 
 
-def test_a_flood_is_refused_beyond_the_backlog_and_others_are_served(stage) -> None:
+def test_flood_beyond_the_backlog_is_refused_per_client(stage) -> None:
     import zmq
 
     server = stage.environment(sessions=2, backlog=8)

@@ -58,13 +58,13 @@ class Flight:
         return batch
 
 
-def test_every_drone_is_found_in_its_scene(field: Field) -> None:
+def test_gate_finds_the_scene_of_every_drone(field: Field) -> None:
     flight = Flight(field)
     assert torch.equal(flight.found, flight.env.poses()["scene_index"])
     assert len(flight.found.unique()) == 2
 
 
-def test_one_decision_ends_where_the_environment_ends(field: Field) -> None:
+def test_one_decision_prediction_matches_the_environment(field: Field) -> None:
     flight = Flight(field, substeps=5)
     for _ in range(20):
         action = flight.action()
@@ -76,7 +76,7 @@ def test_one_decision_ends_where_the_environment_ends(field: Field) -> None:
         assert torch.allclose(verdict.velocity[free], after, atol=1e-5)
 
 
-def test_the_horizon_is_that_of_the_dynamics_stepped_one_decision_at_a_time(field: Field) -> None:
+def test_horizon_matches_stepwise_dynamics(field: Field) -> None:
     """Away from the limiter both are one function; within it the gate is never slower."""
     config = CONFIG.model_copy(update={"dynamics": CONFIG.dynamics.model_copy(update={"limiter_distance": 1e-6})})
     env = NavigationEnv(field, ROWS, config, seed=1)
@@ -110,7 +110,7 @@ def test_one_simulation_equals_decisions_one_by_one(field: Field, substeps: int)
     assert hits > 10
 
 
-def test_what_lies_ahead_after_a_turn_is_the_least_of_that_sector(field: Field) -> None:
+def test_depth_ahead_after_a_turn_is_the_sector_minimum(field: Field) -> None:
     flight = Flight(field)
     front = flight.env._drone_state["front"].squeeze(1)
     seen = depth_ahead(flight.obs, CONFIG.dynamics.limiter_elevation_degrees)
@@ -137,7 +137,7 @@ def test_a_random_policy_behind_the_gate_hardly_collides(field: Field) -> None:
     assert without > 100 and behind <= 0.1 * without
 
 
-def test_motion_into_a_wall_waits_and_hovering_in_the_open_may_go(box_scene) -> None:
+def test_motion_into_a_wall_waits_and_free_motion_is_sent(box_scene) -> None:
     field = Field([box_scene])
     gate = RolloutGate(field, CONFIG, capacity=2)
     env = NavigationEnv(field, 2, CONFIG)
@@ -156,12 +156,12 @@ def test_motion_into_a_wall_waits_and_hovering_in_the_open_may_go(box_scene) -> 
     assert -0.81 < float(verdict.expected_reward[0] - total[0]) < -0.4
 
 
-def test_a_place_within_walls_is_reached_and_one_outside_is_not(box_scene) -> None:
+def test_gate_reaches_only_positions_inside_the_scene(box_scene) -> None:
     gate = RolloutGate(Field([box_scene]), CONFIG, capacity=1)
     assert gate.reaches((0.0, 1.2, 0.0)) and not gate.reaches((0.0, 1.2, 50.0)) and not gate.reaches((1e5, 0.0, 0.0))
 
 
-def test_judging_changes_no_map_and_remembered_cells_are_not_new(field: Field) -> None:
+def test_judging_changes_no_map_and_visits_lower_novelty(field: Field) -> None:
     flight = Flight(field)
     action, situation = torch.zeros(ROWS, 4), flight.situation()
     flight.gate.remember(situation)
@@ -172,7 +172,7 @@ def test_judging_changes_no_map_and_remembered_cells_are_not_new(field: Field) -
     assert (later.components["novelty"] < first.components["novelty"]).all()
 
 
-def test_a_drone_whose_episode_begins_has_seen_nothing(field: Field) -> None:
+def test_new_episode_resets_the_gate_memory(field: Field) -> None:
     flight = Flight(field)
     action = flight.action()
     first = flight.judge(action)
@@ -192,7 +192,7 @@ def test_drones_beyond_the_capacity_are_refused(field: Field) -> None:
 
 
 @pytest.mark.parametrize("yaw", [0.7 - 2 * torch.pi, 0.7 + 6 * torch.pi])
-def test_a_yaw_may_have_any_number_of_turns(field: Field, yaw: float) -> None:
+def test_yaw_is_accepted_with_any_number_of_turns(field: Field, yaw: float) -> None:
     here, turned = Flight(field), Flight(field)
     for flight, given in ((here, 0.7), (turned, yaw)):
         at = replace(flight.situation(), yaw=torch.full((ROWS,), given))
@@ -203,8 +203,8 @@ def test_a_yaw_may_have_any_number_of_turns(field: Field, yaw: float) -> None:
     assert torch.allclose(here.verdict.expected_reward, turned.verdict.expected_reward, atol=0.02)
 
 
-def test_validation_equals_the_first_judgement(field: Field) -> None:
-    """Of drones that have seen nothing before, and that saw what the gate casts; a yaw may come with other turns."""
+def test_validation_equals_the_first_verdict(field: Field) -> None:
+    """For drones without a map that observed the gate's own cast; the yaw may differ by whole turns."""
     flight, action = Flight(field), torch.rand(ROWS, 4, generator=torch.Generator().manual_seed(9)) * 2 - 1
     s, scene = flight.situation(), flight.found
     coarse = flight.gate._outlook.look(s.position, s.yaw, scene).obs
@@ -220,7 +220,7 @@ def test_validation_equals_the_first_judgement(field: Field) -> None:
 
 
 @pytest.mark.parametrize("far", [1e9, -1e9, 1e30])
-def test_drone_far_away_is_in_no_scene_and_delays_no_other(field: Field, far: float) -> None:
+def test_distant_drone_is_in_no_scene_and_judged_finitely(field: Field, far: float) -> None:
     flight = Flight(field)
     for place, yaw in ((torch.full((ROWS, 3), far), 0.3), (flight.situation().position, far)):
         away = replace(flight.situation(), position=place, yaw=torch.full((ROWS,), yaw))
@@ -233,7 +233,7 @@ def test_drone_far_away_is_in_no_scene_and_delays_no_other(field: Field, far: fl
     assert (flight.gate.begin(replace(flight.situation(), position=torch.full((ROWS, 3), far))) == -1).all()
 
 
-def test_the_expected_reward_is_of_a_decision_and_some_terms_are_paid_once_a_horizon(field: Field) -> None:
+def test_expected_reward_divides_horizon_terms_by_decisions(field: Field) -> None:
     weights = {name: 0.5 + n for n, name in enumerate(REWARD_TERMS)}
     flight = Flight(field, weights=weights)
     action, start = flight.action(), flight.start()
@@ -265,13 +265,13 @@ def test_a_margin_is_added_to_the_radius_of_the_drone(field: Field) -> None:
     assert torch.equal(flight.judge(torch.zeros(ROWS, 4)).collides, close)
 
 
-def test_the_threshold_decides(field: Field) -> None:
+def test_motion_below_the_threshold_is_not_sent(field: Field) -> None:
     action = Flight(field).action()
     low, high = Flight(field, threshold=-10.0).judge(action), Flight(field, threshold=10.0).judge(action)
     assert torch.equal(low.send, ~low.collides) and not high.send.any()
 
 
-def test_shares_that_do_not_fall_are_refused() -> None:
+def test_slower_fractions_must_decrease() -> None:
     assert GateConfig(slower=()).slower == ()
     for wrong in ((0.25, 0.75), (0.5, 0.5)):
         with pytest.raises(ConfigError, match="write the fastest first"):
@@ -298,7 +298,7 @@ def test_non_finite_action_moves_no_drone(field: Field) -> None:
         assert not choice.command.any() and not choice.velocity[[3, 5]].any()
 
 
-def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:
+def test_validation_predicts_the_same_collisions(field: Field) -> None:
     flight = Flight(field)
     action, life = flight.action(), flight.env._drone_state
     now = flight.judge(action)

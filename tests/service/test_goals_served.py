@@ -53,8 +53,8 @@ def looking(env_id: int, episode: int, *, step_id: int = 0):
     return distance_matrix(blank, env_id=env_id, episode_id=episode, step_id=step_id, position=here, yaw=0.0)
 
 
-def test_an_actor_flies_to_goals_as_the_policy_flies_beside_the_environment(stage) -> None:
-    """Goals, maps of places and the ends of episodes come over the wire; nothing else is decided than without it."""
+def test_served_goal_policy_matches_the_local_one(stage) -> None:
+    """Goals, occupancy memory and episode ends come over the wire; the decisions equal those without it."""
     server = stage.environment(GOALS, sessions=3, seed=2)
     rewards, done, step = {0: [], 1: [], 2: []}, {0: [], 1: [], 2: []}, server._step
 
@@ -86,7 +86,7 @@ def test_an_actor_flies_to_goals_as_the_policy_flies_beside_the_environment(stag
     assert any(map(any, done.values()))
 
 
-def test_drones_that_stream_fly_to_the_goals_of_each_episode(stage) -> None:
+def test_streaming_drones_receive_a_goal_each_episode(stage) -> None:
     fast = GOALS.model_copy(update={"dynamics": SMALL.dynamics.model_copy(update={"substep": 0.004})})  # 50 Hz
     actor = stage.actor(model=tiny_model(config=SEEKING), mode="stream", subscribe=("tcp://127.0.0.1:1",))
     server = stage.environment(fast, mode="stream", sessions=2, actions=(actor.publisher.endpoint,))
@@ -181,7 +181,7 @@ def test_late_subscriber_receives_all_goals(stage) -> None:
 
 @pytest.fixture
 def alone():
-    """An actor for goals that nobody answers, in the hands of the test."""
+    """An actor for goals without a server that answers; the test drives it."""
     actor = ActorServer(
         tiny_model(config=SEEKING),
         ActorConfig(subscribe=("tcp://127.0.0.1:1",), step_endpoint="tcp://127.0.0.1:1", publish=ANY, wire=BRISK),
@@ -226,7 +226,7 @@ def test_invalid_goal_and_nan_observation_do_not_end_the_service(alone, caplog) 
         session = alone.sessions.get(3)
         assert session.begins and not session.request.linear_velocity.any()
         session.request = None
-    # Told once, and what was no number is gone with the next sound observation, also for who has the slot next.
+    # Warned of once; the next valid observation clears the NaN, also for the next drone in the slot.
     assert sum("answers with NaN or Inf" in record.message for record in caplog.records) == 1
     alone._queue_observation(sound)
     alone.turn(0)
@@ -256,7 +256,7 @@ def test_clock_set_back_blocks_no_waiting_drone(alone) -> None:
     later = replace(looking(3, 7, step_id=6), timestamp=1.0)
     alone._handle_observation(later)
     assert alone.sessions.get(3).matrix is later
-    # An environment that was started again counts from the start; what was overtaken comes at once.
+    # A restarted environment counts from the start; overtaken observations arrive at once.
     alone.sessions.get(3).waits_since -= 60.0
     again = looking(3, 8, step_id=0)
     alone._handle_observation(again)
@@ -302,7 +302,7 @@ def test_all_drones_fly_to_the_common_goal(stage) -> None:
         torch.testing.assert_close(aux[:, -4:], relative_goal(here[:, :3], here[:, 3], torch.tensor([place])))
 
 
-def test_a_policy_for_goals_takes_over_from_one_that_explores_and_gives_way_again(stage) -> None:
+def test_goal_and_exploration_policies_replace_each_other(stage) -> None:
     ready = []
     actor = stage.actor(stage.environment(GOALS, sessions=4), successor=lambda: ready.pop() if ready else None)
     until(lambda: actor.decisions > 20)
@@ -327,7 +327,7 @@ def test_goal_table_keeps_goals_by_episode_and_refuses_invalid_ones() -> None:
     assert GoalTable((1.0, 0.5, 2.0)).goal_of(looking(3, 7)).tolist() == [1.0, 0.5, 2.0]
 
 
-def test_a_goal_for_all_is_refused_where_the_policy_reads_none(make_checkpoint) -> None:  # noqa: F811
+def test_common_goal_is_refused_by_a_policy_without_goals(make_checkpoint) -> None:  # noqa: F811
     with pytest.raises(ConfigError, match="reads no goal"):
         load_model(str(make_checkpoint("e.pt")), ActorConfig(follow=None, goal=(1.0, 1.0, 1.0)))
     assert _position("3.5,1.2,-4") == (3.5, 1.2, -4.0)
@@ -340,7 +340,7 @@ def test_a_goal_for_all_is_refused_where_the_policy_reads_none(make_checkpoint) 
     any(find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
     reason="ONNX is not installed (pip install -e '.[export]')",
 )
-def test_a_program_alone_flies_to_goals(make_checkpoint, tmp_path) -> None:  # noqa: F811
+def test_exported_program_serves_a_goal_policy(make_checkpoint, tmp_path) -> None:  # noqa: F811
     seeking = POLICY.model_copy(update={"goal": True})
     config = CONFIG.model_copy(update={
         "policy": seeking, "env": CONFIG.env.model_copy(update={"task": "point_goal"}),
@@ -361,7 +361,7 @@ def test_shadow_flight_gives_both_policies_their_goals(flown_field) -> None:
     assert all(aux.shape[1] == SEEKING.aux_inputs and aux[:, -4].gt(0).all() for aux in inputs)
 
 
-def test_viewers_are_shown_the_goal_of_the_drone_they_watch(stage) -> None:
+def test_viewers_receive_the_goal_of_the_selected_drone(stage) -> None:
     server = stage.environment(GOALS, sessions=2, seed=1)
     digest = Digest(row=1)
     feed = Feed([server.publisher.endpoint], lambda batch: [digest.update(m) for m in batch], watching=True)

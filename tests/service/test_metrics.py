@@ -19,7 +19,7 @@ def exported(metrics: ServiceMetrics, name: str) -> str:
 @pytest.mark.parametrize(
     "value", [0, 3, 999_999, 1_000_001, 100_000_960, 2**53 - 1, 2**60 + 7, 0.5, 1 / 3, 1e-9, -7.25]
 )
-def test_numbers_have_all_digits(value: float) -> None:
+def test_exported_numbers_keep_all_digits(value: float) -> None:
     metrics = ServiceMetrics("navi_actor")
     metrics.count("decisions_total", value)
     metrics.gauge("serving_version", float(value))
@@ -34,7 +34,7 @@ def test_whole_numbers_have_neither_point_nor_exponent() -> None:
     assert (exported(metrics, "decisions_total"), exported(metrics, "serving_version")) == ("100000960", "2592001")
 
 
-def test_the_mean_latency_of_the_last_seconds_can_be_had_after_days() -> None:
+def test_latency_sum_keeps_precision_after_days() -> None:
     metrics = ServiceMetrics("navi_actor")
     metrics.latency("inference_ms", 50_000.0)
     metrics.latency("inference_ms", 50_000.0)

@@ -82,7 +82,7 @@ def assert_flies_the_same(trained: Path, runtime: str) -> None:
 
 
 @needs_onnx
-def test_a_checkpoint_served_as_a_program_has_the_auxiliary_input_of_its_training(trained) -> None:
+def test_onnx_program_of_a_checkpoint_gets_its_auxiliary_input(trained) -> None:
     assert_flies_the_same(trained, "onnx")
     # The same file alone would fly with another input than it learned with.
     (file,) = (navi_home() / "programs").glob("*.onnx")
@@ -91,11 +91,11 @@ def test_a_checkpoint_served_as_a_program_has_the_auxiliary_input_of_its_trainin
 
 
 @pytest.mark.slow
-def test_a_checkpoint_served_as_a_package_has_the_auxiliary_input_of_its_training(trained) -> None:
+def test_aoti_package_of_a_checkpoint_gets_its_auxiliary_input(trained) -> None:
     assert_flies_the_same(trained, "aoti")
 
 
-def test_curiosity_is_served_as_it_was_trained(trained) -> None:
+def test_trained_curiosity_is_used_in_serving(trained) -> None:
     model = load_model(str(trained), ActorConfig(follow=None))
     assert model.shaper is not None and model.shaper.memory_capacity == 20
     untrained = ServedModel(model.name, model.runner, model.checkpoint, model.path)
@@ -109,7 +109,7 @@ def test_curiosity_is_served_as_it_was_trained(trained) -> None:
 
 
 @needs_onnx
-def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(make_checkpoint, tmp_path) -> None:  # noqa: F811
+def test_program_without_auxiliary_input_is_served_alone(make_checkpoint, tmp_path) -> None:  # noqa: F811
     plain = make_checkpoint("q.pt", config=CONFIG.model_copy(update={"shaper": QUIET}))
     export_checkpoint(plain, tmp_path / "q.onnx", kind="onnx")
     model = load_model(str(tmp_path / "q.onnx"), ActorConfig(follow=None))
@@ -118,7 +118,7 @@ def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(mak
         load_model(str(tmp_path / "q.onnx"), ActorConfig(follow=None, sample=True))
 
 
-def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, monkeypatch) -> None:  # noqa: F811
+def test_programs_of_former_champions_are_removed(make_checkpoint, monkeypatch) -> None:  # noqa: F811
     module = "navi_core.service.policies.served_model"
     monkeypatch.setattr(f"{module}._MAX_PROGRAMS", 4)
     monkeypatch.setattr(f"{module}.ProgramRunner", lambda programs, name: programs)
@@ -152,7 +152,7 @@ def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, m
     assert len(exported) == 6 and [file.exists() for file in exported] == [True, True, False, False, True, True]
     # What is loaded counts as used before: another service that sweeps meanwhile leaves it.
     assert len(loaded) == 10 and loaded == sorted(set(loaded))
-    # Another torch, or a home on another machine: what was compiled before may end the process.
+    # Another torch, or a home on another machine: an older compiled program may crash the process.
     monkeypatch.setattr(f"{module}.cpu_flags", lambda: "flags: sse2")
     load_model(str(models[0]), ActorConfig(runtime="onnx", max_sessions=8))
     assert len(exported) == 8
@@ -161,7 +161,7 @@ def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, m
     assert len(exported) == 10
 
 
-def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -> None:  # noqa: F811
+def test_model_runs_on_the_requested_device(make_checkpoint) -> None:  # noqa: F811
     plain = make_checkpoint("d.pt", config=CONFIG.model_copy(update={"shaper": QUIET}))
     there = ActorConfig(follow=None, device="cuda")
     here = load_model(str(plain), ActorConfig(follow=None)).runner
@@ -202,7 +202,7 @@ def test_missing_gpu_is_reported(make_checkpoint) -> None:  # noqa: F811
         load_model(str(make_checkpoint("g.pt")), ActorConfig(follow=None, device="cuda"))
 
 
-def test_an_alias_that_moves_brings_its_new_version_once(make_checkpoint, tmp_path) -> None:  # noqa: F811
+def test_moved_alias_delivers_its_version_once(make_checkpoint, tmp_path) -> None:  # noqa: F811
     registry = Registry(tmp_path / "models")
     for seed in range(2):
         registry.register(make_checkpoint(f"{seed}.pt", seed=seed, run_id=f"run-{seed}"))

@@ -21,7 +21,7 @@ LEARNING = ("training.training_interval=0.1", "training.min_batch_size=4", "trai
 
 
 class Served:
-    """A `navi` process that serves; what it says of itself on its first lines.
+    """A `navi` process that serves, with the facts of its first lines.
 
     Args:
         home: Its Navi home.
@@ -57,7 +57,7 @@ class Served:
         self.process.wait()
 
     def end(self) -> str:
-        """Ask it to end, as a service manager does; returns what it said."""
+        """Ask it to end, as a service manager does; returns its output."""
         self.process.send_signal(signal.SIGTERM)
         said = self.process.communicate(timeout=30)[1]
         assert self.process.returncode == 0, said
@@ -78,7 +78,7 @@ def started(tmp_path):
             served.kill()
 
 
-def test_both_servers_are_killed_and_started_again_and_nothing_completed_is_lost(
+def test_killed_servers_lose_no_completed_experience(
     started,
     make_checkpoint,  # noqa: F811
     apartments,
@@ -115,5 +115,5 @@ def test_both_servers_are_killed_and_started_again_and_nothing_completed_is_lost
     assert len(by_run) == 2
     for numbers in by_run.values():
         assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
-    # The killed one's: all that its status page told of, and perhaps what completed after that.
+    # The killed one's: all that its status page reported, and perhaps experiences completed after that.
     assert any(max(numbers) >= completed for numbers in by_run.values())

@@ -44,7 +44,7 @@ def ask(socket, message):
     return decode(socket.recv_multipart())
 
 
-def test_a_client_that_steps_sees_the_life_of_the_environment(stage) -> None:
+def test_stepping_client_receives_the_environment_results(stage) -> None:
     server = stage.environment(sessions=2, seed=4)
     twin = NavigationEnv(stage.field, 2, SMALL.model_copy(update={"stagger": False}), seed=4)
     reader = Subscriber([server.publisher.endpoint], ["distance_matrix_v2"])
@@ -66,7 +66,7 @@ def test_a_client_that_steps_sees_the_life_of_the_environment(stage) -> None:
     reader.close()
 
 
-def test_a_repeated_step_id_is_answered_again_and_flies_nothing(stage) -> None:
+def test_repeated_step_id_is_answered_without_flying(stage) -> None:
     server = stage.environment()
     with requester(server.answer_endpoint) as socket:
         first = ask(socket, StepRequest(command(0, 1), 1, time.time()))
@@ -88,7 +88,7 @@ def test_refused_requests_are_answered_with_the_reason(stage) -> None:
         assert isinstance(ask(socket, StepRequest(command(11, 1), 1, time.time())), StepResult)
 
 
-def test_a_batch_brings_results_and_observations(stage) -> None:
+def test_batch_step_returns_results_and_observations(stage) -> None:
     server = stage.environment(sessions=3)
     with requester(server.answer_endpoint) as socket:
         reply = ask(socket, BatchStepRequest((command(2, 1), command(0, 1)), 1, time.time()))
@@ -97,7 +97,7 @@ def test_a_batch_brings_results_and_observations(stage) -> None:
     assert server.env.counters["length"].tolist() == [1, 0, 1]
 
 
-def test_an_actor_flies_what_the_policy_flies_beside_the_environment(stage) -> None:
+def test_served_policy_matches_the_local_one(stage) -> None:
     """Recurrent state, resets at episode ends and the batch of the wire change no bit."""
     server = stage.environment(sessions=3, seed=2)
     rewards: dict[int, list[float]] = {0: [], 1: [], 2: []}
@@ -140,7 +140,7 @@ def test_streaming_drones_fly_at_their_rate_and_hover_without_an_actor(stage) ->
     until(lambda: server.metrics.counter("hovered_total") > hovered + 10)
 
 
-def test_a_successor_takes_over_without_losing_a_session(stage) -> None:
+def test_successor_keeps_every_session(stage) -> None:
     server = stage.environment(sessions=4)
     waiting = [tiny_model(1, "v002")]
     ready: list = []
@@ -162,7 +162,7 @@ def test_a_successor_takes_over_without_losing_a_session(stage) -> None:
     assert len(actor.sessions) == 4
 
 
-def test_a_policy_without_memory_is_served_and_gives_way_to_one_with_memory_and_back(stage) -> None:
+def test_memoryless_and_recurrent_policies_replace_each_other(stage) -> None:
     bare, ready = TINY.model_copy(update={"core": "none"}), []
     server = stage.environment(sessions=10)
     actor = stage.actor(server, tiny_model(config=bare), successor=lambda: ready.pop() if ready else None)
@@ -212,7 +212,7 @@ def test_disconnected_client_leaves_no_traceback(capfd) -> None:
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_clock_that_is_set_back_changes_neither_the_time_up_nor_makes_two_lives_one(stage, monkeypatch) -> None:
+def test_clock_set_back_changes_no_uptime_or_episode_id(stage, monkeypatch) -> None:
     """A machine without a clock of its own starts at the same second every day."""
     monkeypatch.setattr(time, "time", lambda: 1.7e9)
     first, second = (stage.environment() for _ in range(2))
@@ -265,7 +265,7 @@ def test_viewers_of_step_mode_receive_rewards_and_returns(stage) -> None:
     assert all(np.isfinite([row["reward"], row["episode_return"]]).all() for row in digest.recent_sessions())
 
 
-def test_who_watches_a_service_sees_the_scene_from_above_and_where_it_lies(stage) -> None:
+def test_viewers_of_a_service_receive_the_overhead_picture(stage) -> None:
     environment = stage.environment(sessions=2)
     stage.actor(environment)
     digest = Digest(row=1)

@@ -35,7 +35,7 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments, gate) -> None
 @pytest.mark.parametrize(
     ("setting", "message"), [("actor.seed=1", "only training"), ("gate.threshold=0", "without a gate; add --gate")]
 )
-def test_a_setting_that_the_soak_does_not_know_is_refused(setting: str, message: str) -> None:
+def test_unknown_soak_setting_is_refused(setting: str, message: str) -> None:
     command = ["bench", "soak", "--set", setting]
     done = CliRunner().invoke(build_app(groups=("bench",), plugins=False), command)
     assert isinstance(done.exception, ConfigError) and message in str(done.exception)

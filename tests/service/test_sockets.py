@@ -35,7 +35,7 @@ def subscriber(publisher: Publisher, topic: str = TOPIC) -> Subscriber:
     return reader
 
 
-def test_a_message_reaches_those_who_subscribed_to_its_topic(publisher: Publisher) -> None:
+def test_message_reaches_the_subscribers_of_its_topic(publisher: Publisher) -> None:
     assert not publisher.publish(matrix())
     reader = subscriber(publisher)
     assert publisher.publish(matrix()) and not publisher.publish(action())
@@ -59,7 +59,7 @@ def test_topic_is_unwatched_after_the_last_reader_left(publisher: Publisher) -> 
         time.sleep(0.005)
 
 
-def test_all_that_wait_are_read_in_their_order(publisher: Publisher) -> None:
+def test_waiting_messages_are_read_in_order(publisher: Publisher) -> None:
     reader = subscriber(publisher)
     for step in range(3):
         publisher.publish(DistanceMatrix(**matrix().__dict__ | {"step_id": step}))
@@ -78,7 +78,7 @@ def test_slow_reader_has_a_bounded_queue_and_delays_no_other(publisher: Publishe
     reader.close()
 
 
-def test_a_taken_port_is_named_with_what_to_do(publisher: Publisher) -> None:
+def test_port_in_use_error_names_the_remedy(publisher: Publisher) -> None:
     with pytest.raises(ServiceError, match=r"taken by another process; stop it, or choose another port"):
         Publisher(publisher.endpoint)
 
@@ -94,7 +94,7 @@ def test_loopback_is_known_by_its_names() -> None:
     assert not is_loopback("tcp://*:1")
 
 
-def test_an_observation_survives_its_published_form() -> None:
+def test_published_observation_round_trips() -> None:
     obs = torch.rand(3, 16, 8)
     obs[1], obs[2] = (obs[1] * 300).floor(), (obs[2] > 0.5).float()
     message = distance_matrix(
@@ -105,7 +105,7 @@ def test_an_observation_survives_its_published_form() -> None:
     assert (message.robot_pose.y, message.robot_pose.yaw) == (2.0, 0.5)
 
 
-def test_viewers_get_the_selected_drone_ten_times_a_second_and_heartbeats_in_a_pause(publisher: Publisher) -> None:
+def test_viewers_get_ten_observations_a_second_or_heartbeats(publisher: Publisher) -> None:
     now = [0.0]
     offered = ObservationPublisher(publisher, WireConfig(), clock=lambda: now[0])
     asked: list[int] = []
@@ -117,7 +117,7 @@ def test_viewers_get_the_selected_drone_ten_times_a_second_and_heartbeats_in_a_p
     for _ in range(1000):
         offered.offer(build)
         now[0] += 0.01
-    assert asked == []  # nobody watches: not one is built
+    assert asked == []  # without viewers none is built
     reader = subscriber(publisher)
     offered.selected = 5
     for _ in range(100):

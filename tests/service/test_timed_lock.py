@@ -23,7 +23,7 @@ def collecting(threshold: int):
         gc.callbacks.remove(notice)
 
 
-def test_work_of_holders_is_counted_and_sleep_is_not() -> None:
+def test_lock_counts_work_time_without_sleep() -> None:
     lock = TimedLock()
     for _ in range(3):
         with lock.held():
@@ -39,7 +39,7 @@ def litter() -> list[list[int]]:
     return [[n] for n in range(1_000)]
 
 
-def test_garbage_is_collected_when_nobody_holds_the_lock() -> None:
+def test_garbage_is_collected_only_outside_the_lock() -> None:
     lock = TimedLock()
     with collecting(10) as rounds:
         with lock.held():
@@ -80,7 +80,7 @@ def test_garbage_waits_for_the_last_of_two_holders() -> None:
     thread.join()
 
 
-def test_a_collector_that_was_off_stays_off_and_who_gets_no_lock_changes_nothing() -> None:
+def test_lock_keeps_a_disabled_collector_off() -> None:
     lock, other = TimedLock(), TimedLock()
     with lock.held(), lock.held(timeout=0.01) as held:
         assert not held

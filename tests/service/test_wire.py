@@ -28,13 +28,13 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("message", all_messages(), ids=lambda m: type(m).__name__)
-def test_messages_survive_the_wire(message: Any) -> None:
+def test_messages_round_trip(message: Any) -> None:
     back = decode(encode(message))
     assert type(back) is type(message)
     assert same(back.to_map(), message.to_map())
 
 
-def test_a_step_result_is_these_bytes() -> None:
+def test_step_result_has_the_specified_bytes() -> None:
     topic, payload = encode(StepResult(1, 2, 3, False, True, 0.5, -1.0, 8.0))
     assert topic == b"step_result_v2"
     text = lambda s: bytes([0xA0 + len(s)]) + s.encode()  # noqa: E731 - MessagePack fixstr
@@ -48,7 +48,7 @@ def test_a_step_result_is_these_bytes() -> None:
     )
 
 
-def test_an_array_is_these_bytes() -> None:
+def test_array_has_the_specified_bytes() -> None:
     fields = msgpack.unpackb(encode(action())[1], ext_hook=lambda code, data: (code, data))
     code, data = fields["linear_velocity"]
     assert code == 1
@@ -57,7 +57,7 @@ def test_an_array_is_these_bytes() -> None:
     assert fields["env_ids"][1] == struct.pack("<H", 5) + b"int32" + struct.pack("<Hq", 1, 1) + struct.pack("<i", 7)
 
 
-def test_the_topics_are_those_of_the_specification() -> None:
+def test_topics_match_the_specification() -> None:
     assert set(TOPICS) == {
         "distance_matrix_v2", "action_v2", "telemetry_event_v2", "step_request_v2", "step_result_v2", "fault_v2",
     }  # fmt: skip
@@ -147,21 +147,21 @@ def test_non_finite_actions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "y", "z", "roll", "pitch", "yaw"])
-def test_a_pose_is_somewhere(name: str) -> None:
-    """Numbers that no drone's place has would be infinite where they are rounded, or take for ever to walk to."""
+def test_pose_coordinates_are_bounded(name: str) -> None:
+    """Huge coordinates would round to infinity, or take for ever to walk to."""
     assert getattr(replace(pose(), **{name: -1e5}), name) == -1e5
     for wrong in (1.1e5, -1e39):
         with pytest.raises(WireError, match=rf"{name} is -?1.*expected a number from -100000 to 100000"):
             replace(pose(), **{name: wrong})
 
 
-def test_a_pose_does_not_travel_alone() -> None:
+def test_pose_is_refused_as_a_message() -> None:
     with pytest.raises(WireError, match="within another message"):
         encode(pose())
     assert isinstance(decode(encode(matrix())).robot_pose, RobotPose)
 
 
-def test_ten_thousand_mutated_frames_raise_wire_errors_and_nothing_else() -> None:
+def test_mutated_frames_raise_only_wire_errors() -> None:
     rng = np.random.default_rng(0)
     originals = [encode(m) for m in all_messages() if not (isinstance(m, DistanceMatrix) and m.overhead.size)]
     refused = 0

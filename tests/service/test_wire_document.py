@@ -14,7 +14,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "WIRE.md").read_text(
 CLIENT = re.search(r"```python\n(.*?)```", DOCUMENT, re.S)[1]
 
 
-def test_the_printed_client_has_twenty_lines_and_no_navi() -> None:
+def test_printed_client_has_twenty_lines_without_navi_imports() -> None:
     lines = [line for line in CLIENT.splitlines() if line.strip()]
     assert len(lines) <= 20 and "navi" not in CLIENT.lower()
 

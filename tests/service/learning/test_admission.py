@@ -290,7 +290,7 @@ def test_service_joining_mid_episode_counts_from_the_next_episode(learning) -> N
 
 
 def test_broken_episode_is_not_continued_in_the_next(learning) -> None:
-    """An environment that is started again tells of no end."""
+    """A restarted environment reports no end of the episode."""
     admission, drone = learning.trainer.admission, Drone(learning)
     drone.fly(3, 1.0, step=0, ends=False)
     drone.fly(70, 2.0, step=0)

@@ -34,14 +34,14 @@ def buffer(**changes) -> ExperienceReplayBuffer:
     return ExperienceReplayBuffer(ContinuousTrainingConfig(**small | changes))
 
 
-def test_the_effective_reward_is_three_tenths_expected_and_seven_tenths_actual() -> None:
+def test_effective_reward_weighs_expected_and_actual() -> None:
     pending = experience(expected_reward=0.5)
     assert not pending.is_completed and pending.effective_reward == 0.5
     done = experience(expected_reward=0.5, actual_reward=1.0)
     assert done.is_completed and done.effective_reward == pytest.approx(0.85)
 
 
-def test_an_experience_is_pending_until_its_reward_comes() -> None:
+def test_experience_is_pending_until_its_reward_arrives() -> None:
     kept = buffer()
     assert kept.add(experience()) and kept.sample(1) is None
     assert kept.get_stats()["pending_count"] == 1
@@ -193,7 +193,7 @@ def test_cleared_buffer_accepts_latents_of_another_width() -> None:
     assert kept.add(experience(width=9, actual_reward=1.0)) and not kept.add(experience(width=8, actual_reward=1.0))
 
 
-def test_states_are_kept_for_the_first_of_a_trajectory_alone() -> None:
+def test_state_is_stored_only_at_trajectory_starts() -> None:
     kept = buffer()
     for number in range(8):
         kept.add(experience(number=number, actual_reward=1.0))
@@ -202,7 +202,7 @@ def test_states_are_kept_for_the_first_of_a_trajectory_alone() -> None:
     assert states == [-1.0, 4.0]  # an episode's first trajectory begins from zero, the next from decision 4
 
 
-def test_an_observation_survives_in_compact_form() -> None:
+def test_compact_observation_round_trips() -> None:
     kept = buffer(store="observation")
     seen = torch.rand(3, 16, 8)
     seen[1], seen[2] = (seen[1] * 200).floor(), (seen[2] > 0.5).float()
@@ -221,7 +221,7 @@ def test_ten_thousand_experiences_with_latents_fit_in_ten_megabytes() -> None:
     assert kept.get_stats()["completed_count"] == 10_000 and kept.nbytes <= 10_000_000
 
 
-def test_advantages_are_those_of_the_rewards_that_followed() -> None:
+def test_advantages_use_the_following_rewards() -> None:
     """γ = λ = 1, rewards 1, 1, 1 and values 2: the last is bootstrapped by its own value."""
     kept = buffer()
     for number in range(3):
@@ -275,7 +275,7 @@ def test_termination_is_not_bootstrapped(pending: bool) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["add", "reward", "drop", "hold"])), max_size=120))
-def test_counts_add_up_whatever_happens(moves) -> None:
+def test_counts_stay_consistent_in_any_order(moves) -> None:
     kept, begun = buffer(), set()
     for number, (session, move) in enumerate(moves, start=1):
         if move in ("add", "hold"):
@@ -292,7 +292,7 @@ def test_counts_add_up_whatever_happens(moves) -> None:
     assert (sample is None) == (kept.get_stats()["completed_count"] == 0)
 
 
-def test_many_threads_lose_nothing() -> None:
+def test_concurrent_threads_keep_every_experience() -> None:
     kept = buffer(buffer_capacity=10_000, lock_timeout=5.0)
 
     def fly(session: int) -> None:

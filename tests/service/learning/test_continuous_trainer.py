@@ -38,7 +38,7 @@ class Kept(list):
     def flush(self) -> None: ...
 
 
-def test_fewer_than_the_least_batch_wait_and_a_batch_has_its_size() -> None:
+def test_training_waits_for_the_minimum_batch_size() -> None:
     policy, settings = build_policy(TINY), config(min_batch_size=10, batch_size=12)
     kept = flown(policy, settings, decisions=4)  # eight experiences
     waiting = ContinuousTrainer(policy, kept, settings)
@@ -66,8 +66,8 @@ def test_a_shadow_evaluation_admits_every_nth_version_that_passes() -> None:
     assert served == [0, 0, 0, 0, 0, 6]
 
 
-def test_a_candidate_passes_within_an_error_of_the_other_and_hardly_more_collisions(box_scene) -> None:
-    """Both fly from the same starts, every time from others. A policy here is what its flight comes to."""
+def test_candidate_passes_within_error_and_collision_limits(box_scene) -> None:
+    """Both fly from the same starts, with new ones each time. A policy is given here by its flight's result."""
     flight, seeds = ShadowFlight(Field([box_scene]), SMALL, rows=4, decisions=2, seed=5), []
     flight._fly = lambda policy, seed: seeds.append(seed) or policy
 
@@ -104,7 +104,7 @@ def test_falling_live_reward_rolls_back() -> None:
 
 
 @pytest.mark.parametrize("worse", [0.0, 0.1])
-def test_the_phase_of_episodes_is_no_fall_and_a_fall_is_seen_whatever_the_phase(worse: float) -> None:
+def test_rollback_is_independent_of_the_episode_phase(worse: float) -> None:
     """Four drones that began together earn 0.5 at the beginning of each episode and nothing later."""
     fell, draws, policy = 0, np.random.default_rng(0), build_policy(TINY)
     for _ in range(40):
@@ -141,7 +141,7 @@ def test_rollback_records_both_versions_and_the_live_reward() -> None:
 
 
 @pytest.mark.parametrize("shadow", ["off", 1])
-def test_an_episode_that_never_ends_keeps_as_little_after_a_thousand_versions(shadow) -> None:
+def test_endless_episode_uses_bounded_memory(shadow) -> None:
     live = trainer(config(shadow_evaluation=shadow), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0)))
     admission, policy = live.admission, build_policy(TINY)
     for version in range(1000):
@@ -152,7 +152,7 @@ def test_an_episode_that_never_ends_keeps_as_little_after_a_thousand_versions(sh
 
 
 def test_live_reward_is_known_without_shadow_evaluation() -> None:
-    """The record of a default service tells by version what its learning brought, however soon the next one comes."""
+    """A default service records the live reward by version, however soon the next version comes."""
     live = trainer(config(shadow_evaluation="off"))
     live.admission.begin_partial(7)
     for end in (False, True):
@@ -179,7 +179,7 @@ def test_a_promotion_is_not_undone_by_a_rollback() -> None:
     assert live.admission.live_mean() == pytest.approx(0.3, abs=0.05)
 
 
-def test_rollback_to_a_champion_learns_in_its_critics_units(caplog) -> None:
+def test_rollback_to_a_champion_restores_its_value_scale(caplog) -> None:
     live = trainer(
         config(shadow_evaluation=1, rollback_window=40), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0))
     )
@@ -194,7 +194,7 @@ def test_rollback_to_a_champion_learns_in_its_critics_units(caplog) -> None:
     assert live._update.scale == (3.0, 2.0)
 
 
-def test_the_rewards_that_follow_in_a_trajectory_are_weighed_as_specified_too() -> None:
+def test_following_rewards_use_the_specified_weights() -> None:
     kept = flown(build_policy(TINY), config())
     sample = kept.sample(80)
     followed = [
@@ -229,7 +229,7 @@ def test_training_that_is_not_enabled_does_not_start() -> None:
     assert not live.start() and not live.is_running
 
 
-def test_errors_are_counted_and_the_loop_goes_on(caplog) -> None:
+def test_errors_are_counted_and_training_continues(caplog) -> None:
     live = trainer()
     good, calls = live.buffer.sample, []
 
@@ -269,7 +269,7 @@ def test_status_is_the_specified_document() -> None:
     assert status["training"]["average_gate_agreement"] == 1.0  # nothing was judged
 
 
-def test_without_a_gate_the_reward_that_came_counts_whole() -> None:
+def test_actual_reward_is_unweighted_without_a_gate() -> None:
     sample = flown(build_policy(TINY), config()).sample(16)
     judged = judged_rewards(sample, None, config())
     assert judged.reward.tolist() == sample.rows["actual"].astype(float).tolist() and judged.used.all()
@@ -277,17 +277,17 @@ def test_without_a_gate_the_reward_that_came_counts_whole() -> None:
         trainer(config(reward_mode="gate_signal"))
 
 
-def test_the_locks_of_model_and_buffer_are_held_for_less_than_a_millisecond_of_work() -> None:
+def test_locks_are_held_for_less_than_a_millisecond() -> None:
     live = trainer(config(buffer_capacity=60))
     for _ in range(20):
         live.train_once()
     live.buffer.clear()
     for lock in (live.admission.lock, live.buffer.lock):
-        # The mean: the longest of them may be an interrupt that the kernel charged to its holder.
+        # The mean: the longest one may be an interrupt that the kernel charged to the holder.
         assert lock.holders >= 20 and 0 < lock.work / lock.holders < 1e-3
 
 
-def test_a_version_that_serves_no_more_is_freed_where_no_lock_is_held() -> None:
+def test_replaced_version_is_freed_outside_the_locks() -> None:
     live, locked = trainer(), []
 
     def note() -> None:
@@ -301,7 +301,7 @@ def test_a_version_that_serves_no_more_is_freed_where_no_lock_is_held() -> None:
     assert locked == [False] * 4
 
 
-def test_new_weights_are_taken_over_and_the_old_experiences_forgotten() -> None:
+def test_adopted_weights_clear_the_buffer() -> None:
     live = trainer()
     live.train_once()
     other = build_policy(TINY, seed=9)
@@ -317,14 +317,14 @@ def same_weights(one, other) -> bool:
 
 
 def in_a_thread(call) -> None:
-    """Call something in a thread of its own, as an actor does, and wait for it: whoever waits for this hangs."""
+    """Call something in a thread of its own, as an actor does, and wait for it; a deadlock hangs here."""
     thread = threading.Thread(target=call)
     thread.start()
     thread.join(5)
     assert not thread.is_alive(), "it waits for the trainer"
 
 
-def test_a_champion_that_comes_during_an_update_waits_for_nothing_and_keeps_its_place() -> None:
+def test_champion_adopted_during_an_update_stays() -> None:
     live, champion = trainer(), build_policy(TINY.model_copy(update={"core": "mamba2"}), seed=9)
     adopted: list[int] = []
 
@@ -342,7 +342,7 @@ def test_a_champion_that_comes_during_an_update_waits_for_nothing_and_keeps_its_
 
 
 @pytest.mark.parametrize("passes", [True, False])
-def test_a_champion_that_comes_during_a_shadow_flight_keeps_its_place(passes: bool) -> None:
+def test_champion_adopted_during_a_shadow_flight_stays(passes: bool) -> None:
     champion, kept = build_policy(TINY, seed=9), Kept()
 
     def flight(candidate, serving) -> ShadowResult:
@@ -355,7 +355,7 @@ def test_a_champion_that_comes_during_a_shadow_flight_keeps_its_place(passes: bo
     assert [(number, fate) for number, fate, _ in kept] == [(1, "held")]
 
 
-def test_a_new_network_never_meets_latents_of_the_old_one() -> None:
+def test_adopted_network_never_trains_on_old_latents() -> None:
     made: list[bool] = []
 
     class Watched(ExperienceReplayBuffer):
@@ -375,7 +375,7 @@ def test_a_new_network_never_meets_latents_of_the_old_one() -> None:
     assert not live.train_once() and same_weights(live.serving.policy, live._update.policy)
 
 
-def test_a_champion_that_cannot_be_learned_on_is_refused_and_nothing_changes() -> None:
+def test_untrainable_champion_is_refused_without_effect() -> None:
     live = trainer()
     apart = build_policy(TINY.model_copy(update={"separate_value": True}))
     with pytest.raises(ConfigError, match="separate_value"):

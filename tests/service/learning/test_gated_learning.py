@@ -17,7 +17,7 @@ SENT, SLOWED, HOVERS = (True, True), (False, True), (False, False)
 
 
 def choice_of(drawn: bool, flown: bool, expected: float = -0.6) -> ActionChoice:
-    """What a gate says of one motion: whether it is flown as it was drawn, and whether it is flown at all."""
+    """A gate's choice for one motion: whether it is flown as drawn, and whether it is flown at all."""
     part, none = torch.tensor([expected]), torch.zeros(1, 4)
     verdicts = (GateVerdict(torch.tensor([send]), ~torch.tensor([send]), part, {}, none) for send in (drawn, flown))
     return ActionChoice(*verdicts, none, none)
@@ -48,7 +48,7 @@ class Drone:
 
 
 def test_proposed_actions_are_learned_after_flown_ones(learning_of) -> None:  # noqa: F811
-    """Decisions that were held back or slowed are the past of later ones: nobody's ratio moves."""
+    """Held-back and slowed decisions precede later ones in the state: no ratio changes."""
     learning = learning_of()
     drone = Drone(learning)
     for step in range(15):
@@ -75,7 +75,7 @@ def test_lost_answer_completes_no_other_decision(learning_of) -> None:  # noqa: 
     drone.came(5.0, episode=1)  # another episode's
     stats = learning.buffer.get_stats()
     assert (stats["completed_count"], stats["pending_count"], stats["total_unlearned"]) == (0, 0, 1)
-    # A version earns what its drones get, whether the gate let them fly as they would or not.
+    # A version's return counts every reward of its drones, gated or not.
     assert seen == [7.0]
 
 

@@ -86,7 +86,7 @@ def test_waiting_motions_are_learned_only_with_train_on_wait(stage, learning_of,
         assert (abs(sample["actual"] - 0.5 * sample["expected"]) < 1e-6).all()
 
 
-def test_rewards_of_another_episode_complete_nothing(stage, learning_of) -> None:
+def test_reward_of_another_episode_completes_no_experience(stage, learning_of) -> None:
     learning = learning_of()
     actor = stage.actor(stage.environment(sessions=1), learning=learning, sample=True)
     until(lambda: actor.decisions > 5)
@@ -108,7 +108,7 @@ def test_a_program_cannot_be_trained(learning_of) -> None:
         learning_of(model=ServedModel("p", runner, None, None))
 
 
-def test_a_champion_that_cannot_be_learned_on_does_not_take_over(stage, learning_of, caplog) -> None:
+def test_untrainable_champion_does_not_take_over(stage, learning_of, caplog) -> None:
     ready = [tiny_model(name="v002", config=TINY.model_copy(update={"separate_value": True}))]
     learning = learning_of()
     actor = stage.actor(
@@ -131,8 +131,8 @@ def matrix(episode: int) -> DistanceMatrix:
     return DistanceMatrix(episode, np.zeros(1, np.int32), (32, 8), blank, blank, ids, valid, overhead, pose, 0, 0.0)
 
 
-def test_the_first_decision_of_a_later_episode_is_learned_from_as_it_was_made(learning_of) -> None:
-    """Curiosity about the last place of an episode is not carried over in the next one."""
+def test_curiosity_is_reset_in_stored_episode_starts(learning_of) -> None:
+    """Curiosity about the last position of an episode is not carried over to the next one."""
     model = tiny_model()
     learning = learning_of(model=model)
     table = SessionTable(model.runner, 4, ShaperConfig(memory_exclusion=2, memory_capacity=20))
@@ -160,7 +160,7 @@ def test_the_first_decision_of_a_later_episode_is_learned_from_as_it_was_made(le
     assert ((log_prob - sample.column("log_prob")).exp() - 1).abs().max() < 5e-6
 
 
-def test_action_values_cannot_be_learned_on_and_no_journal_is_begun(learning_of, tmp_path) -> None:
+def test_action_value_policy_is_refused_before_a_journal(learning_of, tmp_path) -> None:
     model = tiny_model(name="hunter", config=TINY.model_copy(update={"distribution": "q"}))
     with pytest.raises(
         ConfigError, match=r"hunter chooses by action values .* ppo, grpo, dpo and bc.* without --learn"
@@ -175,7 +175,7 @@ def test_action_values_cannot_be_learned_on_and_no_journal_is_begun(learning_of,
 
 
 @pytest.mark.parametrize("setting", [{"shadow_evaluation": 5}, {"reward_mode": "gate_signal"}])
-def test_settings_that_need_a_gate_begin_no_journal_without_one(setting, learning_of, tmp_path) -> None:
+def test_gate_settings_without_a_gate_are_refused(setting, learning_of, tmp_path) -> None:
     with pytest.raises(ConfigError, match="--gate"):
         learning_of(**setting)
     assert not list(tmp_path.iterdir())

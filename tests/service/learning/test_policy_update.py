@@ -59,7 +59,7 @@ def test_learned_weights_are_registered_at_the_end_and_at_a_takeover(stage, serv
     assert load_model("v003", ActorConfig(follow=None)).name == "v003"
 
 
-def test_nothing_learned_registers_nothing_and_errors_do_not_end_the_service(served, caplog) -> None:
+def test_registration_needs_updates_and_tolerates_errors(served, caplog) -> None:
     registry, model = served
     learning = FlightLearning(model, FAST, None, registry=registry)
     learning.close()
@@ -100,7 +100,7 @@ def test_weights_of_a_killed_service_are_registered_by_the_next(stage, served, m
     assert len(registry.list()) == 2 and list((registry.path / "learned").iterdir()) == []
 
 
-def test_the_file_follows_what_serves_and_a_return_to_the_first_leaves_nothing(served, monkeypatch) -> None:
+def test_learned_file_follows_the_serving_version(served, monkeypatch) -> None:
     registry, model = served
     policy = model.runner.policy
     weights = LearnedWeights(registry, model, "service-x", 3)
@@ -139,7 +139,7 @@ def test_read_only_registry_is_reported_and_foreign_claims_stay(served, caplog) 
     learning.close()
 
 
-def test_what_is_learned_behind_a_gate_is_learned_in_its_scenes(served, box_scene) -> None:
+def test_gate_scenes_are_recorded_as_training_scenes(served, box_scene) -> None:
     registry, model = served
     learned = LearnedWeights(registry, model, "service-a", 0, [box_scene])
     version = learned.register(1, model.runner.policy, 100)

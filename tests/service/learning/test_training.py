@@ -48,7 +48,7 @@ def flown(policy, settings: ContinuousTrainingConfig, decisions: int = 40, sessi
 
 
 @pytest.mark.parametrize("core", ["gru", "mamba2", "none"])
-def test_features_of_stored_experiences_are_those_of_the_flight(core: str) -> None:
+def test_stored_experiences_reproduce_the_flight_features(core: str) -> None:
     """Sampling, burn-in from the stored state and resets reproduce acting, so the first ratio is one."""
     policy = build_policy(TINY.model_copy(update={"core": core})).eval()
     kept = flown(policy, config(state_interval=16), decisions=75)
@@ -60,7 +60,7 @@ def test_features_of_stored_experiences_are_those_of_the_flight(core: str) -> No
     assert (ratio - 1).abs().max() < 2e-3  # states are kept in half precision
 
 
-def test_a_state_in_full_precision_gives_the_ratio_one_exactly_enough() -> None:
+def test_full_precision_state_reproduces_the_log_probability() -> None:
     policy = build_policy(TINY).eval()
     kept = flown(policy, config(state_interval=200), decisions=75)
     sample = kept.sample(150)
@@ -70,8 +70,8 @@ def test_a_state_in_full_precision_gives_the_ratio_one_exactly_enough() -> None:
 
 
 @pytest.mark.parametrize("terminated", [False, True])
-def test_an_update_is_the_step_of_the_formulas(terminated: bool) -> None:
-    """Two of them: in the second one ratios have left 1 and values theirs."""
+def test_update_step_matches_the_formulas(terminated: bool) -> None:
+    """Two updates: in the second one the ratios and values have moved."""
     settings = config(
         learning_rate=1e-2, clip=0.05, value_coefficient=0.25, entropy_coefficient=0.05, max_grad_norm=0.1,
         discount=0.9, trace=0.8,
@@ -109,7 +109,7 @@ def test_an_update_is_the_step_of_the_formulas(terminated: bool) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_learning_raises_the_rewarded_action_and_changes_the_encoder_only_with_observations() -> None:
+def test_encoder_is_trained_only_on_stored_observations() -> None:
     for store in ("latent", "observation"):
         policy = build_policy(TINY)
         kept = flown(policy, config(store=store))
@@ -126,7 +126,7 @@ def test_learning_raises_the_rewarded_action_and_changes_the_encoder_only_with_o
         assert after[:, 0].mean() > policy.heads.actor(before.detach())[:, 0].mean() + 0.05
 
 
-def test_the_reward_is_weighed_as_specified() -> None:
+def test_training_reward_uses_the_specified_weights() -> None:
     c = ContinuousTrainingConfig()
     assert training_reward(1.0, 0.5, True, c) == pytest.approx(0.85)
     assert training_reward(1.0, 0.5, False, c) == pytest.approx(0.25)
@@ -144,7 +144,7 @@ def test_the_reward_is_weighed_as_specified() -> None:
         ({"reward_mode": "gate_signal"}, True, 0.5),
     ],
 )
-def test_every_reward_flag_acts(flag, agrees, expected) -> None:
+def test_every_reward_flag_has_its_effect(flag, agrees, expected) -> None:
     assert training_reward(1.0, 0.5, agrees, ContinuousTrainingConfig(**flag)) == (
         None if expected is None else pytest.approx(expected)
     )
@@ -205,8 +205,8 @@ def gated(field, settings: ContinuousTrainingConfig) -> tuple[RolloutGate, Exper
     return gate, kept
 
 
-def test_motions_that_waited_for_a_low_reward_are_learned_from(flown_field) -> None:
-    """The gate agrees with them: it would hold them back again, though it has forgotten what was seen by then."""
+def test_held_back_motions_are_trained_on(flown_field) -> None:
+    """The gate agrees with them: it would hold them back again, even without the map of that moment."""
     settings = config(train_on_wait=True, wait_reward_multiplier=0.25, skip_disagreed_experiences=True)
     gate, kept = gated(flown_field, settings)
     sample = kept.sample(80)
@@ -221,7 +221,7 @@ def test_motions_that_waited_for_a_low_reward_are_learned_from(flown_field) -> N
     assert np.allclose(gained, 0.35 * sample.rows["actual"][used], atol=1e-6)
 
 
-def test_a_motion_that_waited_and_that_nothing_holds_back_now_is_a_disagreement(flown_field) -> None:
+def test_held_back_motion_accepted_later_is_a_disagreement(flown_field) -> None:
     gate, kept = gated(flown_field, config())
     sample = kept.sample(80)
     sent = sample.rows["send"].copy()
@@ -230,7 +230,7 @@ def test_a_motion_that_waited_and_that_nothing_holds_back_now_is_a_disagreement(
     assert sent.sum() > 5 and (judged.used & sent).sum() <= 0.1 * sent.sum()
 
 
-def test_all_settings_that_are_wrong_are_named_at_once() -> None:
+def test_all_invalid_settings_are_named_at_once() -> None:
     wrong = {"training_interval": 0, "batch_size": 4, "min_batch_size": 8, "lock_timeout": -1, "clip": 0}
     with pytest.raises(ConfigError) as error:
         parse_config(ContinuousTrainingConfig, wrong | {"actual_reward_weight": 0.5})
@@ -246,7 +246,7 @@ def test_all_settings_that_are_wrong_are_named_at_once() -> None:
     assert ContinuousTrainingConfig(actual_reward_weight=0.705).actual_reward_weight == 0.705
 
 
-def test_agreements_are_counted_not_rounded_and_the_window_is_a_hundred() -> None:
+def test_gate_agreement_is_exact_over_a_window_of_100() -> None:
     metrics = TrainingMetrics()
     metrics.record(loss=0.0, samples=100, seconds=0.0, agreed=29, judged=100)
     assert (

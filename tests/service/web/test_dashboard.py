@@ -43,7 +43,7 @@ def dashboard():
 
 
 def flown(env, broadcast, decisions=4):
-    """Fly while somebody watches; return the environment and the last batch."""
+    """Fly while a viewer watches; return the environment and the last batch."""
     watched = broadcast.watch(env)
     until(lambda: broadcast.watched)
     for _ in range(decisions):
@@ -80,7 +80,7 @@ def test_dashboard_follows_a_restarted_run(env, dashboard):
                 assert page.until("sources", lambda m: m["chosen"].startswith("run@")) and len(frame["depth"]) > 0
 
 
-def test_a_run_with_fewer_drones_takes_the_place_of_another_and_is_shown(apartments, env, dashboard, monkeypatch):
+def test_run_with_fewer_drones_is_shown_after_a_larger_one(apartments, env, dashboard, monkeypatch):
     monkeypatch.setattr("navi_core.service.web.live._LOOK_SECONDS", 0.1)
     with page_client(dashboard) as page:
         with TrainingBroadcast("many", "ppo") as broadcast:
@@ -128,7 +128,7 @@ def test_page_keeps_showing_the_named_drone_of_a_service(stage):
 
 @pytest.mark.parametrize("who", ["page", "recording"])
 def test_selected_drone_stays_after_a_service_restart(stage, tmp_path, who):
-    """One of them said which to the server before, which shows it to all; the next one has heard nothing."""
+    """A restarted server has no selection: the viewer or the recording sends its drone again."""
     server = stage.environment(sessions=3)
     actor = stage.actor(server)
     until(lambda: actor.decisions > 3)
@@ -228,7 +228,7 @@ def test_local_names_and_addresses_are_accepted(dashboard, name):
         assert answer.status == 200
 
 
-def test_page_loads_nothing_from_other_servers(dashboard):
+def test_page_has_no_external_resources(dashboard):
     for name, kind in (("", "text/html"), ("main.js", "javascript"), ("style.css", "text/css")):
         with urllib.request.urlopen(f"{dashboard}/{name}") as answer:
             assert kind in answer.headers["Content-Type"]
@@ -261,8 +261,8 @@ def test_page_receives_a_beat_when_idle(monkeypatch):
         assert "frame" not in page.messages
 
 
-def test_page_that_receives_nothing_is_dropped(monkeypatch):
-    """The machine of a viewer sleeps; what it watched would be asked for observations for a quarter of an hour."""
+def test_stalled_page_is_disconnected(monkeypatch):
+    """A viewer's machine sleeps; its connection would request observations for another 15 minutes."""
     import asyncio
 
     from navi_core.service.web.app import _send
@@ -308,7 +308,7 @@ def test_missing_reward_is_not_zero():
     assert (facts["drone"], facts["reward"], facts["episode_return"]) == (3, -0.25, 1.5)
 
 
-def test_page_messages_come_back_and_hold_no_nan():
+def test_page_messages_round_trip_without_nan():
     arrays = {"depth": np.arange(6, dtype=np.float32).reshape(2, 3), "valid": np.ones(3, np.uint8)}
     found = unpacked(pack_message("frame", {"reward": float("nan"), "pose": [1.0, float("inf")]}, arrays))
     assert found["reward"] is None and found["pose"] == [1.0, None] and found["kind"] == "frame"

@@ -63,12 +63,12 @@ def test_first_message_to_a_page_has_its_version(apartments, tmp_path, monkeypat
     assert versions[0] == versions[1] != versions[2]
 
 
-def test_scenes_are_walked_and_the_drone_hovers_when_the_page_falls_silent(page):
+def test_drone_hovers_when_the_page_goes_silent(page):
     first = page.until("hello")["title"]
     page.order(do="command", axes=[0.0, 0.0, 0.0, 1.0])
     page.order(do="next")
     assert page.until("hello", lambda m: m["title"] != first)["mode"] == "explorer"
-    # Nothing is said any more: a turn that went on for ever would never give the same yaw twice.
+    # Without further orders the turn stops: an endless one would never give the same yaw twice.
     yaws = []
     page.until("frame", lambda m: yaws.append(m["pose"][3]) or (len(yaws) > 2 and yaws[-1] == yaws[-2]))
     page.order(do="view", sharp=True)
@@ -86,13 +86,13 @@ def test_scenes_are_walked_and_the_drone_hovers_when_the_page_falls_silent(page)
         ({"do": "export"}, "no flight was saved yet"),
     ],
 )
-def test_orders_that_make_no_sense_are_refused(page, order, reason):
+def test_invalid_page_orders_are_refused(page, order, reason):
     page.order(**order)
     assert reason in page.until("refused")["reason"]
 
 
-def test_a_full_disk_stops_time_and_keeps_the_flight(page, monkeypatch):
-    """The longest flight is saved by itself; where that fails the page is told and may try again."""
+def test_full_disk_pauses_and_keeps_the_flight(page, monkeypatch):
+    """A flight at its limit is saved automatically; if that fails, the page gets a notice and can retry."""
     from navi_core.service.explorer import session as module
 
     def full(paths, demo):
@@ -115,7 +115,7 @@ def test_weighted_reward_terms_are_marked(page):
     assert frame["weights"]["view_gain"] > 0 and frame["weights"]["proximity"] == 0
 
 
-def test_a_terminal_that_is_closed_loses_no_flight(apartments, tmp_path):
+def test_closed_terminal_loses_no_flight(apartments, tmp_path):
     session = ExplorerSession([SceneChoice("scene", lambda: apartments[0])], SMALL, tmp_path / "flights")
     session.record()
     for _ in range(3):

@@ -38,7 +38,7 @@ def session(choices, tmp_path):
     return ExplorerSession(choices, SMALL, tmp_path / "flights")
 
 
-def test_a_recorded_flight_holds_what_was_seen_before_each_command(session):
+def test_recorded_flight_pairs_observations_with_commands(session):
     session.fly(AHEAD)
     session.record()
     seen, flown = [], []
@@ -54,7 +54,7 @@ def test_a_recorded_flight_holds_what_was_seen_before_each_command(session):
     assert demo.episode_starts.tolist() == [True, False, False, False]
 
 
-def test_undone_decisions_leave_no_trace(choices, tmp_path):
+def test_undone_decisions_are_not_saved(choices, tmp_path):
     flights = [ExplorerSession(choices, SMALL, tmp_path / name) for name in ("straight", "detour")]
     straight, detour = flights
     for session in flights:
@@ -98,7 +98,7 @@ def kill(session):
     os.close(session.recording._writer._descriptor)
 
 
-def test_a_killed_explorer_leaves_its_flight_to_the_next_one(choices, tmp_path):
+def test_flight_of_a_killed_explorer_is_recovered(choices, tmp_path):
     killed, whole = (ExplorerSession(choices, SMALL, tmp_path / name) for name in ("killed", "whole"))
     for session in (killed, whole):
         session.fly(AHEAD)
@@ -119,7 +119,7 @@ def test_a_killed_explorer_leaves_its_flight_to_the_next_one(choices, tmp_path):
         assert not list((tmp_path / name).glob(".*"))
 
 
-def test_a_flight_is_saved_once_however_its_explorer_ends(choices, tmp_path, monkeypatch):
+def test_flight_is_saved_once_after_a_kill_during_saving(choices, tmp_path, monkeypatch):
     session = recording(choices, tmp_path, 3)
     # Killed between the saving and the end of the journal.
     monkeypatch.setattr(session, "discard", lambda: None)
@@ -141,7 +141,7 @@ def test_journal_keeps_whole_decisions_after_a_kill(choices, tmp_path):
         (b"", b"NAVIFLY2" + b"\xff" * 8, whole[:40], whole.replace(b"[16", b"[-6"), whole.replace(b"10.0", b"70.0"))
     ):
         (tmp_path / f".{number}.flight").write_bytes(broken)
-    # What is no journal is told and kept.
+    # A file that is no journal is reported and kept.
     assert b"10.0" in whole and ExplorerSession(choices, SMALL, tmp_path).recovered == []
     assert len(list(tmp_path.glob(".*.flight"))) == 5
 
@@ -164,7 +164,7 @@ def test_damaged_journal_is_reported_and_loses_no_whole_decision(choices, tmp_pa
     assert "the last 2 decisions are lost" in caplog.text
 
 
-def test_a_flight_whose_explorer_saves_it_while_another_starts_is_there_once(choices, tmp_path, monkeypatch):
+def test_flight_saved_during_a_recovery_is_kept_once(choices, tmp_path, monkeypatch):
     session = recording(choices, tmp_path, 3)
     lock = file_lock.fcntl.flock
 
@@ -201,7 +201,7 @@ def test_half_written_files_of_killed_explorers_are_removed(choices, tmp_path, m
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["index.json", saved.name])
 
 
-def test_a_flight_goes_on_where_its_journal_has_no_room(choices, tmp_path, monkeypatch):
+def test_flight_continues_with_a_full_journal_disk(choices, tmp_path, monkeypatch):
     session = ExplorerSession(choices, SMALL, tmp_path)
     session.record()
     session.fly(AHEAD)
@@ -236,7 +236,7 @@ def test_read_only_folder_is_reported_before_the_flight(choices, tmp_path, monke
     assert session.recording is None and not list(tmp_path.iterdir())
 
 
-def test_time_stands_still_while_paused(session):
+def test_paused_session_does_not_move(session):
     session.record()
     session.fly(AHEAD)
     session.paused = True
@@ -245,7 +245,7 @@ def test_time_stands_still_while_paused(session):
     assert session.pose() == pose and len(session.recording) == 1
 
 
-def test_scenes_are_walked_through_one_by_one_with_their_progress(session, choices):
+def test_progress_lists_flights_and_decisions_of_each_scene(session, choices):
     for number in range(2):
         session.open(number)
         session.record()
@@ -262,7 +262,7 @@ def test_scenes_are_walked_through_one_by_one_with_their_progress(session, choic
         session.open(2)
 
 
-def test_a_flight_ends_at_its_limit_and_is_kept(choices, tmp_path):
+def test_flight_at_its_decision_limit_is_saved(choices, tmp_path):
     session = ExplorerSession(choices, SMALL.model_copy(update={"max_decisions": 3}), tmp_path)
     session.record()
     for _ in range(5):
@@ -277,7 +277,7 @@ def test_a_flight_of_one_decision_is_not_saved(session):
 
 
 @pytest.mark.parametrize("command", [(1.0,), (0.0, 0.0, 0.0, math.nan), (0.0, 0.0, math.inf, 0.0)])
-def test_invalid_commands_are_refused_and_move_nothing(session, command):
+def test_invalid_command_is_refused_without_motion(session, command):
     pose = session.pose()
     with pytest.raises(ConfigError, match="four finite numbers"):
         session.fly(command)
@@ -289,7 +289,7 @@ def test_recording_without_a_folder_names_the_option(choices):
         ExplorerSession(choices, SMALL).record()
 
 
-def test_saving_reads_no_flight_that_was_read_before(session, monkeypatch):
+def test_saving_rereads_only_changed_flights(session, monkeypatch):
     """A folder of hundreds of flights is read once, not for every flight that is added."""
     names = []
     for _ in range(2):
@@ -338,8 +338,8 @@ def test_a_recorded_flight_trains_a_clone(session, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", "upper/floor", "x" * 400, "a\0b", ".", "台所"])
-def test_a_scene_may_be_called_anything_and_its_flights_stay_in_the_folder(apartments, tmp_path, name):
-    """A scene's file may be anybody's, and says itself what it is called."""
+def test_flights_of_any_scene_name_stay_in_the_folder(apartments, tmp_path, name):
+    """Scene names come from files of unknown origin."""
     scene = load_gmdag(replace(apartments[0], name=name).save(tmp_path / "scene.gmdag"))
     folder = tmp_path / "deep" / "flights"
     session = ExplorerSession([SceneChoice("scene", lambda: scene)], SMALL, folder)

@@ -93,8 +93,8 @@ def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
     assert not demo.actions[:, 1:3].any()
 
 
-def test_keys_are_let_go_and_controls_keep_theirs(apartments, tmp_path):
-    """A key let go under Ctrl is not held for ever; whoever walks by Tab presses what has the focus."""
+def test_released_keys_stop_and_focused_controls_keep_keys(apartments, tmp_path):
+    """A key released under Ctrl stops its motion; Enter and Space press the control that has the focus."""
     from playwright.sync_api import expect
 
     with explorer_page(apartments, tmp_path) as (session, page, address):
@@ -109,7 +109,7 @@ def test_keys_are_let_go_and_controls_keep_theirs(apartments, tmp_path):
         page.keyboard.up("Control")
         page.wait_for_timeout(300)
         assert '"axes":[0.35,0,0,0]' in sent[-2] and '"axes":[0,0,0,0]' in sent[-1]
-        # A page that flies nothing is silent: in another tab somebody may be flying.
+        # An idle page sends nothing: another tab may be flying.
         before = len(sent)
         page.wait_for_timeout(300)
         assert len(sent) == before
@@ -134,8 +134,8 @@ def test_keys_are_let_go_and_controls_keep_theirs(apartments, tmp_path):
         assert session.recording is None
 
 
-def test_a_dead_connection_is_noticed_and_the_page_comes_back(apartments, tmp_path):
-    """As after a laptop slept: nothing comes, and nobody says that it ended."""
+def test_page_reconnects_after_a_dead_connection(apartments, tmp_path):
+    """As after a laptop slept: no message arrives, and the connection is not closed."""
     from playwright.sync_api import expect
 
     with explorer_page(apartments[:1], tmp_path) as (_, page, address):
@@ -169,7 +169,7 @@ def test_a_dead_connection_is_noticed_and_the_page_comes_back(apartments, tmp_pa
         page.wait_for_function(flown, arg=shown)
 
 
-def test_a_page_left_open_through_an_upgrade_of_its_server_fetches_itself_anew(apartments, tmp_path, monkeypatch):
+def test_open_page_reloads_after_a_server_upgrade(apartments, tmp_path, monkeypatch):
     flying = "() => document.getElementById('phase').textContent === 'flying'"
     with explorer_page(apartments[:1], tmp_path) as (session, page, _):
         with served_page(ExploreShow(session)) as address:
@@ -190,8 +190,8 @@ navigator.getGamepads = () => [window.pad];
 
 
 @pytest.mark.slow
-def test_a_gamepad_flies_records_and_takes_back(apartments, tmp_path):
-    """Button A records and saves, the right stick flies ahead, button B takes back."""
+def test_gamepad_flies_records_and_undoes(apartments, tmp_path):
+    """Button A records and saves, the right stick flies ahead, button B undoes."""
     from playwright.sync_api import expect
 
     with explorer_page(apartments, tmp_path) as (session, page, address):
@@ -256,7 +256,7 @@ def test_dashboard_shows_the_status_page_of_a_gated_learning_service(stage, tmp_
 
 
 @pytest.mark.slow
-def test_the_dashboard_shows_where_a_drone_of_a_training_is_to_fly(apartments, tmp_path):
+def test_dashboard_shows_the_goal_of_a_training_drone(apartments, tmp_path):
     from playwright.sync_api import expect
 
     settings = EnvConfig(azimuth_bins=32, elevation_bins=12, stagger=False, task="point_goal",
@@ -283,8 +283,8 @@ def test_the_dashboard_shows_where_a_drone_of_a_training_is_to_fly(apartments, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [{"width": 1366, "height": 820}, PHONE], ids=["laptop", "phone"])
-def test_the_dashboard_shows_what_was_published(apartments, size):
-    """Every ray pointed at, every reward term, every metric and stage; nothing wider than the screen."""
+def test_dashboard_shows_every_published_value(apartments, size):
+    """Every pointed ray, reward term, metric and stage; nothing is wider than the screen."""
     from playwright.sync_api import expect
 
     settings = EnvConfig(azimuth_bins=32, elevation_bins=12, stagger=False)

@@ -80,7 +80,7 @@ def test_recorded_session_is_read_back_message_by_message(session):
     assert set(trace.scalars) >= {"reward", "speed", "view_gain"}
 
 
-def test_points_of_a_trace_are_where_rays_hit(session, env):  # noqa: F811
+def test_trace_points_lie_on_the_scene_surface(session, env):  # noqa: F811
     path, seen = session
     with Recording(path) as recording:
         trace = trace_episode(recording, list_episodes(recording)[0])
@@ -101,7 +101,7 @@ def small(path, count):
         return writer
 
 
-def test_a_long_recording_is_gone_on_with_and_played_in_few_bytes_a_message(tmp_path):
+def test_long_recording_uses_little_memory_per_message(tmp_path):
     path, count = tmp_path / "long.navi", 20_000
     small(path, count)
 
@@ -130,7 +130,7 @@ def test_a_long_recording_is_gone_on_with_and_played_in_few_bytes_a_message(tmp_
                 recording.frames[place]
 
 
-def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):
+def test_kill_during_a_message_loses_only_that_message(tmp_path):
     path = tmp_path / "a.navi"
     small(path, 4)
     whole = path.read_bytes()
@@ -162,14 +162,14 @@ def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):
     ],
 )
 @pytest.mark.parametrize("kind", FORMATS)
-def test_lengths_are_compared_before_anything_is_read(tmp_path, head, reason, kind):
+def test_lengths_are_checked_before_reading(tmp_path, head, reason, kind):
     path = tmp_path / "bad.navi"
     path.write_bytes(kind.magic + kind.head(*head) + b"x" * 10)
     with pytest.raises(RecordError, match=reason):
         Recording(path)
 
 
-def test_a_body_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
+def test_body_expanding_beyond_its_length_is_refused(tmp_path):
     path = tmp_path / "bomb.navi"
     bomb = zlib.compress(bytes(50_000_000))
     path.write_bytes(NEWEST.magic + NEWEST.head(len(bomb), 2 * len(bomb), zlib.crc32(bomb), 18, 1, 1.0) + bomb)
@@ -217,8 +217,8 @@ def test_messages_around_damage_are_still_shown(tmp_path):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_length_that_grew_is_damage_and_nothing_behind_it_is_cut_off(tmp_path, packed, monkeypatch):
-    """Beyond the end of the file it would pass for a message whose writing was interrupted."""
+def test_damaged_length_does_not_truncate_later_messages(tmp_path, packed, monkeypatch):
+    """A length beyond the end of the file looks like an interrupted write."""
     if not packed:
         monkeypatch.setattr("navi_core.record.journal.zlib.compress", lambda raw, level: raw)
     path = tmp_path / "a.navi"
@@ -258,7 +258,7 @@ def test_damaged_head_changes_no_other_message(tmp_path):
                     assert (recording.gaps, recording.broken_off) == ((0, True) if number == 4 else (1, False))
 
 
-def test_damage_of_any_length_is_left_out(tmp_path):
+def test_damage_of_any_length_is_skipped(tmp_path):
     path = tmp_path / "a.navi"
     small(path, 2000)
     with Recording(path) as recording:
@@ -274,7 +274,7 @@ def test_damage_of_any_length_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 7, 35, 36, 37, 70])
-def test_a_head_is_found_wherever_a_search_for_it_ends_a_piece(tmp_path, monkeypatch, at_once):
+def test_message_head_is_found_across_search_blocks(tmp_path, monkeypatch, at_once):
     path = tmp_path / "a.navi"
     small(path, 4)
     with Recording(path) as recording:
@@ -289,7 +289,7 @@ def test_a_head_is_found_wherever_a_search_for_it_ends_a_piece(tmp_path, monkeyp
             assert [entry.time for entry in recording.frames] == [100.0, 102.0, 103.0]
 
 
-def test_a_file_of_the_first_format_is_read_and_gone_on_with(tmp_path, monkeypatch):
+def test_first_format_file_is_read_and_appended_to(tmp_path, monkeypatch):
     path = tmp_path / "old.navi"
     with monkeypatch.context() as patch:
         patch.setattr("navi_core.service.recordings.FORMATS", FORMATS[:1])
@@ -306,7 +306,7 @@ def test_a_file_of_the_first_format_is_read_and_gone_on_with(tmp_path, monkeypat
         assert len(recording.frames) == 1 and recording.broken_off and "what lies before is kept" in recording.damage
 
 
-def test_a_clock_that_is_set_back_turns_no_episode_around(tmp_path):
+def test_clock_set_back_keeps_episode_times_in_order(tmp_path):
     path = tmp_path / "a.navi"
     with RecordingWriter(path) as writer:
         for number in range(20):
@@ -348,7 +348,7 @@ def test_other_file_is_neither_read_nor_overwritten(tmp_path):
         Recording(tmp_path / "none.navi")
 
 
-def test_a_replay_shows_what_was_recorded_and_can_be_moved_through(session):
+def test_replay_shows_the_recording_and_seeks(session):
     path, seen = session
     with Recording(path) as recording:
         began = list_episodes(recording)[0].began

@@ -90,7 +90,7 @@ def test_no_observation_is_built_without_viewers(watched):
     feed.close()
 
 
-def test_a_viewer_sees_what_the_selected_drone_saw(watched, viewer):
+def test_viewer_receives_observations_of_the_selected_drone(watched, viewer):
     broadcast, env = watched
     received, feed = viewer
     feed.select(2)
@@ -116,7 +116,7 @@ def test_a_viewer_sees_what_the_selected_drone_saw(watched, viewer):
         assert named("step", event.payload)["reward"] == np.float32(seen[event.step_id][2])
 
 
-def test_of_all_drones_that_greet_a_newcomer_the_lowest_number_is_shown(viewer):
+def test_new_viewer_is_shown_the_lowest_drone(viewer):
     _, feed = viewer
     drones = enumerate((2, 0, 3, 0, 1))
     greeting = [replace(observation(), env_ids=np.array([n], np.int32), step_id=step) for step, n in drones]
@@ -135,7 +135,7 @@ def test_observations_come_ten_times_a_second_at_most(watched, viewer):
     assert 5 <= env.shown <= 12
 
 
-def test_during_an_update_a_newcomer_sees_where_the_drones_stand_and_that_the_run_lives(watched):
+def test_viewer_joining_during_an_update_receives_observations(watched):
     broadcast, env = watched
     for _ in range(3):
         env.step(torch.rand(3, 4))
@@ -192,7 +192,7 @@ def test_viewers_change_no_bit_of_a_training(apartments, tmp_path):
     assert [key for key in alone if not torch.equal(alone[key], seen[key])] == []
 
 
-def test_the_numbers_of_an_event_come_back_by_name():
+def test_event_values_round_trip_by_name():
     values = {name: float(place) for place, name in enumerate(LAYOUTS["update"])}
     assert named("update", payload("update", values)) == values
     assert np.isnan(payload("update", {})).all()
@@ -203,7 +203,7 @@ def update(step, **values):
     return TelemetryEvent("actor.training.ppo.update", 0, 0, int(step), numbers, time.time())
 
 
-def test_a_run_that_is_started_again_goes_on_where_its_checkpoint_was():
+def test_resumed_run_continues_its_curve_at_the_checkpoint():
     digest = Digest()
     for step in (10.0, 20.0, 30.0):
         digest.update(update(step, entropy=step))
@@ -230,7 +230,7 @@ def test_curves_and_sessions_stay_bounded():
     assert len(digest.sessions) == 256 and len(digest.others) == 64
 
 
-def test_curves_of_a_long_run_cover_all_of_it():
+def test_curves_of_a_long_run_cover_it_evenly():
     digest, sent = Digest(), {}
     for number in range(1, 12_001):
         digest.update(update(8192.0 * number, entropy=0.5))
@@ -241,7 +241,7 @@ def test_curves_of_a_long_run_cover_all_of_it():
     assert steps[-1] == 8192.0 * 12_000 and counts.min() >= 0.9 * counts.max(), counts
 
 
-def test_points_of_a_very_long_run_stand_at_the_decisions_that_were_made():
+def test_curve_steps_are_exact_beyond_float32():
     digest = Digest()
     for step in (200_000_001, 200_000_003, 200_000_005):
         digest.update(update(step, entropy=0.5))
@@ -263,8 +263,8 @@ def test_notes_of_dead_processes_and_invalid_notes_are_left_out(tmp_path):
     assert not announced()
 
 
-def test_killed_trainings_neither_hide_a_living_one_nor_pass_for_one(tmp_path):
-    """A year of nights leaves notes, and after a start of the machine their pids are those of other programs."""
+def test_killed_trainings_are_not_listed_as_running(tmp_path):
+    """Nights leave notes behind, and after a reboot other programs have their pids."""
     note = Announcement("z-tonight", "tcp://127.0.0.1:1", os.getpid(), 1)
     folder = navi_home() / "live"
     folder.mkdir(parents=True)
@@ -286,8 +286,8 @@ def test_killed_trainings_neither_hide_a_living_one_nor_pass_for_one(tmp_path):
     assert not announced()
 
 
-def test_where_files_cannot_be_locked_a_note_of_another_machine_stays(monkeypatch):
-    """A cluster's disk without locks: a pid of another node is nobody's here."""
+def test_note_of_another_machine_is_kept_without_file_locks(monkeypatch):
+    """A cluster's disk without locks: a pid of another node does not exist here."""
 
     def refused(*_):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -303,7 +303,7 @@ def test_where_files_cannot_be_locked_a_note_of_another_machine_stays(monkeypatc
     assert not announced()
 
 
-def test_no_name_stands_twice_in_a_layout():
+def test_layout_names_are_unique():
     for names in LAYOUTS.values():
         assert len(set(names)) == len(names)
 
