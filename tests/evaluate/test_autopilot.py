@@ -1,4 +1,4 @@
-"""Pilots and policies in a loop of one's own: what they remember ends with an episode, row by row."""
+"""Pilots and policies in a custom loop: their memory ends with an episode, row by row."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def registered(tmp_path, network=NETWORK, env=ENV, vocabulary=None):
 
 
 def test_restarted_row_flies_like_a_fresh_one(box_room, tmp_path):
-    """The twin: a flyer of one row that is told the second episode alone, from its first decision on."""
+    """The twin is a flyer of one row that flies only the second episode."""
     registered(tmp_path)
     env, pilot = take_off("latest", [box_room], num_envs=3, seed=1)
     assert pilot.name == "v001" and not env.config.stagger

@@ -20,7 +20,7 @@ LOW = [[10.0, 20.0], [30.0, 40.0], [50.0, 60.0]]
 HIGH = [[x + 5 for x in row] for row in LOW]
 
 
-def test_a_constant_gain_is_better_however_much_scenes_differ():
+def test_constant_gain_is_better_despite_scene_differences():
     verdict = compare(result("new", HIGH), result("old", LOW))
     assert (verdict.mean_difference, verdict.low, verdict.high) == (5.0, 5.0, 5.0)
     assert verdict.better and not verdict.worse
@@ -85,7 +85,7 @@ def decided(challenger, opponent, previous="v001"):
     return decide("v002", challenger, opponent, previous_version=previous)
 
 
-def test_a_better_and_no_more_dangerous_challenger_is_promoted():
+def test_better_and_equally_safe_challenger_is_promoted():
     decision = decided(result("v002", HIGH), result("v001", LOW))
     assert decision.promoted and decision.reason.startswith("Promoted: v002 is better than v001")
     row = decision.to_row()
@@ -110,8 +110,8 @@ def test_a_challenger_that_collides_more_is_refused():
     assert not decision.promoted and decision.reason.startswith("Refused, it collides more")
 
 
-def test_a_rise_of_collisions_is_chance_only_while_it_is_small():
-    """One bad episode of six: the interval holds 0; 6 a minute are refused all the same, 2 are let through."""
+def test_large_collision_rise_in_the_interval_blocks_promotion():
+    """One bad episode of six: the interval holds 0, yet 6 a minute are refused and 2 are accepted."""
     for events, promoted in ((36.0, False), (2.0, True)):
         one = [[events, 0.0], [0.0, 0.0], [0.0, 0.0]]
         decision = decided(result("v002", HIGH, one), result("v001", LOW))
@@ -119,7 +119,7 @@ def test_a_rise_of_collisions_is_chance_only_while_it_is_small():
         assert decision.promoted is promoted
 
 
-def test_every_version_is_confirmed_on_starts_of_its_own():
+def test_each_version_is_confirmed_on_separate_starts():
     config = EvalConfig(seed=7)
     seeds = [confirming(config, version).seed for version in ("v003", "v004", "v104")]
     assert seeds == [1_000_010, 1_000_011, 1_000_111]
@@ -135,7 +135,7 @@ def test_a_first_champion_must_beat_random():
 
 
 def test_summary_holds_mean_and_median_of_collisions():
-    """One stuck episode of six: the means say six and ten, the medians nothing happened."""
+    """One stuck episode of six: the means are six and ten, the medians 0."""
     stuck = result("stuck", LOW, [[36.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
     for i, row in enumerate(stuck.episodes):
         row["collisions_per_100m"] = 60.0 if i == 0 else 0.0
@@ -147,7 +147,7 @@ def test_summary_holds_mean_and_median_of_collisions():
 @pytest.mark.parametrize(
     ("steps", "median"), [([1, 2, 3, 4, None, None], 4.0), ([3, 2, 1, None, None, None], None), ([5] * 6, 5.0)]
 )
-def test_half_of_the_episodes_must_reach_a_share_for_a_median(steps, median):
+def test_median_steps_need_half_of_the_episodes_at_the_share(steps, median):
     made = result("a", LOW)
     for row, reached in zip(made.episodes, steps, strict=True):
         row["c_vis_steps_to_90"] = reached
@@ -264,7 +264,7 @@ def test_equal_boolean_differences_in_few_scenes_give_no_verdict():
     assert "because all of so few scenes differ by the same number of flights" in verdict.sentence
 
 
-def test_collisions_are_judged_by_the_narrower_interval():
+def test_collision_check_uses_the_narrower_interval():
     """Three scenes that rise by 0.2 to 1.6 a minute: Student's interval holds 0, the bootstrap's does not."""
     rising = [[0.2, 0.2], [0.9, 0.9], [1.6, 1.6]]
     decision = decided(result("v002", HIGH, rising), result("v001", LOW))

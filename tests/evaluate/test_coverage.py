@@ -35,7 +35,7 @@ def test_an_empty_room_within_the_radius_is_seen_at_once(box_room):
     assert coverage.metrics()["c_vis_steps_to_90"] == 0
 
 
-def test_the_view_ends_at_its_radius(corridor):
+def test_view_is_limited_to_its_radius(corridor):
     """From the middle of a corridor half as wide as w, a disc of radius r covers 2(h√(r²−h²) + r² asin(h/r))."""
     field, truth = truth_of(corridor)
     half = 0.8
@@ -60,7 +60,7 @@ def test_flying_along_a_corridor_sees_it_step_by_step(corridor):
     assert metrics["c_vis_steps_to_50"] == pytest.approx((9.8 - 3.1 - 1.0) / 0.5, abs=1.5)
 
 
-def test_a_wall_hides_what_is_behind_it_and_a_door_shows_a_wedge(door_room):
+def test_wall_blocks_the_view_and_a_door_shows_a_wedge(door_room):
     field, truth = truth_of(door_room)
     eye = np.array([2.0, 2.0])
     seen = measure_coverage(
@@ -79,7 +79,7 @@ def test_a_wall_hides_what_is_behind_it_and_a_door_shows_a_wedge(door_room):
     assert seen[there].sum() * 0.01 == pytest.approx(wedge, rel=0.08)
 
 
-def test_through_the_door_all_is_seen_and_visited_cells_are_the_path(door_room):
+def test_flight_through_the_door_sees_both_rooms(door_room):
     field, truth = truth_of(door_room)
     path = [(x, 1.2, 2.05) for x in np.arange(0.75, 7.3, 0.25)]
     coverage = seen_from(field, truth, *path)
@@ -97,7 +97,7 @@ def test_positions_in_chunks_give_the_same_curve(corridor, monkeypatch):
     assert np.array_equal(whole.seen, parts.seen) and np.array_equal(whole.seen_cells, parts.seen_cells)
 
 
-def test_the_mean_curve_weighs_scenes_alike_whatever_their_starts():
+def test_mean_curve_weighs_scenes_equally():
     def flown(*share):
         values = np.array(share, dtype=np.float64)
         return Coverage(values, values, values, values, np.zeros((1, 1), dtype=bool))

@@ -1,4 +1,4 @@
-"""`navi compare --maps`: a picture per scene, or a refusal that says why."""
+"""`navi compare --maps`: a picture per scene, or a refusal with its reason."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ def test_map_of_a_hostile_scene_name_stays_in_the_folder(apartments, tmp_path):
     assert len(files) == 3 and {file.parent for file in files} == {tmp_path / "deep" / "maps"}
 
 
-def test_recorded_results_have_no_paths_to_draw(tmp_path):
+def test_maps_of_loaded_results_are_refused(tmp_path):
     out = str(tmp_path / "random.json")
     assert CliRunner().invoke(build_app(), ["evaluate", "random", *COURSE, "--out", out]).exit_code == 0
     done = CliRunner().invoke(build_app(), ["compare", out, out, "--maps", str(tmp_path / "maps")])

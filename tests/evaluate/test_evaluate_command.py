@@ -1,4 +1,4 @@
-"""`navi evaluate`: what it says beside the numbers."""
+"""`navi evaluate`: advice and scene names beside the numbers."""
 
 from typer.testing import CliRunner
 

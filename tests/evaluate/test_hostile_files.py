@@ -1,4 +1,4 @@
-"""Saved evaluations that somebody edited, and places where none can be saved."""
+"""Edited evaluation files, and paths where none can be saved."""
 
 import copy
 import json
@@ -39,20 +39,20 @@ def test_an_edited_evaluation_is_refused_when_it_is_loaded(saved, tmp_path, name
     assert "Error" not in str(caught.value)
 
 
-def test_json_nested_too_deep_is_no_evaluation(tmp_path):
+def test_deeply_nested_json_is_refused(tmp_path):
     file = tmp_path / "deep.json"
     file.write_text("[" * 200_000)
     with pytest.raises(EvaluationError, match=r"deep\.json is not JSON"):
         EvalResult.load(file)
 
 
-def test_a_column_of_text_is_no_metric(saved):
+def test_text_column_is_refused_as_a_metric(saved):
     result = EvalResult.load(saved)
     with pytest.raises(EvaluationError, match="not a number"):
         compare(result, result, "scene")
 
 
-def test_a_device_is_not_replaced_by_a_file(saved, tmp_path):
+def test_saving_to_a_device_is_refused(saved, tmp_path):
     device = tmp_path / "null"
     device.symlink_to("/dev/null")
     with pytest.raises(EvaluationError, match="no regular file"):

@@ -46,7 +46,7 @@ def test_letters_without_a_font_are_drawn_as_code_points(monkeypatch):
 
 
 def test_a_font_that_has_the_letters_is_found(monkeypatch):
-    """Which fonts there are differs: one of them is said to have what the default lacks."""
+    """Installed fonts differ, so one of them is declared to have the missing letters."""
     from matplotlib import font_manager
 
     real = font_manager.get_font
@@ -63,8 +63,8 @@ def test_a_font_that_has_the_letters_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("content", [None, b"junk"])
-def test_a_font_that_is_gone_or_broken_is_passed_over(monkeypatch, tmp_path, content):
-    """matplotlib's list of fonts is a file that outlives them."""
+def test_missing_or_broken_font_is_skipped(monkeypatch, tmp_path, content):
+    """matplotlib caches its list of fonts in a file, which may list removed ones."""
     from matplotlib.font_manager import FontEntry, fontManager
 
     file = tmp_path / "gone.ttf"

@@ -19,7 +19,7 @@ from tests.evaluate.conftest import made_result
 SHORT = EvalConfig(starts=2, max_steps=20, azimuth_bins=32, elevation_bins=8, block=2)
 
 
-def test_the_pieces_are_the_whole_and_are_flown_once(box_room, corridor, tmp_path, monkeypatch):
+def test_pieces_equal_the_whole_evaluation_and_are_reused(box_room, corridor, tmp_path, monkeypatch):
     loaders = [("box", lambda: box_room), ("corridor", lambda: corridor)]
     subjects, told = ["forward-plus", "planner"], []
     results = evaluate_in_pieces(subjects, loaders, SHORT, tmp_path, progress=lambda *part: told.append(part))
@@ -47,7 +47,7 @@ def test_the_pieces_are_the_whole_and_are_flown_once(box_room, corridor, tmp_pat
 
 
 @pytest.mark.parametrize(("starts", "scenes", "size"), [(3, 20, 5), (10, 20, 3), (16, 20, 1), (1, 4, 4), (5, 2, 2)])
-def test_a_piece_has_as_many_scenes_as_fill_its_blocks(starts, scenes, size):
+def test_piece_size_fills_the_blocks(starts, scenes, size):
     assert _piece_size(EvalConfig(starts=starts), scenes) == size
 
 
@@ -66,7 +66,7 @@ def test_the_curve_of_the_whole_weighs_pieces_by_their_scenes():
     assert join_results(parts).summary["coverage_curve"] == {"step": [0, 5], "c_vis_percent": [1.0, 20.0]}
 
 
-def test_the_ladder_is_compared_rung_by_rung():
+def test_neighbouring_baselines_are_compared():
     levels = {"random": 10.0, "planner": 40.0, "forward-plus": 20.0, "wall-following": 15.0}
     results = [made_result(name, [[v, v + 1], [v, v + 2], [v, v]]) for name, v in levels.items()]
     assert [(c.a, c.b, c.better) for c in neighbours(results)] == [
@@ -75,7 +75,7 @@ def test_the_ladder_is_compared_rung_by_rung():
     ]
 
 
-def test_baselines_by_one_command(tmp_path):
+def test_baselines_command_flies_and_compares_pilots(tmp_path):
     command = ["bench", "baselines", "--pilot", "random", "--pilot", "forward-plus", "--scene", "apartment:9003",
                "--starts", "2", "--steps", "10", "--resolution", "64", "--out", str(tmp_path), "--json"]  # fmt: skip
     done = CliRunner().invoke(build_app(), command)

@@ -74,7 +74,7 @@ def test_goals_are_frozen_reachable_and_far_enough(course, door_room):
     assert all(s.goal is None for s in plain.starts)
 
 
-def test_the_planner_is_the_oracle_and_others_fail(course):
+def test_planner_reaches_every_goal_and_random_does_not(course):
     planner, random = evaluate("planner", course), evaluate("random", course)
     assert planner.summary["success"] == 1.0 and planner.summary["spl"] > 0.93
     assert planner.summary["goal_distance"] <= CONFIG.goal.success_radius
@@ -86,7 +86,7 @@ def test_the_planner_is_the_oracle_and_others_fail(course):
     assert verdict.mean_difference < 0
 
 
-def test_a_flight_ends_with_the_first_decision_after_which_it_has_stopped_there(box_room, constant):
+def test_flight_ends_with_its_first_stop_at_the_goal(box_room, constant):
     """Of two drones that hover one begins at its goal; the other flies to the end of the time."""
     course = build_course([box_room], EvalConfig(starts=1, max_steps=6, task="point_goal", block=4))
     (start,) = course.starts

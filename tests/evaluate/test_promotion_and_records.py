@@ -116,7 +116,7 @@ def test_promotion_needs_two_scenes(corridor, tmp_path):
     assert not refused.promoted and refused.reason.startswith("Refused, 1 scene is too few")
 
 
-def test_the_command_that_promotes_records_the_move_of_the_alias(halls, tmp_path):
+def test_promote_command_records_the_alias_move(halls, tmp_path):
     registry = Registry(navi_home() / "models")
     hovers, circles = (registry.register(flying(c, tmp_path / f"{n}.pt")) for n, c in enumerate((HOVER, CIRCLE)))
     registry.promote(hovers, "champion")
@@ -155,7 +155,7 @@ def test_a_promotion_is_recorded_before_the_alias_moves(halls, registry, tmp_pat
     assert [(row[0], row[2]) for row in told] == [(True, hovers)] * 2
     assert registry.resolve("champion").version == circles
     registry.rollback("champion")
-    # Another version gets the alias between the row and the move: the same row says so.
+    # Another version gets the alias between the row and the move: the same row records it.
     with pytest.raises(RegistryError, match="holds it by now"):
         promote(circles, registry, course, **flown)
     assert [row[:2] for row in told[2:]] == [(True, won.decided_at), (False, won.decided_at)]
@@ -172,14 +172,14 @@ def test_promotion_refuses_training_scenes_before_any_flight(halls, registry, tm
     fresh = registry.register(flying(CIRCLE, tmp_path / "fresh.pt"))
     with pytest.raises(EvaluationError, match="needs 2 scenes or more and has 1; name more"):
         promote(fresh, registry, halls[:1], SHORT)
-    # One that was flown elsewhere is asked for what it tells itself.
+    # A result flown elsewhere is checked by its own summary.
     flown.summary["scenes_trained_on"] = 3
     with pytest.raises(EvaluationError, match="trained on 3 of these scenes"):
         promote(fresh, registry, halls, SHORT, challenger=flown)
 
 
-def test_no_decision_promotes_where_the_challenger_was_trained(halls, tmp_path):
-    """The pipeline decides without `promote`."""
+def test_challenger_trained_on_the_scenes_is_not_promoted(halls, tmp_path):
+    """The pipeline calls `decide` without `promote`."""
     course = build_course(halls, SIX)
     circles, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CIRCLE, HOVER)))
     assert decide("v002", circles, hovers, previous_version="v001").promoted
@@ -188,8 +188,8 @@ def test_no_decision_promotes_where_the_challenger_was_trained(halls, tmp_path):
     assert not refused.promoted and refused.reason == "Refused, v002 was trained on 1 of these scenes"
 
 
-def test_scenes_of_an_ancestor_are_refused(halls, registry, tmp_path):
-    """A child of before checkpoints knew the scenes of what they began with."""
+def test_promotion_refuses_training_scenes_of_an_ancestor(halls, registry, tmp_path):
+    """Older child checkpoints do not list the scenes of their ancestors."""
     old = registry.register(flying(HOVER, tmp_path / "old.pt", scene_hashes={"hall": halls[0].content_hash()}))
     child = registry.register(flying(CIRCLE, tmp_path / "child.pt"), parents=[old])
     flown = evaluate(registry.resolve(child), halls, SHORT)
@@ -212,7 +212,7 @@ def test_rows_reach_the_outbox_whole(corridor, tmp_path):
     assert tables["evaluations"][0]["evaluation_id"] == result.evaluation_id
 
 
-def test_a_map_shows_scene_paths_and_what_was_seen(door_room):
+def test_map_draws_the_scene_paths_and_seen_floor(door_room):
     course = build_course([door_room], SHORT)
     result = evaluate("forward-plus", course)
     floor, seen = course.floors[0], result.seen[0]
@@ -244,7 +244,7 @@ def run(tmp_path, monkeypatch, corridor):
 
 @pytest.fixture
 def hall(halls, tmp_path):
-    """A second scene, saved: one alone promotes nobody."""
+    """A second scene, saved: promotion needs two."""
     return halls[0].save(tmp_path / "hall.gmdag")
 
 
@@ -259,7 +259,7 @@ def test_evaluate_and_compare_on_the_command_line(run, tmp_path):
     assert "forward-plus" in run("compare", "forward-plus", "random").stdout
 
 
-def test_a_flight_that_cannot_be_recorded_is_shown_and_saved_all_the_same(run, hall, tmp_path, monkeypatch):
+def test_recording_failure_still_prints_and_saves_the_flight(run, hall, tmp_path, monkeypatch):
     def full(*what, **named):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -275,7 +275,7 @@ def test_a_flight_that_cannot_be_recorded_is_shown_and_saved_all_the_same(run, h
     assert told["version"] == version and not told["promoted"] and "No space left" in told["reason"]
 
 
-def test_a_flight_that_cannot_be_saved_is_recorded_and_shown_all_the_same(run, tmp_path):
+def test_saving_failure_still_prints_and_records_the_flight(run, tmp_path):
     (tmp_path / "file").write_text("in the way")
     outcome = run("evaluate", "random", "--json", "--out", str(tmp_path / "file" / "flown.json"), expect=1)
     assert isinstance(outcome.exception, EvaluationError)
@@ -283,7 +283,7 @@ def test_a_flight_that_cannot_be_saved_is_recorded_and_shown_all_the_same(run, t
     assert list(outbox_path().glob("*-evaluations.ndjson"))
 
 
-def test_what_a_comparison_has_flown_is_recorded_before_it_flies_on(run, tmp_path, monkeypatch):
+def test_comparison_records_each_subject_before_the_next(run, tmp_path, monkeypatch):
     fly, flown = evaluate_command.fly_subject, []
 
     def first_alone(*what):
@@ -322,7 +322,7 @@ def test_unknown_subjects_are_refused_on_the_command_line(run):
     assert "forward-plus" in str(outcome.exception)
 
 
-def test_a_name_that_cannot_be_an_alias_is_refused_before_anything_flies(corridor, registry, tmp_path, monkeypatch):
+def test_invalid_alias_is_refused_before_any_flight(corridor, registry, tmp_path, monkeypatch):
     version = registry.register(flying(HOVER, tmp_path / "hover.pt"))
     monkeypatch.setattr("navi_core.evaluate.promotion.evaluate", lambda *a, **k: pytest.fail("flew first"))
     for alias in ("V 1", "v001", "", "a\x1b[31m"):

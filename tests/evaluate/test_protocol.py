@@ -71,7 +71,7 @@ def checkpoint(path, *, policy=None, dynamics=None, shaper=None, **fields):
     )
 
 
-def test_hovering_sees_from_its_start_and_hits_nothing(box_room, constant):
+def test_hovering_covers_its_start_view_without_collisions(box_room, constant):
     result = evaluate(constant(0, 0, 0, 0), [box_room], SHORT)
     for row, path in zip(result.episodes, result.trajectories):
         assert row["path_length"] == 0 and row["collisions"] == 0 and row["collision_free"]
@@ -138,7 +138,7 @@ def test_starts_are_reachable_apart_and_frozen(box_room, door_room):
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("core", ["gru", "mamba2"])
-def test_a_result_is_the_same_alone_and_among_others(box_room, door_room, corridor, core, deterministic):
+def test_result_is_independent_of_the_other_scenes(box_room, door_room, corridor, core, deterministic):
     config = SHORT.model_copy(update={"deterministic": deterministic})
     policy = lively(NETWORK.model_copy(update={"core": core}))
     together = evaluate(policy, [box_room, door_room, corridor], config)
@@ -150,7 +150,7 @@ def test_a_result_is_the_same_alone_and_among_others(box_room, door_room, corrid
 
 
 @pytest.mark.parametrize("faults", [NOISY_SENSOR, SensorConfig(delayed=True)])
-def test_a_faulty_sensor_changes_the_flight_the_same_way_alone_and_among_others(box_room, door_room, faults):
+def test_sensor_faults_are_independent_of_the_other_scenes(box_room, door_room, faults):
     config = SHORT.model_copy(update={"sensor": faults})
     together = evaluate(lively(), [box_room, door_room], config)
     alone = evaluate(lively(), [door_room], config)
@@ -165,7 +165,7 @@ def test_a_faulty_sensor_changes_the_flight_the_same_way_alone_and_among_others(
     assert same is faults.delayed
 
 
-def test_protocols_have_their_lengths_and_options_go_before_them():
+def test_options_override_the_protocol():
     assert eval_config("quick", None, None, 0, False, False) == EvalConfig(starts=3, max_steps=200)
     full = eval_config("full", None, 50, 7, True, True)
     assert full == EvalConfig(starts=10, max_steps=50, seed=7, deterministic=False, surface=True, sensor=NOISY_SENSOR)
@@ -173,7 +173,7 @@ def test_protocols_have_their_lengths_and_options_go_before_them():
         eval_config("long", None, None, 0, False, False)
 
 
-def test_evaluating_twice_gives_the_same_rows_and_leaves_weights_and_threads_alone(box_room):
+def test_evaluation_is_repeatable_and_keeps_weights_and_threads(box_room):
     policy = lively()
     before, threads = weights_hash(policy), torch.get_num_threads()
     first, second = (evaluate(policy, [box_room], SHORT) for _ in range(2))
@@ -240,12 +240,12 @@ def test_semantic_ids_are_those_of_training(box_room, tmp_path):
         evaluate(path, course)
 
 
-def test_scenes_of_the_training_are_counted(box_room, door_room, tmp_path):
+def test_training_scenes_are_counted(box_room, door_room, tmp_path):
     path = checkpoint(tmp_path / "seen.pt", scene_hashes={"box": box_room.content_hash()})
     assert evaluate(path, [box_room, door_room], SHORT).summary["scenes_trained_on"] == 1
 
 
-def test_a_mesh_that_is_compiled_anew_is_the_same_scene(door_room, tmp_path):
+def test_recompiled_mesh_is_the_same_scene(door_room, tmp_path):
     """Compiled at another resolution, it has another content."""
     mesh = mesh_of(box_triangles((0, 0, 0), (5, 2.4, 4)), "box")
     finer, coarse = (compile_mesh(mesh, CompileConfig(resolution=resolution)) for resolution in (256, 64))
@@ -260,7 +260,7 @@ def test_a_mesh_that_is_compiled_anew_is_the_same_scene(door_room, tmp_path):
         evaluate(broken, [finer], SHORT)
 
 
-def test_nan_actions_are_refused_by_place(box_room, constant):
+def test_nan_action_error_names_decision_scene_and_start(box_room, constant):
     with pytest.raises(EvaluationError, match="NaN or Inf at decision 0 of scene box, start 0"):
         evaluate(constant(float("nan"), 0, 0, 0), [box_room], SHORT)
 
@@ -320,7 +320,7 @@ def stubborn(recovery: bool):
     return fly_ahead(build_policy(NETWORK.model_copy(update={"recovery": recovery})))
 
 
-def test_a_policy_that_is_stuck_is_freed_where_it_was_trained_to_be(box_room):
+def test_stuck_policy_recovers_if_trained_with_recovery(box_room):
     config = EvalConfig(starts=1, max_steps=120, azimuth_bins=32, elevation_bins=8, block=2)
     alone, freed = (evaluate(stubborn(has), [box_room], config) for has in (False, True))
     assert alone.summary["recovery_steps"] == 0 and alone.episodes[0]["collisions"] > 60
@@ -381,7 +381,7 @@ def test_scenes_of_one_name_in_two_folders_are_all_flown(box_room, tmp_path):
     assert [name for name, _ in found] == ["a_house", "b_house", "c_house"]
 
 
-def test_names_of_scenes_are_unique_whatever_they_are_called(tmp_path):
+def test_scene_names_are_unique(tmp_path):
     def mesh(*parts):
         path = tmp_path.joinpath(*parts)
         path.parent.mkdir(exist_ok=True)
@@ -394,7 +394,7 @@ def test_names_of_scenes_are_unique_whatever_they_are_called(tmp_path):
     assert found[1:] == ["b_house", "a_house", "e_maze_0003", "maze_0003"]
 
 
-def test_of_a_mesh_and_what_was_compiled_beside_it_the_compiled_one_is_flown(box_room, tmp_path):
+def test_compiled_scene_wins_over_its_mesh(box_room, tmp_path):
     for folder in ("c", "d"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "house.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")

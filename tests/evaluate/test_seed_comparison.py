@@ -1,4 +1,4 @@
-"""Intervals over training seeds and scenes: known answers, coverage in simulation, and when "better" is said."""
+"""Intervals over training seeds and scenes: known answers, coverage in simulation, and the conditions of a verdict."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_two_way_interval_by_hand():
     assert interval.high - 4.0 == pytest.approx(4.0 - interval.low)
 
 
-def test_with_one_factor_alone_it_is_the_t_interval_of_that_factor():
+def test_one_factor_interval_equals_its_t_interval():
     """Scenes that differ in nothing: five seeds of 1..5 have the t interval 3 ± 2.776·√0.5, of 4 degrees of freedom."""
     values = np.repeat(np.arange(1.0, 6.0)[:, None], 6, axis=1)
     for matrix in (values, values.T):
@@ -57,7 +57,7 @@ def test_a_constant_matrix_has_an_interval_of_no_width():
 
 def test_the_interval_covers_the_truth_92_to_99_percent_from_five_seeds_on():
     for row in simulate_interval([(5, 6), (5, 20), (8, 20)], SPREADS[:4], worlds=600):
-        # 600 worlds tell the share to ±1.8 points.
+        # 600 worlds estimate the share to ±1.8 points.
         assert 0.92 <= row["covered"] <= 0.99, row
 
 
@@ -101,7 +101,7 @@ def test_seeds_are_paired_and_a_verdict_needs_five():
     assert compare_seeds(side("a", 5), side("b", 5)).sentence.startswith("no difference between a0 and b0")
 
 
-def test_scenes_are_paired_by_their_names_whatever_their_order():
+def test_scenes_are_paired_by_name():
     one = [made_result(f"a{i}", [[10.0 + i], [50.0 - i]], scenes=("x", "y"), weights=f"a{i}") for i in range(2)]
     other = [made_result(f"b{i}", [[50.0 - i], [10.0 + i]], scenes=("y", "x"), weights=f"b{i}") for i in range(2)]
     verdict = compare_seeds(one, other)
@@ -111,14 +111,14 @@ def test_scenes_are_paired_by_their_names_whatever_their_order():
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 4])
-def test_with_fewer_seeds_nothing_is_called_better(seeds):
+def test_too_few_seeds_give_no_verdict(seeds):
     verdict = compare_seeds(side("a", seeds, 4.0), side("b", seeds))
     assert verdict.low > 0 and not verdict.better and not verdict.worse
     assert verdict.sentence.startswith(f"no verdict on a0 and b0 in c_vis_auc, which needs 5 seeds and has {seeds}: ")
     assert "better" not in verdict.sentence and "worse" not in verdict.sentence
 
 
-def test_one_pilot_is_fixed_and_the_seeds_of_the_other_side_alone_are_random():
+def test_pilot_against_seeds_uses_the_seed_variance_of_one_side():
     pilot = made_result("pilot", [[10.0 * j] * 2 for j in range(4)], scenes=SCENES)
     verdict = compare_seeds(side("a", 5), [pilot])
     assert verdict.mean_difference == pytest.approx(6.0) and verdict.seeds == 5
@@ -134,7 +134,7 @@ def test_fewer_collisions_are_better_over_seeds_too():
     assert compare_seeds(few, many, "collisions_per_minute").better
 
 
-def test_sides_that_are_no_pairs_are_refused():
+def test_unpaired_sides_are_refused():
     with pytest.raises(EvaluationError, match="5 checkpoints cannot be paired with 3"):
         compare_seeds(side("a", 5), side("b", 3))
     with pytest.raises(EvaluationError, match="a0 and a0 have the same weights"):
@@ -145,7 +145,7 @@ def test_sides_that_are_no_pairs_are_refused():
         compare_seeds(side("a", 2), side("b", 2, start_x=9.0))
 
 
-def test_checkpoints_of_one_run_are_no_seeds():
+def test_checkpoints_of_one_run_are_refused_as_seeds():
     mine = side("a", 5)
     for number, result in enumerate(mine):
         result.summary["training_run_id"] = f"run{number % 4}"
@@ -160,7 +160,7 @@ def test_one_checkpoint_is_not_a_training_method():
     assert "one checkpoint" not in compare_seeds([pilot], side("b", 5)).sentence
 
 
-def test_a_side_that_was_trained_on_the_scenes_is_not_called_better():
+def test_side_trained_on_the_scenes_gets_no_verdict():
     known = side("a", 5, 8.0)
     known[3].summary["scenes_trained_on"] = 1
     verdict = compare_seeds(known, side("b", 5))
@@ -184,7 +184,7 @@ def test_holm_by_hand():
         holm([0.5, 1.5])
 
 
-def test_a_verdict_that_is_withheld_keeps_its_numbers():
+def test_withheld_verdict_keeps_its_numbers():
     said = compare_seeds(side("a", 5, 4.0), side("b", 5))
     silent = said.withheld("it may be chance")
     assert said.better and not silent.better and silent.low == said.low

@@ -17,7 +17,7 @@ from navi_core.evaluate.statistics import (
 )
 
 
-def test_every_scene_counts_alike_whatever_its_number_of_starts():
+def test_scenes_weigh_equally_with_unequal_starts():
     assert mean_of_scenes({"a": [1.0, 1.0, 1.0, 1.0], "b": [3.0]}) == pytest.approx(2.0)
     assert bootstrap_interval({"a": [1.0, 1.0, 1.0, 1.0], "b": [3.0]}).mean == pytest.approx(2.0)
 
@@ -59,12 +59,12 @@ def test_the_same_seed_gives_the_same_interval_in_any_order_of_scenes():
     assert bootstrap_interval(values, seed=3, resamples=57) != other
 
 
-def test_ragged_scenes_never_draw_the_padding():
+def test_resampling_never_draws_padding():
     interval = bootstrap_interval({"a": [1.0] * 7, "b": [1.0]})
     assert (interval.low, interval.high) == (1.0, 1.0)
 
 
-def test_the_interval_covers_the_truth_where_resampling_episodes_alone_does_not():
+def test_scene_resampling_covers_better_than_episode_resampling():
     """Values = scene effect + start effect: the interval of 12 scenes × 4 starts covers 0 in ≥ 85 % of 200 worlds."""
     generator = np.random.default_rng(0)
     covered = naive_covered = 0
@@ -78,7 +78,7 @@ def test_the_interval_covers_the_truth_where_resampling_episodes_alone_does_not(
     assert naive_covered <= 150
 
 
-def test_few_scenes_have_the_t_interval_of_their_means_by_hand():
+def test_few_scenes_use_the_t_interval_of_their_means():
     """Means 1, 2, 3: standard error 1/√3, and t of two degrees of freedom is 4.302653."""
     interval = interval_over_scenes({"a": [0.0, 2.0], "b": [2.0], "c": [3.0, 3.0]})
     assert interval == student_interval({"a": [0.0, 2.0], "b": [2.0], "c": [3.0, 3.0]})
@@ -86,26 +86,26 @@ def test_few_scenes_have_the_t_interval_of_their_means_by_hand():
     assert interval.high - 2.0 == pytest.approx(2.0 - interval.low) == pytest.approx(4.3026527 / 3**0.5, abs=1e-6)
 
 
-def test_one_scene_has_the_t_interval_of_its_starts_and_one_start_none():
+def test_one_scene_uses_the_t_interval_of_its_starts():
     interval = interval_over_scenes({"a": [1.0, 2.0, 3.0]})
     assert interval.high - 2.0 == pytest.approx(4.3026527 / 3**0.5, abs=1e-6) and interval.scenes == 1
     alone = interval_over_scenes({"a": [7.0]})
     assert alone.mean == 7.0 and np.isnan([alone.low, alone.high]).all()
 
 
-def test_many_scenes_have_the_bootstrap():
+def test_many_scenes_use_the_bootstrap():
     values = {str(n): [float(n), n + 1.0] for n in range(FEW_SCENES)}
     assert interval_over_scenes(values, seed=4, resamples=50) == bootstrap_interval(values, seed=4, resamples=50)
 
 
 @pytest.mark.parametrize(("scenes", "starts"), [(2, 3), (4, 3), (8, 3), (12, 3)])
 def test_interval_has_nominal_coverage_with_few_scenes(scenes, starts):
-    """1,500 worlds tell the share to ±1.1 points."""
+    """1,500 worlds estimate the share to ±1.1 points."""
     for row in simulate_starts([(scenes, starts)], shapes=("normal",), worlds=1500):
         assert 0.93 <= row["covered"] <= 0.98, row
 
 
-def test_a_bootstrap_of_few_scenes_covers_too_little():
+def test_bootstrap_of_few_scenes_undercovers():
     row = simulate_starts([(4, 3)], spreads=(1.0,), shapes=("normal",), worlds=1500)[0]
     assert row["bootstrap_covered"] < 0.91 < row["covered"]
 

@@ -31,7 +31,7 @@ def test_the_surface_of_a_box_is_its_six_walls(box_room):
     assert (voxels & shell).sum() >= 0.99 * shell.sum()
 
 
-def test_what_is_behind_a_wall_is_not_seen_and_no_voxel_is_counted_twice(door_room):
+def test_hidden_surface_is_unseen_and_voxels_count_once(door_room):
     field, truth = truth_of(door_room)
     # Both stand beside the wall with the door, out of its line.
     eye, other = (1.0, 1.2, 0.6), (7.0, 1.2, 0.6)
@@ -61,7 +61,7 @@ def test_chunks_of_rays_give_the_same_curve(corridor, monkeypatch):
     assert (np.diff(whole) > 0).all()
 
 
-def test_an_evaluation_measures_it_when_asked(box_room, constant):
+def test_evaluation_measures_surface_coverage_when_enabled(box_room, constant):
     config = EvalConfig(starts=2, max_steps=12, azimuth_bins=32, elevation_bins=8, block=4)
     plain = evaluate(constant(0.2, 0, 0, 0.2), [box_room], config)
     asked = evaluate(constant(0.2, 0, 0, 0.2), [box_room], config.model_copy(update={"surface": True}))
@@ -81,7 +81,7 @@ def test_the_summary_holds_medians_of_the_decisions_to_each_share(box_room, cons
     assert "c_vis_at_100" not in summary
 
 
-def test_the_outside_of_a_house_without_a_ceiling_is_not_to_be_seen() -> None:
+def test_outside_of_an_open_house_is_not_counted() -> None:
     field = Field([stage()])
     truth = SurfaceTruth.of(field, 0, FloorMap(field, 0, 0.1, 0.2))
     where = truth.low + (np.argwhere(truth.voxels) + 0.5) * truth.cell

@@ -1,4 +1,4 @@
-"""Episodes of an evaluation for the Rerun viewer: which ones, and that they show what was flown."""
+"""Episodes of an evaluation for the Rerun viewer: their selection, poses and surroundings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def result_of(values):
 @pytest.mark.parametrize(
     ("values", "median", "worst"), [([5.0, 1.0, 3.0], 2, 1), ([5.0, 1.0, 3.0, 4.0], 2, 1), ([7.0], 0, 0)]
 )
-def test_the_median_is_the_lower_of_two_and_the_worst_saw_least(values, median, worst):
+def test_representative_episodes_are_lower_median_and_worst(values, median, worst):
     assert representative_episodes(result_of(values)) == {"median": median, "worst": worst}
 
 

@@ -37,7 +37,7 @@ def test_public_names_are_locked():
     ]
 
 
-def test_everything_comes_back(make_checkpoint, config):
+def test_every_field_survives_saving_and_loading(make_checkpoint, config):
     rnd = RND(16)
     path = make_checkpoint(
         parent_checkpoint="runs/before.pt",
@@ -66,7 +66,7 @@ def test_everything_comes_back(make_checkpoint, config):
     assert found.created_at.endswith("+00:00")
 
 
-def test_training_goes_on_as_if_it_had_not_stopped(make_checkpoint, config):
+def test_resumed_training_equals_an_uninterrupted_one(make_checkpoint, config):
     straight = load_checkpoint(make_checkpoint("straight.pt", steps=5))
     stopped = load_checkpoint(make_checkpoint("stopped.pt", steps=3))
     policy = build_policy(config.policy, seed=99)
@@ -81,7 +81,7 @@ def test_training_goes_on_as_if_it_had_not_stopped(make_checkpoint, config):
     assert weights_hash(policy) == straight.weights_hash
 
 
-def test_load_policy_flies_the_same(make_checkpoint, config):
+def test_loaded_policy_acts_the_same(make_checkpoint, config):
     path = make_checkpoint(seed=4, steps=0)
     policy, checkpoint = load_policy(path)
     original = build_policy(config.policy, seed=4)
@@ -134,7 +134,7 @@ def test_a_flipped_bit_in_the_weights_is_noticed(make_checkpoint):
         load_checkpoint(path)
 
 
-def test_weights_that_were_exchanged_in_a_sound_file_are_noticed(make_checkpoint):
+def test_replaced_weights_fail_the_hash_check(make_checkpoint):
     path = make_checkpoint()
     payload = torch.load(path, weights_only=True)
     payload["policy_state"]["core.weight_hh"] += 1

@@ -94,7 +94,7 @@ def test_a_policy_without_auxiliary_input_exports_too(tmp_path):
     assert parity.worst <= 1e-5
 
 
-def test_parity_sees_a_state_that_is_not_carried_or_not_reset():
+def test_parity_detects_a_state_not_carried_or_not_reset():
     policy = small_policy(encoder="ring_cnn", core="gru")
 
     def forgetful(obs, aux, reset, state):
@@ -119,7 +119,7 @@ def test_parity_sees_a_state_that_is_not_carried_or_not_reset():
     assert not recurrent_parity(policy, broken, rows=2, steps=8).worst <= 1e-5
 
 
-def test_a_program_that_strays_is_deleted_and_a_former_file_stays(tmp_path, monkeypatch):
+def test_diverging_program_is_deleted_and_the_old_file_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "GATE_TOLERANCE", -1.0)
     former = tmp_path / "p.onnx"
     former.write_bytes(b"former")
@@ -128,7 +128,7 @@ def test_a_program_that_strays_is_deleted_and_a_former_file_stays(tmp_path, monk
     assert former.read_bytes() == b"former" and list(tmp_path.iterdir()) == [former]
 
 
-def test_a_file_whose_description_is_not_its_programs_is_refused_at_loading(tmp_path):
+def test_metadata_that_contradicts_the_program_is_refused(tmp_path):
     onnx = pytest.importorskip("onnx")
     file, _ = export_policy(small_policy(encoder="ring_cnn", core="gru"), tmp_path / "p.onnx", kind="onnx")
     model = onnx.load(file)
@@ -152,7 +152,7 @@ def test_a_file_whose_description_is_not_its_programs_is_refused_at_loading(tmp_
             load_exported(file)
 
 
-def test_an_export_that_is_killed_leaves_nothing_in_the_folder(tmp_path, monkeypatch):
+def test_interrupted_export_leaves_no_files(tmp_path, monkeypatch):
     def killed(*_, **__):
         assert list(tmp_path.iterdir()) == []
         raise KeyboardInterrupt
@@ -188,7 +188,7 @@ def test_a_package_that_does_not_load_names_its_torch_and_the_command(reported, 
 
 
 @pytest.mark.parametrize("fault", ["encrypted", "packed in another way", "nested", "a command"])
-def test_a_package_that_is_broken_or_lies_is_refused_without_a_traceback(fault, tmp_path):
+def test_broken_or_forged_package_is_refused(fault, tmp_path):
     file = tmp_path / "p.pt2"
     reported = {"nested": "[" * 100_000, "a command": json.dumps({"torch": "2\x1b[31m", "rows": "1; rm -rf ~"})}
     with zipfile.ZipFile(file, "w") as archive:
@@ -237,7 +237,7 @@ def test_bad_exports_are_refused_by_name(tmp_path, call, error, message):
         call(small_policy(encoder="ring_cnn", core="gru"), tmp_path)
 
 
-def test_the_command_prints_parity_and_operations_and_the_file_has_its_origin(make_checkpoint, tmp_path):
+def test_export_command_reports_parity_and_stores_provenance(make_checkpoint, tmp_path):
     from navi_core.cli.main import build_app
 
     checkpoint, out = make_checkpoint(), tmp_path / "p.onnx"
@@ -258,7 +258,7 @@ def test_the_command_prints_parity_and_operations_and_the_file_has_its_origin(ma
     assert plain.exit_code == 0 and "M multiply-accumulates" in plain.output
 
 
-def test_the_command_exports_a_policy_with_a_place_memory(make_checkpoint, tmp_path):
+def test_export_command_supports_place_memory(make_checkpoint, tmp_path):
     from navi_core.cli.main import build_app
 
     policy = small_policy(encoder="ring_cnn", core="gru", place_memory=True)

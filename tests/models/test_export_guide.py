@@ -19,7 +19,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "EXPORT.md").read_text(
 PROGRAM, SNIPPET = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 
 
-def test_the_program_of_the_guide_answers_what_the_policy_answers(make_checkpoint, config, tmp_path):
+def test_guide_program_matches_the_policy(make_checkpoint, config, tmp_path):
     pytest.importorskip("onnxruntime")
     quiet = config.model_copy(update={"shaper": ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)})
     summary = {"semantic_vocabulary": {"surface": 1, "wall": 2}}
@@ -47,8 +47,8 @@ def test_the_program_of_the_guide_answers_what_the_policy_answers(make_checkpoin
     assert np.allclose(flown, wanted, atol=1e-5)
 
 
-def test_the_program_refuses_a_policy_that_reads_more(make_checkpoint, tmp_path):
-    """Flown with zeros in place of curiosity, a map or a goal it would fly otherwise than it learned."""
+def test_guide_program_refuses_a_policy_with_other_inputs(make_checkpoint, tmp_path):
+    """Zeros in place of curiosity, a map or a goal would change its behaviour."""
     pytest.importorskip("onnxruntime")
     path, _ = export_checkpoint(make_checkpoint(), tmp_path / "policy.onnx", kind="onnx")
     (tmp_path / "fly.py").write_text(PROGRAM)
@@ -56,7 +56,7 @@ def test_the_program_refuses_a_policy_that_reads_more(make_checkpoint, tmp_path)
     assert done.returncode == 1 and "it also reads ['curiosity', 'loop memory']" in done.stderr, done.stderr
 
 
-def test_the_snippet_of_the_guide_flies_a_champion(make_checkpoint, tmp_path, monkeypatch):
+def test_guide_snippet_flies_a_champion(make_checkpoint, tmp_path, monkeypatch):
     registry = Registry(navi_home() / "models")
     registry.promote(registry.register(make_checkpoint()), "champion")
     mesh = mesh_of(box_triangles((0, 0, 0), (5, 2.4, 4)), "house")

@@ -1,4 +1,4 @@
-"""Registries and checkpoints that somebody edited: a sentence, never a traceback, and nothing changed."""
+"""Edited registries and checkpoints: a one-sentence error, never a traceback, and nothing changed."""
 
 import io
 import json
@@ -44,7 +44,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_an_edited_book_is_refused_by_every_call_and_left_as_it_is(registry, make_checkpoint, name):
+def test_edited_registry_is_refused_by_every_call_and_kept(registry, make_checkpoint, name):
     file = registry.path / "registry.json"
     book = json.loads(file.read_text())
     BREAKS[name](book)
@@ -69,13 +69,13 @@ def test_an_edited_book_is_refused_by_every_call_and_left_as_it_is(registry, mak
 
 
 @pytest.mark.parametrize("data", [b"{", b"[" * 200_000, b"\xff\xfe", b"null"])
-def test_a_book_that_is_no_json_is_refused(registry, data):
+def test_non_json_registry_is_refused(registry, data):
     (registry.path / "registry.json").write_bytes(data)
     with pytest.raises(RegistryError, match=r"registry\.json"):
         registry.list()
 
 
-def test_a_flipped_bit_is_noticed_wherever_it_lies(make_checkpoint, tmp_path):
+def test_any_flipped_bit_is_detected(make_checkpoint, tmp_path):
     data = make_checkpoint("a.pt").read_bytes()
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = [entry for entry in archive.infolist() if entry.file_size]
@@ -91,7 +91,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_lies(make_checkpoint, tmp_path):
             load_checkpoint(file)
 
 
-def test_a_small_file_does_not_become_large(make_checkpoint, tmp_path):
+def test_checkpoint_cannot_expand_beyond_its_size(make_checkpoint, tmp_path):
     """A checkpoint is read into no more memory than it takes on disk."""
     whole, file = make_checkpoint("a.pt"), tmp_path / "small.pt"
     with zipfile.ZipFile(whole) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:

@@ -27,12 +27,12 @@ def _settings(config, **changes):
     return reported
 
 
-def test_what_todays_code_wrote_is_read_as_it_stands(config):
+def test_current_settings_pass_the_upgrade_unchanged(config):
     reported = config.model_dump(mode="json")
     assert upgrade_train_config(reported) == reported
 
 
-def test_a_training_before_return_normalisation_had_none(make_checkpoint, config):
+def test_missing_return_normalisation_is_read_as_off(make_checkpoint, config):
     reported = _settings(config)
     del reported["ppo"]["normalise_returns"]
     found = load_checkpoint(_written(make_checkpoint(), config=reported)).train_config()
@@ -48,14 +48,14 @@ def test_a_final_learning_rate_is_the_end_of_a_schedule(make_checkpoint, config)
     assert (schedule.shape, schedule.end) == ("cosine", 1e-4)
 
 
-def test_an_adaptation_that_moved_nothing_is_none(make_checkpoint, config):
+def test_unused_adaptation_is_dropped_from_old_settings(make_checkpoint, config):
     path = _written(make_checkpoint(), config=_settings(config, adaptation__enabled=True))
     assert load_checkpoint(path).train_config() == config
     dqn = parse_config(TrainConfig, {"algorithm": "dqn", "adaptation": {"enabled": True}}).model_dump(mode="json")
     assert upgrade_train_config(dqn)["adaptation"]["enabled"]
 
 
-def test_a_microbatch_that_no_learner_looked_at_is_none(make_checkpoint, config):
+def test_unused_microbatch_is_dropped_from_old_settings(make_checkpoint, config):
     path = _written(make_checkpoint(), config=_settings(config, dpo__microbatch=4, dqn__microbatch=4))
     assert load_checkpoint(path).train_config() == config
     path = _written(path, config=_settings(config, ppo__microbatch=4, grpo__microbatch=2))
@@ -63,7 +63,7 @@ def test_a_microbatch_that_no_learner_looked_at_is_none(make_checkpoint, config)
     assert (found.ppo.microbatch, found.grpo.microbatch) == (4, 2)
 
 
-def test_a_setting_of_newer_code_is_refused_with_who_wrote_it_and_what_to_do(make_checkpoint, config):
+def test_setting_of_newer_code_error_names_run_and_remedy(make_checkpoint, config):
     path = _written(make_checkpoint(), config=_settings(config, ppo__warp=1), code_revision="abc1234")
     with pytest.raises(CheckpointError, match=r"no key 'warp'.*revision abc1234.*update this one") as caught:
         load_checkpoint(path).train_config()

@@ -23,7 +23,7 @@ def registry(tmp_path):
     return Registry(tmp_path / "models")
 
 
-def test_versions_are_numbered_and_keep_what_they_were_given(registry, make_checkpoint):
+def test_versions_are_numbered_and_keep_their_metadata(registry, make_checkpoint):
     first = registry.register(make_checkpoint("a.pt", training_source="bc"), notes="cloned", tags=("bc", "null"))
     second = registry.register(
         make_checkpoint("b.pt", seed=1), parents=[first], metrics={"c_vis_auc": 0.8, "spl": None}
@@ -38,7 +38,7 @@ def test_versions_are_numbered_and_keep_what_they_were_given(registry, make_chec
     assert [e.version for e in registry.list()] == ["v001", "v002"]
 
 
-def test_registering_the_same_weights_of_the_same_run_again_changes_nothing(registry, make_checkpoint):
+def test_repeated_registration_of_the_same_run_changes_nothing(registry, make_checkpoint):
     registry.register(make_checkpoint("a.pt"))
     before = (registry.path / "registry.json").read_bytes()
     assert registry.register(make_checkpoint("copy.pt", wall_time_hours=1.0), notes="again") == "v001"
@@ -56,7 +56,7 @@ def test_latest_moves_only_when_reward_ema_exceeds_it(registry, make_checkpoint)
     assert "champion" not in registry.aliases()
 
 
-def test_what_a_registration_left_that_was_killed_goes_with_the_next_change(registry, make_checkpoint):
+def test_leftovers_of_a_killed_registration_are_removed(registry, make_checkpoint):
     registry.register(make_checkpoint())
     # An export may be written into the folder without its lock.
     for name, age in ((".v002.pt.77.tmp", 7200), (".champion.safetensors.78.tmp", 0)):
@@ -93,7 +93,7 @@ def test_lineage_goes_back_to_the_first(registry, make_checkpoint):
     assert [e.version for e in registry.lineage("v001")] == ["v001"]
 
 
-def test_errors_name_what_exists(registry, make_checkpoint):
+def test_errors_list_existing_versions_and_aliases(registry, make_checkpoint):
     with pytest.raises(RegistryError, match=r"no model 'champion' in .*versions: none; .*`navi train ppo`"):
         registry.resolve("champion")
     for call in (registry.promote, registry.rollback):
@@ -156,7 +156,7 @@ def test_a_full_disk_leaves_the_registry_as_it_was(registry, make_checkpoint, mo
     assert registry.register(other) == "v002"
 
 
-def test_concurrent_registrations_lose_nothing(registry, make_checkpoint):
+def test_concurrent_registrations_are_all_kept(registry, make_checkpoint):
     paths = [make_checkpoint(f"{i}.pt", seed=i, steps=0) for i in range(4)]
     # Every call opens its own lock file, so threads exclude each other as processes do.
     with ThreadPoolExecutor(4) as pool:
@@ -193,8 +193,8 @@ def test_the_command_reads_and_rolls_back(registry, make_checkpoint):
         CliRunner().invoke(app, ["models", "show", "v007", *folder], catch_exceptions=False)
 
 
-def test_latest_follows_what_compares(registry, make_checkpoint, config):
-    """Each row: settings, run, reward, episodes and steps of what is registered next, and what latest is then."""
+def test_latest_moves_only_between_comparable_runs(registry, make_checkpoint, config):
+    """Each row: settings, run, reward, episodes and steps of the next registration, then the expected latest."""
     explore, cart = config, config.model_copy(update={"task": "cart_pole"})
     reward = RewardConfig(weights={"collision": 0.0})
     curious = config.model_copy(update={"shaper": ShaperConfig(existential_tax=1.0)})
@@ -202,18 +202,18 @@ def test_latest_follows_what_compares(registry, make_checkpoint, config):
     few, many = 0, config.actors
     rows = [
         (explore, "a", 0.3, few, 100, "v001"),
-        (explore, "a", 0.1, few, 200, "v002"),  # what the run became
-        (explore, "a", 0.2, few, 150, "v002"),  # and what it was
+        (explore, "a", 0.1, few, 200, "v002"),  # the run's later checkpoint
+        (explore, "a", 0.2, few, 150, "v002"),  # the run's earlier checkpoint
         (explore, "b", -0.4, many, 900, "v004"),  # the first that knows whole episodes
         (explore, "c", 0.9, few, 10, "v004"),  # knows beginnings alone
         (explore, "b", -0.5, many, 1800, "v004"),  # went on, and became worse
         (explore, "d", -0.3, many, 500, "v007"),
-        (blind, "e", -0.9, many, 500, "v008"),  # is paid for something else
+        (blind, "e", -0.9, many, 500, "v008"),  # another reward
         (blind, "f", 0.9, few, 10, "v008"),
-        (cart, "g", 500.0, many, 500, "v008"),  # flies nowhere
-        (explore, "h", -0.9, many, 500, "v008"),  # was paid like v007, and earned less
+        (cart, "g", 500.0, many, 500, "v008"),  # another task
+        (explore, "h", -0.9, many, 500, "v008"),  # the reward of v007, a lower return
         (explore, "i", -0.2, many, 500, "v012"),
-        (curious, "j", -0.8, many, 500, "v013"),  # the shaper pays, too
+        (curious, "j", -0.8, many, 500, "v013"),  # the shaper's reward differs
         (explore, "k", float("inf"), many, 500, "v013"),
     ]
     for seed, (settings, run, reward, episodes, steps, latest) in enumerate(rows):
@@ -231,8 +231,8 @@ def test_latest_follows_what_compares(registry, make_checkpoint, config):
         assert re.search(reported, registry.why_latest_stays(registry.resolve(f"v{number:03d}").path)), number
 
 
-def test_a_long_line_of_latest_is_not_read_whole(registry, make_checkpoint, config, monkeypatch):
-    """Hundreds of nights have the same settings: what is paid otherwise asks one of them."""
+def test_latest_check_loads_one_version_per_reward_setting(registry, make_checkpoint, config, monkeypatch):
+    """Hundreds of nights share their settings: a run with another reward loads only one of them."""
     read = []
     monkeypatch.setattr(registry_module, "load_checkpoint", lambda path: read.append(path) or load_checkpoint(path))
     for number in range(6):
