@@ -28,7 +28,7 @@ TINY = {
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_each_prints_a_table_and_one_json_document(name: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_prints_a_table_or_one_json_document(name: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     table = CliRunner().invoke(build_app(plugins=False), ["bench", name, *TINY[name]])
     assert table.exit_code == 0, table.output
@@ -65,7 +65,7 @@ def test_training_is_measured_stage_by_stage(tmp_path, monkeypatch: pytest.Monke
     assert document["steps_per_second"] > 0 and document["stages"] and document["hardware"]
 
 
-def test_tasks_of_memory_are_printed_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_bench_prints_one_row_per_case(monkeypatch: pytest.MonkeyPatch) -> None:
     case = MemoryCase("repeat_previous", "gru", 300_000, 0.9, "carried")
     monkeypatch.setattr(memory, "memory_cases", lambda *_: [case])
     table = CliRunner().invoke(build_app(plugins=False), ["bench", "memory", "--steps", "2048"])
@@ -85,12 +85,12 @@ def test_the_help_names_every_benchmark_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["16", "x16", "16x", "0x4", "-1x4", "1e3x4", "99999999999999999999x1"])
-def test_a_size_of_another_form_is_refused(text: str) -> None:
+def test_malformed_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--size .* 256x48"):
         sizes([text])
 
 
-def test_a_figure_that_was_not_measured_is_a_dash() -> None:
+def test_unmeasured_figure_prints_a_dash() -> None:
     row = {"none": None, "nan": math.nan, "small": 1e-5, "many": 12345, "half": 0.5, "bytes": 2_000_000}
     assert [figure(key)(row) for key in row][:5] == ["–", "–", "1.0e-05", "12,345", "0.50"]
     assert figure("bytes", ".1f", 1e-6)(row) == "2.0"

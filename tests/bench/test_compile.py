@@ -1,4 +1,4 @@
-"""The compile benchmark measures fresh processes and says what sharing gains."""
+"""The compile benchmark measures fresh processes and reports the gain of sharing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from navi_core.errors import ConfigError
 from navi_core.scenes import generate_scene
 
 
-def test_tessellation_keeps_the_surface_and_meets_the_number():
+def test_tessellation_keeps_areas_and_reaches_the_triangle_count():
     mesh = generate_scene("maze", 0)
     fine = tessellate(mesh, 5000)
     assert 5000 <= len(fine.faces) < 5003
@@ -27,7 +27,7 @@ def test_tessellation_keeps_the_surface_and_meets_the_number():
     np.testing.assert_allclose(areas(fine), areas(mesh), rtol=1e-9)
 
 
-def test_what_cannot_be_compiled_is_refused_before_anything_is_measured():
+def test_invalid_scene_or_resolution_is_refused_before_measuring():
     with pytest.raises(ConfigError, match=r"'castle:1' is neither a mesh file nor one of .*maze:SEED"):
         check_scenes(["castle:1"])
     command = ["bench", "compile", "--scene", "maze:0", "--resolution", "100"]

@@ -1,4 +1,4 @@
-"""The benchmark of the dashboard: it really watches in its turns, and only then."""
+"""The dashboard benchmark watches only in its watched turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.learn.builders import small_config
 
 
 @pytest.mark.slow
-def test_observations_flow_in_watched_turns_alone(apartments):
+def test_observations_are_published_only_in_watched_turns(apartments):
     config = small_config(rows=4, ppo={"rollout": 32})
     result = run_dashboard(config, Field(apartments, threads=1), pairs=2, rounds=2)
     assert len(result["without"]) == len(result["watched"]) == 2 and result["steps"] == 128

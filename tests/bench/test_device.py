@@ -24,7 +24,7 @@ def failures(rows: list[DeviceRow]) -> list[DeviceRow]:
     return [row for row in rows if row.passed is False]
 
 
-def test_the_whole_table_on_an_emulated_device(apartments, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_table_is_complete_on_an_emulated_device(apartments, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_STEPS", 4)
     with emulated_cuda():
         # What is emulated are the kernels, streams and graphs of the world, not those of torch's own operations.
@@ -76,7 +76,7 @@ def test_decisions_keep_to_their_device() -> None:
     assert all(row.value > 0 for row in rows)
 
 
-def test_a_part_that_fails_is_told_and_the_others_run(apartments, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_part_is_reported_and_the_others_run(apartments, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(setting: object) -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
@@ -87,7 +87,7 @@ def test_a_part_that_fails_is_told_and_the_others_run(apartments, monkeypatch: p
     assert any(row.what.startswith("environment, 3 drones") for row in rows)
 
 
-def test_a_run_of_ppo_that_fails_is_tried_without_cudnn_s_attention_and_the_next_follows(monkeypatch) -> None:
+def test_failed_ppo_run_is_retried_without_cudnn_attention(monkeypatch) -> None:
     tried: list[tuple[int, bool]] = []
 
     def training(field: object, env: EnvConfig, drones: int, device: torch.device) -> Iterator[DeviceRow]:
@@ -117,6 +117,6 @@ def test_many_drones_have_as_many_remembered_steps_each() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is at hand")
-def test_without_a_gpu_it_says_so_at_once(apartments) -> None:
+def test_missing_gpu_is_refused_at_once(apartments) -> None:
     with pytest.raises(ConfigError, match="no GPU that torch"):
         next(run_device(apartments[:1], "cuda", **SMALL))

@@ -12,12 +12,12 @@ from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
 
 
-def test_every_resolution_meets_every_number_of_drones(apartments) -> None:
+def test_every_resolution_is_measured_with_every_drone_count(apartments) -> None:
     rows = run_env([(16, 8), (32, 8)], [1, 4], apartments, steps=1)
     assert [(row["azimuth_bins"], row["drones"]) for row in rows] == [(16, 1), (16, 4), (32, 1), (32, 4)]
 
 
-def test_overhead_is_what_a_plain_cast_of_the_same_rays_does_not_take(apartments) -> None:
+def test_overhead_is_the_time_beyond_a_plain_cast(apartments) -> None:
     rows = list(run_env([(16, 8)], [2, 8], apartments, steps=4))
     assert [row["drones"] for row in rows] == [2, 8]
     for row in rows:
@@ -27,7 +27,7 @@ def test_overhead_is_what_a_plain_cast_of_the_same_rays_does_not_take(apartments
         assert row["bytes_per_drone"] > 16 * 8 * 12
 
 
-def test_a_long_run_is_judged_from_its_first_tenth_on() -> None:
+def test_memory_growth_ignores_the_first_tenth_of_a_run() -> None:
     steps = tuple(range(10, 101, 10))
     flat, rising = (100_000_000,) * 10, tuple(100_000_000 + 1_000_000 * i for i in range(10))
     assert soak_row(steps, (50_000_000, *flat[1:]))["growth"] == 1.0

@@ -1,4 +1,4 @@
-"""Benchmarks of what is learned: every task has its settings, and DPO is flown before and after."""
+"""Learning benchmarks: every task has its settings, and DPO is evaluated before and after."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_grpo_learns_by_the_run_loop():
     ] > 5
 
 
-def test_dpo_is_flown_before_and_after_on_scenes_that_it_has_not_seen(apartments):
+def test_dpo_bench_evaluates_before_and_after_on_unseen_scenes(apartments):
     small = {"actors": 2, "dpo": {"rollout": 8, "bptt": 8}, "policy": {"azimuth_bins": 16, "elevation_bins": 4},
              "env": {"azimuth_bins": 16, "elevation_bins": 4}}  # fmt: skip
     protocol = EvalConfig(starts=2, max_steps=6, azimuth_bins=16, elevation_bins=4)

@@ -23,7 +23,7 @@ def curve(returns, variance=1.0, interval=25_000, structure=0.0):
             "total_steps": interval * count, "smoothed_share": 0.0, "mean_step": 0.0, "clipped_share": 0.0}  # fmt: skip
 
 
-def test_a_cell_that_is_done_is_not_run_again(tmp_path, monkeypatch):
+def test_finished_cell_is_not_run_again(tmp_path, monkeypatch):
     cells = smoothing.smoothing_cells(["cart_pole"], [0])
     assert [c.variant for c in cells] == ["baseline", "smoothing"] * 2
     first = repr(smoothing.run_cells(cells[:1], tmp_path, changes=SHORT))  # as text: a NaN is not equal to itself
@@ -34,7 +34,7 @@ def test_a_cell_that_is_done_is_not_run_again(tmp_path, monkeypatch):
     assert smoothing.run_cells(cells[:1], tmp_path, minutes=0, changes=SHORT) == {}
 
 
-def test_cells_differ_in_what_they_compare_alone():
+def test_cells_differ_only_in_the_compared_setting():
     base, smoothed = (smoothing.cell_config(c) for c in smoothing.smoothing_cells(["acrobot"], [3])[2:])
     assert base.seed == smoothed.seed == 3
     changed = {k for k, v in base.model_dump().items() if smoothed.model_dump()[k] != v}
@@ -56,7 +56,7 @@ def test_measures_and_stops_by_hand():
     assert smoothing._stop(run, "cart_pole", None) == (0.0, 1.0)
 
 
-def test_a_stopped_run_goes_on_with_what_it_had():
+def test_stopped_run_holds_its_last_value():
     run = curve([100.0, 100.0, 300.0, 300.0, 500.0, 500.0])
     cut = smoothing.measures(run, "cart_pole", stop=100_000)
     assert cut["final"] == 200.0 and cut["auc"] == (800.0 + 2 * 200.0) / 6
@@ -64,14 +64,14 @@ def test_a_stopped_run_goes_on_with_what_it_had():
     assert smoothing.measures(run, "cart_pole", stop=150_000) == smoothing.measures(run, "cart_pole")
 
 
-def test_the_controller_is_asked_after_the_run():
+def test_stop_step_is_computed_from_the_finished_curve():
     asked = EarlyStopConfig(patience=3)
     flat = curve([100.0] * 8, structure=1.0)
     assert smoothing.stop_step(flat, asked) == flat["steps"][3], "the first evaluation has no window yet"
     assert smoothing.stop_step(curve([10.0 * 2**i for i in range(8)]), asked) is None
 
 
-def test_a_claim_needs_five_pairs_whose_interval_excludes_zero():
+def test_verdict_needs_five_pairs_and_an_interval_without_zero():
     def table(offsets):
         curves = {}
         for seed, off in enumerate(offsets):
@@ -104,7 +104,7 @@ def test_replay_is_measured_and_exact():
     assert sums["sample"] > 0 and sums["add"] != sums["add"]
 
 
-def test_the_commands_print_what_is_done(tmp_path):
+def test_commands_print_the_finished_cells(tmp_path):
     app = build_app(groups=("bench",), plugins=False)
     run = CliRunner().invoke(app, ["bench", "smoothing", "--minutes", "0", "--out", str(tmp_path), "--json"])
     assert run.exit_code == 0 and json.loads(run.stdout)["done"] == "0 of 60 cells"

@@ -28,7 +28,7 @@ def test_encoder_rows_follow_the_list_and_name_their_peer():
     assert rows[0]["speedup"] == rows[3]["speedup"] == 1
     assert all(row["both_ms"] > row["forward_ms"] / 4 > 0 and row["saved_mb"] > 0 and row["mmacs"] > 0 for row in rows)
     assert rows[0]["parameters"] == rows[1]["parameters"] == 306_560
-    assert rows[0]["mmacs"] > rows[1]["mmacs"]  # keys, values and queries that nobody needs
+    assert rows[0]["mmacs"] > rows[1]["mmacs"]  # unused keys, values and queries
 
 
 def test_the_materialised_peer_is_rayvit_with_other_means():
@@ -115,7 +115,7 @@ def test_thread_counts_are_put_back():
     assert torch.get_num_threads() == before
 
 
-def test_calls_take_turns_one_by_one_or_some_in_a_row():
+def test_calls_alternate_singly_or_in_batches():
     called: list[str] = []
     calls = {name: lambda name=name: called.append(name) for name in "ab"}
     assert take_turns(calls, 2, warmup=1)["b"].shape == (2, 2) and "".join(called) == "ab" + "abab"

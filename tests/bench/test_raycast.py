@@ -13,7 +13,7 @@ from navi_core.errors import ConfigError
 from navi_core.kernels.native.library import find_compiler
 
 
-def test_rows_say_speed_ratios_and_error(apartments) -> None:
+def test_rows_report_speed_and_error(apartments) -> None:
     tracers = ("numba",) + (("native", "native:4") if find_compiler() else ())
     rows = list(
         run_raycast(apartments[:1], tracer_names(tracers), (1, 2), azimuth_bins=64, elevation_bins=16, repeats=2)

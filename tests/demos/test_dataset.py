@@ -83,7 +83,7 @@ def test_dataset_names_the_field_that_differs(tmp_path):
         load_dataset([tmp_path / "b", tmp_path / "c"])
 
 
-def test_dataset_refuses_a_false_index(tmp_path):
+def test_dataset_refuses_a_stale_or_broken_index(tmp_path):
     folder = make_dataset(tmp_path / "a", [make_demo(), make_demo(seed=1)])
     save_demonstration(folder / "1.npz", make_demo(seed=7))
     with pytest.raises(DemoError, match=r"1\.npz.*navi demos ingest"):
@@ -102,7 +102,7 @@ def test_dataset_refuses_a_false_index(tmp_path):
 
 @pytest.mark.parametrize("decisions", [2, 30])
 def test_dataset_refuses_an_index_with_a_wrong_length(tmp_path, decisions):
-    """More decisions than the files hold would be memory that nobody has written."""
+    """More decisions than the files hold would be uninitialised memory."""
     folder = make_dataset(tmp_path / "a", [make_demo()])
     index = json.loads((folder / "index.json").read_text())
     index["files"][0]["decisions"] = decisions
@@ -163,7 +163,7 @@ def test_ingest_accepts_valid_files_and_reports_broken_ones(tmp_path):
     assert load_dataset([source]).content_hash == data.content_hash
 
 
-def test_ingest_names_the_first_fault_when_nothing_is_valid(tmp_path):
+def test_ingest_without_valid_files_names_the_first_fault(tmp_path):
     (tmp_path / "x.npz").write_bytes(b"")
     with pytest.raises(DemoError, match=r"not one good recording; x\.npz"):
         ingest(tmp_path, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The file format: what is written is read, and what breaks it is refused by file and field."""
+"""The file format: round trips, and errors that name file and field."""
 
 from __future__ import annotations
 

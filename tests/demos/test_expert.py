@@ -46,7 +46,7 @@ def test_recording_is_a_dataset_of_the_teachers_labels(tmp_path, apartments):
 
 
 def test_scene_names_cannot_lead_out_of_the_folder(tmp_path, apartments):
-    """A scene's file may be anybody's, and says itself what it is called."""
+    """Scene names come from files of unknown origin."""
     scenes = [replace(apartments[0], name=name) for name in ("../../elsewhere", "a/b", "a_b", "x" * 400)]
     folder = tmp_path / "deep" / "flights"
     config = ExpertConfig(**SMALL | {"episodes": 1})
@@ -90,7 +90,7 @@ def test_existing_recordings_are_not_reread_for_the_index(tmp_path, apartments, 
     assert len(read) == 1 and read_index(tmp_path)["files"][:-1] == before["files"]
 
 
-def test_seed_decides_and_more_episodes_keep_the_first(tmp_path, apartments):
+def test_recordings_follow_the_seed_and_extend_earlier_episodes(tmp_path, apartments):
     record_expert(tmp_path / "a", apartments[:1], ExpertConfig(**SMALL))
     record_expert(tmp_path / "b", apartments[:1], ExpertConfig(**SMALL | {"seed": 1}))
     record_expert(tmp_path / "c", apartments[:1], ExpertConfig(**SMALL | {"episodes": 1}))
@@ -163,7 +163,7 @@ def test_teacher_flies_its_share_of_decisions(tmp_path, apartments):
 
 
 class Climber(Turner):
-    """Climbs at half speed: axis 1 of what was flown tells who flew, for its teacher never climbs."""
+    """Climbs at half speed: axis 1 of the flown action identifies the student, since its teacher never climbs."""
 
     def act(self, obs, pose):
         return torch.tensor([0.0, 0.5, 0.0, 0.0]).expand(len(obs), 4)

@@ -112,7 +112,7 @@ def test_ingest_rereads_only_changed_files(tmp_path, reads):
     reads.clear()
     rows = ingest(source, out)
     assert reads == ["3.npz"] and [row.known for row in rows] == [True, True, True, False]
-    # In the source: content that is new. In the dataset itself: what is there now counts.
+    # In the source it is new content. In the dataset itself the present content is valid.
     save_demonstration(source / "0.npz", make_demo(seed=7, steps=30))
     save_demonstration(out / "1.npz", make_demo(seed=8, steps=40))
     reads.clear()
@@ -138,7 +138,7 @@ def test_new_dataset_links_unchanged_files_of_the_earlier_one(tmp_path, reads, m
     rows = ingest(source, tmp_path / "two", earlier=tmp_path / "one")
     assert reads == ["2.npz"] and all(row.accepted for row in rows)
     assert (tmp_path / "one" / "0.npz").samefile(tmp_path / "two" / "0.npz")
-    # As if there were no earlier one: an episode that a removed file held, too, is still there.
+    # As without an earlier dataset: an episode that a removed file held, too, is still there.
     ingest(source, tmp_path / "three")
     assert contents(tmp_path / "two") == contents(tmp_path / "three") and len(contents(tmp_path / "two")) == 4
 
@@ -192,7 +192,7 @@ def test_names_of_deep_folders_are_shortened(tmp_path):
     assert [name[-6:] for name in names] == ["-a.npz", "-b.npz"] and max(len(name.encode()) for name in names) < 200
 
 
-def test_broken_dataset_file_is_reported_and_blocks_nothing(tmp_path):
+def test_broken_dataset_file_is_reported_and_skipped(tmp_path):
     save_demonstration(tmp_path / "in" / "a.npz", make_demo())
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "broken.npz").write_bytes(b"nothing")
@@ -320,7 +320,7 @@ def test_dataset_file_replaced_during_reading_is_reread(tmp_path, monkeypatch):
     assert len(load_dataset([tmp_path])) == 30
 
 
-def test_concurrent_saves_overwrite_nothing(tmp_path):
+def test_concurrent_saves_use_distinct_names(tmp_path):
     barrier, demos = threading.Barrier(8), [make_demo(seed=seed) for seed in range(8)]
 
     def save(demo):
@@ -333,7 +333,7 @@ def test_concurrent_saves_overwrite_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n}.npz" for n in range(8)]
 
 
-def test_saves_without_hard_links_overwrite_nothing(tmp_path, monkeypatch):
+def test_saves_without_hard_links_use_distinct_names(tmp_path, monkeypatch):
     def none(*_):
         raise PermissionError("no links here")
 

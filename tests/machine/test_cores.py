@@ -33,7 +33,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return lay
 
 
-def test_the_smallest_quota_around_this_process_counts_and_parts_of_a_core_are_one(groups) -> None:
+def test_usable_cores_follow_the_smallest_cgroup_quota(groups) -> None:
     pod = groups(2)
     (pod / "cpu.max").write_text("250000 100000\n")
     (pod / "box" / "cpu.max").write_text("max 100000\n")
@@ -42,7 +42,7 @@ def test_the_smallest_quota_around_this_process_counts_and_parts_of_a_core_are_o
     assert usable_cores() == 1
 
 
-def test_a_quota_of_version_1_counts_and_none_does_not(groups) -> None:
+def test_cgroup_v1_quota_limits_the_cores(groups) -> None:
     box = groups(1) / "box"
     (box / "cpu.cfs_period_us").write_text("100000\n")
     for quota, expected in (("400000", 4), ("-1", 64), ("no number", 64)):
@@ -50,19 +50,19 @@ def test_a_quota_of_version_1_counts_and_none_does_not(groups) -> None:
         assert usable_cores() == expected
 
 
-def test_the_hardware_profile_and_workers_know_the_quota(groups, monkeypatch) -> None:
+def test_hardware_profile_and_workers_respect_the_quota(groups, monkeypatch) -> None:
     (groups(2) / "cpu.max").write_text("300000 100000\n")
     assert measurement._profile.__wrapped__()["cores"] == 3
     monkeypatch.setattr(pool, "available_memory", lambda: None)
     assert pool.default_jobs([CompileEstimate(memory=1000, seconds=100.0, disk=1)] * 50) == 3
 
 
-def test_more_quota_than_cores_gives_no_more_cores(groups) -> None:
+def test_quota_beyond_the_cores_has_no_effect(groups) -> None:
     (groups(2) / "cpu.max").write_text("12800000 100000\n")
     assert usable_cores() == 64
 
 
-def test_threads_are_limited_before_the_libraries_start_them_and_what_is_set_stays(groups, monkeypatch) -> None:
+def test_thread_limit_precedes_imports_and_keeps_set_values(groups, monkeypatch) -> None:
     (groups(2) / "cpu.max").write_text("200000 100000\n")
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
@@ -74,8 +74,8 @@ def test_threads_are_limited_before_the_libraries_start_them_and_what_is_set_sta
     assert os.environ["OMP_NUM_THREADS"] == "5" and os.environ.pop("NUMBA_NUM_THREADS") == "2"
 
 
-def test_threads_that_nobody_chose_are_shared_out_among_workers(groups, monkeypatch) -> None:
-    """What was set for a whole process, by itself or by the one that started it, is too much for each worker."""
+def test_unset_threads_are_divided_among_workers(groups, monkeypatch) -> None:
+    """A thread count that Navi set for the whole process is divided among its workers."""
     (groups(2) / "cpu.max").write_text("800000 100000\n")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     monkeypatch.setenv("NUMBA_NUM_THREADS", "5")
@@ -85,14 +85,14 @@ def test_threads_that_nobody_chose_are_shared_out_among_workers(groups, monkeypa
     assert (os.environ["OMP_NUM_THREADS"], os.environ["NUMBA_NUM_THREADS"]) == ("8", "5")
 
 
-def test_without_a_quota_whatever_is_set_was_chosen(groups, monkeypatch) -> None:
+def test_set_threads_count_as_chosen_without_a_quota(groups, monkeypatch) -> None:
     groups(2)
     monkeypatch.setenv("OMP_NUM_THREADS", "64")
     monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
     assert chosen_threads() == {"OMP_NUM_THREADS"}
 
 
-def test_without_a_quota_nothing_is_set() -> None:
+def test_threads_stay_unset_without_a_quota() -> None:
     code = "import os, navi_core; print(sorted(name for name in os.environ if name.endswith('_NUM_THREADS')))"
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     if usable_cores() < len(os.sched_getaffinity(0)):

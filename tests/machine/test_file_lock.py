@@ -1,4 +1,4 @@
-"""Locks between processes: who looks is no holder, keeps nobody out, and leaves nothing behind."""
+"""Locks between processes: a check neither takes nor blocks a lock, and leaves no file behind."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ from tests.pipeline.studies.small_studies import small_study
 
 @contextmanager
 def looked_at(lock):
-    """Look whether a lock is held, as `is_locked` does, and stay at it."""
+    """Check whether a lock is held, as `is_locked` does, and keep the check open."""
     descriptor = os.open(lock, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -43,7 +43,7 @@ def test_a_lock_is_held_by_its_holder_alone(tmp_path):
     assert not is_locked(lock / "below a file")
 
 
-def test_a_lock_is_for_the_group_to_take_where_the_umask_lets_it_and_for_nobody_else(tmp_path):
+def test_lock_file_mode_grants_at_most_group_write(tmp_path):
     modes = {}
     for umask in (0o002, 0o022, 0o000):
         before = os.umask(umask)
@@ -93,7 +93,7 @@ def test_unreadable_lock_is_not_reported_as_free(tmp_path):
         assert is_locked(lock)
 
 
-def test_a_run_that_is_looked_at_can_be_opened(monkeypatch):
+def test_run_can_be_opened_during_a_lock_check(monkeypatch):
     monkeypatch.setattr("navi_core.machine.file_lock._PATIENCE", 30.0)
     opened("a").close()
     (lock,) = (navi_home() / "runs" / ".locks").iterdir()
@@ -106,7 +106,7 @@ def test_a_run_that_is_looked_at_can_be_opened(monkeypatch):
         leaving.join()
 
 
-def test_a_journal_that_cannot_be_mended_is_not_left_locked(monkeypatch):
+def test_failed_journal_repair_releases_the_lock(monkeypatch):
     def broken(journal):
         raise RecordError("cannot mend the journal")
 

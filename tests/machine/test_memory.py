@@ -40,7 +40,7 @@ def job(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return request.param
 
 
-def test_a_job_has_its_own_memory_and_its_cached_files_are_no_use_of_it(job) -> None:
+def test_available_memory_excludes_the_page_cache_of_the_job(job) -> None:
     assert whole_memory() == 100 * MIB
     assert available_memory() == 80 * MIB
 
@@ -50,7 +50,7 @@ def test_a_replay_larger_than_the_job_is_refused(job) -> None:
         PrioritizedReplay(1000).add({"x": torch.zeros(1, 1 << 17)})
 
 
-def test_a_container_that_cannot_see_its_group_has_that_of_the_root(tmp_path: Path, monkeypatch) -> None:
+def test_unseen_cgroup_falls_back_to_the_root_group(tmp_path: Path, monkeypatch) -> None:
     for name, number in {"memory.max": 100 * MIB, "memory.current": 90 * MIB}.items():
         (tmp_path / name).write_text(f"{number}\n")
     (tmp_path / "memory.stat").write_text("inactive_file 0\n")
@@ -60,8 +60,8 @@ def test_a_container_that_cannot_see_its_group_has_that_of_the_root(tmp_path: Pa
     assert group_limits() == [(100 * MIB, 90 * MIB)]
 
 
-def test_a_limit_counts_where_the_kernel_tells_nothing_of_cached_files(job, tmp_path: Path) -> None:
-    """As in a sandbox; a group's name is of bytes, whatever the shell's encoding."""
+def test_memory_limit_applies_without_memory_stat(job, tmp_path: Path) -> None:
+    """As in a sandbox; a group's name may be any bytes."""
     for stat in tmp_path.rglob("memory.stat"):
         stat.unlink()
     assert whole_memory() == 100 * MIB and available_memory() == 10 * MIB

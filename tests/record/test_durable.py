@@ -24,8 +24,8 @@ def test_interrupted_write_leaves_the_file_unchanged(tmp_path):
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["book.json"]
 
 
-def test_files_of_killed_writers_are_swept_and_of_living_ones_stay(tmp_path):
-    # A folder may be anybody's: hidden files of other programs stay, whatever their age.
+def test_only_files_of_killed_writers_are_removed(tmp_path):
+    # Hidden files of other programs stay at any age.
     others = (".draft.tmp", ".draft.odt.tmp", ".1.tmp", "whole.pt")
     for name, age in ((".dead.pt.1.tmp", 7200), (".alive.pt.2.tmp", 60), *((name, 7200) for name in others)):
         (tmp_path / name).write_bytes(b"part")
@@ -36,7 +36,7 @@ def test_files_of_killed_writers_are_swept_and_of_living_ones_stay(tmp_path):
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o644), (0o022, 0o644), (0o077, 0o600)])
-def test_a_file_is_for_its_owner_to_write_whatever_the_umask(tmp_path, umask, mode):
+def test_written_file_is_owner_writable_under_any_umask(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         write_durably(tmp_path / "book.json", b"{}")

@@ -75,7 +75,7 @@ def test_bad_rows_are_refused_by_name(tmp_path, call, word):
 
 
 @pytest.mark.parametrize("broken", ["replace", "fsync"])
-def test_full_disk_keeps_the_rows_and_leaves_nothing_half_written(tmp_path, monkeypatch, broken):
+def test_full_disk_keeps_pending_rows_and_no_partial_file(tmp_path, monkeypatch, broken):
     log = MetricLog(tmp_path, "run", {})
     log.scalars(1, {"a": 1.0, "b": 2.0})
     real, failures = getattr(os, broken), iter([True])
@@ -166,7 +166,7 @@ def test_segments_sort_in_the_order_of_writing_after_the_clock_is_set_back(tmp_p
     assert len(names) == 8 and names == sorted(names)
 
 
-def test_every_promised_table_has_a_key():
+def test_every_specified_table_has_a_natural_key():
     promised = "metrics runs scenes checkpoints models promotions evaluations episodes stage_timings benchmarks events"
     promised += " studies trials service_experiences service_versions comparisons alias_moves"
     assert set(NATURAL_KEYS) == set(promised.split())

@@ -43,7 +43,7 @@ class Mark:
         return later.at - self.at
 
 
-def test_a_devices_stages_are_read_by_events_and_waited_for_once():
+def test_device_stages_are_timed_by_events_with_one_wait():
     timer = StageTimer(Mark)
     for _ in range(3):
         with timer("a"), timer("inside"):
@@ -53,7 +53,7 @@ def test_a_devices_stages_are_read_by_events_and_waited_for_once():
     assert Mark.waits == 1
 
 
-def test_one_timer_takes_over_from_another():
+def test_timer_take_moves_the_measurements():
     one, two = StageTimer(), StageTimer()
     one.add("a", 1.0)
     two.add("a", 3.0)
@@ -92,7 +92,7 @@ def test_every_run_writes_tensorboard_files_and_a_resumed_one_shows_one_curve(tm
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 31.0), (2, 32.0), (3, 23.0), (4, 24.0)]
 
 
-def test_home_is_the_variable_or_the_working_directory(tmp_path, monkeypatch):
+def test_navi_home_is_the_variable_or_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "h"))
     assert navi_home() == tmp_path / "h"
     monkeypatch.delenv("NAVI_HOME")

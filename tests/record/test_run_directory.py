@@ -42,7 +42,7 @@ def _begun_by_other_code(root, **removed):
     return run.path.rename(root / "ppo_policy-quick-0123456789abcdef") / "checkpoints" / "step-000000000064.pt"
 
 
-def test_a_new_run_names_what_the_same_command_learned_with_other_code(tmp_path, caplog):
+def test_new_run_names_the_earlier_run_of_other_code(tmp_path, caplog):
     learned = _begun_by_other_code(tmp_path, ppo="normalise_returns")
     opened(tmp_path).close()
     assert "another version of Navi" in caplog.text and str(learned) in caplog.text
@@ -54,7 +54,7 @@ def test_a_new_run_names_what_the_same_command_learned_with_other_code(tmp_path,
     assert not caplog.text
 
 
-def test_the_earlier_run_s_last_steps_or_its_best_are_named_whatever_the_files_times(tmp_path):
+def test_earlier_run_is_named_by_best_or_last_checkpoint(tmp_path):
     last = _begun_by_other_code(tmp_path, ppo="normalise_returns")
     first = last.with_name("step-000000000032.pt")
     first.write_bytes(b"state")
@@ -66,7 +66,7 @@ def test_the_earlier_run_s_last_steps_or_its_best_are_named_whatever_the_files_t
     assert learned_by_other_code(tmp_path / f"ppo_policy-quick-{'f' * 16}", TrainConfig()) == best
 
 
-def test_of_several_earlier_runs_the_one_that_learned_last_is_named_and_never_the_new_one(tmp_path):
+def test_newest_earlier_run_is_named_and_never_the_run_itself(tmp_path):
     older = _begun_by_other_code(tmp_path, ppo="normalise_returns")
     newer = older.parents[1].with_name("ppo_policy-quick-fedcba9876543210") / "checkpoints" / older.name
     shutil.copytree(older.parents[1], newer.parents[1])
@@ -75,7 +75,7 @@ def test_of_several_earlier_runs_the_one_that_learned_last_is_named_and_never_th
     assert learned_by_other_code(newer.parents[1], TrainConfig()) == older
 
 
-def test_an_earlier_run_that_is_just_removed_ends_no_new_one(tmp_path, caplog):
+def test_vanished_earlier_run_does_not_fail_a_new_run(tmp_path, caplog):
     learned = _begun_by_other_code(tmp_path, ppo="normalise_returns")
     learned.unlink()
     learned.symlink_to(tmp_path / "gone")  # listed, and not there when it is looked at
@@ -83,7 +83,7 @@ def test_an_earlier_run_that_is_just_removed_ends_no_new_one(tmp_path, caplog):
     assert not caplog.text
 
 
-def test_a_broken_neighbour_is_no_earlier_run(tmp_path, caplog):
+def test_broken_config_is_no_earlier_run(tmp_path, caplog):
     learned = _begun_by_other_code(tmp_path, ppo="normalise_returns")
     for text in ("{", "[]", "{}", '{"config": "x"}', '{"config": {"ppo": 3}}'):
         (learned.parents[1] / "config.json").write_text(text)

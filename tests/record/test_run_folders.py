@@ -36,7 +36,7 @@ def test_runs_are_listed_by_size(runs):
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"config": {}}'])
-def test_a_run_whose_config_is_broken_is_listed_without_its_beginning_and_can_be_removed(runs, text):
+def test_run_with_a_broken_config_is_listed_and_removable(runs, text):
     broken = run_folders(runs)[0]
     (runs / broken.name / "config.json").write_text(text)
     assert {folder.name: folder.created_at is None for folder in run_folders(runs)}[broken.name]
@@ -71,7 +71,7 @@ def test_a_run_in_use_stays(runs):
     assert remove_run_folder(runs, run.run_id) > 100
 
 
-def test_a_removal_that_was_killed_is_ended_by_the_next(runs):
+def test_killed_removal_is_finished_by_the_next(runs):
     (runs / ".x.removed-7" / "checkpoints").mkdir(parents=True)
     remove_run_folder(runs, run_folders(runs)[0].name)
     assert not list(runs.glob(".*.removed-*"))

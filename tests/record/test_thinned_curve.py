@@ -26,7 +26,7 @@ def test_points_lie_evenly_over_the_whole_run_and_end_with_the_newest(count):
     assert curve.series["reward"] == updates.tolist()
 
 
-def test_a_bound_that_is_odd_or_small_holds_too():
+def test_odd_or_small_point_limit_is_kept():
     for most in (2, 3, 5, 7):
         for count in range(1, 200):
             steps = grown(count, most).steps
@@ -34,14 +34,14 @@ def test_a_bound_that_is_odd_or_small_holds_too():
             assert len(set(np.diff(steps)[:-1])) <= 1
 
 
-def test_another_run_in_the_same_curve_is_not_thinned_for_the_one_before():
+def test_new_run_in_the_same_curve_starts_unthinned():
     curve = grown(400_000)
     for update in range(1, 501):
         curve.take(100.0 * update, {"reward": 0.0})
     assert len(curve.steps) == 501 and curve.steps[-1] == 50_000.0
 
 
-def test_a_run_that_is_started_again_goes_on_where_it_was():
+def test_resumed_run_continues_its_curve():
     curve = grown(12_000)
     stride = curve.steps[1] / 8192.0
     for update in range(6001, 14_000):
@@ -56,8 +56,8 @@ def test_a_run_that_is_started_again_goes_on_where_it_was():
     assert curve.steps == [0.0, 1.0] and curve.series["reward"] == [3.0, 4.0], "from the beginning: all of it again"
 
 
-def test_points_of_one_step_are_one_and_the_curve_goes_on():
-    # Float32 on the wire tells rollouts of 8 decisions apart no more beyond some hundred million.
+def test_points_of_equal_steps_are_merged():
+    # Float32 on the wire cannot separate rollouts of 8 decisions beyond about 100 million.
     curve = ThinnedCurve(800)
     for update in range(2000):
         curve.take(float(np.float32(200_000_000 + 8 * update)), {"reward": float(update)})
@@ -65,7 +65,7 @@ def test_points_of_one_step_are_one_and_the_curve_goes_on():
     assert curve.series["reward"][-1] == 1999.0
 
 
-def test_a_figure_that_few_updates_have_is_not_lost_with_them():
+def test_sparse_series_survives_thinning():
     curve = ThinnedCurve(100)
     for update in range(10_000):
         curve.take(float(update), {"reward": 0.0, "stop_cost": float(update) if update % 50 == 1 else math.nan})

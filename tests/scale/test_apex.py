@@ -1,4 +1,4 @@
-"""Ape-X in one process: what is counted, what a death changes, and that two learners are one."""
+"""Ape-X in one process: counters, killed actors and shards, and the equality of two learners to one."""
 
 import json
 import pickle
