@@ -14,7 +14,7 @@ import torch
 
 torch.set_num_threads(1)
 # A shell's background job ignores SIGINT. Dagster, run in this process, gives SIGTERM the handler of SIGINT, and every
-# child of a later test would inherit that it cannot be told to end.
+# child of a later test would inherit that it cannot be ended.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

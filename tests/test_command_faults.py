@@ -12,7 +12,7 @@ from navi_core.cli.main import brain, main, navi_actor
 
 
 @pytest.mark.parametrize("program", [main, navi_actor, brain])
-def test_the_version_is_told_without_a_command(program, capsys):
+def test_version_option_needs_no_command(program, capsys):
     with pytest.raises(SystemExit) as caught:
         program(["--version"])
     assert not caught.value.code and capsys.readouterr().out.strip() == __version__
@@ -30,7 +30,7 @@ def test_the_version_is_told_without_a_command(program, capsys):
         ("evaluate", "x" * 5000),
     ],
 )
-def test_a_name_the_system_refuses_is_an_error_of_one_line(arguments, tmp_path, monkeypatch, capsys):
+def test_invalid_argument_is_a_one_line_error(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -48,7 +48,7 @@ def test_a_name_the_system_refuses_is_an_error_of_one_line(arguments, tmp_path, 
         (("compare", "my scenes/a.json", "random"), ["--out", "my scenes/a.json`"]),
     ],
 )
-def test_an_advised_command_can_be_typed_where_folders_have_spaces(arguments, command, tmp_path, monkeypatch, capsys):
+def test_suggested_command_quotes_folders_with_spaces(arguments, command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my scenes").mkdir()
     (tmp_path / "my scenes" / "a.json").write_text("{}")
@@ -67,7 +67,7 @@ def test_escapes_in_a_name_do_not_reach_the_terminal_through_an_error(group, tmp
     assert "\x1b" not in told.out + told.err and "\u202e" not in told.err and "?[2J?house.glb" in told.err
 
 
-def test_a_seed_that_training_would_refuse_is_refused_before_anything_is_made(tmp_path, monkeypatch, capsys):
+def test_invalid_demo_seed_is_refused_before_any_output(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     with pytest.raises(SystemExit) as caught:
         main(["demo", "--seed", str(2**40)])
@@ -82,7 +82,7 @@ def test_a_home_of_an_unknown_user_is_a_folder_of_that_name(tmp_path, monkeypatc
     assert caught.value.code == 0 and capsys.readouterr().out.strip() == "[]"
 
 
-def test_brackets_in_a_name_are_shown_as_they_are_and_other_letters_escaped(tmp_path):
+def test_brackets_are_printed_verbatim_and_non_ascii_escaped(tmp_path):
     from navi_core.config import CompileConfig
     from navi_core.scenes import compile_mesh, generate_scene
 

@@ -1,6 +1,6 @@
-"""What the documents name is there: commands, options, settings, queries, links, rooms, and names in code type.
+"""Documents name only existing commands, options, settings, queries, links, rooms and code names.
 
-docs/LOG.md tells of the past and may name what is gone. Messages of the code name commands, too.
+docs/LOG.md is history and may name removed things. Messages of the code name commands, too.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_every_environment_variable_that_is_read_is_documented() -> None:
 # Questions, links, tests, rooms.
 
 
-def test_every_question_of_the_documents_is_answered() -> None:
+def test_every_documented_query_runs() -> None:
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse, asked = Warehouse(), 0
@@ -201,7 +201,7 @@ def test_every_question_of_the_documents_is_answered() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTS))
-def test_every_import_of_a_document_is_there(name: str) -> None:
+def test_every_documented_import_exists(name: str) -> None:
     for program in re.findall(r"^```python\n(.*?)^```", DOCUMENTS[name], re.S | re.M):
         for node in ast.walk(ast.parse(program)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("navi_"):
@@ -214,7 +214,7 @@ def _anchor(heading: str) -> str:
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
-def test_every_link_leads_somewhere(path: Path) -> None:
+def test_every_link_target_exists(path: Path) -> None:
     for target in re.findall(r"\[[^\]\[]+\]\(([^)\s]+)\)", _prose(path.read_text())):
         if "://" in target:
             continue
@@ -239,7 +239,7 @@ def test_every_file_and_test_of_a_document_exists(name: str) -> None:
         assert any(word in names for word in chosen.split(" or ")), (file, chosen)
 
 
-def test_rooms_import_what_the_table_of_rooms_allows() -> None:
+def test_rooms_import_only_rooms_allowed_by_the_table() -> None:
     table = {}
     for line in DOCUMENTS["ARCHITECTURE.md"].splitlines():
         if match := re.match(r"\| `(\w+)/`.*\| ([^|]+) \|$", line):

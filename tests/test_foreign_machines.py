@@ -1,4 +1,4 @@
-"""Machines where Navi belongs to somebody else, and its user may write to little."""
+"""Installations owned by another user, and machines with few writable folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def _import(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    # Whoever runs the tests may write to the checkout; here they are told that nobody may.
+    # The user of the tests may write to the checkout; here access is denied.
     nobody = "import os; real = os.access; os.access = lambda path, mode: not mode & os.W_OK and real(path, mode)\n"
     kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
     return subprocess.run(
@@ -34,7 +34,7 @@ def _import(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("before", ["", "import numba\n"])
-def test_numba_has_a_folder_where_neither_home_nor_installation_can_be_written(before: str) -> None:
+def test_numba_cache_falls_back_to_a_temporary_folder(before: str) -> None:
     code = """
 import navi_core, numba
 from navi_core.kernels.bvh.triangles import triangle_overlaps_box as one
@@ -48,8 +48,8 @@ print(one._cache.cache_path, os.path.isdir(os.environ["NUMBA_CACHE_DIR"]), sep="
     assert "/nonexistent/.cache cannot be written; set XDG_CACHE_HOME" in done.stderr
 
 
-def test_a_home_that_is_closed_to_its_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HOME=/root of a process that is no longer root's: it cannot even be asked what lies there."""
+def test_inaccessible_home_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME=/root in a process without root rights: even stat is denied."""
     assert resources._may_write(str(tmp_path / "a" / "b")) and not resources._may_write("~/.cache")
     ask = os.stat
 
@@ -63,14 +63,14 @@ def test_a_home_that_is_closed_to_its_user_is_none(tmp_path: Path, monkeypatch: 
     assert not resources._may_write(str(tmp_path / ".cache"))
 
 
-def test_a_folder_that_was_named_for_numba_is_kept(tmp_path: Path) -> None:
+def test_configured_numba_cache_folder_is_kept(tmp_path: Path) -> None:
     code = "os.access = real; import navi_core; print(os.environ['NUMBA_CACHE_DIR'])"
     done = _import(code, HOME="/nonexistent", NUMBA_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == str(tmp_path) and not done.stderr
 
 
-def test_another_locale_makes_the_warehouse_that_all_make(tmp_path: Path) -> None:
-    """A migration is known by the hash of its text, which is UTF-8 wherever it is read."""
+def test_migration_hashes_are_independent_of_the_locale(tmp_path: Path) -> None:
+    """A migration is identified by the hash of its text, read as UTF-8 in every locale."""
     code = """
 import sys
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -91,7 +91,7 @@ Warehouse(home=sys.argv[1]).ingest()
     assert dict(applied.itertuples(index=False)) == {f.stem: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
-def test_a_checkout_without_links_serves_as_one_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkout_without_symlinks_finds_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Git writes the target of a link into a file where `core.symlinks` is off."""
     package = tmp_path / "navi_pipeline"
     package.mkdir()
@@ -104,7 +104,7 @@ def test_a_checkout_without_links_serves_as_one_with_them(tmp_path: Path, monkey
     assert sql_folder() == ROOT / "sql" and dagster_home() == ROOT / "dagster_home"
 
 
-def test_an_installation_keeps_what_dagster_remembers_in_the_navi_home(tmp_path: Path, monkeypatch) -> None:
+def test_installed_package_keeps_dagster_state_in_the_navi_home(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "navi"))
     (tmp_path / "package" / "dagster_home").mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_an_installation_keeps_what_dagster_remembers_in_the_navi_home(tmp_path:
     assert dagster_home() == tmp_path / "navi" / "dagster"
 
 
-def test_a_reason_in_another_encoding_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+def test_undecodable_quarantine_reason_is_shown_partly(tmp_path: Path) -> None:
     folder = tmp_path / "outbox" / "quarantine"
     folder.mkdir(parents=True)
     (folder / "a.ndjson.reason.txt").write_bytes(b"caf\xe9")

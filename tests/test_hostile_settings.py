@@ -30,7 +30,7 @@ def nested(depth: int) -> str:
         ("- 1\n", "list"),
     ],
 )
-def test_a_file_is_refused_for_what_yaml_could_hide(tmp_path, text, reason):
+def test_ambiguous_or_unsafe_yaml_is_refused(tmp_path, text, reason):
     file = tmp_path / "settings.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=reason) as caught:
@@ -76,7 +76,7 @@ def test_an_impossible_value_is_refused_by_name(assignment):
     assert key in str(caught.value) and len(str(caught.value)) < 300
 
 
-def test_an_unknown_key_is_told_without_the_rest_of_the_configuration():
+def test_unknown_key_error_names_only_the_key():
     with pytest.raises(ConfigError) as caught:
         parse_config(TrainConfig, {"actors": 2, "ppo": {"learning_rat": 1}})
     assert str(caught.value).startswith("ppo: PPOConfig has no key 'learning_rat'; did you mean 'learning_rate'?")
@@ -101,13 +101,13 @@ def test_an_unknown_key_is_told_without_the_rest_of_the_configuration():
         (GateConfig, {"slower": "x"}, "slower = 'x': expected a list, [a, b]"),
     ],
 )
-def test_what_is_expected_is_told_in_words(config, settings, told):
+def test_errors_describe_the_expected_value_in_words(config, settings, told):
     with pytest.raises(ConfigError) as caught:
         parse_config(config, settings)
     assert str(caught.value).endswith(told) and "literal" not in str(caught.value)
 
 
-def test_an_unknown_network_is_told_with_those_that_are_known_and_how_to_add_one():
+def test_unknown_network_error_lists_the_allowed_ones():
     with pytest.raises(ConfigError) as caught:
         parse_config(TrainConfig, {"policy": {"core": "x" * 1000}})
     told = str(caught.value)
@@ -117,6 +117,6 @@ def test_an_unknown_network_is_told_with_those_that_are_known_and_how_to_add_one
         parse_config(TrainConfig, {"policy": {"encoder": 5}})
 
 
-def test_every_fault_is_told():
+def test_errors_list_every_fault():
     with pytest.raises(ConfigError, match=r"^seed = 'x': expected a whole number; actors = 0: expected at least 1$"):
         parse_config(TrainConfig, {"actors": 0, "seed": "x"})

@@ -53,7 +53,7 @@ def test_public_names_are_there_and_exported(module: str) -> None:
     assert all(hasattr(namespace, name) for name in namespace.__all__)
 
 
-def test_import_walls_hold() -> None:
+def test_import_boundaries_hold() -> None:
     pytest.importorskip("importlinter", reason="import-linter is in the extra dev")
     done = subprocess.run(
         [str(Path(sys.executable).with_name("lint-imports")), "--config", str(ROOT / ".importlinter"), "--no-cache"],
@@ -93,7 +93,7 @@ print("ok")
     assert done.stdout.strip() == "ok", done.stderr
 
 
-def test_every_command_explains_itself() -> None:
+def test_help_lists_every_command() -> None:
     from typer.testing import CliRunner
 
     from navi_core.cli.main import build_app

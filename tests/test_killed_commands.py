@@ -1,4 +1,4 @@
-"""Commands that are killed before some change of a file, and given again, end as those that nobody disturbs."""
+"""Commands that are killed before a change of a file and repeated end as undisturbed ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from navi_core.models import Registry, load_checkpoint
 from navi_core.record import NATURAL_KEYS
 
 POINTS = 4
-"""Of each command, drawn anew where NAVI_CRASH_SEED says otherwise."""
+"""Crash points per command, drawn with the seed NAVI_CRASH_SEED."""
 FLIGHTS = (
     "demos expert --out {home}/flights --scene apartment:0-1 --episodes 2 --steps 12 --azimuth-bins 16 "
     "--elevation-bins 8 --resolution 32"
@@ -67,7 +67,7 @@ def result(home: Path) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [FLIGHTS, CLONE, PAIRS, FLOWN], ids=["expert", "bc", "pairs", "evaluate"])
-def test_a_command_that_is_killed_and_given_again_ends_as_one_that_nobody_disturbs(command, tmp_path):
+def test_killed_and_repeated_command_equals_an_undisturbed_one(command, tmp_path):
     before, straight, home = (tmp_path / name for name in ("before", "straight", "home"))
     before.mkdir()
     if command is CLONE:

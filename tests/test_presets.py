@@ -24,7 +24,7 @@ def test_every_preset_is_a_valid_configuration():
         assert isinstance(load_preset(name), TrainConfig)
 
 
-def test_quick_is_the_specified_profile():
+def test_quick_preset_has_the_specified_values():
     c = load_preset("quick")
     assert (c.env.azimuth_bins, c.env.elevation_bins, c.policy.encoder, c.policy.core) == (64, 16, "ring_cnn", "gru")
     assert (c.actors, c.ppo.rollout, c.ppo.bptt, c.ppo.epochs) == (64, 256, 32, 2)
@@ -34,7 +34,7 @@ def test_quick_is_the_specified_profile():
     assert c.compile.resolution >= 256
 
 
-def test_each_source_wins_over_the_one_before(tmp_path):
+def test_later_sources_override_earlier_ones(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text("actors: 7\nseed: 7\nppo: {learning_rate: 7.0e-4, gamma: 0.7, clip: 0.17}\n")
     environ = {"NAVI_SEED": "8", "NAVI_PPO__GAMMA": "0.8", "NAVI_PPO__CLIP": "0.18", "NAVI_HOME": "/x"}
@@ -48,7 +48,7 @@ def test_each_source_wins_over_the_one_before(tmp_path):
         assignments=["ppo.gae_lambda=0.91", "threads=1"],
     )
     assert c.policy.encoder == "ring_cnn"  # preset over default
-    assert c.policy.place_memory  # what a task wants over preset
+    assert c.policy.place_memory  # task default over preset
     assert c.actors == 7 and c.ppo.learning_rate == 7e-4  # file over both
     assert c.seed == 8 and c.ppo.gamma == 0.8  # environment over file
     assert c.ppo.clip == 0.19  # flag over environment
@@ -56,7 +56,7 @@ def test_each_source_wins_over_the_one_before(tmp_path):
     assert c.ppo.epochs == 2  # untouched settings stay
 
 
-def test_what_a_task_wants_lies_on_a_shipped_preset_and_under_one_of_ones_own(tmp_path):
+def test_task_defaults_override_shipped_presets_only(tmp_path):
     own, wanted = tmp_path / "own.yaml", {"actors": 6, "policy": {"log_std_init": -1.2}}
     own.write_text("policy: {log_std_init: -0.3}\n")
     shipped, mine = (resolve_config(preset=p, defaults=wanted, environ={}) for p in ("quick", str(own)))
@@ -71,7 +71,7 @@ def test_selectors_of_encoder_and_core():
     assert environment_overrides({"NAVI_ACTOR_ENCODER_BACKEND": "", "NAVI_SCENES": "/s"}) == {}
 
 
-def test_a_colon_without_a_space_is_told_as_that():
+def test_colon_without_a_space_is_named_in_the_error():
     """YAML reads {clearance:0.5} as one name without a value."""
     with pytest.raises(ConfigError, match="a colon wants a space"):
         parse_assignments(["env.reward.weights={clearance:0.5}"])
@@ -93,19 +93,19 @@ def test_values_of_assignments():
         ("2026-11-22", "2026-11-22"), ("'off'", "off"), ("[1, off]", [1, "off"]), ("{<<: 1}", {"<<": 1}),
     ],
 )  # fmt: skip
-def test_words_and_numbers_mean_what_yaml_1_2_says(text, value):
+def test_scalars_follow_yaml_1_2(text, value):
     """By the rules of 1.1 `off` is false, `010` is eight, `1:30` is ninety, and a date is no text."""
     read = read_yaml(text)
     assert read == value and type(read) is type(value)
 
 
-def test_what_is_written_is_read_as_it_was():
+def test_written_yaml_round_trips():
     words = ["08", "1e5", "0o17", "+.5", "off", "1:30", "2026-11-22", "true", "~", "", "null", "x: y", "# a"]
     value = {"words": words, "numbers": [1, -2.5, 1e-05, 1e20, True, None], "08": {"a": ["b"]}}
     assert read_yaml(write_yaml(value)) == value
 
 
-def test_off_is_a_word_in_files_and_assignments(tmp_path):
+def test_off_is_read_as_text(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("policy:\n  aux: off\n")
     for given in ({"file": file}, {"assignments": ["policy.aux=off"]}):
@@ -136,7 +136,7 @@ def test_bad_assignments_name_the_offender(assignment, words):
 
 
 @pytest.mark.parametrize("of", [dict, lambda values: parse_config(EnvConfig, values)])
-def test_the_policy_sees_as_many_bins_as_the_sensor_has(of):
+def test_policy_bins_follow_the_sensor_bins(of):
     bins = {"azimuth_bins": 128, "elevation_bins": 32}
     c = parse_config(TrainConfig, {"env": of(bins), "policy": {"patch": 16}})
     assert (c.policy.azimuth_bins, c.policy.elevation_bins, c.policy.patch) == (128, 32, 16)
@@ -153,7 +153,7 @@ def test_the_policy_sees_as_many_bins_as_the_sensor_has(of):
 
 
 @pytest.mark.parametrize("text", ["policy=gru", "policy=3", "policy=null", "policy=[1]", "env=gru", "env=null"])
-def test_what_is_no_section_is_refused_and_not_written_over(text):
+def test_scalar_in_place_of_a_section_is_refused(text):
     with pytest.raises(ConfigError, match="section"):
         resolve_config(preset="quick", assignments=[text], environ={})
 

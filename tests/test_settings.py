@@ -26,7 +26,7 @@ def rows(*words):
 
 
 @pytest.mark.parametrize("cls", [TrainConfig, ServeConfig, NightlyConfig])
-def test_every_setting_says_what_it_means_and_what_it_takes(cls):
+def test_every_setting_has_a_meaning_and_allowed_values(cls):
     found = settings_of(cls())
     assert len({each.name for each in found}) == len(found) > 20
     for each in found:
@@ -36,13 +36,13 @@ def test_every_setting_says_what_it_means_and_what_it_takes(cls):
 
 
 @pytest.mark.parametrize("preset", preset_names())
-def test_what_is_listed_can_be_set_as_it_is_written(preset):
+def test_listed_values_can_be_assigned_back(preset):
     config = resolve_config(preset=preset, environ={})
     texts = [f"{each.name}={each.text}" for each in settings_of(config)]
     assert parse_config(TrainConfig, parse_assignments(texts)) == config
 
 
-def test_bounds_are_told_in_words():
+def test_bounds_are_described_in_words():
     found = {each.name: each for each in settings_of(TrainConfig())}
     assert found["ppo.clip"].allowed == "a number > 0, ≤ 1"
     assert found["total_steps"].allowed == "a whole number ≥ 1, ≤ 2^40 or null"
@@ -53,7 +53,7 @@ def test_bounds_are_told_in_words():
     assert found["compile.unit_scale"].allowed == "a number > 0, ≤ 1000000"
 
 
-def test_bounds_that_are_checked_together_are_told_one_by_one():
+def test_jointly_checked_bounds_are_listed_separately():
     found = {each.name: each.allowed for each in settings_of(ServeConfig())}
     assert found["training.batch_size"] == "a whole number > 0" and found["training.trace"] == "a number ≥ 0, ≤ 1"
     assert found["training.entropy_coefficient"] == "a number ≥ 0"
@@ -81,7 +81,7 @@ def test_sources_make_the_configuration():
     assert parse_config(TrainConfig, values) == resolve_config(**given)
 
 
-def test_a_section_a_setting_and_a_word_are_found():
+def test_settings_are_found_by_section_name_or_word():
     assert {name.split(".")[0] for name in rows("ppo")} == {"ppo"} and "ppo.clip" in rows("ppo")
     assert list(rows("env.goal.per_scene")) == ["env.goal.per_scene"]
     assert {"ppo.clip", "ppo.value_clip", "grpo.clip"} <= set(rows("CLIP"))
@@ -91,7 +91,7 @@ def test_a_section_a_setting_and_a_word_are_found():
     assert "none differs" in ask("--changed")
 
 
-def test_wrong_words_are_refused():
+def test_unknown_search_words_and_options_are_refused():
     for words, told in (
         (["learnin_rate"], "did you mean learning_rate"),
         (["--of", "evaluate"], "allowed: train, serve, nightly"),
@@ -103,8 +103,8 @@ def test_wrong_words_are_refused():
             ask(*words)
 
 
-def test_a_setting_that_a_learner_does_not_have_takes_nothing():
-    """DPO and DQN have it from the rollouts they share with PPO and GRPO; a number there changed nothing."""
+def test_unsupported_setting_of_a_learner_allows_only_null():
+    """DPO and DQN inherit the field from rollout settings shared with PPO and GRPO, and ignore it."""
     allowed = {each.name: each.allowed for each in settings_of(TrainConfig())}
     for learner in ("dpo", "dqn"):
         assert allowed[f"{learner}.microbatch"] == "null"

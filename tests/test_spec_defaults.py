@@ -1,4 +1,4 @@
-"""The defaults are the specification's numbers; whoever changes one changes this table with it."""
+"""The defaults are the specification's numbers; a changed default needs a changed table here."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_defaults_are_the_specified_numbers(config, wanted) -> None:
         ((4096, 48), 2048),
     ],
 )
-def test_scenes_are_compiled_as_finely_as_the_sensor_looks(bins, resolution) -> None:
+def test_compile_resolution_follows_the_sensor_bins(bins, resolution) -> None:
     assert compile_resolution(*bins) == resolution
     sensor = dict(zip(("azimuth_bins", "elevation_bins"), bins))
     data = {"env": sensor, "policy": sensor | {"encoder": "ring_cnn", "azimuth_bins": bins[0] // 8 * 8}}
