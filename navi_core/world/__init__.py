@@ -1,4 +1,4 @@
-"""Fields of scenes, the spherical sensor, the drone, rewards, and the batched environment."""
+"""Simulation of drones in 3D scenes: ray-cast fields, spherical depth sensor, dynamics, rewards, environments."""
 
 from navi_core.world.captured import CapturedStep
 from navi_core.world.dynamics import Dynamics, Motion

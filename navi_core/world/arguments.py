@@ -1,4 +1,4 @@
-"""Checks of arguments of the world, by name, before anything is allocated or cast."""
+"""Validation of the arguments of fields and environments, by name, before anything is allocated or cast."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from navi_core.scenes import Scene
 
 
 def scene_list(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
-    """Return a field's scenes; raises `ConfigError` where they are no list of scenes."""
+    """Validate the scenes of a field and return them as a tuple; raises `ConfigError` for anything else."""
     if not isinstance(scenes, Sequence) or isinstance(scenes, str):
         raise ConfigError(f"a field takes a list of scenes, not {type(scenes).__name__}; write Field([scene])")
     if not scenes:
@@ -24,7 +24,7 @@ def scene_list(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
 
 
 def known_ids(vocabulary: Mapping[str, int]) -> dict[str, int]:
-    """Return a vocabulary; raises `ConfigError` where an id is none."""
+    """Validate a vocabulary (semantic id by name) and return a copy; raises `ConfigError` for an invalid id."""
     for name, number in vocabulary.items():
         if not isinstance(number, int | np.integer) or isinstance(number, bool) or not 1 <= number < 2**31:
             raise ConfigError(f"semantic id of {name!r} is {number!r}; allowed: whole numbers from 1 to {2**31 - 1}")
@@ -32,7 +32,7 @@ def known_ids(vocabulary: Mapping[str, int]) -> dict[str, int]:
 
 
 def metres(value: float, name: str) -> float:
-    """Return a length as a float; infinity is one; raises `SceneError` for anything below 0."""
+    """Validate a length [m] and return it as a float; infinity is allowed; raises `SceneError` for anything below 0."""
     try:
         length = float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -43,7 +43,7 @@ def metres(value: float, name: str) -> float:
 
 
 def shaped_actions(actions: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:
-    """Return (B, 4) float32 actions of B rows on a device; raises `ConfigError` where they are none."""
+    """Validate the actions of B rows and return them as (B, 4) float32 on a device; raises `ConfigError` otherwise."""
     if not isinstance(actions, torch.Tensor) or actions.is_complex():
         raise ConfigError(f"actions is {described(actions)}, expected a float tensor ({rows}, 4)")
     if tuple(actions.shape) != (rows, 4):
@@ -52,9 +52,9 @@ def shaped_actions(actions: torch.Tensor, rows: int, device: torch.device) -> to
 
 
 def finite_actions(action: torch.Tensor, *, refuse: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (B, 4) actions to be flown, hovering where they were no numbers, and (B,) where that was.
+    """Replace non-finite actions (B, 4) by zero (hover); return the actions and a (B,) bool mask of the replaced rows.
 
-    A pose that is no number would never leave the kernels' grid walks.
+    A NaN pose would never leave the kernels' grid walks.
 
     Args:
         action: (B, 4).
@@ -67,19 +67,19 @@ def finite_actions(action: torch.Tensor, *, refuse: bool) -> tuple[torch.Tensor,
 
 
 def bad_action(action: torch.Tensor, row: int) -> NonFiniteError:
-    """Return the error that refuses a row's action, which is no number."""
+    """Build the error for a row whose action is NaN or infinite."""
     return NonFiniteError("action", f"the action of row {row} is {action[row].tolist()}, not finite")
 
 
 def described(value: object) -> str:
-    """Return what a wrong argument is, in words."""
+    """Describe a wrong argument for an error message: dtype and shape of a tensor, else the type's name."""
     if isinstance(value, torch.Tensor):
         return f"a {value.dtype} tensor of shape {tuple(value.shape)}".replace("torch.", "")
     return type(value).__name__
 
 
 def whole_number(name: str, value: int, low: int, high: int) -> int:
-    """Return the number.
+    """Validate that an argument is a whole number within bounds (both included) and return it.
 
     Raises:
         ConfigError: It is not a whole number from `low` to `high`.

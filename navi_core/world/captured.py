@@ -1,4 +1,4 @@
-"""A step of the environment as one CUDA graph: the host launches one thing for a decision of all drones."""
+"""Environment step captured as one CUDA graph: one launch from the host for a step of all drones."""
 
 from dataclasses import fields
 
@@ -12,7 +12,7 @@ _WARM_UP = 3  # steps before the capture: whatever allocates or loads itself on 
 
 
 class CapturedStep:
-    """`NavigationEnv.step`, recorded once and replayed.
+    """CUDA graph of `NavigationEnv.step`: captured once, replayed for every step.
 
     The environment's state stays where it is, so steps of either kind, `reset` and `load_state_dict` may be mixed;
     `reset(seed)` is the exception, for a recorded step keeps the seed it was recorded with. Recording leaves the
@@ -44,7 +44,7 @@ class CapturedStep:
         env.load_state_dict(before)
 
     def __call__(self, actions: torch.Tensor) -> StepBatch:
-        """Fly one decision in every row, as `NavigationEnv.step`.
+        """Step every row as `NavigationEnv.step` does, by replaying the graph.
 
         Args:
             actions: (B, 4); copied.

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: pure functions of their purpose, so that a row is independent of its batch.
+"""Counter-based random number generator: pure functions of the purpose, so that a row is independent of its batch.
 
 Every draw hashes (seed, purpose, row, episode, step) with the finaliser of SplitMix64 (Steele, Lea &
 Flood 2014). The arithmetic is int64 with wrap-around, the same on every device.
@@ -10,7 +10,7 @@ import torch
 
 
 class Purpose(enum.IntEnum):
-    """What a draw is for; each purpose is an independent stream."""
+    """Purpose of a random draw; each purpose is an independent random stream."""
 
     SPAWN = 1
     AGE = 2
@@ -31,7 +31,7 @@ _MIX2 = -7723592293110705685  # 0x94D049BB133111EB
 
 
 def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical right shift of int64."""
+    """Logical (zero-filling) right shift of int64."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -42,17 +42,17 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 
 
 def _wrap(value: int) -> int:
-    """Return a whole number as int64 arithmetic would leave it."""
+    """Wrap a whole number around to int64 (two's complement)."""
     return (value + 2**63) % 2**64 - 2**63
 
 
 def stream_key(seed: int, purpose: Purpose) -> int:
-    """Return the word, a 64-bit integer, from which the draws of a seed and purpose begin."""
+    """Return the 64-bit hash key of a seed and purpose, from which its random draws begin."""
     return _wrap((seed + 1) * 1_000_003 + int(purpose))
 
 
 def spread(word: torch.Tensor, part: torch.Tensor | int) -> torch.Tensor:
-    """Return the random words of (word, part): (B, 1) and (R,) give (B, R), a word and a number another word."""
+    """Hash random words with a counter: (B, 1) and (R,) give (B, R), a word and a number another word."""
     # A whole number stays on the host: made a tensor, it would be copied to the device in every call.
     key = _wrap(part * _MIX2 + _GOLDEN) if isinstance(part, int) else part.to(torch.int64) * _MIX2 + _GOLDEN
     return _mix((word + _GOLDEN) ^ key)
@@ -65,7 +65,7 @@ def words(
     episode: torch.Tensor | int = 0,
     step: torch.Tensor | int = 0,
 ) -> torch.Tensor:
-    """Return 64 random bits per row as int64; arguments as `uniform`."""
+    """Return 64 random bits per row as int64 (hash of the counters); arguments as `uniform`."""
     word = torch.full_like(row, stream_key(seed, purpose), dtype=torch.int64)
     for part in (row, episode, step):
         word = spread(word, part)
@@ -79,7 +79,7 @@ def uniform(
     episode: torch.Tensor | int = 0,
     step: torch.Tensor | int = 0,
 ) -> torch.Tensor:
-    """Return one uniform number in [0, 1) per row.
+    """Draw one uniform random number in [0, 1) per row.
 
     Args:
         seed: Seed of the run.

@@ -1,4 +1,4 @@
-"""4-DOF drone (forward, vertical, lateral, yaw): flight, and dead reckoning from its own commands.
+"""Dynamics of the 4-DOF drone (forward, vertical, lateral, yaw), and dead reckoning from its own commands.
 
 In flight a collision is checked at every physics substep. Dead reckoning integrates a pose without a map. The dynamics
 are known, so the only surprise is a collision, which reverts a substep and stops the drone. A decision of n substeps
@@ -22,7 +22,7 @@ from navi_core.world.field import Field, cos_sin
 
 @dataclass(frozen=True)
 class Motion:
-    """The outcome of one decision.
+    """Drone state after one decision (environment step): pose, velocity, collision.
 
     Attributes:
         position: (B, 3) [m].
@@ -40,14 +40,14 @@ class Motion:
 
 
 def body_to_world(velocity: torch.Tensor, yaw: torch.Tensor) -> torch.Tensor:
-    """Return the (B, 3) world velocity [m/s] of body velocities (B, ≥3: forward, vertical, lateral)."""
+    """Rotate body velocities (B, ≥3: forward, vertical, lateral) into the world frame: (B, 3) [m/s]."""
     forward, vertical, lateral = velocity[:, 0], velocity[:, 1], velocity[:, 2]
     c, s = cos_sin(yaw)
     return torch.stack([lateral * c - forward * s, vertical, -forward * c - lateral * s], dim=1)
 
 
 def linear_speed(velocity: torch.Tensor) -> torch.Tensor:
-    """Return (B,) the linear speed [m/s] of body or world velocities (B, ≥3)."""
+    """Return the (B,) linear speed [m/s] of body or world velocities (B, ≥3)."""
     squared = velocity[:, 0] ** 2 + velocity[:, 1] ** 2 + velocity[:, 2] ** 2
     # Torch's float32 root may be an ulp off; rounded from double it is the kernels'.
     return squared.to(torch.float64).sqrt().to(velocity.dtype)
@@ -55,7 +55,7 @@ def linear_speed(velocity: torch.Tensor) -> torch.Tensor:
 
 @cache
 def limiter_bins(azimuth_bins: int, elevation_bins: int, band_degrees: float) -> tuple[int, int, int]:
-    """Return what the speed limiter looks at.
+    """Return the azimuth and elevation bins of a panorama that the speed limiter reads.
 
     Args:
         azimuth_bins: Az.
@@ -75,7 +75,7 @@ def limiter_bins(azimuth_bins: int, elevation_bins: int, band_degrees: float) ->
 def front_distance(
     depth: torch.Tensor, valid: torch.Tensor, azimuth_bins: int, bins: tuple[int, int, int]
 ) -> torch.Tensor:
-    """Return (B,) the nearest valid depth within `limiter_bins` [m], infinite where nothing is seen.
+    """Return the (B,) nearest valid depth within `limiter_bins` [m], infinite where no ray hits.
 
     Args:
         depth: (B, Az·El) [m].
@@ -89,10 +89,10 @@ def front_distance(
 
 
 class Dynamics:
-    """Integrates actions over the substeps of a decision.
+    """Drone dynamics: integrate actions over the physics substeps of a decision, with collision checks.
 
     Args:
-        field: Gives the clearance.
+        field: Scenes whose clearance is queried.
         config: Limits, smoothing, substeps, radius.
         kernels: Fly by the C++ kernels where the field has them, else by tensor operations; the bits are the same.
     """
@@ -105,7 +105,7 @@ class Dynamics:
         self._drone = self.for_kernels() if self._tracer is not None else None
 
     def front_distance(self, depth: torch.Tensor, valid: torch.Tensor, azimuth_bins: int) -> torch.Tensor:
-        """Return (B,) the nearest valid depth ahead [m], infinite where nothing is seen.
+        """Return the (B,) nearest valid depth ahead [m], infinite where no ray hits.
 
         Ahead is the first and last Az//8 azimuth bins, at elevations within the limiter's band.
 
@@ -127,7 +127,7 @@ class Dynamics:
         front_distance: torch.Tensor,
         scene_index: torch.Tensor,
     ) -> Motion:
-        """Fly one decision.
+        """Integrate one decision (environment step) of B drones and return the new motion state.
 
         Args:
             position: (B, 3) [m].
@@ -141,7 +141,7 @@ class Dynamics:
         return step(position, yaw, velocity, action, front_distance, scene_index)
 
     def for_kernels(self) -> Drone:
-        """Return what the C++ kernels know of the drone; valid as long as these dynamics."""
+        """Return the ctypes struct of the drone's dynamics for the C++ kernels; valid as long as these dynamics."""
         c = self.config
         return Drone(
             limits=data_pointer(self._limits, torch.float32),
@@ -210,12 +210,12 @@ class Dynamics:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as the kernels read it."""
+    """Convert a tensor to contiguous float32, as the kernels read it."""
     return tensor.detach().to(torch.float32).contiguous()
 
 
 def _owned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy that the kernels may write to."""
+    """Return a contiguous float32 copy that the kernels may write to."""
     return tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
@@ -243,7 +243,7 @@ def integrate(
     out_pose: Floats,
     out_velocity: Floats,
 ) -> None:
-    """Integrate one decision as `world.dynamics` does.
+    """Integrate pose and velocity over one decision (numba), as `Dynamics.step` does, with given blocked substeps.
 
     Args:
         pose: (4,) x, y, z [m], yaw [rad].
@@ -278,7 +278,7 @@ def integrate(
 
 @numba.njit(cache=True)
 def _misfit(before: Floats, now: Floats, old: Floats, new: Floats) -> float:
-    """Return the mean misfit of two horizontal scans under a motion [m], errors cut at half a metre.
+    """Return the mean scan-matching error of two horizontal scans under a motion [m], errors cut at half a metre.
 
     Args:
         before: (4,) pose of the old scan.
@@ -322,7 +322,7 @@ def advance(
     dt: float,
     smoothing: float,
 ) -> None:
-    """Move one row's reckoned pose and velocity by one decision, collisions included.
+    """Update one row's dead-reckoned pose and velocity by one decision; scan matching decides about collisions.
 
     Args:
         pose: (4,) updated.
@@ -372,7 +372,7 @@ def reckon(
     dt: float,
     smoothing: float,
 ) -> None:
-    """Apply `advance` to the rows (B, …) that are `moving`, each by itself."""
+    """Update the dead-reckoned poses of the rows (B, …) that are `moving`: `advance`, each row by itself."""
     for b in range(pose.shape[0]):
         if moving[b]:
             advance(

@@ -1,4 +1,4 @@
-"""`NavigationEnv`: many drones in many scenes, one batch, one cast per step.
+"""`NavigationEnv`: vectorised environment of many drones in many scenes; one batched ray cast per step.
 
 A step is a program of fixed shapes over tensors that stay where they are; resets are masked selects from
 precomputed spawn pools, which hold the pose and its observation. Autoreset is same-step: `obs` is already
@@ -42,7 +42,7 @@ SEEDS = (-(2**63), 2**63 - 1)
 
 
 class NavigationEnv(Environment):
-    """Batched free flight with exploration rewards, or flight to goals (`task: point_goal`).
+    """Vectorised environment: free flight with exploration rewards, or flight to goals (`task: point_goal`).
 
     Args:
         field: Scenes; row r starts in scene r mod S and moves on after `episodes_per_scene` episodes. The
@@ -120,7 +120,7 @@ class NavigationEnv(Environment):
         self.reset()
 
     def reset(self, seed: int | None = None, *, episode: int = 0) -> torch.Tensor:
-        """Begin an episode in every row and return the (B, 3, Az, El) observation.
+        """Reset every row to a new episode and return the (B, 3, Az, El) observation.
 
         Args:
             seed: A new seed of what is drawn for episodes; None keeps the one there is. A scene's goals stay where
@@ -138,7 +138,7 @@ class NavigationEnv(Environment):
         return obs
 
     def begin(self, rows: torch.Tensor, episode: torch.Tensor, start: StartPoses) -> torch.Tensor:
-        """Begin episodes at given start poses in some rows; the episodes after them begin where they are drawn.
+        """Reset some rows to given start poses; the poses of the episodes after them are drawn as usual.
 
         Args:
             rows: (N,) int64, each at most once.
@@ -186,7 +186,7 @@ class NavigationEnv(Environment):
         return self._sensor_model.begin(obs, episode, torch.zeros_like(rows), rows)
 
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Fly one decision in every row.
+        """Step every row by one decision; an episode that ends is reset in the same step.
 
         Args:
             actions: (B, 4) forward, vertical, lateral, yaw; clamped to [−1, 1].
@@ -202,7 +202,7 @@ class NavigationEnv(Environment):
         return self._custom_rewards.add_to(batch, action, self._drone_state["return"].squeeze(1))
 
     def relative_goals(self) -> torch.Tensor | None:
-        """Return (B, 4) the present goals, relative to the drones, see `relative_goal`; None without goals."""
+        """Return the (B, 4) current goals in the drones' frames, see `relative_goal`; None without goals."""
         if self.goals is None:
             return None
         return relative_goal(
@@ -210,9 +210,9 @@ class NavigationEnv(Environment):
         )
 
     def step_rows(self, rows: torch.Tensor, actions: torch.Tensor) -> StepBatch:
-        """Fly one decision in some rows; the others stand still, and nothing is cast for them.
+        """Step a subset of the rows; the others stay unchanged, and no rays are cast for them.
 
-        Every row flies as `step` would fly it, to the bit.
+        Every row moves as `step` would move it, to the bit.
 
         Args:
             rows: (N,) int64 rows, each at most once.
@@ -236,11 +236,11 @@ class NavigationEnv(Environment):
         return batch
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return everything that decides the future, as tensors."""
+        """Return a copy of the environment's full state as tensors: from it, the same actions give the same flights."""
         return {name: value.clone() for name, value in self._state().items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Restore `state_dict`.
+        """Restore the environment from a `state_dict`.
 
         Raises:
             ConfigError: The state is of another number of rows or other scenes, or no flight could have led to it.
@@ -262,13 +262,13 @@ class NavigationEnv(Environment):
         self.view.forget_unreachable(self.counters["scene"])
 
     def observe(self) -> torch.Tensor:
-        """Return the (B, 3, Az, El) observation of the current poses, cast anew, without faults or delay."""
+        """Cast the (B, 3, Az, El) observation of the current poses anew, without sensor faults or delay."""
         position, yaw = self._drone_state["position"], self._drone_state["yaw"].squeeze(1)
         scene = self.counters["scene"]
         return self.reader.read(self.sensor.cast(position, yaw, scene), self.rewards.band(scene)).obs
 
     def progress(self) -> torch.Tensor:
-        """Return (B, 3) what is left of the present episodes.
+        """Return (B, 3) privileged inputs of the critic: work left in the current episodes, decisions flown.
 
         Unseen floor [m²], its share and the decisions flown; with goals the way [m] and whether the goal is near
         enough to stop at (0 or 1) instead of the floor.
@@ -282,7 +282,7 @@ class NavigationEnv(Environment):
         return torch.stack((area * share, share, flown), dim=1)
 
     def poses(self) -> Poses:
-        """Return where the drones are now: "position" (B, 3) [m], "yaw" (B,) [rad], "scene_index" (B,)."""
+        """Return the current poses: "position" (B, 3) [m], "yaw" (B,) [rad], "scene_index" (B,)."""
         return {
             "position": self._drone_state["position"].clone(),
             "yaw": self._drone_state["yaw"].squeeze(1).clone(),
@@ -290,14 +290,14 @@ class NavigationEnv(Environment):
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NavigationEnv:
-        """Return an environment whose flights go on as these would; what never changes is shared."""
+        """Copy the environment with its running episodes; what never changes (scenes, pools) is shared."""
         twin = self._subset(torch.arange(self.num_envs, device=self.device))
         memo[id(self)] = twin
         twin.__dict__ |= copy.deepcopy(self._added(), memo)
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy elsewhere is made of: the kernels hold addresses, which mean nothing there."""
+        """Return the state to pickle: scenes, settings, `state_dict`. The kernels hold addresses and are left out."""
         return {
             "made": (self.field, *self._made),
             "seed": self.seed,
@@ -307,7 +307,7 @@ class NavigationEnv(Environment):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make it anew from its scenes and settings, and take up the flights."""
+        """Rebuild the environment from the pickled scenes and settings, then restore its episodes."""
         field, num_envs, config, seed, first_row, tensor_only = state["made"]
         self.__dict__ |= state["added"]  # a user's own reset may read it
         NavigationEnv.__init__(self, field, num_envs, config, seed, first_row=first_row, tensor_only=tensor_only)
@@ -319,11 +319,11 @@ class NavigationEnv(Environment):
         self.__dict__ |= state["added"]
 
     def _added(self) -> dict[str, Any]:
-        """Return the attributes that a class of a user's own, or who holds the environment, has added."""
+        """Return the attributes that a subclass, or the holder of the environment, has added."""
         return {name: value for name, value in vars(self).items() if name not in self._parts}
 
     def _state(self) -> dict[str, torch.Tensor]:
-        """Return the tensors themselves that decide the future."""
+        """Return the environment's full state as the live tensors, not copies."""
         return {
             **self.counters,
             **self._drone_state,
@@ -333,7 +333,7 @@ class NavigationEnv(Environment):
         } | ({} if self.goals is None else {"goal": self.goals.index, "way": self.goals.way})
 
     def _subset(self, rows: torch.Tensor) -> NavigationEnv:
-        """Return an environment of some rows: the same scenes and pools, copies of their state."""
+        """Return an environment of a subset of the rows: the same scenes and pools, copies of their state."""
         subset = object.__new__(type(self))
         subset.__dict__ |= self.__dict__
         subset.num_envs, subset._rows = len(rows), self._rows[rows]
@@ -348,7 +348,7 @@ class NavigationEnv(Environment):
         return subset
 
     def _describe_state(self) -> None:
-        """Hand the state to the program that takes the steps: the C++ kernels where they can, else tensors."""
+        """Build the stepper over the environment's state: `NativeStep` (C++) where it can, else `TensorStep`."""
         # The C++ step knows no goals.
         if self._kernels and self.field.native is not None and self.goals is None:
             self._stepper: NativeStep | TensorStep = NativeStep(
@@ -362,5 +362,5 @@ class NavigationEnv(Environment):
             )  # fmt: skip
 
     def _draw_spawn(self, episode: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scene index and the pool slot of each row's episode."""
+        """Draw the scene index and the spawn-pool slot of each row's episode."""
         return self._pools.draw(self.seed, self._rows, episode, self.config.episodes_per_scene)

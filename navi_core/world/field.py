@@ -1,4 +1,4 @@
-"""Many scenes as one field: rays, clearance and names, batched over rows that each name their scene."""
+"""Batched ray casts and distance queries over many scenes; each row of a batch names its scene."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from navi_core.world.packing import pack_field
 
 
 def cos_sin(yaw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine of yaws [rad] in their own precision.
+    """Return cosine and sine of yaws [rad] in their own precision, with the bits of the kernels.
 
-    They are taken in double and rounded once, so that the kernels, whose mathematical library is another one, get
+    They are computed in double and rounded once, so that the kernels, whose mathematical library is another one, get
     the same bits.
     """
     exact = yaw.to(torch.float64)
@@ -43,7 +43,7 @@ MOST_THREADS = 1024
 
 @cache
 def _warn_fewer_threads(threads: int, most: int) -> None:
-    """Warn once for each number of threads beyond the limit that numba was imported with."""
+    """Log a warning, once for each thread count beyond the limit that numba was imported with."""
     _LOG.warning(
         "threads %d: kernels in numba take %d, the cores that this process is given (NUMBA_NUM_THREADS sets another "
         "number); those in C++ take %d",
@@ -55,7 +55,7 @@ def _warn_fewer_threads(threads: int, most: int) -> None:
 
 @dataclass(frozen=True)
 class RayHits:
-    """What a batch of rays met.
+    """Hits of a batch of rays: depth, semantic id, validity.
 
     Attributes:
         depth: (B, R) float32 distance along the ray [m]; `max_distance` at a miss.
@@ -69,12 +69,12 @@ class RayHits:
 
     @classmethod
     def empty(cls, rows: int, rays: int, device: torch.device | None = None) -> RayHits:
-        """Return uninitialised (rows, rays) hits, to be written by `Field.cast_rays(out=…)`."""
+        """Allocate uninitialised (rows, rays) hits, to be written by `Field.cast_rays(out=…)`."""
         return cls(*(torch.empty(rows, rays, dtype=d, device=device) for d in (torch.float32, torch.int32, torch.bool)))
 
 
 class Field:
-    """Geometry of a list of scenes, ready to be asked in batches.
+    """Geometry of a list of scenes for batched queries: ray casts, surface distance, clearance.
 
     Scenes answer exactly for their triangles; those of a version 1 file are made of its distances and lie within a
     voxel of the surface. Both kinds may live in one field.
@@ -137,11 +137,11 @@ class Field:
         torch.set_num_threads(torch_threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Build the kernels anew where a pickled field is taken up: they hold addresses."""
+        """Pickle the field as its constructor arguments: the kernels hold addresses and are rebuilt on load."""
         return type(self), (self.scenes, *self._made)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Field:
-        """Return the field itself, which never changes."""
+        """Return the field itself, as it is immutable."""
         return self
 
     @property
@@ -151,7 +151,7 @@ class Field:
 
     @property
     def native(self) -> NativeTracer | None:
-        """The C++ kernels, for those who hand them whole programs; None where others are in use."""
+        """The C++ tracer, for callers that pass it whole programs; None where other kernels are in use."""
         return self._tracer if isinstance(self._tracer, NativeTracer) else None
 
     @property
@@ -165,12 +165,12 @@ class Field:
         return len(self.scenes)
 
     def bounds(self, index: int) -> npt.NDArray[np.float64]:
-        """Return (2, 3) bounds [m] of a scene's surface (not of its padded cube)."""
+        """Return the (2, 3) axis-aligned bounds [m] of a scene's surface (not of its padded cube)."""
         whole_number("scene index", index, 0, self.num_scenes - 1)
         return np.asarray(self.scenes[index].mesh_bounds, np.float64)
 
     def volume(self, index: int) -> float:
-        """Return the volume of the surface's axis-aligned bounding box [m³]."""
+        """Return the volume of a scene's axis-aligned bounding box [m³]."""
         low, high = self.bounds(index)
         return float(np.prod(np.maximum(high - low, 1e-6)))
 
@@ -184,7 +184,7 @@ class Field:
         elevations: int = 0,
         yaw: torch.Tensor | None = None,
     ) -> RayHits:
-        """Cast R rays from each origin.
+        """Cast R rays from each of B origins and return the first hits.
 
         Args:
             origins: (B, 3) [m].
@@ -232,7 +232,7 @@ class Field:
         return hits
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
-        """Return the unsigned distance to the nearest surface.
+        """Return the unsigned distance from each point to the nearest surface.
 
         Args:
             points: (B, 3) [m].
@@ -250,7 +250,7 @@ class Field:
         return out
 
     def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
-        """Return (B,) bool: is the surface nearer than `radius` [m], 0 or more? Arguments as `distance`."""
+        """Collision query: (B,) bool, is the surface nearer than `radius` [m], 0 or more? Arguments as `distance`."""
         if torch.compiler.is_compiling():
             return cast(torch.Tensor, op.within(points, scene_index, self.number, float(radius)))
         reach = metres(radius, "radius")
@@ -265,7 +265,7 @@ class Field:
         return self._here(points, name).to(torch.float32).contiguous()
 
     def _finite(self, points: torch.Tensor) -> torch.Tensor:
-        """Return the points; a device is not waited for, elsewhere they are numbers or refused."""
+        """Validate on the CPU that points are finite and return them; on a device they are not looked at."""
         if self._on_host and not np.isfinite(points.numpy()).all():
             raise SceneError("points hold NaN or infinite numbers; nothing has a distance from there")
         return points
@@ -278,7 +278,7 @@ class Field:
         return self._here(ray, "directions").to(torch.float32).contiguous()
 
     def rows(self, scene_index: torch.Tensor, rows: int) -> torch.Tensor:
-        """Return the (B,) int32 scenes of B rows, checked.
+        """Validate the scene indices of B rows and return them as (B,) int32.
 
         Raises:
             SceneError: Another number of rows, or (on the CPU) a scene that is not there.
@@ -317,7 +317,7 @@ class Field:
 
 
 def _turned(directions: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
-    """Return the (B, R, 3) directions of (R, 3) or (B, R, 3), turned by the cosine and sine of a yaw (B, 2)."""
+    """Rotate ray directions (R, 3) or (B, R, 3) by yaws, given as (B, 2) cosine and sine; returns (B, R, 3)."""
     # Yaw turns −Z towards −X: (x, z) → (x·cos ψ + z·sin ψ, −x·sin ψ + z·cos ψ).
     cos, sin = turns[:, 0, None], turns[:, 1, None]
     x, y, z = directions.expand(len(turns), -1, -1).unbind(-1)

@@ -1,4 +1,4 @@
-"""Point-goal flight: goals, shortest paths to them, and success.
+"""Point-goal navigation: goals, geodesic shortest paths to them, and the success criterion.
 
 The way is the geodesic distance through the scene's reachable voxels, kept for every goal and voxel, so that a step
 looks it up. A goal is reached where the drone is within the success radius and has stopped (Anderson et al. 2018, On
@@ -28,7 +28,7 @@ _CORNERS = torch.tensor(list(np.ndindex(2, 2, 2)))
 
 
 def relative_goal(position: torch.Tensor, yaw: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
-    """Return goals relative to the drone.
+    """Transform goals into the drone's frame, as the policy observes them.
 
     Args:
         position: (B, 3) [m].
@@ -47,19 +47,19 @@ def relative_goal(position: torch.Tensor, yaw: torch.Tensor, goal: torch.Tensor)
 
 
 def reached(position: torch.Tensor, speed: torch.Tensor, goal: torch.Tensor, config: GoalConfig) -> torch.Tensor:
-    """Return (B,) bool: who is within the success radius of the goal (B, 3) and has stopped; speed (B,) [m/s]."""
+    """Success criterion: (B,) bool, within the success radius of the goal (B, 3) and stopped; speed (B,) [m/s]."""
     return _near(position, goal, config) & (speed <= config.stop_speed)
 
 
 def _near(position: torch.Tensor, goal: torch.Tensor, config: GoalConfig) -> torch.Tensor:
-    """Return (B,) bool: who is within the success radius of the goal (B, 3)."""
+    """Return a (B,) bool mask: is the drone within the success radius of the goal (B, 3)?"""
     gap = goal - position
     away = gap[:, 0] * gap[:, 0] + gap[:, 1] * gap[:, 1] + gap[:, 2] * gap[:, 2]
     return away <= config.success_radius**2
 
 
 def way_to(floor: FloorMap, goal: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Return the length of the way from every reachable voxel's centre to a point (3,), (nx, ny, nz) [m].
+    """Return the geodesic distance [m] of every reachable voxel's centre to a goal (3,), as (nx, ny, nz).
 
     Raises:
         SceneError: The point does not lie in a reachable voxel.
@@ -77,14 +77,14 @@ def way_to(floor: FloorMap, goal: npt.NDArray[np.floating]) -> npt.NDArray[np.fl
 def way_lengths(
     floor: FloorMap, ways: npt.NDArray[np.float32], points: npt.NDArray[np.floating]
 ) -> npt.NDArray[np.float64]:
-    """Return the length of the way from each of the points (N, 3) [m].
+    """Interpolate the geodesic distance [m] to the goal at each of the points (N, 3).
 
     It is interpolated between those of the 8 voxels around a point that can be reached; infinite where there is none.
 
     Args:
-        floor: Whose voxels.
+        floor: Reachable voxels of the scene.
         ways: From `way_to`.
-        points: Where from [m].
+        points: Start points [m].
     """
     place = torch.from_numpy((np.asarray(points, np.float64) - floor.corner) / floor.cell - 0.5)
     flat, weight = _corners_around(place, torch.tensor([ways.shape]), _CORNERS)
@@ -96,7 +96,7 @@ def way_lengths(
 def _corners_around(
     place: torch.Tensor, shape: torch.Tensor, corners: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the flat indices (B, 8) of the voxels around positions (B, 3) [voxel] in grids (B, 3), and their weights.
+    """Return flat indices (B, 8) and trilinear weights of the voxels around positions (B, 3) [voxel] in grids (B, 3).
 
     A voxel outside the grid has the weight 0 and the index of one at the edge.
     """
@@ -109,7 +109,7 @@ def _corners_around(
 
 
 def _interpolated(ways: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean (B,) of ways (B, 8) that are finite, by weight, and where there is one; sums of a fixed order."""
+    """Return the weighted mean (B,) of the finite distances (B, 8), and a (B,) mask of where one is finite."""
     weight = torch.where(torch.isfinite(ways), weight, 0.0)
     parts = (torch.where(weight > 0, ways, 0.0) * weight).unbind(dim=1)
     total, weights = sum(parts[1:], parts[0]), sum(weight.unbind(dim=1)[1:], weight[:, 0])
@@ -117,7 +117,7 @@ def _interpolated(ways: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _fitting(lengths: npt.NDArray[np.floating], least: float) -> npt.NDArray[np.int64]:
-    """Return the numbers of the goals far enough away; of those that can be reached, or all, where there is none."""
+    """Return the indices of the goals at least `least` away; else of the reachable ones; else of all."""
     for fit in (np.isfinite(lengths) & (lengths >= least), np.isfinite(lengths)):
         if fit.any():
             return np.flatnonzero(fit)
@@ -125,7 +125,7 @@ def _fitting(lengths: npt.NDArray[np.floating], least: float) -> npt.NDArray[np.
 
 
 class Goals:
-    """The goals of an environment's rows.
+    """Goals of the rows of a point-goal environment, with their geodesic distance fields.
 
     Each scene has `per_scene` goals, drawn from its reachable voxels by the seed. An episode's goal is drawn among
     those whose way from its spawn is at least `min_distance` long (any that can be reached, where there is none).
@@ -135,7 +135,7 @@ class Goals:
         spawns: (S, P, 3) spawn positions [m].
         count: (S,) entries of each scene's pool.
         config: Of the goals.
-        rows: (B,) int64 numbers of the rows among those of the run.
+        rows: (B,) int64 indices of the rows among those of the run.
         seed: Of the goals' places; who gets which is drawn by `begin`'s.
         device: Where they live.
 
@@ -195,21 +195,21 @@ class Goals:
         self.way = torch.zeros(len(rows), device=device)
 
     def of(self, scene: torch.Tensor) -> torch.Tensor:
-        """Return (B, 3) where the rows' goals are [m]."""
+        """Return the (B, 3) goal positions of the rows [m]."""
         return self._place[self._entry(scene)]
 
     def at(self, row: int, scene: torch.Tensor) -> torch.Tensor:
-        """Return (3,) where one row's goal is [m]; `scene` (B,) is that of all rows."""
+        """Return the (3,) goal position of one row [m]; `scene` (B,) is that of all rows."""
         return self._place[scene[row] * self.config.per_scene + self.index[row]]
 
     def known(self, index: torch.Tensor, scene: torch.Tensor) -> bool:
-        """Return whether (B,) numbers of goals are valid in the scenes (B,) of the rows."""
+        """Validate goal indices (B,) for the scenes (B,) of the rows."""
         entry = scene * self.config.per_scene + index
         own = (entry >= self._drawn) & (entry < len(self._ways))
         return bool(((index >= 0) & ((index < self.config.per_scene) | own)).all())
 
     def choose(self, rows: torch.Tensor, scene: torch.Tensor, place: torch.Tensor, position: torch.Tensor) -> None:
-        """Give some rows goals of their own until their episodes end.
+        """Set custom goals for some rows until their episodes end.
 
         Args:
             rows: (N,) int64.
@@ -241,18 +241,18 @@ class Goals:
         self._measure(rows, scene, position)
 
     def own(self) -> tuple[dict[int, int], torch.Tensor, torch.Tensor]:
-        """Return the goals that rows have chosen, for `take_own` of others that were made alike."""
+        """Return the custom goals of the rows, for `take_own` of an identically built object."""
         return self._own, self._ways[self._drawn :].clone(), self._place[self._drawn :].clone()
 
     def take_own(self, own: tuple[dict[int, int], torch.Tensor, torch.Tensor]) -> None:
-        """Undo `own`."""
+        """Restore custom goals from `own`."""
         self._own, ways, place = own
         self._ways, self._place = torch.cat([self._ways, ways]), torch.cat([self._place, place])
 
     def begin_at(
         self, rows: torch.Tensor, scene: torch.Tensor, position: torch.Tensor, episode: torch.Tensor, seed: int
     ) -> None:
-        """Draw the goals of some rows whose episodes begin elsewhere than at a spawn, far enough from there.
+        """Draw goals for some rows whose episodes begin elsewhere than at a spawn, at least `min_distance` away.
 
         Args:
             rows: (N,) int64.
@@ -272,7 +272,7 @@ class Goals:
         self._measure(rows, scene, position)
 
     def _entry(self, scene: torch.Tensor) -> torch.Tensor:
-        """Return (B,) the rows of the tables that hold the rows' goals."""
+        """Return the (B,) table indices of the rows' goals."""
         return scene * self.config.per_scene + self.index
 
     def _measure(self, rows: torch.Tensor, scene: torch.Tensor, position: torch.Tensor) -> None:
@@ -288,7 +288,7 @@ class Goals:
         position: torch.Tensor,
         seed: int,
     ) -> None:
-        """Draw the goals of the rows that begin an episode.
+        """Draw new goals for the rows that begin an episode.
 
         Args:
             begins: (B,) bool.
@@ -307,7 +307,7 @@ class Goals:
     def follow(
         self, position: torch.Tensor, yaw: torch.Tensor, speed: torch.Tensor, scene: torch.Tensor
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Take note of a decision.
+        """Update the remaining path lengths after a step; return success, reward terms and goal observations.
 
         Args:
             position: (B, 3) after it [m].
@@ -331,17 +331,17 @@ class Goals:
         return success, info
 
     def near(self, position: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
-        """Return (B,) bool: who is near enough to the goal, at (B, 3), to stop there."""
+        """Return a (B,) bool mask: is the drone at (B, 3) near enough to its goal to stop there?"""
         return _near(position, self.of(scene), self.config)
 
     def subset(self, rows: torch.Tensor) -> Goals:
-        """Return the goals of some rows (N,): the same ways, copies of what changes."""
+        """Return the goals of a subset of the rows (N,): the same distance fields, copies of what changes."""
         part = copy.copy(self)
         part._rows, part.index, part.way = self._rows[rows], self.index[rows], self.way[rows]
         return part
 
     def _length(self, position: torch.Tensor, scene: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
-        """Return (B,) the way's length as `way_lengths`; `otherwise` where no voxel around is reachable."""
+        """Return the (B,) geodesic distance as `way_lengths`; `otherwise` where no voxel around is reachable."""
         place = (position.to(torch.float64) - self._low[scene]) / self._cell - 0.5
         flat, weight = _corners_around(place, self._shape[scene], self._corners)
         length, known = _interpolated(self._ways[self._entry(scene)[:, None], flat], weight)

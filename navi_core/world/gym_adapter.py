@@ -1,4 +1,4 @@
-"""`Navi/Explore-v0` and `Navi/PointGoal-v0`: the environment for gymnasium, one drone or a batch.
+"""Gymnasium environments `Navi/Explore-v0` and `Navi/PointGoal-v0`: one drone or a vectorised batch.
 
 Import this module to register them, or let gymnasium import it by its name:
 
@@ -71,7 +71,7 @@ GOAL_ENV_ID = "Navi/PointGoal-v0"
 
 
 class ExploreVectorEnv(VectorEnv):
-    """A batch of drones.
+    """Gymnasium vector environment of a batch of exploring drones.
 
     Args:
         num_envs: Drones B.
@@ -132,7 +132,7 @@ class ExploreVectorEnv(VectorEnv):
         self._waits = np.zeros(num_envs, bool)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Begin new episodes.
+        """Reset all rows, or those of a mask, to new episodes.
 
         Args:
             seed: A new seed, from which episodes are counted anew; without one the next episodes begin.
@@ -159,7 +159,7 @@ class ExploreVectorEnv(VectorEnv):
         return to_user(self._obs), masked_info(pose_arrays(self.env), begins)
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Info]:
-        """Fly one decision in every row; actions (B, 4)."""
+        """Step every row by one decision; actions (B, 4)."""
         if self._obs is None:
             raise ConfigError("no episode has begun; call reset() before step()")
         mode, flies, everyone = self.metadata["autoreset_mode"], ~self._waits, np.ones(self.num_envs, bool)
@@ -199,11 +199,11 @@ class ExploreVectorEnv(VectorEnv):
 
     @property
     def waiting(self) -> npt.NDArray[np.bool_] | None:
-        """(B,) the rows whose episode has ended and whose next one is to begin; None before the first reset."""
+        """(B,) mask of the rows whose episode has ended and waits for a reset; None before the first reset."""
         return None if self._obs is None else self._waits
 
     def render(self) -> tuple[Array, ...] | None:
-        """Return every row's panorama as (height, width, 3) uint8."""
+        """Render every row's panorama as (height, width, 3) uint8."""
         if self.render_mode is None:
             return None
         if self._obs is None:
@@ -211,7 +211,7 @@ class ExploreVectorEnv(VectorEnv):
         return tuple(panorama_image(view) for view in self._obs["view"])
 
     def _each(self, obs: Obs, rows: npt.NDArray[np.bool_]) -> Array:
-        """Return (B,) observations of some rows, one to an object; None elsewhere."""
+        """Return a (B,) object array of the observations of some rows; None elsewhere."""
         each = np.full(self.num_envs, None, dtype=object)
         for row in np.flatnonzero(rows):
             each[row] = to_user({name: value[row] for name, value in obs.items()})
@@ -219,13 +219,13 @@ class ExploreVectorEnv(VectorEnv):
 
 
 class PointGoalVectorEnv(ExploreVectorEnv):
-    """A batch of drones that fly to goals; arguments as `ExploreVectorEnv`."""
+    """Gymnasium vector environment of drones that fly to goals; arguments as `ExploreVectorEnv`."""
 
     task = "point_goal"
 
 
 class ExploreEnv(gymnasium.Env):
-    """One drone; arguments as `ExploreVectorEnv`, without those of a batch. Its first episode has the full length."""
+    """Gymnasium environment of one exploring drone; arguments as `ExploreVectorEnv`, without those of a batch."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     task: ClassVar[str] = "explore"
@@ -247,7 +247,7 @@ class ExploreEnv(gymnasium.Env):
         self.observation_space, self.action_space = gym_spaces(self.env)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Begin a new episode: the first of a new seed, or the next.
+        """Reset to a new episode: the first of a new seed, or the next.
 
         Args:
             seed: A new seed.
@@ -259,7 +259,7 @@ class ExploreEnv(gymnasium.Env):
         return first_row(obs), first_row(info)
 
     def step(self, action: Array) -> tuple[Any, float, bool, bool, Info]:
-        """Fly one decision; action (4,)."""
+        """Step the drone by one decision; action (4,)."""
         if self._batch.waiting is None or self._batch.waiting.any():
             ended = "no episode has begun" if self._batch.waiting is None else "the episode has ended"
             raise ConfigError(f"{ended}; call reset()")
@@ -267,13 +267,13 @@ class ExploreEnv(gymnasium.Env):
         return first_row(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), first_row(info)
 
     def render(self) -> Array | None:
-        """Return the panorama as (height, width, 3) uint8."""
+        """Render the panorama as (height, width, 3) uint8."""
         frames = self._batch.render()
         return None if frames is None else frames[0]
 
 
 class PointGoalEnv(ExploreEnv):
-    """One drone that flies to goals; arguments as `ExploreEnv`."""
+    """Gymnasium environment of one drone that flies to goals; arguments as `ExploreEnv`."""
 
     task = "point_goal"
 

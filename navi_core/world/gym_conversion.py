@@ -1,4 +1,4 @@
-"""Conversion between gymnasium's arguments and arrays, checked, and the environment's scenes, settings and tensors."""
+"""Validated conversion between gymnasium's arguments and arrays and the environment's scenes, settings and tensors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ def found_scenes(
     seeds: Iterable[int],
     resolution: int,
 ) -> list[Scene]:
-    """Return the compiled scenes that the arguments name."""
+    """Load, compile or generate the scenes that the arguments name."""
     for name, value, kinds in (
         ("scenes", scenes, str | Path | Scene | Sequence),
         ("seeds", seeds, Iterable),
@@ -64,7 +64,7 @@ def _compiled(source: SceneSource, config: CompileConfig) -> Scene:
 
 
 def env_config(config: EnvConfig | Mapping[str, Any] | None, task: str) -> EnvConfig:
-    """Return the settings of an environment of a task."""
+    """Parse the settings of an environment for a task (`explore` or `point_goal`)."""
     if not isinstance(config, EnvConfig | Mapping | None):
         raise ConfigError(f"config is {config!r}; allowed: an EnvConfig, or its keys as a dictionary")
     given = config.model_dump(exclude_unset=True) if isinstance(config, EnvConfig) else dict(config or {})
@@ -81,11 +81,11 @@ def env_config(config: EnvConfig | Mapping[str, Any] | None, task: str) -> EnvCo
 def reset_options(
     options: Mapping[str, Any] | None, env: NavigationEnv, *, batch: bool = True
 ) -> tuple[npt.NDArray[np.bool_] | None, StartPoses]:
-    """Return which rows a reset is for, None for all, and where their episodes begin.
+    """Parse gymnasium's reset options: a mask of the rows to reset (None for all), and their start poses.
 
     Args:
         options: `reset_mask` (batch), and of `_START`: for every row alike, or one for each.
-        env: What is reset.
+        env: Environment to reset.
         batch: Whether it is a batch to its user, who may then leave rows out.
 
     Raises:
@@ -108,7 +108,7 @@ def reset_options(
 
 
 def _placed(name: str, value: Any, env: NavigationEnv, rows: npt.NDArray[np.bool_]) -> torch.Tensor:
-    """Return (N, …) an option of the rows that are reset, given for all of them or for each of the batch."""
+    """Return a reset option as (N, …) of the rows that are reset, given once for all or one per row of the batch."""
     if name == "scene":
         value = np.vectorize(lambda scene: _scene_number(scene, env), otypes=[np.int64])(value)
     shape = _START[name]
@@ -137,7 +137,7 @@ def _scene_number(scene: Any, env: NavigationEnv) -> int:
 
 
 def action_tensor(actions: Any) -> torch.Tensor:
-    """Return actions as a tensor of float32."""
+    """Convert a user's actions to a float32 tensor; raises `ConfigError` for anything but numbers."""
     try:
         found = np.array(actions)
         if found.dtype.kind in "fiub":
@@ -148,7 +148,7 @@ def action_tensor(actions: Any) -> torch.Tensor:
 
 
 def settled_seed(env: gymnasium.Env | VectorEnv, seed: int | None) -> int:
-    """Return the seed, or gymnasium's own of this environment: rows of other vectors, unseeded, must not fly alike."""
+    """Return the seed, or gymnasium's own if it is None, so that unseeded environments differ."""
     if seed is not None:
         return seed
     drawn = env.np_random_seed
@@ -157,7 +157,7 @@ def settled_seed(env: gymnasium.Env | VectorEnv, seed: int | None) -> int:
 
 
 def gym_spaces(env: NavigationEnv) -> tuple[gymnasium.Space[Any], Box]:
-    """Return the spaces of one drone's observation and action."""
+    """Build the gymnasium spaces of one drone's observation and action."""
     c = env.config
     high = np.ones((3, c.azimuth_bins, c.elevation_bins), np.float32)
     high[1] = max(env.field.semantic_names)
@@ -170,14 +170,14 @@ def gym_spaces(env: NavigationEnv) -> tuple[gymnasium.Space[Any], Box]:
 
 
 def known_render_mode(mode: str | None, metadata: Mapping[str, Any]) -> str | None:
-    """Return a render mode; refuse an unknown one."""
+    """Validate a render mode; an unknown one raises `ConfigError`."""
     if mode is not None and mode not in metadata["render_modes"]:
         raise ConfigError(f"render_mode {mode!r}; allowed: None, {', '.join(map(repr, metadata['render_modes']))}")
     return mode
 
 
 def known_autoreset(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return an autoreset mode by its value; refuse an unknown one."""
+    """Parse an autoreset mode by its value; an unknown one raises `ConfigError`."""
     try:
         return AutoresetMode(mode)
     except ValueError:
@@ -192,7 +192,7 @@ Obs = dict[str, Array]
 
 
 def begin_episodes(env: NavigationEnv, episode: int, seed: int | None, start: StartPoses) -> Array:
-    """Begin an episode of that number in all rows and return (B, 3, Az, El); a refusal changes nothing."""
+    """Reset all rows to an episode number; returns (B, 3, Az, El); on an error the state stays unchanged."""
     if start.drawn:
         return env.reset(seed, episode=episode).numpy()
     before, state = env.seed, env.state_dict()
@@ -206,13 +206,13 @@ def begin_episodes(env: NavigationEnv, episode: int, seed: int | None, start: St
 
 
 def observed(env: NavigationEnv, view: Array) -> Obs:
-    """Return the present observations: of the next episode where one has ended."""
+    """Wrap the current view, and the goals if there are any, as observations; after an end, of the next episode."""
     goals = env.relative_goals()
     return {"view": view} if goals is None else {"view": view, "goal": goals.numpy()}
 
 
 def last_observed(batch: StepBatch) -> dict[str, torch.Tensor]:
-    """Return the last observations of the rows whose episode has ended; the others hold anything."""
+    """Return the final observations of the rows whose episode has ended; the other rows are undefined."""
     return {"view": batch.ended_obs} | ({"goal": batch.info["goal"]} if "goal" in batch.info else {})
 
 
@@ -223,23 +223,23 @@ def to_user(obs: Obs) -> Any:
 
 
 def pose_arrays(env: NavigationEnv) -> Info:
-    """Return (B, …) arrays of the present poses."""
+    """Return the current poses as NumPy arrays (B, …)."""
     return {name: value.numpy() for name, value in cast(Info, env.poses()).items()}
 
 
 def step_outcome(batch: StepBatch) -> Info:
-    """Return the (N, …) outcome of a step."""
+    """Select the (N, …) entries of a step's info that gymnasium users get."""
     names = ("collision", "void", "speed", "episode_return", "episode_length", "success", "way", "reward_terms")
     return {name: value for name, value in batch.info.items() if name in names}
 
 
 def end_pose(batch: StepBatch) -> dict[str, torch.Tensor]:
-    """Return the (N, …) poses after the step, before any reset."""
+    """Return the (N, …) poses after the step, before any reset (final poses of ended episodes)."""
     return {name: batch.info[name] for name in ("position", "yaw", "scene_index")}
 
 
 def spread(value: Any, rows: npt.NDArray[np.bool_] | None = None) -> Any:
-    """Return (B, …) arrays of tensors (N, …) of some rows, or of a dictionary of tensors; zeros in the others.
+    """Scatter tensors (N, …) of some rows, or a dictionary of these, into (B, …) arrays; zeros in the other rows.
 
     Args:
         value: The tensors.
@@ -256,14 +256,14 @@ def spread(value: Any, rows: npt.NDArray[np.bool_] | None = None) -> Any:
 
 
 def where_rows(mask: npt.NDArray[np.bool_], value: Array, otherwise: Array | None) -> Array:
-    """Return a value in the rows (B,) of a mask and another one elsewhere."""
+    """Select a value in the rows (B,) of a mask and another one elsewhere."""
     if otherwise is None or mask.all():
         return value
     return np.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, otherwise)
 
 
 def masked_info(info: Info, mask: npt.NDArray[np.bool_]) -> Info:
-    """Return a vector info: every key with a mask of the rows that have it; the others hold zeros."""
+    """Build gymnasium's vector info: each key with a mask of the rows that have it; the others hold zeros."""
     out: Info = {}
     for name, value in info.items():
         if isinstance(value, dict):
@@ -275,7 +275,7 @@ def masked_info(info: Info, mask: npt.NDArray[np.bool_]) -> Info:
 
 
 def first_row(values: Any) -> Any:
-    """Return the first row of an observation, or of a vector info without its masks; numbers as plain values."""
+    """Extract the first row of an observation, or of a vector info without its masks; numbers as plain values."""
     if isinstance(values, dict):
         return {name: first_row(value) for name, value in values.items() if not name.startswith("_")}
     return values[0].copy() if values.ndim > 1 else values[0].item()

@@ -1,4 +1,4 @@
-"""Environment interface: what learners, viewers and evaluations may ask of an environment, and a step's outcome."""
+"""Environment interface for learners, viewers and evaluations, its wrapper, and the result of a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StepInfo(TypedDict):
-    """Details of a step, all before any reset; the optional ones depend on the environment.
+    """Info dictionary of a step, all values before any reset; the optional ones depend on the environment.
 
     Every environment has the first four keys. Flight adds those up to `scene_index`, point-goal flight the rest.
     """
@@ -53,7 +53,7 @@ class StepInfo(TypedDict):
 
 
 class Poses(TypedDict):
-    """Poses of the drones."""
+    """Dictionary of the drones' poses, one per row."""
 
     position: torch.Tensor
     """(B, 3) [m]."""
@@ -65,7 +65,7 @@ class Poses(TypedDict):
 
 @dataclass(frozen=True)
 class StepBatch:
-    """Outcome of one step. The tensors are the caller's: later steps do not touch them.
+    """Result of one environment step, B rows. The tensors are the caller's: later steps do not touch them.
 
     Attributes:
         obs: (B, …), of flight (B, 3, Az, El) float32; of the new episode where one ended.
@@ -97,7 +97,7 @@ class StepBatch:
 
 
 class Environment(abc.ABC):
-    """B rows of episodes, stepped together, each restarted in the step in which its episode ends.
+    """Abstract vectorised environment of B rows; a row is reset in the step in which its episode ends (autoreset).
 
     The first four methods are required. The others have defaults; what an environment lacks raises `ConfigError`.
     """
@@ -113,22 +113,22 @@ class Environment(abc.ABC):
 
     @abc.abstractmethod
     def reset(self) -> torch.Tensor:
-        """Start every row; returns (B, …) observations."""
+        """Reset every row; returns (B, …) observations."""
 
     @abc.abstractmethod
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Advance every row by one decision (B, axes)."""
+        """Step every row by one decision (B, axes)."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a row's future depends on."""
+        """Return the environment's full state, on which the rows' future depends."""
 
     @abc.abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the environment from a `state_dict`."""
 
     def observe(self) -> torch.Tensor:
-        """Return the present (B, …) observations; required where `restarts`."""
+        """Return the current (B, …) observations; required where `restarts`."""
         raise self._lacks("observe")
 
     def progress(self) -> torch.Tensor:
@@ -136,11 +136,11 @@ class Environment(abc.ABC):
         raise self._lacks("progress")
 
     def poses(self) -> Poses:
-        """Return the present poses of the drones."""
+        """Return the current poses of the drones."""
         raise self._lacks("poses")
 
     def relative_goals(self) -> torch.Tensor | None:
-        """Return the present goals (B, 4), see `world.goals.relative_goal`; None without goals."""
+        """Return the current goals (B, 4) in the drones' frames, as `world.goals.relative_goal`; None without goals."""
         return None
 
     def _lacks(self, name: str) -> ConfigError:
@@ -148,10 +148,10 @@ class Environment(abc.ABC):
 
 
 class EnvironmentWrapper(Environment):
-    """Environment that passes everything on to another one; subclasses override what they change.
+    """Wrapper that delegates to another environment; subclasses override what they change.
 
     Args:
-        env: The other one, as `env` in subclasses.
+        env: Wrapped environment, as `env` in subclasses.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -159,23 +159,23 @@ class EnvironmentWrapper(Environment):
         self.num_envs, self.spaces, self.restarts, self.field = env.num_envs, env.spaces, env.restarts, env.field
 
     def reset(self) -> torch.Tensor:
-        """Start every row; returns (B, …) observations."""
+        """Reset every row; returns (B, …) observations."""
         return self.env.reset()
 
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Advance every row by one decision (B, axes)."""
+        """Step every row by one decision (B, axes)."""
         return self.env.step(actions)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a row's future depends on."""
+        """Return the environment's full state, on which the rows' future depends."""
         return self.env.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the environment from a `state_dict`."""
         self.env.load_state_dict(state)
 
     def observe(self) -> torch.Tensor:
-        """Return the present (B, …) observations."""
+        """Return the current (B, …) observations."""
         return self.env.observe()
 
     def progress(self) -> torch.Tensor:
@@ -183,9 +183,9 @@ class EnvironmentWrapper(Environment):
         return self.env.progress()
 
     def poses(self) -> Poses:
-        """Return the present poses of the drones."""
+        """Return the current poses of the drones."""
         return self.env.poses()
 
     def relative_goals(self) -> torch.Tensor | None:
-        """Return the present goals (B, 4); None without goals."""
+        """Return the current goals (B, 4) in the drones' frames; None without goals."""
         return self.env.relative_goals()

@@ -1,4 +1,4 @@
-"""Lookahead: held motions flown in the distance field, and the reward terms at their end.
+"""Lookahead: model rollouts of held actions in the distance field, and the reward terms at their end.
 
 The speed limiter sees the sector ahead as the first observation shows it after the turn, and never less far than before
 it: the simulated flight is at least as fast as the one to come. What the reward reads of a panorama is taken from the
@@ -30,7 +30,7 @@ _NOTHING = 2.0
 
 @dataclass(frozen=True)
 class Start:
-    """Where B flights begin.
+    """Initial states of B simulated flights: pose, velocity, scene, observation.
 
     Attributes:
         position: (B, 3) [m].
@@ -38,7 +38,7 @@ class Start:
         velocity: (B, 4) of the substep before [m/s, rad/s].
         scene: (B,) int64.
         obs: (N, 3, Az, El) observations.
-        place: (B,) int64 which of them each sees; None where there is one for each, in their order.
+        place: (B,) int64 index of each flight's observation; None where there is one for each, in their order.
     """
 
     position: Tensor
@@ -53,13 +53,13 @@ class Start:
 
     @property
     def seen(self) -> Tensor:
-        """(B, 3, Az, El), what each sees."""
+        """(B, 3, Az, El) observation of each flight."""
         return self.obs if self.place is None else self.obs[self.place]
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Where B held actions lead.
+    """Final states of B simulated flights with held actions.
 
     Attributes:
         position: (B, 3) at the end [m].
@@ -81,7 +81,7 @@ class Foreseen:
 
 
 def depth_ahead(obs: Tensor, band_degrees: float) -> Tensor:
-    """Return (B, Az) the nearest normalised depth ahead of a heading turned to each azimuth; 2 where nothing is hit.
+    """Return the (B, Az) nearest normalised depth ahead for a heading turned to each azimuth; 2 where nothing is hit.
 
     Args:
         obs: (B, 3, Az, El) normalised depth, semantic id, valid.
@@ -95,7 +95,7 @@ def depth_ahead(obs: Tensor, band_degrees: float) -> Tensor:
 
 
 class HorizonFlight:
-    """Flies held actions over a number of substeps, a decision's worth of them at a time.
+    """Simulator of held actions over a number of substeps, one decision's worth at a time.
 
     Args:
         field: Gives the clearance; on the CPU.
@@ -120,7 +120,7 @@ class HorizonFlight:
         self.drone = self._dynamics.for_kernels()
 
     def fly(self, start: Start, action: Tensor) -> Foreseen:
-        """Fly to the end.
+        """Simulate the flights with held actions to the end of the horizon.
 
         Args:
             start: Of B flights.
@@ -139,9 +139,9 @@ class HorizonFlight:
     def for_kernels(
         self, start: Start, action: Tensor
     ) -> tuple[Flights, LookaheadFlight, Foreseen, tuple[Tensor, ...]]:
-        """Return what the C++ kernels are to know of a flight, and what they write; arguments as `fly`.
+        """Build the ctypes structs and outputs of a simulated flight for the C++ kernels; arguments as `fly`.
 
-        The last of what is returned are tensors that must outlive the structs.
+        The last return value holds tensors that must outlive the structs.
         """
         s, rows = start, len(start)
         p, y, v = (part.detach().to(torch.float32, copy=True).contiguous() for part in (s.position, s.yaw, s.velocity))
@@ -194,7 +194,7 @@ COARSE = (24, 6)
 
 @dataclass(frozen=True)
 class Past:
-    """What N drones have visited and seen.
+    """Visit counts and seen floor of N drones, on which the reward terms depend.
 
     Attributes:
         visits: (N, cells) int64 as of `RewardTerms`.
@@ -207,14 +207,14 @@ class Past:
     shares: Tensor
 
     def forget(self, rows: Tensor) -> None:
-        """Begin anew with some of the drones: (B,) numbers."""
+        """Clear the visit counts and seen floor of some drones, given by index (B,)."""
         self.visits[rows] = 0
         self.seen[rows] = False
         self.shares[rows] = 0.0
 
 
 class FlightOutlook:
-    """Foresees what held motions bring.
+    """Predictor of end states and reward terms of held actions over a horizon.
 
     Args:
         field: Scenes that the drones may be in, on the CPU.
@@ -224,7 +224,7 @@ class FlightOutlook:
         kernels: Ask the C++ where the field has it, else tensor operations; they agree to rounding.
 
     Attributes:
-        maps: Where a drone can be, one a scene.
+        maps: Reachable floor, one map a scene.
 
     Raises:
         SceneError: A scene without free space.
@@ -252,7 +252,7 @@ class FlightOutlook:
         self._band = band.log1p() / self._log_range
 
     def past(self, drones: int) -> Past:
-        """Return that of N drones that have seen nothing yet."""
+        """Return an empty visit and view memory for N drones."""
         return Past(
             self._rewards.visits.new_zeros(drones, self._rewards.visits.shape[1]),
             self._view.seen.new_zeros(drones, self._view.seen.shape[1]),
@@ -265,12 +265,12 @@ class FlightOutlook:
         return self._reader.read(hits, self._rewards.band(scene))
 
     def remember(self, past: Past, rows: Tensor, start: Start) -> None:
-        """Count where drones are as visited, and what they see as seen.
+        """Update the visit counts and seen floor of some drones with their current poses and observations.
 
         Args:
             past: Of N drones, updated.
             rows: (B,) int64 numbers of the drones, each at most once.
-            start: Where they are and what they see.
+            start: Their poses and observations.
         """
         if self._tracer is None:
             return self._remember_tensors(past, rows, start)
@@ -283,17 +283,17 @@ class FlightOutlook:
         return self._tracer.remember(self._for_kernels(past, bins), drones, observed)
 
     def fly(self, past: Past, rows: Tensor, start: Start, action: Tensor) -> tuple[Foreseen, Tensor]:
-        """Fly to the end of the horizon; what is seen and visited there leaves no trace.
+        """Simulate held actions to the horizon and return end states and reward terms; `past` stays unchanged.
 
         Args:
             past: Of N drones, which remember the start.
             rows: (B,) int64 numbers of the drones.
-            start: Where the B flights begin.
+            start: Initial states of the B flights.
             action: (B, 4) to be held, clamped to [−1, 1] here.
 
         Returns:
-            Where they lead, and the (B, 10) terms that they bring in the order of `REWARD_TERMS`, of which those that
-            grow with the way are of one decision's share of it.
+            Final states, and the (B, 10) reward terms in the order of `REWARD_TERMS`; of the terms that
+            grow with the path, one decision's share.
         """
         if self._tracer is None:
             return self._fly_tensors(past, rows, start, action)
@@ -306,7 +306,7 @@ class FlightOutlook:
         return foreseen, terms
 
     def foresee(self, start: Start, action: Tensor) -> Foreseen:
-        """Fly to the end of the horizon, and nothing else; arguments as `fly`."""
+        """Simulate held actions to the horizon without reward terms; arguments as `fly`."""
         return self._horizon.fly(start, action)
 
     def _for_kernels(self, past: Past, bins: tuple[Tensor, Tensor]) -> Lookahead:
@@ -350,13 +350,13 @@ class FlightOutlook:
         return motion, terms
 
     def _counting(self, visits: Tensor) -> RewardTerms:
-        """Return the terms as they count in (B, cells) visits."""
+        """Return a shallow copy of the reward terms that uses the given (B, cells) visit counts."""
         rewards = copy.copy(self._rewards)
         rewards.visits = visits
         return rewards
 
     def _sight(self, obs: Tensor, scene: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the (B, 4) shares, and the (B, 24) reach [m], of observations (B, 3, Az, El)."""
+        """Reduce observations (B, 3, Az, El) to the (B, 4) structure fractions and the (B, 24) horizontal reach [m]."""
         eyes, coarse = self._eyes, sampled(obs)
         depth, hit = coarse[:, 0], coarse[:, 2] > 0
         band = hit & (depth >= self._start) & (depth <= self._band[scene][:, None, None])
@@ -373,7 +373,7 @@ class FlightOutlook:
 
 
 def _drones(rows: Tensor, scene: Tensor, position: Tensor, yaw: Tensor) -> Drones:
-    """Return what the C++ kernels know of B drones; valid as long as the tensors."""
+    """Build the ctypes struct of B drones for the C++ kernels; valid as long as the tensors."""
     return Drones(
         rows=data_pointer(rows, torch.int64), scene=data_pointer(scene, torch.int64),
         position=data_pointer(position, torch.float32), yaw=data_pointer(yaw, torch.float32), count=len(rows),
@@ -382,14 +382,14 @@ def _drones(rows: Tensor, scene: Tensor, position: Tensor, yaw: Tensor) -> Drone
 
 @lru_cache
 def _samples(azimuth_bins: int, elevation_bins: int) -> tuple[Tensor, Tensor]:
-    """Return the (24,) azimuth and (6,) elevation bins that are nearest in angle to the coarse ones."""
+    """Return the (24,) azimuth and (6,) elevation bins that are nearest in angle to the coarse grid's."""
     azimuth = (torch.arange(COARSE[0]) * azimuth_bins + COARSE[0] // 2) // COARSE[0] % azimuth_bins
     elevation = (torch.linspace(0, 1, COARSE[1]) * (elevation_bins - 1)).round().to(torch.int64)
     return azimuth, elevation
 
 
 def sampled(obs: Tensor, place: Tensor | None = None) -> Tensor:
-    """Return (B, 3, 24, 6), observations at the coarse bins, nearest in angle.
+    """Downsample observations to the coarse (B, 3, 24, 6) bins, nearest in angle.
 
     Args:
         obs: (N, 3, Az, El).

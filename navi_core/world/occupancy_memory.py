@@ -1,4 +1,4 @@
-"""Occupancy memory: a map of the flight so far and its frontier features, for policies.
+"""Occupancy memory: map of the flight so far and its frontier features, as inputs of a policy.
 
 Every row keeps a map of its flight, drawn from its own observations (`mapping.occupancy_map`). Its features are
 direction and distance of free floor that it has not seen; with a goal, of the way there, through unknown cells where
@@ -42,12 +42,12 @@ Floats = npt.NDArray[np.float64]
 
 
 def pose_rows(position: Tensor, yaw: Tensor) -> Tensor:
-    """Return poses as a place memory takes them, (n, 4), of positions (n, 3) [m] and yaws (n,) or (n, 1) [rad]."""
+    """Pack positions (n, 3) [m] and yaws (n,) or (n, 1) [rad] into (n, 4) poses for an occupancy memory."""
     return torch.cat((position, yaw.view(-1, 1)), dim=1)
 
 
 class OccupancyMemory:
-    """Maps of B rows.
+    """Occupancy maps of B rows, updated from observations and dead-reckoned or given poses.
 
     Args:
         rows: Rows B.
@@ -91,19 +91,19 @@ class OccupancyMemory:
 
     @classmethod
     def of_env(cls, env: EnvConfig, rows: int) -> OccupancyMemory:
-        """Return maps for the rows of an environment."""
+        """Build the occupancy memory for the rows of an environment."""
         return cls(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
 
     def begin(
         self, obs: Tensor, rows: Tensor | None = None, pose: Tensor | None = None, goal: Tensor | None = None
     ) -> Tensor:
-        """Begin new flights.
+        """Reset the maps of some rows and return the features of their first observation.
 
         Args:
             obs: (n, 3, Az, El) the first observation of each.
             rows: (n,) the rows that begin; all of them where it is None.
             pose: (n, 4) x, y, z [m] and yaw [rad] as known to the caller; None for rows with dead reckoning.
-            goal: (n, 4) where their goals lie from them, see `world.goals.relative_goal`; None without.
+            goal: (n, 4) their relative goals, see `world.goals.relative_goal`; None without.
 
         Returns:
             (n, OCCUPANCY_INPUTS) features, see `mapping.frontier_features`.
@@ -122,11 +122,11 @@ class OccupancyMemory:
         return self._features(chosen, obs.device)
 
     def fly(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Reckon where all rows are after a decision, and look.
+        """Dead-reckon all rows by one action, update their maps, and return the features.
 
         Args:
-            obs: (B, 3, Az, El) what they see now.
-            action: (B, 4) what they did; clamped to [−1, 1] here as the environment does.
+            obs: (B, 3, Az, El) current observations.
+            action: (B, 4) actions of the decision; clamped to [−1, 1] here as the environment does.
 
         Returns:
             (B, OCCUPANCY_INPUTS).
@@ -145,7 +145,7 @@ class OccupancyMemory:
         return self._features(self._all, obs.device)
 
     def follow(self, obs: Tensor, pose: Tensor, rows: Tensor, goal: Tensor | None = None) -> Tensor:
-        """Look from given poses.
+        """Update the maps of some rows from given poses and return the features.
 
         Args:
             obs: (n, 3, Az, El) what some rows see now.
@@ -168,7 +168,7 @@ class OccupancyMemory:
     def look(
         self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None, goal: Tensor | None = None
     ) -> Tensor:
-        """`begin` where a flight begins, `follow` where it goes on.
+        """Update the maps of some rows: `begin` where a flight begins, `follow` where it goes on.
 
         Args:
             obs: (n, 3, Az, El) what some rows see now.
@@ -193,14 +193,14 @@ class OccupancyMemory:
         return features
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all that is remembered; shares its memory with the maps."""
+        """Return the maps and poses of all rows as tensors that share memory with them."""
         return {name: torch.from_numpy(array) for name, array in self._kept().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Undo `state_dict`.
+        """Restore maps and poses from a `state_dict`.
 
         Raises:
-            ConfigError: It is of other rows or another sensor.
+            ConfigError: The state has another number of rows or another sensor.
         """
         kept = self._kept()
         for name, array in kept.items():
@@ -233,7 +233,7 @@ class OccupancyMemory:
         )  # fmt: skip
 
     def _move(self, chosen: npt.NDArray[np.int64], start: Floats) -> None:
-        """Write the rows' motion ahead, right [m] and to the left [rad], as shares of a decision's most."""
+        """Write each row's motion ahead, right [m] and left [rad] as features, in shares of a decision's maximum."""
         d, now = self._dynamics, self.pose[chosen]
         x, z = now[:, 0] - start[:, 0], now[:, 2] - start[:, 2]
         sin, cos = np.sin(start[:, 3]), np.cos(start[:, 3])
@@ -243,7 +243,7 @@ class OccupancyMemory:
         self._out[chosen, -MOVED:] = np.clip(moved / most, -_JUMP, _JUMP)
 
     def _aim(self, chosen: npt.NDArray[np.int64], goal: Tensor | None) -> None:
-        """Note where the goals of rows lie on their maps."""
+        """Store the goal positions of some rows in map coordinates."""
         if goal is None:
             self._goal[chosen] = np.nan
             return
@@ -269,7 +269,7 @@ class OccupancyMemory:
         return torch.from_numpy(self._out[chosen].copy()).to(device)
 
     def _scroll(self, row: int) -> None:
-        """Bring the drone back to the middle of its map, by whole cells; what leaves the map is forgotten."""
+        """Scroll a row's map by whole cells to centre the drone; what leaves the map is dropped."""
         by = np.rint(self.pose[row, [0, 2]] / CELL).astype(np.int64)
         there = np.zeros_like(self.marks[row])
         kept = [(max(int(n), 0), min(SIZE + int(n), SIZE)) for n in by]

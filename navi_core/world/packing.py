@@ -1,4 +1,4 @@
-"""Packing of scenes into the arrays of a field, one scene after the other."""
+"""Packing of scenes into the arrays of a field: concatenation with offsets."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ Arrays = tuple[npt.NDArray[Any], ...]
 
 
 def pack_field(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> PackedField:
-    """Lay out all scenes for the kernels.
+    """Pack all scenes into the concatenated arrays that the kernels read.
 
     Args:
         scenes: At least one scene.
@@ -39,7 +39,7 @@ def pack_field(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> Packed
 
 
 def _pack_surface(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> Arrays:
-    """Lay the surface trees of all scenes one after the other."""
+    """Concatenate the surface trees of all scenes."""
     parts = []
     for scene in scenes:
         tree = scene.tree
@@ -55,7 +55,7 @@ def _pack_surface(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> Arr
 
 
 def _pack_hierarchies(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> Arrays:
-    """Build the wide hierarchy of every scene."""
+    """Build and concatenate the wide BVH of every scene."""
     parts, limits = [], []
     for scene in scenes:
         assert scene.triangles is not None
@@ -71,12 +71,12 @@ def _pack_hierarchies(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) ->
 
 
 def _starts(lengths: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
-    """Return where the arrays of each scene (S,) begin, of lengths (S, K)."""
+    """Return the start offsets of each scene's arrays (S, K), of lengths (S, K)."""
     return np.cumsum([[0] * len(lengths[0]), *lengths[:-1]], axis=0, dtype=np.int64)
 
 
 def _semantic(scene: Scene, vocabulary: Mapping[str, int]) -> npt.NDArray[np.int32]:
-    """Return the corpus-wide id of each triangle; what has no name is the unknown surface."""
+    """Map each triangle's semantic id to the corpus vocabulary; a surface without a name gets the unknown id."""
     table = np.ones(max(scene.semantic_names, default=1) + 1, np.int32)
     for local, name in scene.semantic_names.items():
         table[local] = vocabulary.get(name, 1)

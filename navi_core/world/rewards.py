@@ -1,4 +1,4 @@
-"""The environment's reward terms, each a batched tensor by name: Navi's ten, and custom ones.
+"""Reward terms of the environment, batched tensors by name: Navi's ten, and custom ones.
 
 Navi's come from the one observation of the step, the clearance, and the pose; constants are those of the
 specification. Custom terms are registered by name, weighted like Navi's and computed from a `StepBatch`.
@@ -30,22 +30,22 @@ STAMPS = 2 ** (63 - STAMP_BIT) - 1
 
 
 def ahead_sector(azimuth_bins: int) -> int:
-    """Return how many azimuth bins on each side of the heading's seam count as ahead."""
+    """Return the number of azimuth bins on each side of the heading's seam that count as ahead."""
     return max(azimuth_bins // 6, 1)
 
 
 def band_end(volume: float) -> float:
-    """Return how far the structure band of a scene of some volume [m³] reaches [m]."""
+    """Return the far end [m] of the structure band (rewarded depth interval) of a scene of some volume [m³]."""
     return float(max(2.5, min(0.6 * volume ** (1 / 3), 50.0)))
 
 
 def structure_of(hits: RayHits, band: torch.Tensor) -> torch.Tensor:
-    """Return (B, Az·El) bool, whether a ray hit within the structure band, which ends at `band` (B,) [m]."""
+    """Mask the rays (B, Az·El) that hit within the structure band, which ends at `band` (B,) [m]."""
     return hits.valid & (hits.depth >= BAND_START) & (hits.depth <= band[:, None])
 
 
 def structure_fractions(hits: RayHits, azimuth_bins: int, band: torch.Tensor) -> torch.Tensor:
-    """Reduce a panorama to the fractions that the rewards and the spawn score use.
+    """Reduce a panorama to the four hit fractions that the rewards and the spawn score use.
 
     Args:
         hits: (B, Az·El).
@@ -64,12 +64,12 @@ def structure_fractions(hits: RayHits, azimuth_bins: int, band: torch.Tensor) ->
 
 
 def _share(mask: torch.Tensor) -> torch.Tensor:
-    """Return (B,) the true share of each row; integer counts, so the batch cannot change a bit."""
+    """Return the (B,) fraction of true entries of each row, by integer counts: bit-equal in any batch."""
     return mask.sum(dim=1).to(torch.float32) / mask.shape[1]
 
 
 class RewardTerms:
-    """Computes the terms and keeps the visit counts they need.
+    """Navi's ten reward terms and their visit counts, for B rows.
 
     Args:
         field: Gives bounds, volumes and the device.
@@ -103,7 +103,7 @@ class RewardTerms:
         )
 
     def band(self, scene_index: torch.Tensor) -> torch.Tensor:
-        """Return (B,) far end of the structure band of each row's scene [m]."""
+        """Return the (B,) far end of the structure band of each row's scene [m]."""
         return self._band[scene_index]
 
     def compute(
@@ -122,7 +122,7 @@ class RewardTerms:
         attempted_speed: torch.Tensor,
         view_gain: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the (B, 10) unweighted terms in the order of `REWARD_TERMS` and count the visit.
+        """Compute the (B, 10) unweighted reward terms in the order of `REWARD_TERMS` and count the visit.
 
         Args:
             position: (B, 3) after the decision [m].
@@ -164,7 +164,7 @@ class RewardTerms:
         )
 
     def for_kernels(self) -> Rewards:
-        """Return what the C++ kernels know of the rewards; valid as long as these terms."""
+        """Return the ctypes struct of the rewards for the C++ kernels; valid as long as these terms."""
         return Rewards(
             weights=data_pointer(self._weights, torch.float32),
             low=data_pointer(self._low, torch.float32),
@@ -177,7 +177,7 @@ class RewardTerms:
         )
 
     def total(self, terms: torch.Tensor) -> torch.Tensor:
-        """Return the (B,) weighted reward of (B, 10) terms."""
+        """Sum the (B, 10) terms to the (B,) weighted reward, in a fixed order."""
         # A fixed order of additions: a matrix product may round differently in another batch.
         first, *others = (terms * self._weights).unbind(dim=1)
         total = first.clone()
@@ -188,7 +188,7 @@ class RewardTerms:
     def explore(
         self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor, stamp: torch.Tensor
     ) -> torch.Tensor:
-        """Return the (B,) exploration term before it is weighed by clearance, and count the visit; see `compute`."""
+        """Compute the (B,) exploration term, not yet weighted by clearance, and count the visit; see `compute`."""
         shape = self._shape[scene_index]
         raw = ((position - self._low[scene_index]) / self._edge[scene_index, None]).floor().to(torch.int64)
         cell = torch.minimum(raw.clamp(min=0), shape - 1)
@@ -240,7 +240,7 @@ for _name in REWARD_TERMS:
 
 
 class CustomRewards:
-    """Custom terms of an environment; those of weight 0 are recorded and add nothing.
+    """Custom (user-registered) reward terms of an environment; those of weight 0 are recorded only.
 
     Args:
         config: Of the environment.
@@ -262,7 +262,7 @@ class CustomRewards:
         return bool(self._terms)
 
     def add_to(self, batch: StepBatch, action: torch.Tensor, returns: torch.Tensor) -> StepBatch:
-        """Return the step with these terms.
+        """Add the custom reward terms to a step's result.
 
         Args:
             batch: The step without them.

@@ -1,4 +1,4 @@
-"""Spawn poses of scenes: probed pools with everything that is known there, chosen start poses, and fitness for flight.
+"""Spawn (start) poses of scenes: precomputed pools, start poses set by the caller, and scene qualification.
 
 An entry of a pool holds the pose, the readings of its panorama and the observation itself, so that an episode begins
 by a lookup and nothing is cast again.
@@ -26,7 +26,7 @@ SPAWN_CELL = 0.2
 
 @dataclass(frozen=True)
 class Verdict:
-    """Fitness of a scene for flight.
+    """Verdict on a scene's spawn quality: can a drone start and fly there?
 
     Attributes:
         verdict: PASS (at least 4 viable candidates and best starvation below .5), FAIL (none viable, or
@@ -46,7 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class SpawnPool:
-    """Viable spawn poses of one scene, best first.
+    """Viable spawn (start) poses of one scene, sorted by score, best first.
 
     Attributes:
         position: (P, 3) [m].
@@ -64,7 +64,7 @@ class SpawnPool:
 def spawn_pool(
     field: Field, scene_index: int, config: SpawnConfig, clearance: float = 0.2, *, floor: FloorMap | None = None
 ) -> SpawnPool:
-    """Probe the candidate grid of a scene.
+    """Search a scene's candidate grid for viable spawn poses, by probe rays.
 
     A candidate must lie in the scene's largest connected free space with `clearance` [m]; it is
     viable if fewer than `max_starvation` of its probe rays miss. Score = 3·band + 2·forward −
@@ -123,7 +123,7 @@ def spawn_pool(
 def scattered_spawns(
     field: Field, scene_index: int, config: SpawnConfig, clearance: float = 0.2, *, floor: FloorMap | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw poses anywhere in the reachable space of a scene, heading anywhere; the same ones every time.
+    """Sample random spawn poses in the reachable space of a scene, with random headings; deterministic.
 
     Poses whose share of missing rays reaches `max_starvation` are left out; of twice as many draws the first
     `config.scattered` others are taken.
@@ -155,7 +155,7 @@ def scattered_spawns(
 
 
 def scene_verdict(field: Field, scene_index: int, config: SpawnConfig | None = None) -> Verdict:
-    """Return the spawn-quality verdict of a scene; one that no drone fits into, or that is too large, is FAIL."""
+    """Classify a scene's spawn quality; a scene that no drone fits into, or that is too large, is FAIL."""
     try:
         verdict = spawn_pool(field, scene_index, config or SpawnConfig()).verdict
     except SceneError as error:
@@ -177,7 +177,7 @@ the panorama, and the episode's return so far."""
 
 @dataclass(frozen=True)
 class SpawnPools:
-    """Pools of S scenes with up to P entries each.
+    """Spawn pools of S scenes, up to P entries each, with precomputed state and observation.
 
     Attributes:
         count: (S,) int64 entries of each scene.
@@ -196,19 +196,19 @@ class SpawnPools:
     def draw(
         self, seed: int, rows: torch.Tensor, episode: torch.Tensor, episodes_per_scene: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scene index and the slot (B,) of the episodes (B,) of rows (B,)."""
+        """Draw the scene index and the pool slot (B,) of the episodes (B,) of rows (B,)."""
         scene = (rows + episode // episodes_per_scene) % len(self.count)
         return scene, self.draw_slot(seed, rows, episode, scene)
 
     def draw_slot(self, seed: int, rows: torch.Tensor, episode: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
-        """Return the slot of each row's episode in the pool of a scene (B,)."""
+        """Draw the pool slot of each row's episode in a given scene (B,)."""
         return (uniform(seed, Purpose.SPAWN, rows, episode) * self.count[scene]).to(torch.int64)
 
 
 def build_pools(
     sensor: SphericalSensor, reader: PanoramaReader, rewards: RewardTerms, view: FloorView, config: EnvConfig
 ) -> SpawnPools:
-    """Probe every scene and keep its best spawn poses with what they see.
+    """Build the spawn pools of all scenes, with the observation at each pose.
 
     Raises:
         SceneError: A scene without a viable spawn, named with its verdict.
@@ -229,7 +229,7 @@ def build_pools(
 
 
 def drone_state(body: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return views (B, width) of a body (B, 15) by `BODY`."""
+    """Split a packed drone state (B, 15) into named views (B, width) by `BODY`."""
     return dict(zip(BODY, body.split(list(BODY.values()), dim=1)))
 
 
@@ -242,7 +242,7 @@ def initial_state(
     yaw: torch.Tensor,
     scene: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return what is known of drones at rest at (n, 3) [m], facing (n,) [rad], in scenes (n,): entries of a pool."""
+    """Compute the entries of a pool for drones at rest at (n, 3) [m], facing (n,) [rad], in scenes (n,)."""
     n, device = len(position), position.device
     seen = reader.read(sensor.cast(position, yaw, scene), rewards.band(scene))
     state = {
@@ -259,7 +259,7 @@ def initial_state(
 
 
 def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, torch.Tensor, Verdict]:
-    """Return position (n, 3) [m] and yaw (n,) [rad] of a scene's spawns, and its verdict."""
+    """Find a scene's spawns: position (n, 3) [m], yaw (n,) [rad], and its verdict; a FAIL raises `SceneError`."""
     clearance = config.floor_clearance
     floor = FloorMap(field, index, SPAWN_CELL, clearance)
     pool = spawn_pool(field, index, config.spawn, clearance, floor=floor)
@@ -278,7 +278,7 @@ def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, t
 
 @dataclass(frozen=True)
 class StartPoses:
-    """Start poses and goals of N episodes; what is None is drawn.
+    """Start poses and goals of N episodes, set by the caller; a value of None is drawn at random.
 
     Attributes:
         scene: (N,) int64 scene within the field.
@@ -294,11 +294,11 @@ class StartPoses:
 
     @property
     def drawn(self) -> bool:
-        """Whether all is drawn."""
+        """Whether all start poses and goals are drawn at random."""
         return all(value is None for value in vars(self).values())
 
     def check(self, rows: int, field: Field, *, goals: bool) -> None:
-        """Refuse wrong shapes, values that are not finite, unknown scenes, and goals of a task without goals.
+        """Validate shapes, finiteness, scene indices, and that goals are given only in a task with goals.
 
         Raises:
             ConfigError: Names the value and what is allowed.
@@ -318,7 +318,7 @@ class StartPoses:
             raise ConfigError("a goal is flown to with task point_goal alone; leave it out, or set that task")
 
     def check_room(self, scene: torch.Tensor, field: Field, floors: Sequence[FloorMap], radius: float) -> None:
-        """Refuse positions where the drone does not fit, and those and goals outside of the reachable space.
+        """Validate that positions have room for the drone, and that they and the goals are reachable.
 
         Args:
             scene: (N,) int64 of the episodes.

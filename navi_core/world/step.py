@@ -1,4 +1,4 @@
-"""The step of an environment: as one call of the C++ kernels, or as a tensor program.
+"""Environment step: as one call of the C++ kernels, or as a tensor program.
 
 In the C++ step each row is followed from its action to its next episode by one thread, while what it has seen is at
 hand; the observation's channels are written by the tracer itself. The tensor program has fixed shapes and never looks
@@ -26,7 +26,7 @@ from navi_core.world.spawning import BODY, SpawnPools, drone_state
 
 
 class TensorStep:
-    """Steps the state of an environment in place.
+    """Environment step as a tensor program of fixed shapes; updates the state in place, on any device.
 
     Args:
         config: Of the environment.
@@ -69,7 +69,7 @@ class TensorStep:
         self._hits = RayHits.empty(len(rows), len(sensor.directions), body.device)
 
     def fly(self, actions: torch.Tensor, seed: int) -> StepBatch:  # one straight program, in the order of a decision
-        """Fly one decision in every row.
+        """Step every row by one decision, with rewards, observations and autoreset.
 
         Args:
             actions: (B, 4) float32.
@@ -160,7 +160,7 @@ _WRITTEN = {
 
 
 class NativeStep:
-    """Steps the state of an environment in place.
+    """Environment step as one call of the C++ kernels; updates the state in place, on the CPU.
 
     Args:
         tracer: The C++ kernels of the field.
@@ -218,7 +218,7 @@ class NativeStep:
         )  # fmt: skip
 
     def fly(self, action: torch.Tensor, seed: int) -> StepBatch:
-        """Fly one decision in every row.
+        """Step every row by one decision, with rewards, observations and autoreset.
 
         Args:
             action: (B, 4) float32.

@@ -1,1 +1,1 @@
-"""Reachable floor: free space, storeys, rooms, overhead pictures."""
+"""Reachable floor of a scene: free space, storeys, rooms, top-down images."""

@@ -1,4 +1,4 @@
-"""A scene from above, cut open at the height of flight, and what a drone has seen of its floor."""
+"""Top-down images of a scene, cut open at the height of flight, with the floor that a drone has seen."""
 
 import colorsys
 import math
@@ -26,7 +26,7 @@ _SEEN_SHARE = 0.35
 
 @dataclass(frozen=True, eq=False)
 class Overhead:
-    """A square picture of a scene, x to the right, z downwards: yaw 0 flies up the picture.
+    """Square top-down image of a scene, x to the right, z downwards: yaw 0 flies up the image.
 
     Attributes:
         image: (P, P, 3) uint8 RGB.
@@ -45,12 +45,12 @@ class Overhead:
 
 
 class OverheadMaps:
-    """Pictures of a field's scenes near the heights that are flown, drawn once each.
+    """LRU cache of top-down images of a field's scenes, one for each scene and band of height.
 
     Args:
         field: Geometry.
         floors: Reachable floor of each scene.
-        keep: Pictures kept; the one asked for longest ago goes first.
+        keep: Images kept; the least recently used is dropped first.
     """
 
     def __init__(self, field: Field, floors: Sequence[FloorMap], keep: int = 16) -> None:
@@ -58,7 +58,7 @@ class OverheadMaps:
         self._drawn: dict[tuple[int, int], Overhead] = {}
 
     def at(self, scene_index: int, height: float) -> Overhead:
-        """Return the picture of a scene, cut in the middle of the band that a height [m] lies in."""
+        """Return the cached top-down image of a scene, cut in the middle of the band that a height [m] lies in."""
         key = (scene_index, math.floor(height / _BAND))
         view = self._drawn.pop(key, None)
         if view is None:
@@ -70,7 +70,7 @@ class OverheadMaps:
 
 
 def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pixels: int = OVERHEAD_PIXELS) -> Overhead:
-    """Draw a scene as a square picture; what lies outside the reachable floor of the height's storey is faded.
+    """Render a scene as a square top-down image; pixels outside the reachable floor of the height's storey are faded.
 
     Args:
         field: Geometry.
@@ -98,7 +98,7 @@ def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pix
 
 
 def tint_seen(view: Overhead, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """Return the (P, P, 3) picture with the seen floor tinted.
+    """Return the (P, P, 3) top-down image with the seen floor tinted.
 
     Args:
         view: From `overhead`.
@@ -113,7 +113,7 @@ def tint_seen(view: Overhead, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uin
 def cut_from_above(
     field: Field, scene_index: int, height: float, xs: npt.NDArray[np.floating], zs: npt.NDArray[np.floating]
 ) -> npt.NDArray[np.float64]:
-    """Return the (nz, nx, 3) picture of what lies under a horizontal cut, row 0 at the smallest z, in [0, 1].
+    """Render the surfaces below a horizontal cut by rays straight down: (nz, nx, 3) in [0, 1], row 0 at the smallest z.
 
     Surfaces are coloured by their semantic id and darkened with depth; what the cut itself meets (walls, tall
     furniture) is black, and what has nothing below it is white.
@@ -141,5 +141,5 @@ def cut_from_above(
 
 
 def _colour(index: int) -> tuple[float, float, float]:
-    """Return a light colour for a semantic id; neighbouring ids get distant hues."""
+    """Return a light RGB colour for a semantic id; neighbouring ids get distant hues."""
     return colorsys.hsv_to_rgb((index * _GOLDEN_RATIO) % 1.0, 0.28, 0.97)

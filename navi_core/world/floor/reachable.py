@@ -1,4 +1,4 @@
-"""The reachable floor of a scene, and which part of it has been seen.
+"""Reachable floor of a scene (largest connected free space), and the part of it that each row has seen.
 
 A scene's reachable set is its largest connected part of free space over a floor: the voxels within the surface's
 bounds in which the drone keeps its clearance, and beneath which there is surface, or a hole in a floor. Outside the
@@ -24,7 +24,7 @@ _MAX_VOXELS = 200_000_000
 
 
 def over_floor(surface: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return the voxels (nx, ny, nz), y upward, that are or have surface beneath them, or lie over a hole in a floor.
+    """Mask the voxels (nx, ny, nz), y upward, that are surface, have surface beneath, or lie over a hole in a floor.
 
     What has nothing beneath it and cannot be left at its height but over a floor is a hole: a scanner misses places
     that are glossy or in shadow, and the rooms on their sides are one. What leads to the edge of the plan is outside.
@@ -44,7 +44,7 @@ def over_floor(surface: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 
 
 class FloorMap:
-    """Reachable floor cells of one scene.
+    """Grid of the reachable floor cells of one scene, and its reachable voxels.
 
     Args:
         field: Geometry.
@@ -114,7 +114,7 @@ class FloorMap:
 
     @cached_property
     def levels(self) -> npt.NDArray[np.float64]:
-        """Where each storey begins, (S,) [m]; a drone is on the last that begins below it, or on the first."""
+        """Start height of each storey, (S,) [m]; a drone is on the last that begins below it, or on the first."""
         return np.asarray(self.corner[1] + self._found[0] * self.cell)
 
     @property
@@ -123,7 +123,7 @@ class FloorMap:
         return float(self.storeys.sum()) * self.cell**2
 
     def contains(self, points: torch.Tensor) -> torch.Tensor:
-        """Return (B,) bool: does each point (B, 3) [m] lie in a reachable voxel?"""
+        """Return a (B,) bool mask: does each point (B, 3) [m] lie in a reachable voxel?"""
         index = np.floor((points.numpy().astype(np.float64) - self.corner) / self.cell).astype(np.int64)
         inside = ((index >= 0) & (index < self.free.shape)).all(axis=1)
         i, j, k = np.clip(index, 0, np.array(self.free.shape) - 1).T
@@ -131,7 +131,7 @@ class FloorMap:
 
 
 class FloorView:
-    """Which reachable floor cells each row has seen in its episode; a look marks the floor of the drone's own storey.
+    """Coverage map: reachable floor cells seen by each row in its episode; only the drone's own storey is marked.
 
     A tensor program of fixed shapes; within a step of the environment on the CPU a kernel walks the rays
     (`csrc/step/panorama.h`). Both mark the same cells to the bit.
@@ -182,7 +182,7 @@ class FloorView:
         scene_index: torch.Tensor,
         seen: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Mark what the fan of horizontal rays crosses and return the newly seen area.
+        """Mark the floor cells that the fan of horizontal rays crosses and return the newly seen area.
 
         Args:
             position: (B, 3) [m].
@@ -201,13 +201,13 @@ class FloorView:
     def footprint(
         self, position: torch.Tensor, yaw: torch.Tensor, reach: torch.Tensor, scene_index: torch.Tensor
     ) -> torch.Tensor:
-        """Return (B, C/8) uint8, the cells that are seen from each pose, eight to a byte; arguments as `mark`."""
+        """Return (B, C/8) uint8 bit-packed masks of the cells seen from each pose; arguments as `mark`."""
         seen = torch.zeros(len(position), self.seen.shape[1], dtype=torch.bool, device=self.seen.device)
         self.mark(position, yaw, reach, scene_index, seen)
         return (seen.view(len(seen), -1, 8) * (1 << self._bits)).sum(dim=2).to(torch.uint8)
 
     def begin(self, begins: torch.Tensor, scene: torch.Tensor, slot: torch.Tensor, pool: torch.Tensor) -> None:
-        """Set the maps of the rows that begin an episode to their spawn's footprint, which earns nothing.
+        """Reset the coverage maps of the rows that begin an episode to their spawn's footprint, which earns no reward.
 
         Args:
             begins: (B,) bool.
@@ -218,15 +218,15 @@ class FloorView:
         self.seen.copy_(torch.where(begins[:, None], self.cells(pool[scene, slot]), self.seen))
 
     def forget_unreachable(self, scene: torch.Tensor) -> None:
-        """Forget what an earlier version took for floor: more than all would be seen. `scene` (B,) int64."""
+        """Clear seen cells that are not reachable, left by an earlier version's floor map. `scene` (B,) int64."""
         self.seen.logical_and_(self._reachable[scene])
 
     def cells(self, footprint: torch.Tensor) -> torch.Tensor:
-        """Return (B, C) bool, the cells of footprints (B, C/8)."""
+        """Unpack bit-packed footprints (B, C/8) into (B, C) bool cells."""
         return ((footprint[:, :, None] >> self._bits) & 1).flatten(1).to(torch.bool)
 
     def for_kernels(self) -> Floors:
-        """Return what the C++ kernels know of the floors; valid as long as this view."""
+        """Return the ctypes struct of the floor grids for the C++ kernels; valid as long as this view."""
         return Floors(
             fan=data_pointer(self._fan, torch.float32),
             origin=data_pointer(self._origin, torch.float64),
@@ -240,7 +240,7 @@ class FloorView:
         )
 
     def fraction(self, scene_index: torch.Tensor) -> torch.Tensor:
-        """Return (B,) the share of the reachable floor that each row has seen."""
+        """Return the (B,) coverage: fraction of the reachable floor that each row has seen."""
         return self.seen.sum(dim=1) / self._reachable.sum(dim=1)[scene_index.long()]
 
     def _mark_tensors(
@@ -252,7 +252,7 @@ class FloorView:
         scene: torch.Tensor,
         seen: torch.Tensor,
     ) -> torch.Tensor:
-        """Return (B,) newly seen cells: every crossing of a grid line at once, none counted one by one."""
+        """Mark cells by tensor operations and return the (B,) newly seen ones: all crossings of grid lines at once."""
         cos, sin = cos[:, None], sin[:, None]
         x, z = self._fan[None, :, 0], self._fan[None, :, 1]
         heading = torch.stack([x * cos + z * sin, z * cos - x * sin], dim=2).to(torch.float64)
@@ -288,7 +288,7 @@ class FloorView:
         first_cell: torch.Tensor,
         on: torch.Tensor,
     ) -> None:
-        """Mark cells (B, N) of the storeys that begin at `first_cell` (B,), where `on`, if they are reachable."""
+        """Mark reachable cells (B, N) as seen where `on`, on the storeys that begin at `first_cell` (B,)."""
         nx, nz = self._shape[scene, 0, None], self._shape[scene, 1, None]
         inside = on & (i >= 0) & (i < nx) & (k >= 0) & (k < nz)
         # The last cell belongs to no grid; what is not to be marked goes there.

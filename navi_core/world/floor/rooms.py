@@ -1,4 +1,4 @@
-"""Separation of rooms from the open ground around them, and of storeys: reachable floor over reachable floor.
+"""Segmentation of rooms from the open ground around them, and of storeys: reachable floor over reachable floor.
 
 From a place in a room nearly every horizontal look meets something, with a ceiling or without; from the ground beside
 a house half of them and more meet nothing. Where such ground is the larger part of what can be flown, as around a house
@@ -52,7 +52,7 @@ def rooms_on_open_ground(
     corner: npt.NDArray[np.float64],
     cell: float,
 ) -> npt.NDArray[np.bool_] | None:
-    """Return the rooms of a scene that is mostly open ground around them, None of any other.
+    """Segment the room voxels of a scene that is mostly open ground; None for any other scene.
 
     Args:
         field: Geometry.
@@ -83,7 +83,7 @@ def rooms_on_open_ground(
 def _decide(
     field: Field, scene_index: int, largest: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
 ) -> npt.NDArray[np.bool_] | None:
-    """Return what the first map of a scene takes for its rooms; None where it takes everything for floor.
+    """Decide on the first map of a scene which voxels are its rooms; None where all reachable floor counts.
 
     What is closed on all sides is first of all a block: only what has a way to the ground is known for a room.
     """
@@ -105,13 +105,13 @@ def _decide(
 
 
 def in_rooms(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """Return (N,) whether each point (N, 3) [m] is in a room, be it too narrow for a drone."""
+    """Return a (N,) bool mask: is each point (N, 3) [m] in a room, even one too narrow for a drone?"""
     met = [_met(field, scene_index, points[i : i + _PER_CAST]) for i in range(0, len(points), _PER_CAST)]
     return np.concatenate([np.zeros(0, np.uint8), *met]) >= _ROOM
 
 
 def _part_of(label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], places: npt.NDArray[np.float64]) -> int:
-    """Return the part in which most places (N, 3) [voxel] lie, the largest where they lie in none."""
+    """Return the label of the component that holds most places (N, 3) [voxel], the largest where they lie in none."""
     i, j, k = np.clip(np.floor(places).astype(np.int64), 0, np.array(label.shape) - 1).T
     votes = np.bincount(label[i, j, k], minlength=len(sizes))
     votes[0] = 0
@@ -121,7 +121,7 @@ def _part_of(label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], places:
 def _seems_open(
     field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
 ) -> bool:
-    """Return by samples whether a quarter or more of a part may be open; most scenes are not."""
+    """Estimate by samples whether a quarter or more of the free voxels may be open ground; most scenes are not."""
     stride = max(1, round((int(free.sum()) / _SAMPLE) ** (1 / 3)))
     places = np.argwhere(free[stride // 2 :: stride, stride // 2 :: stride, stride // 2 :: stride])
     if not len(places):
@@ -133,7 +133,7 @@ def _seems_open(
 def _met_of_all(
     field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
 ) -> npt.NDArray[np.uint8]:
-    """Return `_met` of each free voxel, 0 elsewhere; one voxel of each block looks for the others.
+    """Return `_met` of each free voxel, 0 elsewhere; rays are cast from one voxel of each block.
 
     It is the block's highest: what lies over the top of a wall is no room for what lies in one beside it.
     """
@@ -152,7 +152,7 @@ def _met_of_all(
 
 
 def _met(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-    """Return how many of 16 horizontal looks from each point (N, 3) [m] meet a surface, however far."""
+    """Count the hits of 16 horizontal rays from each point (N, 3) [m], at any range."""
     turn = (np.arange(_LOOKS) + 0.5) * (2 * math.pi / _LOOKS)
     looks = np.stack([np.cos(turn), np.zeros(_LOOKS), np.sin(turn)], axis=1).astype(np.float32)
     low, high = field.bounds(scene_index)
@@ -178,7 +178,7 @@ _UNEVENNESS = 0.3
 
 
 def find_storeys(free: npt.NDArray[np.bool_], cell: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return where storeys begin, and the floor of each.
+    """Segment the reachable voxels into storeys: the first layer and the floor cells of each.
 
     Args:
         free: Reachable voxels (nx, ny, nz), y upward.
@@ -208,17 +208,17 @@ def find_storeys(free: npt.NDArray[np.bool_], cell: float) -> tuple[npt.NDArray[
 
 
 def storey_of(heights: npt.NDArray[np.floating], levels: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return the storey in which each height [m] lies, given where storeys begin [m]; below the first is the first."""
+    """Return the storey index of each height [m], given where storeys begin [m]; below the first is the first."""
     return np.maximum(np.searchsorted(levels, heights, side="right") - 1, 0).astype(np.int64)
 
 
 def _largest(floor: npt.NDArray[np.bool_]) -> int:
-    """Return the columns of the largest patch of a slab (nx, layers, nz) that hangs together, seen from above."""
+    """Return the size [columns] of the largest connected patch of a slab (nx, layers, nz), seen from above."""
     return int(label_components(np.maximum.reduce(floor, axis=1, keepdims=True))[1].max(initial=0))
 
 
 def _with_headroom(free: npt.NDArray[np.bool_], layers: int) -> npt.NDArray[np.bool_]:
-    """Return the voxels above which at least `layers` voxels, with their own, are free."""
+    """Mask the voxels with headroom: at least `layers` free voxels upward, their own included."""
     count = np.zeros((free.shape[0], free.shape[1] + 1, free.shape[2]), dtype=np.int32)
     np.cumsum(free, axis=1, out=count[:, 1:])
     enough = np.zeros_like(free)

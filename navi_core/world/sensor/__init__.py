@@ -1,1 +1,1 @@
-"""Spherical depth sensor: directions, noise, faults, panoramas."""
+"""Spherical depth sensor: ray directions, noise, faults, panoramas."""

@@ -1,4 +1,4 @@
-"""Faults and delay of a real sensor, applied to the true observations of an environment's rows.
+"""Sensor noise model: depth noise, ray dropout and delay, applied to the true observations of an environment.
 
 Noise of the depth and rays that drop out are drawn as functions of (seed, row, episode, decision, ray): a row meets the
 same faults alone, among a thousand others, and when it is replayed.
@@ -20,7 +20,7 @@ _LOW = 2**32 - 1
 
 
 class SensorFaults:
-    """Spoils observations as a real sensor would.
+    """Sensor fault model: adds depth noise and ray dropout to observations.
 
     Args:
         config: Which faults, and how strong.
@@ -39,7 +39,7 @@ class SensorFaults:
     def apply(
         self, obs: torch.Tensor, episode: torch.Tensor, step: torch.Tensor, which: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return a corrupted copy of true observations; without faults, themselves.
+        """Return a corrupted copy of true observations; without faults, the observations themselves.
 
         Args:
             obs: (B, 3, Az, El) as `sensor.observation`.
@@ -71,22 +71,22 @@ class SensorFaults:
 
 
 def _unit(bits: torch.Tensor) -> torch.Tensor:
-    """Return float32 in (0, 1] of 32 random bits."""
+    """Convert 32 random bits to a uniform float32 in (0, 1]."""
     return ((bits.to(torch.float64) + 0.5) * 2.0**-32).to(torch.float32)
 
 
 def _normal(word: torch.Tensor) -> torch.Tensor:
-    """Return standard normal numbers, one of each 64-bit word (Box & Muller 1958)."""
+    """Draw standard normal numbers, one of each 64-bit word (Box & Muller 1958)."""
     radius = (-2.0 * _unit(word >> 32 & _LOW).log()).sqrt()
     return radius * (2.0 * math.pi * _unit(word & _LOW)).cos()
 
 
 class SensorModel:
-    """The observations of an environment's rows as its sensor gives them.
+    """Sensor model of an environment's rows: corrupts (faults) and delays their true observations.
 
     Args:
         config: Faults and delay of the sensor, its range.
-        pools: What the rows see when an episode begins.
+        pools: Spawn pools with the observation at each start pose.
         rows: (B,) int64 keys of the rows.
         seed: Of the faults.
         sparse: Spoil spawns only where an episode begins, which the host has to look for; else those of every row.
@@ -108,12 +108,12 @@ class SensorModel:
         return self._faults.active or self._delayed
 
     def draw_by(self, seed: int) -> None:
-        """Draw the faults by another seed."""
+        """Reseed the random faults."""
         self._seed = seed
         self._faults = SensorFaults(self._config.sensor, seed, self._rows, self._config.max_distance)
 
     def subset(self, rows: torch.Tensor) -> SensorModel:
-        """Return what some rows are shown, a copy."""
+        """Return a sensor model of a subset of the rows, with copies of their state."""
         subset = copy.copy(self)
         subset._rows, subset.late = self._rows[rows], self.late[rows]
         subset.draw_by(self._seed)
@@ -122,7 +122,7 @@ class SensorModel:
     def begin(
         self, obs: torch.Tensor, episode: torch.Tensor, length: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return what is shown where episodes begin.
+        """Return the sensor's observations of rows that begin an episode.
 
         Args:
             obs: (N, 3, Az, El) true observations.
@@ -144,7 +144,7 @@ class SensorModel:
         episode: torch.Tensor,
         length: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what is shown after a step: `StepBatch.obs` and `ended_obs`.
+        """Return the sensor's observations after a step: `StepBatch.obs` and `ended_obs`.
 
         Args:
             begins: (B,) bool, the next episode begins.

@@ -1,4 +1,4 @@
-"""The spherical depth sensor: directions, casts, readings of panoramas, and their picture.
+"""Spherical depth sensor: ray directions, ray casts, readings of panoramas, and their image.
 
 Azimuth i of Az is 2π·i/Az, bin 0 forward; elevation j of El runs from +π/2 (up) to −π/2, both included. A ray's flat
 index is i·El + j.
@@ -26,7 +26,7 @@ from navi_core.world.rewards import ahead_sector, structure_fractions
 
 
 def spherical_directions(azimuth_bins: int, elevation_bins: int) -> torch.Tensor:
-    """Return the unit directions of a panorama in the drone's frame.
+    """Return the unit ray directions of a panorama in the drone's frame.
 
     Args:
         azimuth_bins: Az.
@@ -51,17 +51,17 @@ def spherical_directions(azimuth_bins: int, elevation_bins: int) -> torch.Tensor
 
 
 def normalise_depth(depth: torch.Tensor, max_distance: float) -> torch.Tensor:
-    """Return log1p(clamp(d, 0, M)) / log1p(M) for depth d [m] and range M [m]."""
+    """Normalise depth d [m] by range M [m]: log1p(clamp(d, 0, M)) / log1p(M)."""
     return torch.log1p(depth.clamp(0.0, max_distance)).div_(math.log1p(max_distance))
 
 
 def denormalise_depth(value: torch.Tensor, max_distance: float) -> torch.Tensor:
-    """Return the depth [m] of a normalised value."""
+    """Invert `normalise_depth`: return the depth [m]."""
     return torch.expm1(value * math.log1p(max_distance))
 
 
 def observation(hits: RayHits, azimuth_bins: int, max_distance: float) -> torch.Tensor:
-    """Return the (B, 3, Az, El) tensor of (B, Az·El) hits: normalised depth, semantic id, valid mask."""
+    """Stack (B, Az·El) hits into the (B, 3, Az, El) observation: normalised depth, semantic id, valid mask."""
     shape = (len(hits.depth), azimuth_bins, -1)
     depth = normalise_depth(hits.depth, max_distance)
     channels = [depth, hits.semantic.to(torch.float32), hits.valid.to(torch.float32)]
@@ -69,10 +69,10 @@ def observation(hits: RayHits, azimuth_bins: int, max_distance: float) -> torch.
 
 
 class SphericalSensor:
-    """Casts panoramas from poses.
+    """Spherical depth sensor: casts one panorama (Az·El rays) from each pose.
 
     Args:
-        field: Where to look.
+        field: Scenes to cast rays in.
         azimuth_bins: Az.
         elevation_bins: El.
         max_distance: Range M [m].
@@ -88,7 +88,7 @@ class SphericalSensor:
     def cast(
         self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor, out: RayHits | None = None
     ) -> RayHits:
-        """Cast one panorama per row.
+        """Cast the rays of one panorama per row.
 
         Args:
             position: (B, 3) [m].
@@ -103,7 +103,7 @@ class SphericalSensor:
         return self.field.cast_rays(position, rays, scene_index, reach, out=out, elevations=high, yaw=yaw)
 
     def observation(self, hits: RayHits) -> torch.Tensor:
-        """Return the (B, 3, Az, El) tensor: normalised depth, semantic id, valid mask."""
+        """Convert hits to the (B, 3, Az, El) observation: normalised depth, semantic id, valid mask."""
         return observation(hits, self.azimuth_bins, self.max_distance)
 
 
@@ -115,7 +115,7 @@ _WIDTH = 512
 
 
 def panorama_image(observation: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    """Draw an observation as it is seen: forward in the middle, left on the left, up at the top.
+    """Render an observation as an RGB image: forward in the middle, left on the left, up at the top.
 
     Args:
         observation: (3, Az, El) normalised depth, semantic id, valid mask.
@@ -135,7 +135,7 @@ _KEPT = 3
 
 
 class Recycler:
-    """Gives out uninitialised float32 tensors on the CPU.
+    """Memory pool of uninitialised float32 tensors on the CPU; released memory is reused.
 
     Args:
         shape: Of the tensors.
@@ -146,7 +146,7 @@ class Recycler:
         self._free: list[npt.NDArray[np.float32]] = []
 
     def take(self) -> torch.Tensor:
-        """Return a tensor of the shape; it is the caller's for as long as it, or a view of it, is held."""
+        """Allocate a tensor from the pool; it is the caller's for as long as it, or a view of it, is held."""
         memory = self._free.pop() if self._free else np.empty(self.shape, np.float32)
         # The tensor's storage holds this array, and it alone; when the storage goes, so does the array.
         lent = memory.view()
@@ -161,7 +161,7 @@ def _give_back(free: list[npt.NDArray[np.float32]], memory: npt.NDArray[np.float
 
 @dataclass(frozen=True)
 class Panorama:
-    """Readings of one panorama per row.
+    """Quantities read from one panorama per row: observation, hit fractions, depth ahead, horizontal reach.
 
     Attributes:
         obs: (B, 3, Az, El) float32 normalised depth, semantic id, valid mask.
@@ -177,7 +177,7 @@ class Panorama:
 
 
 class PanoramaReader:
-    """Reads hits of one sensor.
+    """Reader that turns ray hits of one sensor into observations and the quantities that rewards need.
 
     Args:
         config: Bins and range of the sensor, limiter, view radius.
@@ -201,7 +201,7 @@ class PanoramaReader:
         self.fan = torch.stack([angle.sin(), -angle.cos()], dim=1).to(torch.float32).to(device)
 
     def read(self, hits: RayHits, band: torch.Tensor) -> Panorama:
-        """Read a batch of panoramas.
+        """Compute the readings of a batch of panoramas.
 
         Args:
             hits: (B, Az·El).
@@ -213,7 +213,7 @@ class PanoramaReader:
         return self._read_tensors(hits, band) if self._tracer is None else self._read_native(self._tracer, hits, band)
 
     def room(self, rows: int) -> torch.Tensor:
-        """Return an uninitialised (rows, 3, Az, El) observation on the CPU, in memory that comes back."""
+        """Allocate an uninitialised (rows, 3, Az, El) observation on the CPU from the memory pool."""
         shape = (rows, 3, self._config.azimuth_bins, self._config.elevation_bins)
         memory = self._memory
         if memory.shape != shape:
@@ -222,7 +222,7 @@ class PanoramaReader:
         return memory.take()
 
     def for_kernels(self, directions: torch.Tensor | None = None) -> Sensor:
-        """Return what the C++ kernels know of the sensor.
+        """Return the ctypes struct of the sensor for the C++ kernels.
 
         Args:
             directions: (Az·El, 3) of its rays, for casts; the struct is valid as long as they are.
