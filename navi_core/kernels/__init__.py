@@ -1,4 +1,4 @@
-"""Numba kernels: ray casting, clearance, and the builds they need. Everything above works on tensors."""
+"""Compiled kernels (C++, CUDA, numba) for ray casting, distance queries and scene builds; layers above use tensors."""
 
 from navi_core.kernels.bvh.hierarchy import TriangleBVH
 from navi_core.kernels.bvh.triangles import surface_voxels

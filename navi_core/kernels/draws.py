@@ -1,4 +1,4 @@
-"""Draws inside compiled loops; `world/counter_random.py` explains the hash and has it as tensor operations."""
+"""Counter-based random numbers inside numba loops; `world/counter_random.py` has the hash as tensor operations."""
 
 import numba
 import numpy as np
@@ -16,6 +16,6 @@ def _spread(word: np.uint64, part: int) -> np.uint64:
 
 @numba.njit(inline="always", error_model="numpy")
 def draw(key: int, row: int, episode: int, step: int) -> np.float64:
-    """Return `counter_random.uniform` of one row: `key` is the `stream_key` of its seed and purpose."""
+    """Draw `counter_random.uniform` for one row: `key` is the `stream_key` of its seed and purpose."""
     word = _spread(_spread(_spread(np.uint64(key), row), episode), step)
     return np.float64(word >> np.uint64(11)) * 2.0**-53

@@ -1,4 +1,4 @@
-"""Connected components of free space."""
+"""Connected-component labelling of free voxels."""
 
 import numba
 import numpy as np
@@ -9,7 +9,7 @@ _BESIDE = ((1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1))
 
 @numba.njit(cache=True, error_model="numpy")
 def label_components(free: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Label the 6-connected components of a grid.
+    """Label the 6-connected components of a boolean voxel grid.
 
     Args:
         free: (nx, ny, nz) bool.

@@ -1,4 +1,4 @@
-"""Mesh kernels: edge collapse with plane quadrics, and polygons into triangles.
+"""Mesh kernels: simplification by edge collapse with plane quadrics, and triangulation of polygons.
 
 Edges collapse in passes of edges that do not touch (Garland and Heckbert 1997). Every collapse moves two vertices to
 one place and drops the triangles between them, whose remains other triangles cover: a continuous map of the surface,
@@ -30,7 +30,7 @@ def _add_plane(quadric: Float64, normal: Float64, d: float) -> None:
 
 @numba.njit(cache=True, error_model="numpy")
 def add_quadrics(vertices: Float64, faces: Int32, border: Bool, quadrics: Float64) -> None:
-    """Add every face's plane to its vertices' quadrics, and at border edges the plane that stands on the face.
+    """Accumulate every face's plane quadric at its vertices, plus a plane that stands on the face at border edges.
 
     Args:
         vertices: (V, 3).
@@ -75,7 +75,7 @@ def _error(q: Float64, x: float, y: float, z: float) -> float:
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def edge_costs(vertices: Float64, quadrics: Float64, edges: Int32, cost: Float64, target: Float64) -> None:
-    """Write the best of three places for each edge's vertices, its ends and its middle, and the error there.
+    """Write each edge's collapse target, the best of its ends and its middle, and the quadric error there.
 
     Args:
         vertices: (V, 3).
@@ -102,7 +102,7 @@ def edge_costs(vertices: Float64, quadrics: Float64, edges: Int32, cost: Float64
 
 @numba.njit(cache=True, error_model="numpy")
 def _folds(vertices: Float64, faces: Int32, at: Int64, ring: Int32, u: int, v: int, place: Float64) -> bool:
-    """Return whether moving u to `place` folds one of its triangles, those that also hold v left out."""
+    """Test whether moving vertex u to `place` flips one of its triangles, apart from those that also hold v."""
     old = np.empty((3, 3))
     new = np.empty((3, 3))
     for i in range(at[u], at[u + 1]):
@@ -125,7 +125,7 @@ def _folds(vertices: Float64, faces: Int32, at: Int64, ring: Int32, u: int, v: i
 
 @numba.njit(cache=True)
 def _uncovers(faces: Int32, at: Int64, ring: Int32, u: int, v: int) -> bool:
-    """Return whether a triangle on edge uv, which becomes a segment, would leave that segment without a triangle."""
+    """Test whether collapsing edge uv turns a triangle into a segment that no other triangle covers."""
     for i in range(at[u], at[u + 1]):
         f = ring[i]
         a, b, c = faces[f, 0], faces[f, 1], faces[f, 2]
@@ -148,7 +148,7 @@ def collapse_edges(
     vertices: Float64, faces: Int32, quadrics: Float64, edges: Int32, target: Float64, at: Int64, ring: Int32,
     parent: Int32,
 ) -> int:  # fmt: skip
-    """Collapse edges in the order given, none of which may touch another's triangles; return how many.
+    """Collapse edges in the given order; none may touch another's triangles; return the number of collapses.
 
     Args:
         vertices: (V, 3), the kept ones are moved.
@@ -187,14 +187,14 @@ _MOST_FORCED = 8
 
 @numba.njit(cache=True, inline="always")
 def _area(p: Float64, a: int, b: int, c: int) -> float:
-    """Return twice the signed area of three points."""
+    """Return twice the signed area of the 2D triangle of three points."""
     area: float = (p[b, 0] - p[a, 0]) * (p[c, 1] - p[a, 1]) - (p[b, 1] - p[a, 1]) * (p[c, 0] - p[a, 0])
     return area
 
 
 @numba.njit(cache=True)
 def _project(points: Float64, ring: Int64, p: Float64) -> float:
-    """Write a polygon's corners in the plane, counter-clockwise; return twice their area."""
+    """Project a polygon to its plane, corners counter-clockwise; return twice its area."""
     count = ring.shape[0]
     # Newell's normal, from the first corner: the polygon may lie far from the origin.
     n = np.zeros(3)
@@ -220,7 +220,7 @@ def _project(points: Float64, ring: Int64, p: Float64) -> float:
 
 @numba.njit(cache=True)
 def _is_ear(p: Float64, before: Int64, after: Int64, a: int, b: int, c: int) -> bool:
-    """Return whether corner b can be cut off: it is not turned inwards, and nothing else lies in its triangle."""
+    """Test whether corner b is an ear (ear clipping): convex, and no other corner in its triangle."""
     turn = _area(p, a, b, c)
     if turn <= 0.0:
         return turn == 0.0
@@ -245,7 +245,7 @@ def _is_ear(p: Float64, before: Int64, after: Int64, a: int, b: int, c: int) -> 
 
 @numba.njit(cache=True)
 def split_polygons(points: Float64, rings: Int64, faces: Int64) -> None:
-    """Write the triangles of polygons with K corners each.
+    """Triangulate polygons with K corners each, by a fan or by ear clipping.
 
     Where all of a polygon can be seen from its first corner, it becomes the fan around that. Of another one ears are
     cut off (Meisters 1975) in the plane that it nearly lies in: a wall with a doorway stays open. One that crosses

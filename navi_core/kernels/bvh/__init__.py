@@ -1,1 +1,1 @@
-"""Wide bounding-volume hierarchy: build, distance queries, triangle predicates."""
+"""Wide bounding-volume hierarchy (BVH): build, distance queries, triangle predicates."""

@@ -1,4 +1,4 @@
-"""Wide bounding-volume hierarchy: its build, and exact distance to triangle sets through it.
+"""Wide bounding-volume hierarchy (BVH): build, and exact nearest-triangle queries.
 
 The build is deterministic and of one thread. A binary hierarchy is split by the surface-area heuristic over binned
 centroids (Wald 2007), then every node takes the children of its largest child until it has eight (Wald, Benthin &
@@ -40,13 +40,13 @@ def _half_area(box: Float32, i: int) -> float:
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _clear(box: Float32, i: int) -> None:
-    """Make a box empty."""
+    """Reset an axis-aligned box to empty (lower +∞, upper −∞)."""
     box[i, :3], box[i, 3:] = np.inf, -np.inf
 
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _grow(box: Float32, i: int, other: Float32, j: int) -> None:
-    """Make a box hold another one."""
+    """Extend an axis-aligned box to enclose another one."""
     for a in range(3):
         box[i, a] = min(box[i, a], other[j, a])
         box[i, 3 + a] = max(box[i, 3 + a], other[j, 3 + a])
@@ -57,7 +57,7 @@ def _best_split(  # noqa: C901 (numba kernel: one compiled loop)
     bounds: Float32, order: Int32, start: int, end: int, low: Float32, scale: Float32,
     counts: Int32, box: Float32, right: Float32,
 ) -> tuple[float, int, int]:  # fmt: skip
-    """Return (cost, axis, bin) of the cheapest binned split; axis −1 where all centroids coincide."""
+    """Find the binned split of least surface-area cost: (cost, axis, bin); axis −1 where all centroids coincide."""
     best, best_axis, best_bin = np.inf, -1, 0
     counts[:] = 0
     for k in range(3 * _BINS):
@@ -97,7 +97,7 @@ def _best_split(  # noqa: C901 (numba kernel: one compiled loop)
 
 @numba.njit(cache=True, error_model="numpy")
 def _build_binary(bounds: Float32, order: Int32, split_depth: int) -> tuple[Float32, Int32]:  # noqa: C901 (numba kernel: one compiled loop)
-    """Return boxes (N, 6) and links (N, 3) = (left, start, count); left 0 marks a leaf, right is left + 1.
+    """Build the binary BVH: boxes (N, 6) and links (N, 3) = (left, start, count); left 0 is a leaf, right is left + 1.
 
     `order` is permuted in place. Nodes deeper than `split_depth` are halved by count.
     """
@@ -164,7 +164,7 @@ def _build_binary(bounds: Float32, order: Int32, split_depth: int) -> tuple[Floa
 
 @numba.njit(cache=True, error_model="numpy")
 def _collapse(box: Float32, link: Int32, pad: float) -> tuple[Float32, Int32, Int32, int]:  # noqa: C901 (numba kernel: one compiled loop)
-    """Return planes (N, 6, 8), children (N, 8), leaves (L, 2) = (start, count), and the boxes that a walk keeps."""
+    """Collapse a binary BVH to eight children a node: planes (N, 6, 8), children (N, 8), leaves (L, 2), stack depth."""
     used = box.shape[0]
     planes = np.empty((used // 2 + 1, 6, WIDTH), np.float32)
     child = np.empty((used // 2 + 1, WIDTH), np.int32)
@@ -216,7 +216,7 @@ def _collapse(box: Float32, link: Int32, pad: float) -> tuple[Float32, Int32, In
 
 @numba.njit(cache=True, error_model="numpy")
 def _groups(triangles: Float32, order: Int32, leaves: Int32) -> tuple[Float32, Int32]:
-    """Return corners (L, 9, 8) and ids (L, 8) of the leaves."""
+    """Pack the triangles of the leaves: corners (L, 9, 8) and ids (L, 8), for vector instructions."""
     corners = np.empty((leaves.shape[0], 9, GROUP), np.float32)
     ids = np.full((leaves.shape[0], GROUP), NOBODY, np.int32)
     for g in range(leaves.shape[0]):
@@ -243,7 +243,7 @@ def _is_sliver(t: Float32) -> bool:
 
 
 def build_wide(triangles: Float32) -> tuple[Float32, Int32, Float32, Int32]:
-    """Return the wide hierarchy of a triangle set.
+    """Build the wide BVH (eight children a node) of a triangle set.
 
     Args:
         triangles: (F, 3, 3) float32 corners [m], F ≥ 1, finite.
@@ -267,7 +267,7 @@ def build_wide(triangles: Float32) -> tuple[Float32, Int32, Float32, Int32]:
 
 
 def slack_of(coordinates: Float32) -> float:
-    """Return two units in the last place of the largest coordinate [m]: what float32 corners may be off."""
+    """Return the float32 rounding slack [m]: two units in the last place of the largest coordinate."""
     return float(np.abs(coordinates).max()) * 2.0**-22
 
 
@@ -280,7 +280,7 @@ def bvh_closest(  # noqa: C901 (numba kernel: one compiled loop)
     planes: Float32, child: Int32, corners: Float32, ids: Int32, node: int, group: int,
     x: float, y: float, z: float, best: float,
 ) -> tuple[float, int]:  # fmt: skip
-    """Return (squared distance, triangle) of the nearest triangle closer than sqrt(`best`), else (`best`, −1).
+    """Traverse one scene's BVH for the triangle nearest to a point: (squared distance, triangle), else (`best`, −1).
 
     Args:
         planes: (N, 6, 8), with `child`, `corners` and `ids` as `build_wide` makes them.
@@ -292,7 +292,7 @@ def bvh_closest(  # noqa: C901 (numba kernel: one compiled loop)
         x: Query x (likewise y, z).
         y: Query y.
         z: Query z.
-        best: Squared distance beyond which nothing counts.
+        best: Squared search radius; triangles beyond are ignored.
     """
     stack = np.empty(STACK, np.int32)
     bound = np.empty(STACK)
@@ -341,7 +341,7 @@ def closest_triangles(
     planes: Float32, child: Int32, corners: Float32, ids: Int32, bases: Int64,
     points: npt.NDArray[Any], scene: Int32, limit: float,
 ) -> tuple[Float64, Int32]:  # fmt: skip
-    """Return the squared distance of each point to the surface of its scene, and its nearest triangle.
+    """Nearest-triangle query for many points: squared distance to the surface of the point's scene, and the triangle.
 
     Args:
         planes: (N, 6, 8), with `child`, `corners` and `ids` the wide hierarchies of all scenes.
@@ -351,7 +351,7 @@ def closest_triangles(
         bases: (S, 3) first node, group and triangle of each scene.
         points: (Q, 3) [m].
         scene: (Q,) scene of each point.
-        limit: Squared distance beyond which nothing counts [m²]; a small one is cheaper.
+        limit: Squared search radius [m²]; a small one is cheaper.
 
     Returns:
         (Q,) [m²], `limit` where nothing is nearer, and (Q,) triangle within the scene, −1 there.
@@ -366,7 +366,7 @@ def closest_triangles(
 
 
 class TriangleBVH:
-    """Nearest-triangle queries over a fixed triangle set.
+    """Bounding-volume hierarchy (BVH) of a fixed triangle set, for nearest-triangle queries.
 
     Args:
         triangles: (F, 3, 3) corners [m], F ≥ 1, finite; kept as float32.
@@ -378,7 +378,7 @@ class TriangleBVH:
     def closest(
         self, points: npt.ArrayLike, max_distance: float = np.inf
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-        """Return the distance to the nearest triangle and its index.
+        """Query the distance to the nearest triangle and its index.
 
         Args:
             points: (N, 3) [m].

@@ -1,4 +1,4 @@
-"""Triangle predicates shared by the compiler and the queries: exact overlap and closest distance.
+"""Geometric predicates of triangles for compiler and queries: exact box overlap and closest distance.
 
 All functions are numba-compiled scalars in float64. Slivers are handled as segments: the plane of a
 triangle whose height is far below its length is noise, its edges are not.
@@ -33,7 +33,7 @@ def _axis_separates(ax: float, ay: float, az: float, v: FloatArray, hx: float, h
 def triangle_overlaps_box(
     triangle: FloatArray, cx: float, cy: float, cz: float, hx: float, hy: float, hz: float, v: FloatArray
 ) -> bool:
-    """Return whether a triangle meets an axis-aligned box (separating axes, Akenine-Möller 2001).
+    """Test whether a triangle overlaps an axis-aligned box (separating axes, Akenine-Möller 2001).
 
     Args:
         triangle: (3, 3) corners.
@@ -126,7 +126,7 @@ def closest_distance_squared(px: float, py: float, pz: float, t: FloatArray) -> 
 
 @numba.njit(cache=True, error_model="numpy")
 def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int64]) -> int:  # noqa: C901 (numba kernel: one compiled loop)
-    """Write the key of every (triangle, voxel) overlap into `keys`; return how many there are in all."""
+    """Write the key of every overlapping (triangle, voxel) pair into `keys`; return the number of pairs."""
     v = np.zeros((3, 3))
     n = 0
     cell, lo, hi, normal = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3)
@@ -165,7 +165,7 @@ def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int
 
 
 def surface_voxels(triangles: FloatArray, lower: npt.ArrayLike, voxel: float, resolution: int) -> IntArray:
-    """Return the voxels that a surface passes through.
+    """Voxelise a triangle surface: return the voxels that it overlaps.
 
     Args:
         triangles: (F, 3, 3) corners [m].

@@ -1,1 +1,1 @@
-"""Compiled kernel libraries: build, cache, load (C++ and CUDA)."""
+"""Compiled kernel libraries (C++ and CUDA): build, cache, load."""

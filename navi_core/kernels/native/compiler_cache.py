@@ -1,4 +1,4 @@
-"""Compiler runs and the cache of their builds: `${XDG_CACHE_HOME:-~/.cache}/navi/kernels/<key>/`.
+"""Compiler runs and the cache of compiled kernels: `${XDG_CACHE_HOME:-~/.cache}/navi/kernels/<key>/`.
 
 Processes that start together build once: a build runs under a file lock, in a temporary folder that is renamed
 into place. What lies there is whole, so it is taken without the lock: a cache may be another user's, or be mounted to
@@ -30,7 +30,7 @@ _TIMEOUT = 300
 
 
 def cache_root() -> Path:
-    """Return the folder of all builds.
+    """Return the root folder of the compiler cache.
 
     Raises:
         FileNotFoundError: No home directory is known for this user.
@@ -42,13 +42,13 @@ def cache_root() -> Path:
 
 
 def built(key: str, name: str, build: Callable[[Path], None], *, again: bool = False) -> Path:
-    """Return the path of a build, made if the cache has none.
+    """Return the path of a cached build; compile it on a cache miss.
 
     Args:
         key: Names what goes into the build: a hash of sources, compiler and flags.
         name: File name of the product.
         build: Writes the product to the path it is given, in a folder of its own.
-        again: Build anew, because what the cache holds is damaged.
+        again: Rebuild, because what the cache holds is damaged.
 
     Raises:
         OSError: The cache cannot be written, is partly another user's than its folder, or others may write to it.
@@ -97,12 +97,12 @@ def _refuse_planted(product: Path, home: Path) -> None:
 
 
 def _owners(place: Path) -> set[int]:
-    """Return the owners of a file and, where it is a link, of the link, who may point it elsewhere."""
+    """Return the owners' user ids of a file and, where it is a link, of the link, which may be pointed elsewhere."""
     return {place.stat().st_uid, place.lstat().st_uid}
 
 
 def build_key(sources: Iterable[Path], *parts: str) -> str:
-    """Return the key of a build: a hash of its sources and of whatever else decides it (compiler, flags, machine)."""
+    """Return the cache key of a build: a hash of its sources and all other inputs (compiler, flags, machine)."""
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in sorted(sources):
         digest.update(f"\0{source.name}\0".encode() + source.read_bytes())
@@ -110,14 +110,14 @@ def build_key(sources: Iterable[Path], *parts: str) -> str:
 
 
 def declare(library: ctypes.CDLL, result: type | None, signatures: Mapping[str, Sequence[type]]) -> None:
-    """Set the argument types of functions of a library, and their result."""
+    """Declare the ctypes argument and result types of a library's functions."""
     for name, arguments in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result
 
 
 def run_compiler(command: Sequence[str], unavailable: type[ConfigError]) -> str:
-    """Run a compiler and return its output.
+    """Run a compiler as a subprocess and return its output.
 
     Args:
         command: Program and arguments.

@@ -1,4 +1,4 @@
-"""CUDA kernels: built for one kind of GPU by NVRTC, which torch brings along, else by nvcc; cached; launched.
+"""CUDA kernels: compiled for one GPU architecture by NVRTC, which torch brings along, else by nvcc; cached; launched.
 
 No build needs a GPU, so that a machine without one can check that the kernels compile. They are loaded and launched
 through the driver, which every machine with a GPU has.
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class CudaUnavailableError(ConfigError):
-    """The CUDA kernels cannot be built or loaded on this machine; the message names the cause and what to install."""
+    """Error: the CUDA kernels cannot be built or loaded on this machine; the message names cause and remedy."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Nvrtc:
 
 
 def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
-    """Return the machine code of the kernels.
+    """Compile the CUDA kernels for an architecture and return the cubin (machine code), from the cache if present.
 
     Args:
         architecture: Of the GPU, as "sm_90".
@@ -73,7 +73,7 @@ def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
 
 
 def nvrtc_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
-    """Return the machine code that NVRTC makes; arguments and errors as `build_cubin`."""
+    """Compile the CUDA kernels with NVRTC and return the cubin; arguments and errors as `build_cubin`."""
     nvrtc = find_nvrtc()
     if nvrtc is None:
         raise CudaUnavailableError("libnvrtc.so was not found; install it with: pip install nvidia-cuda-nvrtc")
@@ -96,7 +96,7 @@ def nvrtc_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
 
 
 def nvcc_cubin(nvcc: str, architecture: str, target: Path, flags: Sequence[str] = ()) -> str:
-    """Write the machine code that nvcc makes and return the assembler's report of registers and spills.
+    """Compile the CUDA kernels with nvcc to a cubin file; return the assembler's report of registers and spills.
 
     Args:
         nvcc: The program.
@@ -120,18 +120,18 @@ def nvcc_cubin(nvcc: str, architecture: str, target: Path, flags: Sequence[str] 
 
 
 def _all_flags(flags: Sequence[str]) -> list[str]:
-    """Return the flags of every build and those given, of which "--fmad=true" replaces its opposite."""
+    """Merge the default compiler flags with those given; "--fmad=true" replaces its opposite."""
     return [*(flag for flag in _FLAGS if f"{flag.partition('=')[0]}=true" not in flags), *flags]
 
 
 def find_nvcc() -> str | None:
-    """Return the path of nvcc: on the PATH, or under $CUDA_HOME; None where there is none."""
+    """Find nvcc on the PATH or under $CUDA_HOME; None where there is none."""
     return shutil.which("nvcc") or shutil.which("nvcc", path=f"{_cuda_home()}/bin")
 
 
 @lru_cache(maxsize=1)
 def find_nvrtc() -> _Nvrtc | None:
-    """Return NVRTC: the one that torch uses, else one beside it among the packages or under $CUDA_HOME; or None."""
+    """Find and load NVRTC: torch's, else one among the packages or under $CUDA_HOME; None where there is none."""
     major = (torch.version.cuda or "").partition(".")[0]
     folders: list[Path] = []
     spec = importlib.util.find_spec("nvidia")
@@ -193,7 +193,7 @@ _SHARED, _LOCAL, _REGISTERS, _VERSION = 1, 3, 4, 6  # CUfunction_attribute
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What a kernel takes of the GPU.
+    """GPU resources of one compiled kernel: registers, local and shared memory.
 
     Attributes:
         registers: Of a thread.
@@ -209,7 +209,7 @@ class KernelResources:
 
 
 class CudaKernels:
-    """The kernels on one device.
+    """CUDA module with the kernels, loaded on one device.
 
     Args:
         device: A CUDA device with its index.
@@ -247,7 +247,7 @@ class CudaKernels:
                 self.resources[name] = KernelResources(*values)
 
     def launch(self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int) -> None:
-        """Launch a kernel; returns at once.
+        """Launch a kernel asynchronously on a CUDA stream.
 
         Args:
             name: One of `KERNELS`.
@@ -266,7 +266,7 @@ class CudaKernels:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Work in the device's context, whatever is current on this thread."""
+        """Context manager that makes the device's CUDA context current on this thread."""
         self._call("cuCtxPushCurrent_v2", self._context)
         try:
             yield

@@ -1,4 +1,4 @@
-"""The C++ kernels: their ctypes structures, built with the system's compiler on first use, cached, loaded.
+"""Library of the C++ kernels: ctypes structures, build with the system's compiler on first use, cache, loading.
 
 The structures are read from the headers in csrc, which are their only declaration. `layout_check` gives the C++ that
 proves every offset when the library is built. The key of the cache is a hash of the sources, the compiler, the flags
@@ -44,13 +44,13 @@ _NAMED: dict[str, type[ctypes.Structure]] = {}
 
 @cache
 def _declared() -> dict[str, str]:
-    """Return the fields of each struct of the headers as they stand there."""
+    """Parse the C++ headers: the field declarations of each struct, by its name."""
     text = "".join((SOURCES / name).read_text() for name in _HEADERS)
     return dict(_STRUCT.findall(re.sub(r"//.*", "", text)))
 
 
 def _from_header(struct: type[_S]) -> type[_S]:
-    """Give a class the fields of the struct in the namespace `navi` that it is named after."""
+    """Class decorator that fills a ctypes structure from the C++ struct of the same name in the namespace `navi`."""
     # C++ keywords have an underscore behind them.
     struct._fields_ = [
         (name.rstrip("_"), ctypes.c_void_p if pointer else _TYPES.get(kind) or _NAMED[kind])
@@ -62,17 +62,17 @@ def _from_header(struct: type[_S]) -> type[_S]:
 
 @_from_header
 class Surface(ctypes.Structure):
-    """Surface trees of all scenes, for CUDA."""
+    """ctypes struct of the surface trees of all scenes, for CUDA."""
 
 
 @_from_header
 class Hierarchies(ctypes.Structure):
-    """Wide hierarchies of all scenes."""
+    """ctypes struct of the wide BVHs of all scenes."""
 
 
 @_from_header
 class Rays(ctypes.Structure):
-    """R rays from each of B origins, and their hits."""
+    """ctypes struct of R rays from each of B origins, and their hits."""
 
     @classmethod
     def of(
@@ -85,7 +85,7 @@ class Rays(ctypes.Structure):
         label: torch.Tensor,
         valid: torch.Tensor,
     ) -> Rays:
-        """Return the struct of contiguous tensors, which must outlive its use."""
+        """Build the struct from contiguous tensors, which must outlive its use."""
         shared = int(len(directions) == 1)
         return cls(
             origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), *depth.shape, shared, max_distance,
@@ -95,76 +95,76 @@ class Rays(ctypes.Structure):
 
 @_from_header
 class Cast(ctypes.Structure):
-    """Rays, and the order in which CUDA's threads take them."""
+    """ctypes struct of rays, and the order in which CUDA's threads take them."""
 
 
 @_from_header
 class Points(ctypes.Structure):
-    """Points whose clearance is asked."""
+    """ctypes struct of query points for surface distance and clearance."""
 
 
 @_from_header
 class Drone(ctypes.Structure):
-    """Dynamics of the drone."""
+    """ctypes struct of the drone's dynamics: limits, smoothing, substeps."""
 
 
 @_from_header
 class Flights(ctypes.Structure):
-    """Rows of a flight."""
+    """ctypes struct of the rows' drone states in one decision."""
 
 
 @_from_header
 class Sensor(ctypes.Structure):
-    """Directions and bins of the panorama."""
+    """ctypes struct of the spherical sensor: ray directions and bins of the panorama."""
 
 
 @_from_header
 class Floors(ctypes.Structure):
-    """Floor grids of all scenes."""
+    """ctypes struct of the floor grids of all scenes."""
 
 
 @_from_header
 class Rewards(ctypes.Structure):
-    """Weights and tables of the reward terms."""
+    """ctypes struct of the reward terms' weights and tables."""
 
 
 @_from_header
 class Scenes(ctypes.Structure):
-    """The scenes of a field."""
+    """ctypes struct of a field's scenes."""
 
 
 @_from_header
 class Step(ctypes.Structure):
-    """One decision of an environment."""
+    """ctypes struct of one environment step: state, inputs, outputs."""
 
 
 @_from_header
 class Panoramas(ctypes.Structure):
-    """Hits of B panoramas, and what is read from them."""
+    """ctypes struct of the hits of B panoramas, and the readings taken from them."""
 
 
 @_from_header
 class LookaheadFlight(ctypes.Structure):
-    """Several decisions with one held action."""
+    """ctypes struct of a simulated flight: several decisions with one held action."""
 
 
 @_from_header
 class Lookahead(ctypes.Structure):
-    """The memory of N drones, from which reward terms of a flight are computed."""
+    """ctypes struct of the visit and view memory of N drones, from which a lookahead's reward terms are computed."""
 
 
 @_from_header
 class Drones(ctypes.Structure):
-    """B of the N drones."""
+    """ctypes struct of B of the N drones: rows, scenes, poses."""
 
 
 @_from_header
 class Observed(ctypes.Structure):
-    """Full observations of the drones."""
+    """ctypes struct of the drones' full observations."""
 
 
 def layout_check() -> str:
-    """Return a C++ source that compiles only if every struct has the offsets and sizes of this module."""
+    """Generate a C++ source that compiles only if every struct has the offsets and sizes of this module."""
     lines = ["#include <cstddef>", *(f'#include "{name}"' for name in _HEADERS)]
     for name, struct in _NAMED.items():
         lines.append(f'static_assert(sizeof(navi::{name}) == {ctypes.sizeof(struct)}, "{name}");')
@@ -175,7 +175,7 @@ def layout_check() -> str:
 
 
 def data_pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
-    """Return the address of a tensor's data, for a field of a struct; the tensor must outlive its use.
+    """Return the data pointer of a tensor for a field of a struct; the tensor must outlive its use.
 
     Raises:
         ConfigError: The kernels could not read it: another type, not contiguous, or not on the CPU.
@@ -203,11 +203,11 @@ logger = logging.getLogger(__name__)
 
 
 class NativeUnavailableError(ConfigError):
-    """The C++ kernels cannot be built or loaded on this machine; the message names the cause and what to install."""
+    """Error: the C++ kernels cannot be built or loaded on this machine; the message names cause and remedy."""
 
 
 def find_compiler() -> list[str] | None:
-    """Return the command of the C++ compiler: $CXX, else g++, c++ or clang++; None where there is none.
+    """Find the C++ compiler's command: $CXX, else g++, c++ or clang++; None where there is none.
 
     Raises:
         NativeUnavailableError: $CXX names a program that does not exist.
@@ -230,7 +230,7 @@ def compile_library(
     openmp: bool = True,
     sources: Path = SOURCES,
 ) -> None:
-    """Compile and link the kernels.
+    """Compile and link the C++ kernels into a shared library.
 
     Args:
         compiler: Command of the C++ compiler.
@@ -265,7 +265,7 @@ def compile_library(
 
 @lru_cache(maxsize=1)
 def load_library() -> ctypes.CDLL:
-    """Return the library of the kernels, built if the cache has none.
+    """Load the C++ kernel library; build it on a cache miss.
 
     Raises:
         NativeUnavailableError: There is no compiler, the build fails, or the cache cannot be written.
@@ -309,7 +309,7 @@ def _key(compiler: Sequence[str]) -> str:
 
 
 def cpu_flags() -> str:
-    """Return the CPU's feature flags as the kernel lists them; empty where it does not."""
+    """Read the CPU's feature flags from /proc/cpuinfo, else the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

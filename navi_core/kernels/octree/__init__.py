@@ -1,1 +1,1 @@
-"""Octree build and its DAG references."""
+"""Sparse voxel octree: build, DAG references, encoding."""

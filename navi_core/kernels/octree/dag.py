@@ -1,4 +1,4 @@
-"""References of an octree DAG, the check that they can be followed, and the runtime cells unfolded from them.
+"""Octree DAG: references between nodes, their validation, and the runtime grid unfolded from them.
 
 At run time a coarse grid of at most 64³ cells covers the scene's cube. An empty cell knows, for each of the eight ray
 octants, the edge of the largest empty cube that starts at it. A surface cell holds a list of triangles, or splits into
@@ -26,7 +26,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SurfaceTree:
-    """Cells and triangle lists of one scene.
+    """Runtime grid of one scene: coarse cells, subcells and triangle lists, as rays traverse it.
 
     Attributes:
         cells: Coarse cells per edge, G.
@@ -49,7 +49,7 @@ class SurfaceTree:
 
 @numba.njit(cache=True, error_model="numpy")
 def _cube_pass(empty: npt.NDArray[np.bool_], n: int, octant: int, cubes: npt.NDArray[np.uint8]) -> None:
-    """Dynamic programme over one octant: 1 + the least of the seven forward neighbours."""
+    """Dynamic programme for the largest empty cubes of one octant: 1 + the least of the seven forward neighbours."""
     sx = -1 if octant & 1 else 1
     sy = -1 if octant & 2 else 1
     sz = -1 if octant & 4 else 1
@@ -74,7 +74,7 @@ def _cube_pass(empty: npt.NDArray[np.bool_], n: int, octant: int, cubes: npt.NDA
 
 
 def empty_cubes(grid: Int32, cells: int) -> npt.NDArray[np.uint8]:
-    """Return (8, G³) edges of the largest empty cube that starts at each cell and extends into each octant.
+    """Compute the (8, G³) edges of the largest empty cube that starts at each cell and extends into each octant.
 
     A ray stays in one octant, so its cells lie together. Octant bit a is set where the ray goes towards
     lower coordinates on axis a (x=1, y=2, z=4). A surface cell has 0.
@@ -87,7 +87,7 @@ def empty_cubes(grid: Int32, cells: int) -> npt.NDArray[np.uint8]:
 
 
 def triangle_planes(triangles: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Return each triangle as its plane and three inward edge planes, all of unit normal.
+    """Convert triangles to their plane and three inward edge planes, all of unit normal, for ray tests.
 
     Args:
         triangles: (F, 3, 3) corners in any unit; distances come out in that unit.
@@ -138,7 +138,7 @@ _MORTON_4 = np.array(
 
 @numba.njit(cache=True)
 def path_counts(children: UInt32) -> Int64:
-    """Return (N,) how many paths lead from the root to each row; every child stands behind its parents."""
+    """Count the paths from the root to each row (N,) of the DAG; every child stands behind its parents."""
     paths = np.zeros(children.shape[0], np.int64)
     paths[0] = 1
     for n in range(children.shape[0]):
@@ -150,7 +150,7 @@ def path_counts(children: UInt32) -> Int64:
 
 @numba.njit(cache=True)
 def check_references(children: UInt32, lists: int, depth: int) -> tuple[int, int]:  # noqa: C901 (numba kernel: one compiled loop)
-    """Return (fault, 8·row + octant) of the first reference that cannot be followed; fault 0 where all can.
+    """Validate the DAG's references: (fault, 8·row + octant) of the first invalid one; fault 0 where all are valid.
 
     Faults: 1 an unknown kind, 2 a distance with stray bits, 3 a list that does not exist, 4 a row that does
     not exist, 5 a row that does not stand behind its parent (a cycle), 6 a row below the finest level,
@@ -191,7 +191,7 @@ def check_references(children: UInt32, lists: int, depth: int) -> tuple[int, int
 
 
 def unfold(children: UInt32, bounds: Int64, items: Int32, resolution: int) -> SurfaceTree:
-    """Return the coarse grid and the records of a DAG, as rays are cast through them.
+    """Unfold a DAG into the coarse grid and records that rays traverse.
 
     Equal cells share their records, and records share their lists with the DAG: nothing here can grow
     beyond the grid and 64 records for each pair of rows.
@@ -230,7 +230,7 @@ def unfold(children: UInt32, bounds: Int64, items: Int32, resolution: int) -> Su
 
 
 def _halve(children: UInt32, refs: UInt32) -> UInt32:
-    """Return the (N, 8) children of references; a leaf's eight parts are that leaf."""
+    """Return the (N, 8) children of references, one level down; the eight parts of a leaf are that leaf."""
     inner = refs >> KIND_SHIFT == INNER
     out = np.repeat(refs[:, None], 8, axis=1)
     out[inner] = children[refs[inner] & VALUE_MASK]
@@ -238,7 +238,7 @@ def _halve(children: UInt32, refs: UInt32) -> UInt32:
 
 
 def _as_records(groups: list[UInt32], links: list[Int64], bounds: Int64) -> Int32:
-    """Return (start, count) of each reference: a list, an empty cell, or (first record, −1)."""
+    """Convert references to records (start, count): a list, an empty cell, or (first record, −1)."""
     out = np.zeros((sum(len(refs) for refs in groups), 2), np.int32)
     at = 0
     for refs, link in zip(groups, links):

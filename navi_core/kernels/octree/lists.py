@@ -1,4 +1,4 @@
-"""Lists of ascending integers, one after the other: hashing, comparing, and their variable-length bytes.
+"""Concatenated lists of ascending integers: hashing, comparison, and variable-length (varint) encoding.
 
 A number is written seven bits a byte, the lowest first; the highest bit marks that another byte follows.
 """
@@ -15,7 +15,7 @@ _LONGEST = 5
 
 @numba.njit(cache=True)
 def list_hashes(bounds: Int64, items: Int32) -> npt.NDArray[np.uint64]:
-    """Return a hash (N,) of each list: its length and its items.
+    """Hash each list (N,): its length and its items.
 
     Args:
         bounds: (N + 1,) bounds of the lists.
@@ -33,7 +33,7 @@ def list_hashes(bounds: Int64, items: Int32) -> npt.NDArray[np.uint64]:
 
 @numba.njit(cache=True)
 def lists_equal(bounds: Int64, items: Int32, other: Int64) -> bool:
-    """Return whether every list n equals the list `other[n]`."""
+    """Test whether every list n equals the list `other[n]`."""
     for n in range(other.shape[0]):
         a, b = bounds[n], bounds[other[n]]
         length = bounds[n + 1] - a
@@ -46,7 +46,7 @@ def lists_equal(bounds: Int64, items: Int32, other: Int64) -> bool:
 
 @numba.njit(cache=True)
 def take_lists(bounds: Int64, items: Int32, chosen: Int64) -> tuple[Int64, Int32]:
-    """Return the bounds (K + 1,) and items of the chosen lists (K,)."""
+    """Select lists: return the bounds (K + 1,) and items of the chosen ones (K,)."""
     out = np.zeros(chosen.shape[0] + 1, np.int64)
     for k in range(chosen.shape[0]):
         out[k + 1] = out[k] + bounds[chosen[k] + 1] - bounds[chosen[k]]
@@ -68,7 +68,7 @@ def _put(value: int, out: UInt8, at: int) -> int:
 
 @numba.njit(cache=True, inline="always")
 def _get(data: UInt8, at: int) -> tuple[int, int]:
-    """Return (number, next place); the place is −1 where the bytes end within it or it is longer than 35 bits."""
+    """Decode one varint: (number, next position); the position is −1 if the bytes end early or exceed 35 bits."""
     value = 0
     for k in range(_LONGEST):
         if at + k >= data.shape[0]:
@@ -82,7 +82,7 @@ def _get(data: UInt8, at: int) -> tuple[int, int]:
 
 @numba.njit(cache=True)
 def encode_numbers(values: Int64) -> UInt8:
-    """Return the bytes of numbers (N,) from 0 to 2³⁵ − 1."""
+    """Encode numbers (N,) from 0 to 2³⁵ − 1 as varint bytes."""
     out = np.empty(_LONGEST * values.shape[0], np.uint8)
     at = 0
     for i in range(values.shape[0]):
@@ -92,7 +92,7 @@ def encode_numbers(values: Int64) -> UInt8:
 
 @numba.njit(cache=True)
 def decode_numbers(data: UInt8, values: Int64) -> int:
-    """Fill `values` (N,) from exactly these bytes; return −1, or the byte at which they are wrong."""
+    """Decode varint bytes into `values` (N,); return −1, or the offset of the first invalid byte."""
     at = 0
     for i in range(values.shape[0]):
         here = at
@@ -104,7 +104,7 @@ def decode_numbers(data: UInt8, values: Int64) -> int:
 
 @numba.njit(cache=True)
 def encode_items(bounds: Int64, items: Int32) -> UInt8:
-    """Return the bytes of ascending lists.
+    """Encode ascending lists as varints of their differences.
 
     A list's first item is written as its difference to the previous list's first item, 0, −1, 1, −2, … as
     0, 1, 2, 3, …; a further item as the gap to the one before, less one.
@@ -127,7 +127,7 @@ def encode_items(bounds: Int64, items: Int32) -> UInt8:
 
 @numba.njit(cache=True)
 def decode_items(data: UInt8, bounds: Int64, limit: int, items: Int32) -> int:
-    """Fill `items` from exactly these bytes; return −1, or the byte at which they are wrong.
+    """Decode ascending lists into `items`; return −1, or the offset of the first invalid byte.
 
     Args:
         data: What `encode_items` wrote.
@@ -156,7 +156,7 @@ def decode_items(data: UInt8, bounds: Int64, limit: int, items: Int32) -> int:
 
 @numba.njit(cache=True)
 def first_corners(corners: npt.NDArray[np.uint32]) -> tuple[Int32, Int64]:
-    """Number distinct corners in the order of their first occurrence.
+    """Deduplicate corners: number the distinct ones in the order of their first occurrence.
 
     Args:
         corners: (3·F, 3) bit patterns of positions.
@@ -195,7 +195,7 @@ def first_corners(corners: npt.NDArray[np.uint32]) -> tuple[Int32, Int64]:
 
 @numba.njit(cache=True)
 def encode_faces(number: Int32) -> UInt8:
-    """Return the bytes of vertex numbers in order of first occurrence: how far each lies below the next new one."""
+    """Encode vertex numbers in order of first occurrence: each as its difference to the next new one."""
     out = np.empty(_LONGEST * number.shape[0], np.uint8)
     at, fresh = 0, 0
     for i in range(number.shape[0]):
@@ -207,7 +207,7 @@ def encode_faces(number: Int32) -> UInt8:
 
 @numba.njit(cache=True)
 def decode_faces(data: UInt8, vertices: int, number: Int32) -> int:
-    """Read what `encode_faces` wrote into `number`; return −1, or the byte at which the data are wrong."""
+    """Decode the bytes of `encode_faces` into `number`; return −1, or the offset of the first invalid byte."""
     at, fresh = 0, 0
     for i in range(number.shape[0]):
         here = at

@@ -1,4 +1,4 @@
-"""Triangles of the surface inside voxels whose corner distances are known, as version 1 octrees store them.
+"""Surface reconstruction: triangles in voxels from the unsigned distances at their corners (version 1 octrees).
 
 A corner's unsigned distance d excludes any surface nearer than d and places some surface at d. Eight distances that fit
 one plane are taken for that plane, cut by the voxel. Squared distances need no sign for the fit: those to a plane are
@@ -34,7 +34,7 @@ Float32 = npt.NDArray[np.float32]
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _edge_start(edge: int, stride: int) -> int:
-    """Return the lower corner of one of the four edges along the axis with that stride (1, 2 or 4)."""
+    """Return the index of the lower corner of one of the four edges along the axis with that stride (1, 2 or 4)."""
     return (edge & (stride - 1)) | ((edge & ~(stride - 1)) << 1)
 
 
@@ -52,7 +52,7 @@ def _height(normal: Float64, k: float, corner: int) -> float:
 
 @numba.njit(cache=True, error_model="numpy")
 def fit_plane(corners: Float64) -> tuple[float, float, float, float, float]:  # noqa: C901 (numba kernel: one compiled loop)
-    """Return (nx, ny, nz, k, residual) of the plane n·u = k in the unit voxel; the residual is infinite without one."""
+    """Fit the plane n·u = k to a unit voxel's corner distances: (nx, ny, nz, k, residual), residual ∞ without one."""
     n, rise, fit = np.zeros(3), np.zeros(3), np.zeros(3)
     for a in range(3):
         for e in range(4):
@@ -110,7 +110,7 @@ def fit_plane(corners: Float64) -> tuple[float, float, float, float, float]:  # 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def fit_planes(corners: Float32, planes: Float64) -> None:
-    """Fit a plane to the corner distances (N, 8) [voxel] of each voxel.
+    """Fit a plane to the unsigned corner distances (N, 8) [voxel] of each voxel.
 
     Args:
         corners: (N, 8) unsigned distances [voxel] at corner x + 2y + 4z.
@@ -125,7 +125,7 @@ def fit_planes(corners: Float32, planes: Float64) -> None:
 
 @numba.njit(cache=True, error_model="numpy")
 def _cut(plane: Float64, edge: float, overlap: float, polygon: Float64, spare: Float64) -> int:
-    """Write the polygon that a cube [0, edge]³, grown by `overlap`, cuts out of a plane; return its number of corners.
+    """Clip a plane to a cube [0, edge]³, grown by `overlap`; write the polygon and return its number of corners.
 
     Args:
         plane: (4,) unit normal n and k of n·u = k.
@@ -170,7 +170,7 @@ def _cut(plane: Float64, edge: float, overlap: float, polygon: Float64, spare: F
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def plane_areas(planes: Float64, edge: float, area: Float64) -> None:
-    """Write the (N,) area [voxel²] of each plane (N, 4) inside the cube [0, edge]³."""
+    """Compute the (N,) area [voxel²] of each plane (N, 4) inside the cube [0, edge]³."""
     for i in numba.prange(len(planes)):
         polygon, spare = np.empty((12, 3)), np.empty((12, 3))
         count = _cut(planes[i], edge, 0.0, polygon, spare)
@@ -184,7 +184,7 @@ def plane_areas(planes: Float64, edge: float, area: Float64) -> None:
 
 @numba.njit(cache=True, error_model="numpy")
 def plane_triangles(planes: Float64, edge: int, triangles: Float32, owner: npt.NDArray[np.int64]) -> int:
-    """Write the triangles of planes in their cubes, each a little larger than its cube; return how many there are.
+    """Triangulate planes clipped to their cubes, each slightly enlarged; return the number of triangles.
 
     Args:
         planes: (N, 4) unit normal and k in each cube [voxel].
@@ -206,7 +206,7 @@ def plane_triangles(planes: Float64, edge: int, triangles: Float32, owner: npt.N
 
 @numba.njit(cache=True, error_model="numpy")
 def _nearest_ball(corners: Float32, x: float, y: float, z: float) -> tuple[float, int]:
-    """Return the height of a point over the nearest empty ball [voxel], and that ball's corner."""
+    """Return a point's distance to the nearest empty ball's surface [voxel], and that ball's corner."""
     best, label = np.inf, 0
     for c in range(8):
         wx, wy, wz = x - (c & 1), y - ((c >> 1) & 1), z - (c >> 2)
@@ -218,14 +218,14 @@ def _nearest_ball(corners: Float32, x: float, y: float, z: float) -> tuple[float
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _at(labels: npt.NDArray[np.int64], axis: int, i: int, p: int, q: int) -> int:
-    """Return the label of cell i along an axis and (p, q) along the two that follow it."""
+    """Return the label of cell i along an axis and (p, q) along the next two axes."""
     label: int = labels[i, p, q] if axis == 0 else (labels[q, i, p] if axis == 1 else labels[p, q, i])
     return label
 
 
 @numba.njit(cache=True, error_model="numpy")
 def _is_border(corners: Float32, labels: npt.NDArray[np.int64], axis: int, face: int, p: int, q: int) -> bool:
-    """Check whether a face between two cells of a voxel lies in the gap and on a border between two balls' regions."""
+    """Test whether a face between two cells of a voxel lies in the gap and on a border between two balls' regions."""
     label = _at(labels, axis, min(face, PARTS - 1), p, q)
     if 0 < face < PARTS:
         border = _at(labels, axis, face - 1, p, q) != label
@@ -256,7 +256,7 @@ def _write_rectangle(triangles: Float32, axis: int, face: int, p: int, begin: in
 
 @numba.njit(cache=True, error_model="numpy")
 def gap_faces(corners: Float32, _edge: int, triangles: Float32, owner: npt.NDArray[np.int64]) -> int:  # noqa: C901 (numba kernel: one compiled loop)
-    """Write the triangles in the gaps of voxels that no plane fits; return how many there are.
+    """Triangulate the gaps between the empty balls in voxels that no plane fits; return the number of triangles.
 
     Args:
         corners: (N, 8) unsigned distances [voxel].

@@ -1,1 +1,1 @@
-"""Ray casting: the tracer, its C++, CUDA and numba paths, and a brute-force twin."""
+"""Ray casting: tracer interface, C++, CUDA and numba implementations, and a brute-force reference."""

@@ -1,4 +1,4 @@
-"""The slow, obvious twin of the tracer: every ray against every triangle (Möller & Trumbore 1997)."""
+"""Brute-force reference of the ray tracer: every ray against every triangle (Möller & Trumbore 1997)."""
 
 import numba
 import numpy as np
@@ -9,7 +9,7 @@ Float64 = npt.NDArray[np.float64]
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _time(t: Float64, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float) -> float:
-    """Return when a ray meets a triangle, infinite where it does not."""
+    """Intersect a ray with a triangle: the ray parameter of the hit, infinite at a miss."""
     ax, ay, az = t[1, 0] - t[0, 0], t[1, 1] - t[0, 1], t[1, 2] - t[0, 2]
     bx, by, bz = t[2, 0] - t[0, 0], t[2, 1] - t[0, 1], t[2, 2] - t[0, 2]
     px, py, pz = dy * bz - dz * by, dz * bx - dx * bz, dx * by - dy * bx
@@ -30,7 +30,7 @@ def _time(t: Float64, ox: float, oy: float, oz: float, dx: float, dy: float, dz:
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def cast_brute(triangles: Float64, origins: Float64, directions: Float64) -> Float64:
-    """Return (N,) the distance along each ray to the first triangle, infinite at a miss.
+    """Cast rays by brute force: (N,) distance to the first triangle, infinite at a miss.
 
     Args:
         triangles: (F, 3, 3) corners [m].
@@ -50,7 +50,7 @@ def cast_brute(triangles: Float64, origins: Float64, directions: Float64) -> Flo
 def cast_brute_triangle(
     triangles: Float64, origins: Float64, directions: Float64, distance: Float64, tie: float
 ) -> npt.NDArray[np.int64]:
-    """Return (N,) the lowest triangle within `tie` [m] of the first, −1 at a miss; `distance` from `cast_brute`."""
+    """Return the (N,) lowest triangle within `tie` [m] of the first hit, −1 at a miss; `distance` of `cast_brute`."""
     out = np.full(len(origins), -1)
     for i in numba.prange(len(origins)):
         if distance[i] == np.inf:

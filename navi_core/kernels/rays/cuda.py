@@ -1,4 +1,4 @@
-"""The CUDA kernels as a tracer over torch tensors: asynchronous, allocation-free, fit for a CUDA graph.
+"""CUDA ray tracer over torch tensors: asynchronous, allocation-free, usable in a CUDA graph.
 
 The tracer also works on CPU tensors, where it runs the very jobs of the CUDA kernels in plain loops
 (csrc/cuda/jobs.h): slow, but to the same bits, so that everything above it can be checked without a GPU.
@@ -26,7 +26,7 @@ _MOST_BLOCKS = 2**31 - 1
 
 
 def cuda_device(device: torch.device) -> torch.device:
-    """Return a CUDA device with its index.
+    """Validate a CUDA device and return it with its index.
 
     Raises:
         ConfigError: torch sees no such device; the message names what is missing.
@@ -43,7 +43,7 @@ def cuda_device(device: torch.device) -> torch.device:
 
 
 class _Loops:
-    """The same jobs on the CPU, in loops over the host's memory."""
+    """CPU emulation of the CUDA kernels: the same jobs in plain loops over the host's memory."""
 
     def __init__(self) -> None:
         self._library = load_library()
@@ -56,7 +56,7 @@ class _Loops:
 
 
 class CudaTracer:
-    """The kernels over tensors of one device, launched on its current stream.
+    """CUDA implementation of `Tracer`: kernels over tensors of one device, launched on its current stream.
 
     Nothing here waits for the device or looks at a value. A row whose scene does not exist, or that holds a
     number that is not finite, meets nothing: a miss, an infinite distance, not within.
@@ -88,12 +88,12 @@ class CudaTracer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the device's memory that the scenes take."""
+        """Device memory that the scenes take [bytes]."""
         return sum(tensor.nbytes for tensor in self._tensors)
 
     @property
     def resources(self) -> dict[str, KernelResources]:
-        """What each kernel takes of the GPU; empty on the CPU."""
+        """GPU resources (registers, memory) of each kernel by name; empty on the CPU."""
         return self._kernels.resources
 
     def cast(
@@ -142,7 +142,7 @@ class CudaTracer:
         )
 
     def within(self, points: torch.Tensor, scene: torch.Tensor, radius: float, out: torch.Tensor) -> None:
-        """Write (Q,) bool: is the surface nearer than `radius` [m]?"""
+        """Collision query: write a (Q,) bool mask, is the surface nearer than `radius` [m]?"""
         self._ask(
             "within",
             Points(self._scenes, points.data_ptr(), scene.data_ptr(), len(points), radius, None, out.data_ptr()),
@@ -166,7 +166,7 @@ class CudaTracer:
 
 
 def tile_of(rays: int, elevations: int, tiles: Sequence[tuple[int, int]] = TILES) -> tuple[int, int, int]:
-    """Return the elevations of a row of rays and the azimuths × elevations of a warp's tile; (0, 1, 1): no tiles."""
+    """Choose the ray tile of a warp: (elevations of a row of rays, tile azimuths, tile elevations); (0, 1, 1): none."""
     if elevations > 0 and rays % elevations == 0:
         for wide, high in tiles:
             if rays // elevations % wide == 0 and elevations % high == 0:

@@ -1,4 +1,4 @@
-"""Rays and clearance as torch operators of the namespace `navi`, so that compiled programs may ask for them.
+"""Custom torch operators `navi::…` for ray casts and distance queries, usable in compiled programs.
 
 A field is not a tensor; the operators name it by a number that `register_field` gives out. The field must
 outlive the programs that use its number. `cast_rays_out` overwrites what it is given: a program that is compiled
@@ -19,17 +19,17 @@ _DEVICES = ("cpu", "cuda")
 
 
 class RayField(Protocol):
-    """A field that the operators call; `world.Field` is one."""
+    """Interface of a field that the operators call; `world.Field` implements it."""
 
     @property
     def cast_rays(self) -> Callable[..., object]:
         """Cast R rays from each origin."""
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
-        """Return the distance to the nearest surface."""
+        """Return the distance from each point to the nearest surface."""
 
     def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
-        """Return whether the surface is nearer than `radius`."""
+        """Return a mask: is the surface nearer than `radius`?"""
 
 
 _fields: weakref.WeakValueDictionary[int, RayField] = weakref.WeakValueDictionary()
@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 def register_field(field: RayField) -> int:
-    """Return a new number under which the operators find a field."""
+    """Register a field and return the new number by which the operators look it up."""
     number = next(_numbers)
     _fields[number] = field
     return number
@@ -62,7 +62,7 @@ def cast_rays_out(
     semantic: torch.Tensor,
     valid: torch.Tensor,
 ) -> None:
-    """Cast R rays from each of B origins.
+    """Cast R rays from each of B origins into given output tensors (operator `navi::cast_rays_out`).
 
     Args:
         origins: (B, 3) float32 [m].
@@ -89,7 +89,7 @@ def _(*_: object) -> None:
 
 @torch.library.custom_op("navi::distance", mutates_args=(), device_types=_DEVICES)
 def distance(points: torch.Tensor, scene_index: torch.Tensor, field: int) -> torch.Tensor:
-    """Return the (B,) float32 distance [m] of (B, 3) points to the surface of their scenes, as `Field.distance`."""
+    """Operator `navi::distance`: (B,) float32 distance [m] of (B, 3) points to the surface, as `Field.distance`."""
     return _field(field).distance(points, scene_index)
 
 
@@ -100,7 +100,7 @@ def _(points: torch.Tensor, *_: object) -> torch.Tensor:
 
 @torch.library.custom_op("navi::within", mutates_args=(), device_types=_DEVICES)
 def within(points: torch.Tensor, scene_index: torch.Tensor, field: int, radius: float) -> torch.Tensor:
-    """Return (B,) bool: is the surface nearer than `radius` [m]? As `Field.within`."""
+    """Operator `navi::within`: (B,) bool, is the surface nearer than `radius` [m]? As `Field.within`."""
     return _field(field).within(points, scene_index, radius)
 
 

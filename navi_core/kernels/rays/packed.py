@@ -1,4 +1,4 @@
-"""The arrays of all scenes of a field, and the form in which the C++ kernels read them."""
+"""Packed arrays of all scenes of a field, in the layout that the C++ and CUDA kernels read."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -18,7 +18,7 @@ Arrays = tuple[npt.NDArray[Any], ...]
 
 
 class PackedField:
-    """Arrays of all scenes of a field, one scene after the other; each set is made when a tracer first asks for it.
+    """Concatenated arrays of all scenes of a field; each set is built lazily, when a tracer first needs it.
 
     Args:
         frame: (S, 4) float64 minimum corner and voxel size of each scene [m].
@@ -42,7 +42,7 @@ class PackedField:
 
     @cached_property
     def surface(self) -> Arrays:
-        """Of the CUDA kernels: grid, cubes, records, items, planes, semantic, bases of the surface trees."""
+        """Surface trees for the CUDA kernels: grid, cubes, records, items, planes, semantic, bases."""
         return self._pack_surface()
 
     @property
@@ -55,7 +55,7 @@ class PackedField:
 def cell_words(
     grid: Int32, cubes: UInt8, records: Int32, bases: npt.NDArray[np.int64], cells: Int32
 ) -> npt.NDArray[np.uint64]:
-    """Return one word for each coarse cell, so that a step reads memory once; layout in csrc/rays/views.h.
+    """Pack each coarse cell into one 64-bit word, so that a step reads memory once; layout in csrc/rays/views.h.
 
     Args:
         grid: Coarse grids of all scenes.
@@ -85,7 +85,7 @@ def cell_words(
 
 
 def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy that begins at a multiple of a cache line."""
+    """Return a cache-line-aligned copy of an array."""
     spare = _CACHE_LINE // array.itemsize
     buffer = np.empty(array.size + spare, array.dtype)
     offset = -buffer.ctypes.data % _CACHE_LINE // array.itemsize

@@ -1,4 +1,4 @@
-"""Tiles of rays through the wide hierarchy, numba: the twin of csrc/rays/tile.h, number for number.
+"""Traversal of the wide BVH by tiles (packets) of rays in numba: the bit-exact twin of csrc/rays/tile.h.
 
 Float32 throughout, in the order of csrc/rays/tile.h's portable path, so that both give the same bits. The inner
 loops run over flat arrays with constant offsets: that is what the compiler turns into vector instructions.
@@ -41,7 +41,7 @@ Int64 = npt.NDArray[np.int64]
 
 @numba.njit(cache=True, error_model="numpy")
 def _aim(state: Float32, interval: Float32, plane: Int32) -> int:
-    """Fill the inverse directions; `interval` (3, 2) and `plane` (3, 2) serve the tile as a whole.
+    """Compute the inverse directions of a tile's rays; `interval` (3, 2) and `plane` (3, 2) bound the whole tile.
 
     Returns a bit for each axis along which the rays go both ways.
     """
@@ -81,7 +81,7 @@ def _open(
     planes: Float32, node: int, ox: np.float32, oy: np.float32, oz: np.float32, interval: Float32, plane: Int32,
     mixed: int, far: np.float32, near: Float32, leave: Float32,
 ) -> None:  # fmt: skip
-    """Write when the tile enters (8,) and leaves (8,) each child of the node whose planes begin at `node`."""
+    """Box test of a node (planes from `node`): write where the tile enters (8,) and leaves (8,) each child."""
     for k in range(WIDTH):
         near[k] = ZERO
         leave[k] = far
@@ -105,7 +105,7 @@ def _open(
 def _stay(
     state: Float32, ax: np.float32, ay: np.float32, az: np.float32, bx: np.float32, by: np.float32, bz: np.float32
 ) -> int:
-    """Write when each ray is in a box, from its entry and exit planes; return how many rays still care."""
+    """Box test of each ray, by its entry and exit planes: write the intervals, return the number of rays inside."""
     count = 0
     for lane in range(LANES):
         n, m, o = (
@@ -134,7 +134,7 @@ def _stay(
 def _stay_mixed(
     state: Float32, ax: np.float32, ay: np.float32, az: np.float32, bx: np.float32, by: np.float32, bz: np.float32
 ) -> int:
-    """As `_stay`, from the lower and upper planes of rays that go both ways."""
+    """Box test as `_stay`, for rays of both signs along an axis, by lower and upper planes."""
     for lane in range(LANES):
         state[NEAR + lane] = ZERO
         state[LEAVE + lane] = FAR
@@ -163,7 +163,7 @@ def _walk(  # noqa: C901 (numba kernel: one compiled loop)
     state: Float32, edges: Float32, triangle: Int32, flags: Int32, interval: Float32, plane: Int32,
     near: Float32, leave: Float32, stack: Int32, bound: Float32,
 ) -> None:  # fmt: skip
-    """Walk the tree of the tile that `state` holds."""
+    """Traverse the BVH with the tile of rays in `state`."""
     far = reach
     top, node = 0, 0
     while True:
@@ -216,7 +216,7 @@ def _walk(  # noqa: C901 (numba kernel: one compiled loop)
 
 
 def tile_layout(directions: Float32) -> tuple[int, int, int]:
-    """Return (elevations, azimuths of a tile, elevations of a tile) of ray directions (R, 3); elevations 0: no grid.
+    """Detect the ray grid of directions (R, 3): (elevations, azimuths of a tile, elevations of a tile); 0: no grid.
 
     A panorama lies azimuth by azimuth, so that the heights of its rays come again and again.
     """
@@ -238,7 +238,7 @@ def cast_tiles(  # noqa: C901 (numba kernel: one compiled loop)
     origins: Float32, directions: Float32, scene: Int32, max_distance: float,
     depth: Float32, label: Int32, valid: npt.NDArray[np.bool_],
 ) -> Int64:  # fmt: skip
-    """Cast R rays from each of B origins; return (2,) how many nodes were opened and how many leaves were tested.
+    """Cast R rays from each of B origins, tile by tile; return (2,) counts of opened nodes and tested leaves.
 
     Args:
         planes: Flat, with `child`, `corners`, `ids` the wide hierarchies of all scenes, see `build_wide`.

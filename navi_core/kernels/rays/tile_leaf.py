@@ -1,4 +1,4 @@
-"""A leaf of the wide hierarchy against the rays of a tile, numba: the second half of csrc/rays/tile.h's twin."""
+"""Ray–triangle tests of a BVH leaf for a tile of rays, numba: the second half of csrc/rays/tile.h's twin."""
 
 import numba
 import numpy as np
@@ -30,7 +30,7 @@ Int32 = npt.NDArray[np.int32]
 def _prepare(
     corners: Float32, at: int, ox: np.float32, oy: np.float32, oz: np.float32, slack: np.float32, edges: Float32
 ) -> None:
-    """Write the edges, normals and heights of a group whose corners begin at `at`."""
+    """Precompute edges, normals and heights of a triangle group at `at`, relative to the rays' origin."""
     for k in range(GROUP):
         ax, ay, az = corners[at + k] - ox, corners[at + GROUP + k] - oy, corners[at + 2 * GROUP + k] - oz
         bx, by, bz = (
@@ -68,7 +68,7 @@ def _prepare(
 
 @numba.njit(cache=True, error_model="numpy")
 def _by_triangle(state: Float32, edges: Float32, i: int) -> int:
-    """Write the time (_TIME; FAR: none) at which each active ray meets triangle `i`; return how many may count."""
+    """Intersect active rays with triangle `i`: write hit times (_TIME; FAR: miss), return the number of candidates."""
     ux, uy, uz, ut = edges[i], edges[GROUP + i], edges[2 * GROUP + i], edges[3 * GROUP + i]
     vx, vy, vz, vt = edges[4 * GROUP + i], edges[5 * GROUP + i], edges[6 * GROUP + i], edges[7 * GROUP + i]
     wx, wy, wz, wt = edges[8 * GROUP + i], edges[9 * GROUP + i], edges[10 * GROUP + i], edges[11 * GROUP + i]
@@ -92,7 +92,7 @@ def _by_triangle(state: Float32, edges: Float32, i: int) -> int:
 
 @numba.njit(cache=True, error_model="numpy")
 def _by_ray(edges: Float32, x: np.float32, y: np.float32, z: np.float32, near: np.float32, bound: np.float32) -> int:
-    """Write the time (row 16; FAR: none) at which a ray meets each triangle; return how many may count."""
+    """Intersect one ray with a triangle group: write hit times (row 16; FAR: miss), return the candidates' number."""
     count = 0
     for k in range(GROUP):
         u = x * edges[k] + (y * edges[GROUP + k] + (z * edges[2 * GROUP + k] + edges[3 * GROUP + k]))
@@ -120,7 +120,7 @@ def _meet(
     tie: np.float32,
     reach: np.float32,
 ) -> None:
-    """Ray `lane` meets triangle `who` at t; ties as in csrc/rays/tile.h. `flags` (tied, chained): a bit a ray."""
+    """Record a hit of ray `lane` with triangle `who` at t; ties as csrc/rays/tile.h; `flags`: tied, chained bits."""
     best = state[BEST + lane]
     bit = 1 << lane
     if np.float32(t + tie) < best:
@@ -141,7 +141,7 @@ def _meet(
 
 @numba.njit(cache=True, error_model="numpy")
 def _meet_all(state: Float32, triangle: Int32, flags: Int32, who: int, tie: np.float32, reach: np.float32) -> None:
-    """As `_meet`, for the rays with a time in _TIME: all at once where no face is within a tie of another."""
+    """Record the hits in _TIME of all rays, as `_meet`; vectorised where no face is within a tie of another."""
     near = 0
     for lane in range(LANES):
         t = state[_TIME + lane]
@@ -168,7 +168,7 @@ def meet_leaf(
     tie: np.float32, slack: np.float32, reach: np.float32,
     state: Float32, edges: Float32, triangle: Int32, flags: Int32,
 ) -> bool:  # fmt: skip
-    """Test the rays that are in a leaf against its triangles; return whether one met something."""
+    """Intersect a tile's active rays with a leaf's triangles; return whether a hit was recorded."""
     _prepare(corners, 9 * GROUP * group, ox, oy, oz, slack, edges)
     first = GROUP * group
     count = GROUP

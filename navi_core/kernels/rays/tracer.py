@@ -1,4 +1,4 @@
-"""The seam between a field and its kernels: the C++ library, or its numba twin.
+"""Interface between a field and its ray-casting kernels (tracer): the C++ library, or its numba twin.
 
 Both walk the same wide hierarchy and agree to the bit, at four lanes of C++. `NAVI_TRACER` (or the argument of
 `Field`) chooses: `native` insists on C++, `numba` on the twin, `auto` takes C++ where there is a compiler.
@@ -53,11 +53,11 @@ logger = logging.getLogger(__name__)
 
 
 class Tracer(Protocol):
-    """What a field asks of its kernels. All tensors are contiguous and on its device; outputs are written in place."""
+    """Interface of ray-casting kernels. All tensors are contiguous and on its device; outputs are written in place."""
 
     @property
     def name(self) -> str:
-        """One of `TRACERS`, but for "auto"."""
+        """Name of the tracer: one of `TRACERS`, except "auto"."""
 
     def cast(
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, elevations: int,
@@ -69,13 +69,13 @@ class Tracer(Protocol):
         """Write the distance of each point to the surface [m]."""
 
     def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
-        """Write whether the surface is nearer than `radius` [m]."""
+        """Write a mask: is the surface nearer than `radius` [m]?"""
 
 
 def build_tracer(
     packed: PackedField, name: str | None = None, threads: int = 0, device: torch.device | None = None
 ) -> Tracer:
-    """Return the kernels for a field.
+    """Build the tracer (ray-casting kernels) of a field.
 
     Args:
         packed: The field's arrays; kept, not copied where they already fit.
@@ -85,7 +85,7 @@ def build_tracer(
 
     Raises:
         ConfigError: An unknown name, or CUDA kernels that cannot be built.
-        NativeUnavailableError: "native" was asked for and cannot be had.
+        NativeUnavailableError: "native" was requested and is not available.
     """
     wanted = name or os.environ.get("NAVI_TRACER") or "auto"
     if wanted not in TRACERS:
@@ -107,12 +107,12 @@ def build_tracer(
 
 @cache
 def _notice(reason: str) -> None:
-    """Warn once for each reason why there is no C++."""
+    """Log a warning, once for each reason why the C++ tracer is not used."""
     logger.warning("rays are cast by the slower numba kernels: %s", reason)
 
 
 class NumbaTracer:
-    """The numba twin: needs no compiler and checks the C++ independently."""
+    """Numba implementation of `Tracer`: needs no compiler and checks the C++ independently."""
 
     name = "numba"
 
@@ -127,23 +127,23 @@ class NumbaTracer:
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, _elevations: int,
         depth: Tensor, label: Tensor, valid: Tensor, /
     ) -> None:  # fmt: skip
-        """See `Tracer`."""
+        """Implement `Tracer.cast`."""
         layout, out = tile_layout(directions[0].numpy()), (part.numpy() for part in (depth, label, valid))
         rays = (part.numpy() for part in (origins, directions, scene))
         self.work = _CAST(*self._flat, *layout, *rays, max_distance, *out)
 
     def distance(self, points: Tensor, scene: Tensor, out: Tensor) -> None:
-        """See `Tracer`."""
+        """Implement `Tracer.distance`."""
         out.numpy()[:] = np.sqrt(_CLOSEST(*self._boxes, points.numpy(), scene.numpy(), np.inf)[0])
 
     def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
-        """See `Tracer`."""
+        """Implement `Tracer.within`."""
         limit = radius * radius
         out.numpy()[:] = _CLOSEST(*self._boxes, points.numpy(), scene.numpy(), limit)[0] < limit
 
 
 class NativeTracer:
-    """The C++ kernels.
+    """C++ implementation of `Tracer`, with the programs of environment step and lookahead.
 
     Args:
         packed: The field's arrays.
@@ -163,7 +163,7 @@ class NativeTracer:
 
     @property
     def lanes(self) -> int:
-        """Rays taken at once: 16, 8 or 4."""
+        """Number of SIMD lanes (rays traced at once): 16, 8 or 4."""
         widest = int(self._library.navi_lanes())
         return min(self._lanes or widest, widest)
 
@@ -171,57 +171,57 @@ class NativeTracer:
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, _elevations: int,
         depth: Tensor, label: Tensor, valid: Tensor, turns: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """See `Tracer`; `turns` (B, 2): cosine and sine of a yaw by which each row's directions are turned."""
+        """Implement `Tracer.cast`; `turns` (B, 2): cosine and sine of a yaw that rotates each row's directions."""
         rays = Rays.of(origins, directions, scene, max_distance, depth, label, valid)
         turn = None if turns is None else turns.data_ptr()
         self._call("cast", self._hierarchies, rays, turn, lanes=True)
 
     def distance(self, points: Tensor, scene: Tensor, out: Tensor) -> None:
-        """See `Tracer`."""
+        """Implement `Tracer.distance`."""
         self._call("distance", self._hierarchies, points.data_ptr(), scene.data_ptr(), len(points), out.data_ptr())
 
     def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
-        """See `Tracer`."""
+        """Implement `Tracer.within`."""
         where = points.data_ptr(), scene.data_ptr(), len(points)
         self._call("within", self._hierarchies, *where, radius, out.data_ptr())
 
     def scenes(self) -> Scenes:
-        """Return this tracer's scenes as the C++ kernels know them; valid as long as the tracer."""
+        """Return the ctypes struct of the scenes; valid as long as the tracer."""
         return Scenes(hierarchies=ctypes.addressof(self._hierarchies), count=len(self._packed.frame))
 
     def read_panoramas(self, sensor: Sensor, panoramas: Panoramas) -> None:
-        """Read panoramas from their hits, to the bits of a step."""
+        """Compute the readings of panoramas from their hits, bit-equal to those of a step."""
         self._call("read_panoramas", sensor, panoramas, lanes=True)
 
     def fly(self, drone: Drone, flights: Flights) -> None:
-        """Fly one decision in every row of `flights`."""
+        """Integrate the dynamics of one decision in every row of `flights`."""
         self._call("fly", self._hierarchies, drone, flights)
 
     def fly_ahead(self, drone: Drone, flights: Flights, held: LookaheadFlight) -> None:
-        """Fly the held action of every row of `flights` to its end."""
+        """Simulate the held action of every row of `flights` to its end."""
         self._call("fly_ahead", self._hierarchies, drone, flights, held)
 
     def remember(self, lookahead: Lookahead, drones: Drones, observed: Observed) -> None:
-        """Count where drones are as visited, and what they see as seen."""
+        """Update the visit counts and seen floor of drones with their current poses and observations."""
         self._call("remember", lookahead, drones, observed)
 
     def lookahead_terms(
         self, lookahead: Lookahead, drone: Drone, flights: Flights, held: LookaheadFlight, drones: Drones, terms: Tensor
     ) -> None:
-        """Fly the held action of every row of `flights` to its end, and write the (B, 10) reward terms of that."""
+        """Simulate the held action of every row of `flights` to its end, and write the (B, 10) reward terms there."""
         out = data_pointer(terms, torch.float32)
         self._call("lookahead_terms", lookahead, drone, flights, held, drones, out, lanes=True)
 
     def step(self, step: Step) -> int:
-        """Fly one decision of an environment.
+        """Run one environment step, all rows.
 
         Returns:
-            How many episodes ended, or -1 - the first row whose action is no number; then nothing has moved.
+            Number of ended episodes, or -1 - the first row with a non-finite action; then nothing has moved.
         """
         return int(self._call("step", step, lanes=True))
 
     def _call(self, name: str, *arguments: ctypes.Structure | float | None, lanes: bool = False) -> Any:  # noqa: ANN401 (as the function returns)
-        """Call a function of the library with structs by reference, the threads, and the lanes where it takes them."""
+        """Call a library function with structs by reference, the thread count, and the lanes where it takes them."""
         given = (ctypes.byref(part) if isinstance(part, ctypes.Structure) else part for part in arguments)
         threads = self._threads or numba.get_num_threads()
         return getattr(self._library, f"navi_{name}")(*given, threads, *([self._lanes] if lanes else []))
