@@ -1,4 +1,4 @@
-"""Evaluation without learning: frozen starts, true coverage, paired statistics, gated promotion."""
+"""Policy evaluation on frozen starts: ground-truth coverage, paired statistics, gated promotion."""
 
 from navi_core.evaluate.comparison import Comparison, SeedComparison, compare, compare_seeds, seed_matrix
 from navi_core.evaluate.flight.course import Course, Start, build_course

@@ -1,4 +1,4 @@
-"""Paired comparisons on the same frozen starts: of two subjects, and of two training methods over their seeds."""
+"""Paired statistical comparisons on the same frozen starts: two subjects, or two training methods over their seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,7 +41,7 @@ _NAMED: dict[str, Callable[[EvalConfig], str]] = {
 
 
 def require_pairs(a: EvalResult, b: EvalResult) -> None:
-    """Refuse results whose episodes are not pairs: same scenes, same starts, same length, same physics.
+    """Validate that two results are pairs: same scenes, same starts, same length, same physics.
 
     Raises:
         EvaluationError: Scenes, starts or protocols differ.
@@ -72,7 +72,7 @@ def require_pairs(a: EvalResult, b: EvalResult) -> None:
 
 
 def protocol_differences(a: EvalResult, b: EvalResult) -> list[str]:
-    """Return the permitted protocol differences of two paired results, in words.
+    """List the permitted protocol differences of two paired results, in words.
 
     Such a pair may be intended (a noisy sensor against a clean one), but a verdict must mention it.
     """
@@ -114,13 +114,13 @@ class Verdict:
     """The verdict in words."""
 
     def to_row(self) -> dict[str, Any]:
-        """Return plain data; NaN bounds become None."""
+        """Convert to a JSON-compatible dictionary; NaN bounds become None."""
         return {name: None if value != value else value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Verdict):
-    """Comparison of two subjects over scenes and starts; means are over scenes."""
+    """Paired comparison of two subjects over scenes and starts; means are over scenes."""
 
     episodes: int
     """Pairs compared."""
@@ -148,7 +148,7 @@ class SeedComparison(Verdict):
     """The same for the second side."""
 
     def withheld(self, why: str) -> Self:
-        """Return the comparison without its verdict but with the reason; its numbers stay."""
+        """Return a copy without a verdict but with the reason why; its numbers stay."""
         length = len(verdict_words(self.a, self.b, self.metric, self.better, self.worse, ""))
         words = verdict_words(self.a, self.b, self.metric, False, False, why)
         return replace(self, better=False, worse=False, sentence=words + self.sentence[length:])
@@ -199,7 +199,7 @@ def compare(
 
 
 def paired_differences(a: EvalResult, b: EvalResult, metric: str) -> dict[str, list[float]]:
-    """Return a − b of every start, by scene, for two paired results (see `require_pairs`)."""
+    """Compute the paired differences a − b of every start, by scene, of two paired results (see `require_pairs`)."""
     values_a, values_b = a.by_scene(metric), b.by_scene(metric)
     return {scene: [x - y for x, y in zip(values_a[scene], values_b[scene], strict=True)] for scene in values_a}
 
@@ -207,7 +207,7 @@ def paired_differences(a: EvalResult, b: EvalResult, metric: str) -> dict[str, l
 def verdict_of(
     a: Sequence[EvalResult], b: Sequence[EvalResult], metric: str, low: float, high: float
 ) -> tuple[bool, bool, str]:
-    """Return whether a is better, whether it is worse, and the reason for no verdict.
+    """Classify a difference's interval: whether a is better, whether it is worse, and the reason for no verdict.
 
     The interval of a − b must lie on one side of 0, the metric must have a better direction, and the better side must
     not have been trained on any of the scenes.
@@ -231,7 +231,7 @@ def verdict_of(
 
 
 def verdict_words(a: str, b: str, metric: str, better: bool, worse: bool, why_not: str) -> str:
-    """Return the verdict in words, without its numbers.
+    """Format the verdict as a sentence, without its numbers.
 
     Args:
         a: The first subject.
@@ -249,7 +249,7 @@ def verdict_words(a: str, b: str, metric: str, better: bool, worse: bool, why_no
 
 
 def _counted(differences: Mapping[str, Sequence[float]]) -> bool:
-    """Return whether these are differences of booleans, which are often equal in all scenes by chance."""
+    """Test whether these are differences of booleans, which are often equal in all scenes by chance."""
     return all(value in (-1, 0, 1) for row in differences.values() for value in row)
 
 
@@ -270,7 +270,7 @@ def _over(interval: Interval, flown: EvalResult) -> str:
 
 
 def remarks(a: Sequence[EvalResult], b: Sequence[EvalResult]) -> list[str]:
-    """Return the remarks on a verdict: differences between the two sides' protocols and code."""
+    """List remarks on a verdict: differences between the two sides' protocols and code versions."""
     differences = protocol_differences(a[0], b[0])
     found = [f"Protocols differ: {', '.join(differences)}."] if differences else []
     # Old results hold no version: they differ from newer ones, and nothing is known of two old ones.
@@ -281,7 +281,7 @@ def remarks(a: Sequence[EvalResult], b: Sequence[EvalResult]) -> list[str]:
 def seed_matrix(
     results: Sequence[EvalResult], metric: str, scenes: Sequence[str] | None = None
 ) -> npt.NDArray[np.float64]:
-    """Return a metric's means over starts, float64 (S, C): one row per result, one column per scene.
+    """Build the matrix of a metric's means over starts, float64 (S, C): one row per result (seed), a column per scene.
 
     Args:
         results: One per seed.
@@ -378,7 +378,7 @@ def compare_seeds(
 
 
 def _require_different(side: Sequence[EvalResult]) -> None:
-    """Refuse copies of a checkpoint and several checkpoints of one run; they are no further seeds."""
+    """Validate that results are independent seeds: no checkpoint twice, no two checkpoints of one run."""
     weights: dict[str, str] = {}
     runs: dict[str, str] = {}
     for result in side:

@@ -1,4 +1,4 @@
-"""Pictures of evaluated flights: top-down maps, Rerun traces of the median and the worst episode.
+"""Figures of evaluated flights: top-down maps (PNG), Rerun traces of the median and the worst episode.
 
 Names in figures may be of any script: they are drawn with installed fonts, else as code points, never as empty boxes.
 """
@@ -39,7 +39,7 @@ _LONGEST = 90
 
 
 def draw_name(text: Text) -> None:
-    """Draw a user-given name literally: no formulas, any script.
+    """Set a plot text to a user-given name literally: no formulas, any script.
 
     Args:
         text: A title or legend label that holds such a name.
@@ -57,7 +57,7 @@ def draw_name(text: Text) -> None:
 
 @lru_cache(maxsize=256)
 def _families(letters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return font families that together cover the letters, and the letters that none covers."""
+    """Select installed font families that together cover the letters, and the letters that none covers."""
     from matplotlib.font_manager import findfont, fontManager, get_font
 
     def lacks(file: str, wanted: frozenset[str]) -> frozenset[str]:
@@ -93,7 +93,7 @@ def top_down_map(
     floor: FloorMap | None = None,
     seen: np.ndarray | None = None,
 ) -> bytes:
-    """Draw a scene from above, cut at flight height; with a floor map one panel per storey.
+    """Render a top-down map of a scene, cut at flight height; with a floor map one panel per storey.
 
     Surfaces below the cut are coloured by semantic name and darkened with depth; surfaces at the cut (walls, tall
     furniture) are black.
@@ -180,7 +180,7 @@ def _draw_paths(
     storey: int,
     whole: Mapping[str, list[np.ndarray]],
 ) -> dict[str, Line2D]:
-    """Draw each name's paths; return one line of each, for the legend."""
+    """Plot each name's paths; return one line of each, for the legend."""
     legend: dict[str, Line2D] = {}
     for index, (name, group) in enumerate(here.items()):
         color = f"C{index}"
@@ -195,7 +195,7 @@ def _draw_paths(
 
 
 def _on(storey: int, path: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Return the path with NaN for points on other storeys, so that lines break there."""
+    """Mask the points of a path on other storeys with NaN, so that plotted lines break there."""
     if len(levels) == 1:
         return path
     return np.where((storey_of(path[:, 1], levels) == storey)[:, None], path, np.nan)
@@ -216,7 +216,7 @@ _BLOCK = 64
 
 
 def representative_episodes(result: EvalResult, metric: str = "c_vis_auc") -> dict[str, int]:
-    """Return the indices of the median (the lower of two) and of the worst episode.
+    """Select representative episodes: the indices of the median (the lower of two) and the worst.
 
     Args:
         result: An evaluation with paths; files of `navi evaluate --out` have none.
@@ -233,7 +233,7 @@ def representative_episodes(result: EvalResult, metric: str = "c_vis_auc") -> di
 
 
 def episode_trace(result: EvalResult, index: int, field: Field, scene_index: int) -> EpisodeTrace:
-    """Return the panoramas along an episode, with its curves.
+    """Re-render the panoramas along an episode, with its curves, for a trace.
 
     Args:
         result: The evaluation.
@@ -271,7 +271,7 @@ def episode_trace(result: EvalResult, index: int, field: Field, scene_index: int
 
 
 def write_traces(folder: Path, result: EvalResult, scenes: Sequence[Scene]) -> list[Path]:
-    """Write `<subject>-median.rrd` and `<subject>-worst.rrd`.
+    """Write Rerun recordings `<subject>-median.rrd` and `<subject>-worst.rrd` of representative episodes.
 
     Args:
         folder: Folder of the files.

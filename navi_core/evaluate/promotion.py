@@ -1,4 +1,4 @@
-"""Promotion: the champion changes only for a challenger that is shown to be better and collides no more.
+"""Gated model promotion: a challenger becomes champion only if shown to be better and to collide no more.
 
 Challenger and champion fly the same frozen starts of validation scenes. A first champion must beat the random pilot. A
 challenger that wins flies once more from other starts, because of many challengers on the same starts some win by
@@ -39,7 +39,7 @@ _CONFIRMING = 1_000_000
 
 @dataclass(frozen=True)
 class Decision:
-    """Promotion decision with its reason."""
+    """Record of a promotion decision: challenger, opponent, comparisons, reason."""
 
     version: str
     """The challenger."""
@@ -63,7 +63,7 @@ class Decision:
     """Time of the decision, ISO 8601 in UTC."""
 
     def to_row(self) -> dict[str, Any]:
-        """Return the row of the table `promotions`; differences are fractions of 1, as everywhere in the warehouse."""
+        """Convert to a row of the table `promotions`; differences are fractions of 1, as in the whole warehouse."""
         return {
             "alias": self.alias,
             "version": self.version,
@@ -83,7 +83,7 @@ class Decision:
 
 
 def _none_if_nan(bound: float) -> float | None:
-    """Return a bound, None for NaN."""
+    """Replace a NaN bound by None."""
     return None if bound != bound else bound
 
 
@@ -150,14 +150,14 @@ def decide(
 
 
 def _clean_flights(flown: EvalResult) -> str:
-    """Return a sentence on the flights with collisions, with the upper bound where there are none."""
+    """Format a sentence on the number of flights with collisions, with the 95 % upper bound if there are none."""
     flights, hit = len(flown.episodes), sum(not row["collision_free"] for row in flown.episodes)
     bound = "" if hit else f" (95 % upper bound: {100 * (1 - 0.05 ** (1 / flights)):.0f} %)"
     return f"{hit} of {flights} flights collided{bound}."
 
 
 def confirming(config: EvalConfig, version: str) -> EvalConfig:
-    """Return the protocol of the confirming flight: other starts of the same scenes, different for each version.
+    """Derive the protocol of the confirming flight: other starts of the same scenes, different for each version.
 
     Args:
         config: The protocol of the first flight.
@@ -168,7 +168,7 @@ def confirming(config: EvalConfig, version: str) -> EvalConfig:
 
 
 def confirmed(first: Decision, again: Decision) -> Decision:
-    """Return the decision after a confirming flight, with a reason that names both leads.
+    """Combine the decisions of first and confirming flight, with a reason that names both leads.
 
     The second lead counts, because the first one was selected for being large.
     """
@@ -212,7 +212,7 @@ def decide_and_confirm(
 
 
 def scenes_seen(registry: Registry, version: str, flown: EvalResult) -> int:
-    """Return how many scenes of an evaluation a version or one of its ancestors was trained on.
+    """Count the scenes of an evaluation on which a version or one of its ancestors was trained.
 
     Old checkpoints hold only their own scenes, so the whole lineage is read.
     """
@@ -222,7 +222,7 @@ def scenes_seen(registry: Registry, version: str, flown: EvalResult) -> int:
 
 
 def _training_scenes(entries: Iterable[ModelVersion]) -> set[str]:
-    """Return the content and source hashes of the scenes that versions were trained on."""
+    """Collect the content and source hashes of the scenes on which versions were trained."""
     known: set[str] = set()
     for entry in entries:
         try:
@@ -233,7 +233,7 @@ def _training_scenes(entries: Iterable[ModelVersion]) -> set[str]:
 
 
 def _require_unseen(version: str, registry: Registry, scenes: Sequence[Scene]) -> None:
-    """Refuse scenes on which the challenger cannot win, before any flight."""
+    """Validate the scenes before any flight: none in the challenger's training, and enough for a verdict."""
     known = _training_scenes(registry.lineage(version))
     seen = [scene.name for scene in scenes if scene.content_hash() in known or scene.source_hash in known]
     if seen:
@@ -257,7 +257,7 @@ def promote(
     opponent: EvalResult | None = None,
     record: Callable[[Decision, list[tuple[EvalResult, EvalResult]]], None] | None = None,
 ) -> tuple[Decision, list[tuple[EvalResult, EvalResult]]]:
-    """Let a version challenge the holder of an alias; move the alias if it wins twice, on different starts.
+    """Evaluate a version against the holder of an alias; move the alias if it wins twice, on different starts.
 
     Args:
         version: The challenger, "v003" or an alias such as "latest".

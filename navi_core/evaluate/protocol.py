@@ -1,4 +1,4 @@
-"""Evaluation protocol: a subject flies frozen starts without learning; every episode becomes a row.
+"""Evaluation protocol: roll out a subject from frozen starts without learning; every episode becomes a row.
 
 course = build_course(scenes, config)
 ours = evaluate("checkpoint.pt", course)
@@ -41,7 +41,7 @@ from navi_core.world.goals import way_lengths, way_to
 
 
 def path_weight(geodesic: float, path: float) -> float:
-    """Return the SPL weight l / max(p, l).
+    """Return the SPL (success weighted by path length) weight l / max(p, l).
 
     Args:
         geodesic: Shortest distance l [m].
@@ -51,7 +51,7 @@ def path_weight(geodesic: float, path: float) -> float:
 
 
 def goal_metrics(floor: FloorMap, start: Start, flight: Flight, path: float) -> dict[str, Any]:
-    """Return the goal columns of an episode's row.
+    """Compute the point-goal metrics of an episode's row: success, SPL, SoftSPL, distances.
 
     Args:
         floor: Reachable floor of its scene.
@@ -104,7 +104,7 @@ def evaluate(
     vocabulary: Mapping[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> EvalResult:
-    """Fly a subject from the frozen starts of scenes; measure coverage, collisions and path length.
+    """Evaluate a subject from the frozen starts of scenes; measure coverage, collisions and path length.
 
     The weights are hashed before and after to prove that nothing was learned. An episode depends on its start, the
     protocol and the weights alone. Flights run on one thread, which is fastest for small blocks and reproducible; the
@@ -181,7 +181,7 @@ def evaluate(
 def episode_row(
     course: Course, start: Start, flight: Flight, coverage: Coverage, max_distance: float
 ) -> dict[str, Any]:
-    """Return the row of one episode: start and every metric by name.
+    """Build the result row of one episode: start and every metric by name.
 
     A collision is a decision with at least one reverted substep.
     """
@@ -234,7 +234,7 @@ def _surface_metrics(course: Course, start: Start, flight: Flight, max_distance:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run torch and the ray kernels on one thread, which is fastest for small blocks."""
+    """Context manager that runs torch and the ray kernels on one thread, which is fastest for small blocks."""
     torch_threads, kernel_threads = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(1)
     numba.set_num_threads(1)
@@ -257,7 +257,7 @@ def evaluate_in_pieces(
     *,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[EvalResult]:
-    """Fly every subject in every scene; stored pieces are read.
+    """Evaluate every subject in every scene, resumable: stored pieces are loaded instead of flown.
 
     Scenes are prepared once for all subjects. The size of a piece keeps the padding of its blocks small.
 
@@ -303,7 +303,7 @@ def evaluate_in_pieces(
 
 
 def join_results(parts: Sequence[EvalResult]) -> EvalResult:
-    """Join evaluations of one subject and protocol on different scenes.
+    """Merge evaluations of one subject and protocol on different scenes.
 
     Raises:
         EvaluationError: There is no part, or subjects, protocols or weights differ, or a scene occurs twice.
@@ -338,7 +338,7 @@ def join_results(parts: Sequence[EvalResult]) -> EvalResult:
 
 
 def _piece_size(config: EvalConfig, scenes: int) -> int:
-    """Return the smallest number of scenes with at most 10 % padding rows, or else the best one."""
+    """Choose the batch size of a piece: the fewest scenes with at most 10 % padding rows, or else the best number."""
 
     def padding(size: int) -> float:
         rows = size * config.starts
@@ -349,7 +349,7 @@ def _piece_size(config: EvalConfig, scenes: int) -> int:
 
 
 def _stored(file: Path, config: EvalConfig, scenes: Sequence[Scene], subject: Subject) -> EvalResult | None:
-    """Return the stored piece of the same protocol, weights, code and scenes, or None."""
+    """Load a stored piece if protocol, weights, code and scenes are the same; else None."""
     if not file.is_file():
         return None
     piece = EvalResult.load(file)

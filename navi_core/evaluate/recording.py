@@ -1,4 +1,4 @@
-"""Warehouse rows of evaluations, comparisons and promotion decisions, written to the outbox."""
+"""Export of evaluations, comparisons and promotion decisions as warehouse rows, written to the outbox."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from navi_core.record import MetricLog, outbox_path, row_context
 
 
 def record_evaluation(result: EvalResult, *, outbox: Path | None = None) -> int:
-    """Write one row of `evaluations` and one of `episodes` per episode; durable on return.
+    """Record an evaluation: one row of `evaluations` and one of `episodes` per episode; durable on return.
 
     Args:
         result: The evaluation.
@@ -36,7 +36,7 @@ def record_comparison(
     *,
     outbox: Path | None = None,
 ) -> str:
-    """Write one row of `comparisons`; durable on return.
+    """Record a comparison as one row of `comparisons`; durable on return.
 
     Args:
         verdict: The comparison; over seeds also its profiles and matrices of seeds × scenes are stored.
@@ -72,7 +72,7 @@ def record_comparison(
 
 
 def record_decision(decision: Decision, challenger: EvalResult, *, outbox: Path | None = None) -> None:
-    """Write one row of `promotions`; durable on return.
+    """Record a promotion decision as one row of `promotions`; durable on return.
 
     Args:
         decision: The decision.
@@ -86,7 +86,7 @@ def record_decision(decision: Decision, challenger: EvalResult, *, outbox: Path 
 
 
 def _write(run_id: str, rows: dict[str, list[dict[str, Any]]], result: EvalResult, outbox: Path | None) -> None:
-    """Write rows by table with the context of an evaluation."""
+    """Write rows by table to the outbox with the context of an evaluation."""
     context = row_context() | {"seed": result.config.seed, "config_hash": config_hash(result.config)}
     log = MetricLog(outbox or outbox_path(), run_id, context)
     for table, added in rows.items():

@@ -1,4 +1,4 @@
-"""Evaluation result: one row per episode, a summary, and the flown paths."""
+"""Evaluation result: one row per episode, a summary, and the flown paths; saved as JSON."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ _SOURCES = frozenset({".py", ".h", ".cpp", ".cu"})
 
 @cache
 def flight_code() -> str:
-    """Return 12 hex digits of the sources that determine an episode: equal digits, equal flights on one machine."""
+    """Hash the sources that determine an episode, 12 hex digits: equal digits, equal flights on one machine."""
     package, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
     files = [file for room in _ROOMS for file in sorted((package / room).rglob("*")) if file.suffix in _SOURCES]
     for file in [*files, *(package / name for name in _FILES)]:
@@ -85,7 +85,7 @@ _HIGHER_IS_BETTER = frozenset({"collision_free", "clearance_p5", "success", "spl
 
 
 def direction(metric: str, task: str = "explore") -> int:
-    """Return 1 for a metric to maximise, −1 for one to minimise, 0 for one without a better direction.
+    """Return a metric's direction of improvement: 1 to maximise, −1 to minimise, 0 for none.
 
     Args:
         metric: Name of an episode metric.
@@ -100,7 +100,7 @@ def direction(metric: str, task: str = "explore") -> int:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Episodes of one subject on frozen starts.
+    """Evaluation result of one subject: its episodes on frozen starts.
 
     `episodes`, `trajectories`, `seen` and `yaws` are parallel lists, ordered by scene and start.
     """
@@ -131,7 +131,7 @@ class EvalResult:
         return list(dict.fromkeys(str(row["scene"]) for row in self.episodes))
 
     def by_scene(self, metric: str) -> dict[str, list[float]]:
-        """Return a metric's values by scene, in the order of the starts.
+        """Group a metric's values by scene, in the order of the starts.
 
         Raises:
             EvaluationError: The metric is unknown, or an episode has no value of it.
@@ -150,11 +150,11 @@ class EvalResult:
         return values
 
     def trajectories_of(self, scene: str) -> list[np.ndarray]:
-        """Return the paths flown in one scene, in the order of the starts."""
+        """Return the trajectories flown in one scene, in the order of the starts."""
         return [path for row, path in zip(self.episodes, self.trajectories, strict=True) if row["scene"] == scene]
 
     def to_rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the rows for the warehouse: one of `evaluations`, one per episode of `episodes`.
+        """Convert to warehouse rows by table: one of `evaluations`, one per episode of `episodes`.
 
         The warehouse stores `c_vis_auc`, `c_vis` and `c_visit` as fractions of 1 and puts units into names
         (`path_length_m`, `reachable_m2`); every other percentage has the suffix `_percent`.
@@ -182,7 +182,7 @@ class EvalResult:
         }
 
     def save(self, path: Path | str) -> Path:
-        """Write rows and summary as JSON, atomically; paths are not stored.
+        """Save rows and summary as JSON, atomically; paths are not stored.
 
         Raises:
             EvaluationError: The file cannot be written.
@@ -205,7 +205,7 @@ class EvalResult:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a saved evaluation.
+        """Load a saved evaluation from JSON.
 
         Raises:
             EvaluationError: The file is missing or is no saved evaluation.
@@ -247,7 +247,7 @@ class EvalResult:
 def summarise(
     subject: str, config: EvalConfig, episodes: list[dict[str, Any]], extra: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the summary row of an evaluation's episodes.
+    """Aggregate an evaluation's episodes to its summary row: means, IQM, intervals, identity.
 
     Args:
         subject: Name of the subject.
@@ -299,7 +299,7 @@ def _bounds(interval: Interval) -> dict[str, float | None]:
 
 
 def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the median decisions to each reported coverage, None where half of the episodes never reach it.
+    """Compute the median decisions to each reported coverage, None where half of the episodes never reach it.
 
     A mean would cover fast episodes only; an episode that never reaches the value counts as the latest.
     """
@@ -312,6 +312,6 @@ def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def short_hash(identity: object) -> str:
-    """Return a hash of plain JSON data as 16 hex digits."""
+    """Hash plain JSON data to 16 hex digits (SHA-256)."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Statistics of evaluations: intervals over scenes and starts, or over seeds and scenes; Holm correction.
+"""Statistics of evaluations: confidence intervals over scenes and starts, or seeds and scenes; Holm correction.
 
 **Over scenes and starts.** Episodes of one scene resemble each other, so resampling episodes as if they were
 independent gives intervals that are far too narrow. The bootstrap here is hierarchical (Davison & Hinkley 1997, §3.8):
@@ -39,7 +39,7 @@ _CHUNK = 4_000_000
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its interval."""
+    """Mean with its confidence interval, over scenes."""
 
     mean: float
     """Mean, over scenes of the scenes' means, in the unit of the values."""
@@ -54,12 +54,12 @@ class Interval:
 
 
 def mean_of_scenes(values: Mapping[str, Sequence[float]]) -> float:
-    """Return the mean over scenes of the scenes' means, so that every scene has equal weight."""
+    """Compute the mean over scenes of the scenes' means, so that every scene has equal weight."""
     return float(np.mean([np.mean(_finite(scene, row)) for scene, row in _checked(values).items()]))
 
 
 def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
-    """Return the mean of the middle half: ⌊n/4⌋ values are left out at each end (Agarwal et al. 2021).
+    """Compute the interquartile mean (IQM): ⌊n/4⌋ values are left out at each end (Agarwal et al. 2021).
 
     Args:
         values: Numbers, any shape.
@@ -75,7 +75,7 @@ def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
 def interval_over_scenes(
     values: Mapping[str, Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Interval:
-    """Return the mean over scenes with its 95 % interval: Student's below `FEW_SCENES`, else the bootstrap's.
+    """Compute the mean over scenes with its 95 % interval: Student's t below `FEW_SCENES`, else the bootstrap.
 
     Args:
         values: For each scene the values of its starts; for a paired interval the differences of two subjects.
@@ -91,7 +91,7 @@ def interval_over_scenes(
 
 
 def student_interval(values: Mapping[str, Sequence[float]], *, confidence: float = CONFIDENCE) -> Interval:
-    """Return the mean over scenes with Student's interval of the scenes' means; of one scene, of its starts.
+    """Compute the mean with Student's t interval over the scenes' means; of one scene, over its starts.
 
     Args:
         values: For each scene the values of its starts.
@@ -120,7 +120,7 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
 ) -> Interval:
-    """Return the mean over scenes with its hierarchical percentile bootstrap interval.
+    """Compute the mean over scenes with its hierarchical percentile bootstrap interval.
 
     Args:
         values: For each scene the values of its starts; for a paired interval the differences of two subjects.
@@ -203,7 +203,7 @@ class TwoWayInterval(Interval):
 
 
 def two_way_interval(matrix: npt.ArrayLike, *, confidence: float = 0.95) -> TwoWayInterval:
-    """Return the mean of a matrix with its two-way random-effects interval.
+    """Compute the mean of a seeds × scenes matrix with its two-way random-effects confidence interval.
 
     Args:
         matrix: Values (S, C) of S ≥ 2 seeds on C ≥ 2 scenes, each the mean over the scene's starts; for a paired
@@ -251,7 +251,7 @@ def two_way_interval(matrix: npt.ArrayLike, *, confidence: float = 0.95) -> TwoW
 
 
 def performance_profile(matrix: npt.ArrayLike, thresholds: Sequence[float]) -> list[float]:
-    """Return the fraction of the matrix above each threshold (Agarwal et al. 2021, §4.3), in [0, 1].
+    """Compute the performance profile: fraction of the matrix above each threshold (Agarwal et al. 2021, §4.3).
 
     Args:
         matrix: Values (S, C).
@@ -274,7 +274,7 @@ def _matrix(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def holm(p_values: Sequence[float], *, level: float = 0.05) -> list[bool]:
-    """Return which hypotheses are rejected, with a family-wise error rate of at most `level`.
+    """Apply the Holm correction: which hypotheses are rejected, at a family-wise error rate of at most `level`.
 
     Holm (1979): the smallest of n p-values has to be below level / n, the next one below level / (n − 1), and so on;
     the first that is not ends the procedure.

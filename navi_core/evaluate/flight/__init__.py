@@ -1,1 +1,1 @@
-"""Evaluation flights: subjects, courses, frozen starts."""
+"""Evaluation flights: subjects (policies and pilots), courses, frozen starts."""

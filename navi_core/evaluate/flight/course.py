@@ -1,4 +1,4 @@
-"""Evaluation course: scenes, their reachable floor, and frozen starts."""
+"""Evaluation course (fixed evaluation set-up): scenes, their reachable floor, and frozen starts."""
 
 import hashlib
 import math
@@ -26,7 +26,7 @@ _EYE_HEIGHT = 1.0
 
 @dataclass(frozen=True)
 class Start:
-    """One frozen start."""
+    """Frozen start of an evaluation episode: scene, pose, random key, goal."""
 
     scene_index: int
     """Scene within the course's field."""
@@ -46,7 +46,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Course:
-    """Scenes prepared once for any number of subjects."""
+    """Evaluation course: scenes, ground truth and frozen starts, prepared once for any number of subjects."""
 
     field: Field
     """Geometry of all scenes."""
@@ -72,7 +72,7 @@ class Course:
 def build_course(
     scenes: Sequence[Scene], config: EvalConfig, *, vocabulary: Mapping[str, int] | None = None, threads: int = 0
 ) -> Course:
-    """Prepare scenes for evaluation.
+    """Build an evaluation course: reachable floor, ground truth and frozen starts of each scene.
 
     Args:
         scenes: Scenes of different names.
@@ -110,7 +110,7 @@ def build_course(
 
 
 def frozen_starts(floor: FloorMap, scene: Scene, scene_index: int, *, count: int, seed: int) -> list[Start]:
-    """Choose reachable starts that lie apart from each other.
+    """Sample reachable start poses that lie far apart (deterministic).
 
     They depend on the scene and the seed alone; a longer list begins with the shorter one.
 
@@ -149,7 +149,7 @@ def frozen_starts(floor: FloorMap, scene: Scene, scene_index: int, *, count: int
 
 
 def with_goal(start: Start, floor: FloorMap, config: EvalConfig) -> Start:
-    """Return a start with a frozen goal: reachable, at the starts' height, at least the minimum distance away.
+    """Add a frozen goal to a start: reachable, at the starts' height, at least the minimum distance away.
 
     The goal is the first of 16 drawn positions that lies far enough, or the farthest where none does.
 

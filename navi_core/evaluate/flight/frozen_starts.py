@@ -1,4 +1,4 @@
-"""Evaluation flights from frozen starts, in blocks of fixed size, and adapters of pilots and policies.
+"""Evaluation rollouts from frozen starts, in blocks of fixed size, with adapters for pilots and policies.
 
 Sensor and physics are the environment's. A block always has the same number of rows, padded by copies of its first
 start, so every tensor operation sees the same shapes. An episode's bits therefore depend on its start and the weights
@@ -30,7 +30,7 @@ from navi_core.world.sensor.panorama import SphericalSensor
 
 
 class Flyer(Protocol):
-    """Interface of everything that can be flown in an evaluation."""
+    """Interface of subjects that can be evaluated: observations in, actions out."""
 
     name: str
     """Name of the subject."""
@@ -44,7 +44,7 @@ class Flyer(Protocol):
     """(B,) rows whose last action came from recovery; None without recovery."""
 
     def begin(self, keys: Tensor, field: Field) -> None:
-        """Start new episodes in all rows.
+        """Reset the subject for new episodes in all rows.
 
         Args:
             keys: Random keys of the rows, int64 (B,).
@@ -52,7 +52,7 @@ class Flyer(Protocol):
         """
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Return actions (B, 4) for observations (B, 3, Az, El).
+        """Compute the actions (B, 4) for observations (B, 3, Az, El).
 
         A privileged subject may use all of `pose`; a goal-conditioned policy only the goal relative to it.
         """
@@ -60,7 +60,7 @@ class Flyer(Protocol):
 
 @dataclass(frozen=True)
 class Flight:
-    """One episode of T decisions."""
+    """Trajectory of one evaluation episode of T decisions."""
 
     positions: np.ndarray
     """The start and the position after each decision, float32 (T+1, 3) [m]."""
@@ -84,7 +84,7 @@ def fly(
     config: EvalConfig,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Flight]:
-    """Fly one episode from each start; an episode with a goal ends once the drone stops there.
+    """Roll out one episode from each frozen start; an episode with a goal ends once the drone stops there.
 
     Args:
         field: Geometry.
@@ -174,7 +174,7 @@ QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
 
 
 class PilotFlyer:
-    """Scripted pilot on observations of the protocol's resolution."""
+    """Adapter that runs a scripted policy (pilot) in an evaluation, at the evaluation's sensor resolution."""
 
     recovering: Tensor | None = None
 
@@ -186,22 +186,22 @@ class PilotFlyer:
         self._pilot = pilot
 
     def begin(self, keys: Tensor, field: Field) -> None:
-        """Start new episodes in all rows."""
+        """Reset the subject for new episodes in all rows."""
         if self._pilot.privileged:
             self._pilot.attach(field)
         self.restart(torch.ones(len(keys), dtype=torch.bool), keys)
 
     def restart(self, rows: Tensor, keys: Tensor) -> None:
-        """Start new episodes in some rows: (B,) bool, (B,) int64 keys of all."""
+        """Reset the pilot in some rows for new episodes: (B,) bool, (B,) int64 keys of all."""
         self._pilot.reset(rows, keys)
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Return actions (B, 4) for observations (B, 3, Az, El); a privileged pilot receives its pose."""
+        """Compute actions (B, 4) for observations (B, 3, Az, El); a privileged pilot receives its pose."""
         return self._pilot.act(obs, pose=pose if self._pilot.privileged else None)
 
 
 class PolicyFlyer:
-    """Policy in evaluation mode: recurrent state carried, no learning, frozen normalisers.
+    """Adapter that runs a policy in evaluation mode: recurrent state carried, no learning, frozen normalisers.
 
     The auxiliary input (loop similarity and curiosity of the previous step) comes from a reward shaper in evaluation
     mode, as in training. The privileged reward entry is zero.
@@ -251,7 +251,7 @@ class PolicyFlyer:
         self._device = next(policy.parameters()).device
 
     def begin(self, keys: Tensor, field: Field) -> None:  # noqa: ARG002 - of the Flyer protocol, pilots need it
-        """Start new episodes in all rows: zero state, empty memory."""
+        """Reset all rows for new episodes: zero recurrent state, empty memory."""
         rows = len(keys)
         self._keys = keys
         self._step = torch.zeros_like(keys)
@@ -273,7 +273,7 @@ class PolicyFlyer:
         self._shaper.eval()
 
     def restart(self, rows: Tensor, keys: Tensor) -> None:
-        """Start new episodes in some rows, (B,) bool, with zero state and empty memory; (B,) keys of all rows."""
+        """Reset some rows, (B,) bool, for new episodes: zero recurrent state, empty memory; (B,) keys of all rows."""
         rows_there = rows.to(self._device)
         self._keys = torch.where(rows, keys, self._keys)
         self._step = torch.where(rows, 0, self._step)
@@ -283,7 +283,7 @@ class PolicyFlyer:
             self._shaper.memory.clear(rows_there)
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Return actions (B, 4) for observations (B, 3, Az, El)."""
+        """Compute the actions (B, 4) for observations (B, 3, Az, El)."""
         noise = None
         if not self._config.deterministic:
             zero = torch.zeros_like(self._step)

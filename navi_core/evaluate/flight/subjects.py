@@ -1,4 +1,4 @@
-"""Evaluation subjects: pilots by name, checkpoints, policies in memory, registered versions.
+"""Evaluation subjects: resolves pilots by name, checkpoints, policies in memory and registered versions.
 
 `Autopilot` flies each of them in custom loops over an environment (docs/guides/EXPORT.md).
 """
@@ -30,7 +30,7 @@ OWN_NETWORKS = "own_networks"
 
 @dataclass(frozen=True)
 class Subject:
-    """Subject ready to be flown, with its identity columns."""
+    """Evaluation subject (policy or pilot) ready to be run, with its identity columns."""
 
     flyer: Flyer
     """Policy or pilot that maps observations to actions."""
@@ -61,7 +61,7 @@ def resolve_subject(
     *,
     name: str | None = None,
 ) -> Subject:
-    """Prepare a subject for flight.
+    """Resolve a subject, load its checkpoint if it has one, and wrap it for evaluation.
 
     Args:
         subject: Name of a pilot, path of a checkpoint, a pilot, a policy, a registered version, or a prepared subject.
@@ -103,7 +103,7 @@ def resolve_subject(
 
 
 def _custom_columns(encoder: str, core: str) -> dict[str, Any]:
-    """Return the column with the code digest of custom networks, where there are any."""
+    """Return the identity column with the code digest of custom networks, if there are any."""
     found = custom_networks(encoder, core)
     return {} if found is None else {OWN_NETWORKS: found}
 
@@ -155,7 +155,7 @@ _Subject = str | Path | Pilot | NavigationPolicy | ModelVersion
 
 
 class Autopilot:
-    """Maps observations of an environment to actions.
+    """Policy or pilot as a closed-loop controller for custom loops: maps an environment's observations to actions.
 
     It holds what a policy needs besides observations: recurrent state, auxiliary input, occupancy map, goals, recovery.
     Rows restart when their episode ends.
@@ -207,19 +207,19 @@ class Autopilot:
         self.begin()
 
     def begin(self) -> None:
-        """Start new episodes in all rows; call it after `env.reset`."""
+        """Reset the controller for new episodes in all rows; call it after `env.reset`."""
         self._flyer.begin(self._keys(), self._env.field)
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return actions (B, 4) in [−1, 1] for the environment's latest observations (B, 3, Az, El)."""
+        """Compute actions (B, 4) in [−1, 1] for the environment's latest observations (B, 3, Az, El)."""
         now = self._env.poses()
         goals = self._env.goals
         goal = None if goals is None else goals.of(now["scene_index"]).to(torch.float32)
         return self._flyer.act(obs, Pose(now["position"], now["yaw"], now["scene_index"], goal))
 
     def after_step(self, step: StepBatch) -> None:
-        """Restart the rows whose episode ended; call it after every step."""
+        """Reset the state of rows whose episode ended; call it after every step."""
         ended = (step.truncated | step.terminated).cpu()
         if bool(ended.any()):
             self._flyer.restart(ended, self._keys())
@@ -238,7 +238,7 @@ def take_off(
     deterministic: bool = True,
     recovery: bool | None = None,
 ) -> tuple[NavigationEnv, Autopilot]:
-    """Return an environment with the policy's training settings in other scenes, and its autopilot.
+    """Build an environment with the policy's training settings in other scenes, and its autopilot.
 
     Args:
         subject: A version or alias in the registry of `$NAVI_HOME`, or a checkpoint's path; a pilot's name takes the
@@ -265,7 +265,7 @@ def take_off(
 
 
 def _resolve_name(subject: _Subject) -> _Subject:
-    """Return the version of a registered name; everything else unchanged."""
+    """Resolve a registered name to its version; leave everything else unchanged."""
     if not isinstance(subject, str):
         return subject
     registry = Registry(navi_home() / "models")
@@ -282,7 +282,7 @@ def _resolve_name(subject: _Subject) -> _Subject:
 
 
 def _require_fit(found: Subject, env: NavigationEnv) -> None:
-    """Refuse an environment whose observations differ from those of the training."""
+    """Validate that the environment's observations match those of the training."""
     flyer, c = found.flyer, env.config
     for name in ("azimuth_bins", "elevation_bins", "max_distance"):
         wanted, here = getattr(flyer, name), getattr(c, name)
@@ -293,7 +293,7 @@ def _require_fit(found: Subject, env: NavigationEnv) -> None:
 
 
 def require_vocabulary(subject: Subject, vocabulary: Mapping[str, int], surfaces: Iterable[str], remedy: str) -> None:
-    """Refuse scenes whose semantic ids differ from those of a policy's training.
+    """Validate that the scenes' semantic ids match those of a policy's training.
 
     Args:
         subject: The policy.

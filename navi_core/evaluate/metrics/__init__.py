@@ -1,1 +1,1 @@
-"""Evaluation metrics: coverage, seen surface, point goals."""
+"""Evaluation metrics: floor coverage, seen surface."""

@@ -31,7 +31,7 @@ RAYS_PER_CAST = 1 << 19
 def _mark_segment(
     x: float, z: float, dx: float, dz: float, length: float, wanted: np.ndarray, marked: np.ndarray
 ) -> int:
-    """Mark wanted cells that a segment crosses; coordinates in cells, (dx, dz) per unit of `length`.
+    """Trace a segment through the grid and mark the wanted cells; coordinates in cells, (dx, dz) per unit of `length`.
 
     Returns:
         The number of cells that were not marked before.
@@ -73,7 +73,7 @@ def mark_rays(
     wanted: np.ndarray,
     marked: np.ndarray,
 ) -> np.ndarray:
-    """Mark the wanted cells that horizontal rays cross, position by position.
+    """Mark the wanted grid cells that horizontal rays cross, position by position.
 
     Args:
         positions: Ray origins (T, 2) as (x, z) [m], float64.
@@ -106,7 +106,7 @@ def mark_path(
     wanted: np.ndarray,
     marked: np.ndarray,
 ) -> np.ndarray:
-    """Mark the wanted cells that a path flies through, straight from each position to the next.
+    """Mark the wanted grid cells on a flown path, straight from each position to the next.
 
     Args:
         positions: Positions (T, 2) as (x, z) [m], float64.
@@ -142,7 +142,7 @@ REPORTED_SHARES = (50, 75, 90)
 
 @dataclass(frozen=True)
 class FloorTruth:
-    """Reachable floor of one scene: fine cells for C_vis, coarse cells for C_visit."""
+    """Ground truth of one scene's coverage: reachable floor in fine cells for C_vis, coarse cells for C_visit."""
 
     reachable: np.ndarray
     """Reachable floor cells of each storey, bool (S, nx, nz)."""
@@ -159,7 +159,7 @@ class FloorTruth:
 
     @classmethod
     def of(cls, floor: FloorMap, visit_cell: float) -> Self:
-        """Derive the truth from a scene's floor map.
+        """Build the coverage ground truth from a scene's floor map.
 
         Args:
             floor: Reachable floor of the scene.
@@ -181,7 +181,7 @@ class FloorTruth:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Coverage of one episode of T decisions; entry t is the value after t decisions."""
+    """Coverage curves of one episode of T decisions; entry t is the value after t decisions."""
 
     seen: np.ndarray
     """Reachable floor area seen, float64 (T+1,) [m²]."""
@@ -195,7 +195,7 @@ class Coverage:
     """Fine cells of each storey seen in the end, bool (S, nx, nz)."""
 
     def metrics(self) -> dict[str, Any]:
-        """Return the reported numbers of both measures by name."""
+        """Compute the reported metrics of both coverage curves by name."""
         return curve_metrics("c_vis", self.seen_share, self.seen) | curve_metrics(
             "c_visit", self.visited_share, self.visited
         )
@@ -204,7 +204,7 @@ class Coverage:
 def measure_coverage(
     field: Field, truth: FloorTruth, scene_index: int, positions: np.ndarray, *, view_radius: float
 ) -> Coverage:
-    """Measure the coverage of a path.
+    """Compute the coverage curves of a flown path.
 
     Args:
         field: Field that holds the scene.
@@ -243,13 +243,13 @@ def measure_coverage(
 
 
 def _stays(storeys: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return (storey, first, last + 1) of each stay on one storey, in order."""
+    """Split a path into its stays on one storey: (storey, first, last + 1) of each, in order."""
     edges = [0, *(np.flatnonzero(np.diff(storeys)) + 1).tolist(), len(storeys)]
     return [(int(storeys[first]), first, last) for first, last in pairwise(edges)]
 
 
 def curve_metrics(name: str, share: np.ndarray, area: np.ndarray) -> dict[str, Any]:
-    """Return the reported numbers of one coverage curve.
+    """Compute the reported metrics of one coverage curve.
 
     Args:
         name: Prefix of the names.
@@ -278,7 +278,7 @@ def curve_metrics(name: str, share: np.ndarray, area: np.ndarray) -> dict[str, A
 
 
 def mean_curve(coverages: Sequence[Coverage], scenes: Sequence[str], points: int = 41) -> dict[str, list[float]]:
-    """Return C_vis over the course of a flight: the mean over scenes of the means over their starts.
+    """Compute the mean C_vis curve of evaluated flights: the mean over scenes of the means over their starts.
 
     Args:
         coverages: One of each flight, all of the same length T.

@@ -1,4 +1,4 @@
-"""C_surf: fraction of the visible surface that an episode has seen.
+"""Surface coverage C_surf: fraction of the visible surface that an episode has seen.
 
 The ground truth is the set of voxels whose surface faces the air around the drone: short axis-parallel rays from every
 air voxel close to a surface mark the voxels they hit. Air is every voxel without surface, above a floor, connected to
@@ -32,7 +32,7 @@ _HIT_OFFSET = 1e-3
 
 @dataclass(frozen=True)
 class SurfaceTruth:
-    """Visible surface of one scene."""
+    """Ground truth of one scene's surface coverage: voxels with visible surface."""
 
     voxels: np.ndarray
     """Voxels that hold surface facing the drone's air, bool (nx, ny, nz)."""
@@ -43,7 +43,7 @@ class SurfaceTruth:
 
     @classmethod
     def of(cls, field: Field, scene_index: int, floor: FloorMap) -> Self:
-        """Derive the visible surface of a scene.
+        """Build the ground truth of a scene's visible surface, by rays from the air voxels.
 
         Args:
             field: Field that holds the scene.
@@ -80,7 +80,7 @@ class SurfaceTruth:
 def measure_surface(
     field: Field, truth: SurfaceTruth, scene_index: int, positions: np.ndarray, *, max_distance: float
 ) -> np.ndarray:
-    """Return the number of visible voxels seen after 0..T decisions, int64 (T+1,).
+    """Count the visible voxels seen after 0..T decisions of a flight, int64 (T+1,).
 
     Args:
         field: Field that holds the scene.
@@ -104,7 +104,7 @@ def _mark_hits(
     max_distance: float,
     left: np.ndarray,
 ) -> np.ndarray:
-    """Clear the voxels of `left` that rays from origins (N, 3) hit; return how many each origin cleared, (N,)."""
+    """Clear the voxels of `left` hit by rays from origins (N, 3); return the number cleared by each origin, (N,)."""
     cleared = np.zeros(len(origins), dtype=np.int64)
     flat, shape = left.reshape(-1), np.array(left.shape)
     ray = directions.numpy().astype(np.float64)
