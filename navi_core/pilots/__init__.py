@@ -1,4 +1,4 @@
-"""Scripted pilots: baselines that see observations only, a privileged planner, and the draws they fly by."""
+"""Scripted policies (pilots): baselines on observations, a privileged planner, and their random numbers."""
 
 from navi_core.pilots.frontier import FrontierPilot
 from navi_core.pilots.pilot import Pilot, Pose

@@ -1,6 +1,6 @@
-"""The frontier pilot: fly to the nearest border between what it has seen and what it has not (Yamauchi 1997).
+"""Frontier exploration pilot: scripted policy that flies to the nearest frontier on its own map (Yamauchi 1997).
 
-It sees observations alone. It draws its own map and knows its own position by reckoning: its commands through the
+It reads observations alone. It draws its own map and estimates its position by dead reckoning: its commands through the
 drone's dynamics, corrected by matching scans when it hits something.
 """
 
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class FrontierPilot(MapPilot):
-    """Flies to the nearest frontier by the length of the way, on the map it draws itself.
+    """Frontier exploration (Yamauchi 1997): flies to the nearest frontier by path length, on the map it draws itself.
 
     A frontier is a cell that has been seen, can be flown to, and has at least `unseen` cells in the 5×5 around it that
     were not seen from within `view_radius`. Where nothing lies beneath is none: what begins beyond the window of a scan
@@ -115,7 +115,7 @@ class FrontierPilot(MapPilot):
 def _frontiers(
     marks: npt.NDArray[np.uint8], near: npt.NDArray[np.uint8], unseen: int, hard: int
 ) -> npt.NDArray[np.bool_]:
-    """Return which cells (X, Z) are frontiers."""
+    """Mask the frontier cells (X, Z) of a map."""
     nx, nz = marks.shape
     total = np.zeros((nx + 1, nz + 1), np.int32)
     for i in range(nx):
@@ -148,7 +148,7 @@ def _plan(
     path: npt.NDArray[np.int32],
     length: npt.NDArray[np.int64],
 ) -> None:
-    """Search the way to the nearest frontier for the rows that are `due`."""
+    """Plan the shortest path to the nearest frontier for the rows that are `due`."""
     size = marks.shape[1]
     for b in range(marks.shape[0]):
         if not due[b]:

@@ -1,4 +1,4 @@
-"""Base of the pilots with a map: finding a flight height, following a path, keeping off surfaces.
+"""Base class of pilots with a map: cruising height, path following, collision avoidance.
 
 A flight begins with a climb or a descent to the cruising height; from there on it is level, so that a plane map is
 enough. Steering turns to a waypoint and flies at it on all axes. Its shield simulates the coming decision with the
@@ -37,7 +37,7 @@ def _least_gap(
     dt: float,
     smoothing: float,
 ) -> float:
-    """Return the least distance to the scan over the substeps of a decision, in the drone's frame [m]."""
+    """Simulate a command over one decision and return the least distance to the scan's points, drone's frame [m]."""
     x = y = z = yaw = 0.0
     f, v, s, w = velocity[0], velocity[1], velocity[2], velocity[3]
     keep = 1.0 - smoothing
@@ -75,15 +75,15 @@ def steer(
     smoothing: float,
     actions: npt.NDArray[np.float32],
 ) -> None:
-    """Write the action of each row.
+    """Compute each row's action: steer to a waypoint, with collision avoidance.
 
     Args:
         target: (B, 2) where to fly, x and z in the drone's frame (−z ahead, +x right) [m].
         climb: (B,) height to gain [m].
         active: (B,) rows that have a target; the others only climb.
         velocity: (B, 4) of the substep before.
-        points: (B, R, 3) what the rays met, in the drone's frame [m].
-        valid: (B, R) whether they met anything.
+        points: (B, R, 3) hit points of the rays, in the drone's frame [m].
+        valid: (B, R) whether the rays hit.
         limit: (B,) share of the linear speed that the limiter leaves.
         speeds: (4,) the drone's limits [m/s, rad/s].
         cruise: Largest share of the speed that is used.
@@ -151,7 +151,7 @@ _PATIENCE = 20
 
 
 class MapSettings(PilotSettings, total=False):
-    """What every pilot with a map is built with; see `MapPilot`."""
+    """Keyword settings of every pilot with a map; see `MapPilot`."""
 
     cruise_height: float
     speed: float
@@ -161,7 +161,7 @@ class MapSettings(PilotSettings, total=False):
 
 
 class MapPilot(Pilot):
-    """Base of the frontier pilot and the planner.
+    """Base class of the frontier pilot and the planner: path following on a map, at a cruising height.
 
     Args:
         cruise_height: Height above the floor that is flown at; low rooms are flown at half height [m].
@@ -202,15 +202,15 @@ class MapPilot(Pilot):
 
     @abstractmethod
     def _locate(self, scan: Scan, fresh: npt.NDArray[np.bool_]) -> Floats:
-        """Return the poses (B, 4): x, y, z [m], yaw [rad], in the frame of the row's map."""
+        """Localise the rows: poses (B, 4) x, y, z [m], yaw [rad], in the frame of the row's map."""
 
     @abstractmethod
     def _survey(self, scan: Scan, pose: Floats, plane: Floats, settled: npt.NDArray[np.bool_]) -> None:
-        """Take in what the rows at their cruising height see."""
+        """Update the maps of the rows at their cruising height with their scans."""
 
     @abstractmethod
     def _route(self, pose: Floats, due: npt.NDArray[np.bool_]) -> None:
-        """Write new ways of the rows that are `due` into `_path` and `_length`."""
+        """Plan paths for the rows that are `due`; written into `_path` and `_length`."""
 
     @abstractmethod
     def _grids(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Floats]:
@@ -263,7 +263,7 @@ class MapPilot(Pilot):
         return torch.from_numpy(actions).to(obs.device)
 
     def _find_height(self, scan: Scan, pose: Floats, step: npt.NDArray[np.int64]) -> None:
-        """Choose the cruising height of new rows, and note who has reached it or cannot."""
+        """Set the cruising height of new rows, and flag the rows that have reached it or run out of time."""
         fresh = step == 0
         if fresh.any():
             wanted = self._climb(scan)
@@ -274,12 +274,12 @@ class MapPilot(Pilot):
         self._settled |= np.abs(pose[:, 1] - self._plane) < 0.05
 
     def _fly_to_height(self, row: int, height: float, now: float) -> None:
-        """Let a row leave its plane for another height, both in the frame of `_locate` [m], where it is."""
+        """Send a row from its current height to another cruising height, both in the frame of `_locate` [m]."""
         self._plane[row], self._settled[row], self._length[row] = height, False, 0
         self._deadline[row] = int(self._step[row]) + math.ceil(_PATIENCE * (1.0 + abs(height - now)))
 
     def _climb(self, scan: Scan) -> Floats:
-        """Return how far the cruising height lies above each row (B,) [m]."""
+        """Compute the climb (B,) [m] from each row's height to its cruising height."""
         height = scan.points[:, :, 1]
         steep = np.abs(height) > 0.5 * scan.depth
         # The lowest and highest surfaces, but for the few rays that leave through an opening.
@@ -292,7 +292,7 @@ class MapPilot(Pilot):
         return level
 
     def _ahead(self, pose: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """Return the point to fly at in the drone's frame (B, 2) [m], and which rows have one."""
+        """Return the lookahead waypoint in the drone's frame (B, 2) [m], and a mask of the rows that have one."""
         near, grid, corner = self._grids()
         place = (pose[:, [0, 2]] - corner) / CELL
         point = np.zeros((len(pose), 2))
@@ -304,7 +304,7 @@ class MapPilot(Pilot):
 
 
 def _percentile(values: npt.NDArray[np.float32], share: float, otherwise: float) -> npt.NDArray[Any]:
-    """Return a percentile of each row's (B, R) numbers, `otherwise` for a row without any."""
+    """Compute a percentile of each row's (B, R) numbers, ignoring NaN; `otherwise` for a row without any."""
     empty: npt.NDArray[np.bool_] = np.all(np.isnan(values), axis=1, keepdims=True)
     known = np.where(empty, np.float32(0.0), values)
     return np.where(empty[:, 0], otherwise, np.nanpercentile(known, share, axis=1))

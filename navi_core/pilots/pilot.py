@@ -1,6 +1,6 @@
-"""Base of the scripted pilots: observations in, actions out; and what they read of an observation.
+"""Base class of scripted policies (pilots), observations in, actions out; and helpers to read observations.
 
-Most see nothing else. A privileged pilot also has its pose and scene: it shows what knowing the map is
+Most read nothing else. A privileged pilot also has its pose and scene: it shows what knowing the map is
 worth, and teaches. A pilot keeps per-row memory (what it is turning towards, how long it holds a command). The memory
 belongs to a row's *key*, so that the same key flies the same way in any batch and at any place in it.
 """
@@ -24,7 +24,7 @@ from navi_core.world.sensor.panorama import denormalise_depth, spherical_directi
 
 
 class PilotSettings(TypedDict, total=False):
-    """What every pilot is built with; see `Pilot`."""
+    """Keyword settings of every pilot; see `Pilot`."""
 
     seed: int
     max_distance: float
@@ -33,7 +33,7 @@ class PilotSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Pose:
-    """Poses and scenes of rows, the inputs of a privileged pilot."""
+    """Poses, scenes and goals of rows, the inputs of a privileged pilot."""
 
     position: Tensor
     """(B, 3) [m]."""
@@ -42,11 +42,11 @@ class Pose:
     scene_index: Tensor
     """(B,) scene within the field that `attach` was given."""
     goal: Tensor | None = None
-    """(B, 3) where to fly [m]; None where the task is to explore."""
+    """(B, 3) goal positions [m]; None where the task is to explore."""
 
 
 class Pilot(ABC):
-    """Base of the scripted pilots: row keys, episode and step counters.
+    """Abstract base class of scripted policies (pilots), with row keys, episode and step counters.
 
     Args:
         seed: Seed of the pilot's draws.
@@ -72,16 +72,16 @@ class Pilot(ABC):
         self._pose: Pose | None = None
 
     def _require(self, **limits: tuple[float, float, float]) -> None:
-        """Refuse a setting that lies outside its limits, given as name=(value, least, most)."""
+        """Validate settings against their limits, given as name=(value, least, most)."""
         for name, (value, least, most) in limits.items():
             if not least <= value <= most:
                 raise ConfigError(f"{self.name}: {name} {value} lies outside [{least:g}, {most:g}]")
 
     def executed(self, actions: Tensor) -> None:  # noqa: B027 - only a pilot that reckons its position needs it
-        """Record the executed actions, (B, 4), where they differ from what `act` returned."""
+        """Record the executed actions, (B, 4), if they differ from those that `act` returned."""
 
     def reset(self, rows: Tensor, keys: Tensor) -> None:
-        """Give rows their keys and an empty memory; a first call, or one of another size, sets the batch size.
+        """Reset rows: new random keys and an empty memory; a first call, or one of another size, sets the batch size.
 
         Args:
             rows: Rows to reset, bool (B,).
@@ -100,16 +100,16 @@ class Pilot(ABC):
         self._forget(rows)
 
     def attach(self, field: Field) -> None:  # noqa: B027 - only a privileged pilot looks at the map
-        """Show a privileged pilot the scenes that its poses will name."""
+        """Attach the scenes (`Field`) that a privileged pilot's poses index."""
 
     def act(self, obs: Tensor, reset: Tensor | None = None, pose: Pose | None = None) -> Tensor:
-        """Return the actions for one decision.
+        """Compute the actions of a batch for one decision.
 
         Args:
             obs: Observations (B, 3, Az, El) as the environment gives them: normalised depth, semantic id, valid.
             reset: Rows whose observation is the first of a new episode, bool (B,). A row without a key yet
                 (no `reset` before) takes its row index.
-            pose: Where the rows are; a privileged pilot needs it, no other may have it.
+            pose: Poses of the rows; a privileged pilot needs it, no other may have it.
 
         Returns:
             float32 (B, 4) in [−1, 1]: forward, vertical, lateral, yaw.
@@ -142,13 +142,13 @@ class Pilot(ABC):
 
     @abstractmethod
     def _decide(self, obs: Tensor) -> Tensor:
-        """Return the actions (B, 4) for this decision, from observations and this pilot's own memory."""
+        """Policy of the subclass: actions (B, 4) from observations and the pilot's own memory."""
 
     def _allocate(self, batch: int, device: torch.device) -> None:  # noqa: B027 - a pilot without memory needs none
-        """Make the memory of `batch` rows."""
+        """Allocate the per-row memory of `batch` rows."""
 
     def _forget(self, rows: Tensor) -> None:  # noqa: B027 - a pilot without memory forgets nothing
-        """Empty the memory of `rows`, bool (B,)."""
+        """Clear the memory of `rows`, bool (B,)."""
 
 
 _LANES = 16
@@ -158,14 +158,14 @@ _LANES = 16
 def draw_uniform(
     seed: int, keys: Tensor, episode: Tensor, step: Tensor, *, lanes: range, purpose: Purpose = Purpose.PILOT
 ) -> Tensor:
-    """Draw uniform numbers in [0, 1).
+    """Draw counter-based uniform random numbers in [0, 1).
 
     Args:
         seed: Seed of the experiment.
-        keys: Whom the draws belong to, int64 (B,).
+        keys: Random keys of the rows, int64 (B,).
         episode: Episode counter, int64 (B,).
         step: Decision counter, int64 (B,).
-        lanes: Which of a decision's 16 numbers.
+        lanes: Indices among a decision's 16 numbers.
         purpose: Stream; two purposes never share numbers.
 
     Returns:
@@ -198,7 +198,7 @@ def azimuths(bins: int, device: torch.device | str = "cpu") -> Tensor:
 
 
 def level_profile(obs: Tensor, max_distance: float, band_degrees: float) -> Tensor:
-    """Return the nearest horizontal distance (B, Az) over a band of elevations around the horizon [m].
+    """Reduce observations to the nearest horizontal distance (B, Az) [m] over a band of elevations around the horizon.
 
     A missing ray counts as free up to the sensor's range.
 
@@ -217,12 +217,12 @@ def level_profile(obs: Tensor, max_distance: float, band_degrees: float) -> Tens
 
 @dataclass(frozen=True)
 class Scan:
-    """A batch of observations in metres; numpy, for the kernels of the map pilots."""
+    """Metric scan of a batch of observations: points, ranges, clearance; NumPy, for the kernels of the map pilots."""
 
     points: npt.NDArray[np.float32]
-    """(B, R, 3) what the rays met, in the drone's frame: x right, y up, −z ahead [m]."""
+    """(B, R, 3) hit points of the rays, in the drone's frame: x right, y up, −z ahead [m]."""
     valid: npt.NDArray[np.bool_]
-    """(B, R) whether they met anything."""
+    """(B, R) whether the rays hit."""
     depth: npt.NDArray[np.float32]
     """(B, R) distances [m]."""
     reach: npt.NDArray[np.float64]
@@ -234,7 +234,7 @@ class Scan:
 
 
 def read_scan(obs: Tensor, max_distance: float) -> Scan:
-    """Turn observations (B, 3, Az, El) into metres.
+    """Convert observations (B, 3, Az, El) to a metric scan.
 
     Args:
         obs: Observations as the environment gives them.

@@ -1,6 +1,6 @@
-"""The planner: a privileged pilot that knows the true map and its own place on it, and flies to the next best view.
+"""Privileged planner: pilot with the true map and pose that flies to the next best view.
 
-It is no rule that a drone could follow; it shows what is possible, and teaches.
+A real drone could not use it; it shows what is possible, and serves as a teacher.
 """
 
 import math
@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 @numba.njit(inline="always")
 def cell_ahead(x: float, z: float, dx: float, dz: float, halves: int, nx: int, nz: int) -> int:
-    """Return the flat index of the cell `halves` half cells along (dx, dz) from (x, z) [cells]; -1 outside the grid."""
+    """Return the flat index of the cell `halves` half-cells along (dx, dz) from (x, z) [cells]; -1 outside the grid."""
     i, k = math.floor(x + dx * halves * 0.5), math.floor(z + dz * halves * 0.5)
     return i * nz + k if 0 <= i < nx and 0 <= k < nz else -1
 
@@ -52,7 +52,7 @@ def _views(
     cells: npt.NDArray[np.int32],
     write: bool,
 ) -> None:
-    """List the floor cells that each viewpoint sees; first the counts, then the cells.
+    """List the floor cells visible from each viewpoint; a first pass counts, a second writes the cells.
 
     Args:
         place: (V, 2) viewpoints [cells].
@@ -81,7 +81,7 @@ def _views(
 
 
 class Slice:
-    """A scene at one height.
+    """Planning map of a scene at one height of flight: passable cells, clearance, viewpoints and what they see.
 
     Args:
         field: Geometry.
@@ -134,7 +134,7 @@ class Slice:
 
 
 class PlannerPilot(MapPilot):
-    """Flies to the viewpoint with most unseen reachable floor per metre of way, on the true map.
+    """Next-best-view planner on the true map: flies to the viewpoint with most unseen floor per metre of path.
 
     Viewpoints lie on a lattice of 0.5 m. The gain of one is the unseen floor within `view_radius` and line of sight of
     it, on the storey that is flown; its price the length of the way plus `patience`. When a storey is seen, it flies to
@@ -170,7 +170,7 @@ class PlannerPilot(MapPilot):
         self._field: Field | None = None
 
     def attach(self, field: Field) -> None:
-        """Show the scenes that poses will name; what was known of other scenes is forgotten."""
+        """Attach the scenes that poses index; maps of other scenes are dropped."""
         if field is not self._field:
             self._field = field
             self._floors: dict[int, FloorMap] = {}
@@ -215,7 +215,7 @@ class PlannerPilot(MapPilot):
         _look(self._seen, np.array(here, np.int64), pose, self._corner, lengths, CELL)
 
     def _prepare(self, field: Field, keys: npt.NDArray[np.int64]) -> None:
-        """Make the slices that are new, and pad all grids to one size."""
+        """Build the planning maps (slices) that are missing, and pad all grids to one size."""
         for scene, level in np.unique(keys, axis=0).tolist():
             if (scene, level) in self._numbers:
                 continue
@@ -257,7 +257,7 @@ class PlannerPilot(MapPilot):
             self._length[b] = trace_back(parent, goal, self._path[b], self._near.shape[2]) if goal >= 0 else 0
 
     def _best_view(self, one: Slice, seen: npt.NDArray[np.bool_], cost: npt.NDArray[np.float32], here: int) -> int:
-        """Return the flat index of the next best view, −1 where nothing worth a flight is left.
+        """Select the next best view: flat index of the viewpoint, −1 where nothing worth a flight is left.
 
         What a viewpoint promises in vain, seen from another place in its cell, counts as seen: who is there would stay.
         """
@@ -271,7 +271,7 @@ class PlannerPilot(MapPilot):
         return goal
 
     def _goal_cell(self, target: torch.Tensor, b: int, cost: npt.NDArray[np.float32]) -> int:
-        """Return the cell nearest to a target (3,) [m] among those that can be flown to, −1 where the row is there."""
+        """Return the flyable cell nearest to a target (3,) [m], −1 if the row is there already."""
         wanted = (target.numpy()[[0, 2]].astype(np.float64) - self._corner[b]) / CELL - 0.5
         i, k = np.meshgrid(*(np.arange(n) for n in cost.shape), indexing="ij")
         away = np.where(np.isfinite(cost), (i - wanted[0]) ** 2 + (k - wanted[1]) ** 2, np.inf)
@@ -284,7 +284,7 @@ class PlannerPilot(MapPilot):
         return (self._pose.goal[:, 1] - self._pose.position[:, 1]).numpy().astype(np.float64)
 
     def _leave(self, b: int, one: Slice, pose: Floats, cost: npt.NDArray[np.float32]) -> int:
-        """Return the cell from which another storey with something left to see is reached, −1 where there is none.
+        """Return the cell from which another storey with unseen floor is reached, −1 where there is none.
 
         A row that is there begins to change its height. Where nothing is left, what was seen is forgotten.
         """
@@ -307,7 +307,7 @@ class PlannerPilot(MapPilot):
         return goal
 
     def _shaft(self, scene: int, floor: FloorMap, height: float, other: float) -> npt.NDArray[np.bool_]:
-        """Return the columns (X, Z) in which a drone gets from one height to another [m]."""
+        """Mask the columns (X, Z) that are free between two heights [m], for changing storeys."""
         low = float(floor.height[0])
         ends = sorted(int(np.clip(round((h - low) / floor.cell), 0, None)) for h in (height, other))
         first = int(np.flatnonzero(floor.free.any(axis=(0, 2)))[0])
@@ -325,7 +325,7 @@ def _follow(
     before: Floats, now: Floats, velocity: Floats, command: Floats, moving: npt.NDArray[np.bool_], substeps: int,
     dt: float, smoothing: float,
 ) -> None:  # fmt: skip
-    """Update the velocities (B, 4): that of free flight, or 0 where the true pose shows a collision."""
+    """Estimate the velocities (B, 4): that of free flight, or 0 where the true pose shows a collision."""
     for b in range(before.shape[0]):
         if moving[b]:
             pose, speed = np.empty(4), np.empty(4)
@@ -343,7 +343,7 @@ def _look(
     reach: Floats,
     cell: float,
 ) -> None:
-    """Mark the cells of each row's storey of `seen` (B, S, X, Z) that a level fan of rays (B, R) [m] crosses."""
+    """Mark as seen the cells of each row's storey in `seen` (B, S, X, Z) that a level ray fan (B, R) [m] crosses."""
     nx, nz, rays = seen.shape[2], seen.shape[3], reach.shape[1]
     for b in range(seen.shape[0]):
         x, z = (pose[b, 0] - corner[b, 0]) / cell, (pose[b, 2] - corner[b, 1]) / cell
@@ -365,7 +365,7 @@ def _best_view(
     cost: npt.NDArray[np.float32],
     patience: float,
 ) -> int:
-    """Return the flat index of the next best view, −1 where nothing worth a flight is left."""
+    """Select the next best view: flat index of the viewpoint, −1 where nothing worth a flight is left."""
     nz = cost.shape[1]
     best, chosen = 0.0, -1
     for v in range(viewpoints.shape[0]):

@@ -1,4 +1,4 @@
-"""Reactive pilots: random, forward-plus, farthest ray and wall following; and the recovery of stuck drones.
+"""Reactive (map-free) pilots: random, forward-plus, farthest ray, wall following; and recovery of stuck drones.
 
 None has a map. Forward-plus is named after the baseline of embodied navigation (Savva et al. 2019) that goes forward
 and turns on contact; with a depth sensor it turns *before* contact.
@@ -19,7 +19,7 @@ from navi_core.pilots.pilot import Pilot, PilotSettings, azimuths, draw_normal, 
 
 
 class RandomPilot(Pilot):
-    """Draws every axis uniformly from [−1, 1] and keeps the draw for `hold` decisions.
+    """Random policy: draws every axis uniformly from [−1, 1] and keeps the draw for `hold` decisions.
 
     With `hold=1` (pilot "random") commands are independent: the drone trembles about its start. With `hold=10`
     (pilot "random-held", one second) it travels farther and collides far more often.
@@ -51,7 +51,7 @@ _SIDE, _DRIFT = range(0, 1), range(1, 2)
 
 
 class ForwardPlusPilot(Pilot):
-    """Flies ahead; when the front sector is closer than `threshold` it turns until the sector is clear.
+    """Forward-and-turn policy: flies ahead; if the front sector is closer than `threshold`, turns until it is clear.
 
     The side is the half (left or right) with the larger mean free distance, the other one with probability
     `flip`; it is held until the sector is freer than `clear`. While flying ahead the heading drifts by a random
@@ -142,7 +142,7 @@ class ForwardPlusPilot(Pilot):
         return _forward_and_turn(torch.where(free, self.speed, 0.0), turn)
 
     def _look(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the nearest distance ahead and the mean free distance of the left and right halves, (B,) each [m].
+        """Measure the nearest distance ahead and the mean free distances of the left and right halves, (B,) each [m].
 
         Distances are horizontal, the nearest over the elevation band; bins to the right have azimuths in (0, π).
         """
@@ -157,7 +157,7 @@ class ForwardPlusPilot(Pilot):
 
 
 class FarthestRayPilot(Pilot):
-    """Turns to the azimuth with the longest way and flies along it; it has no map and no memory.
+    """Reactive policy that turns to the azimuth with the longest free range and flies along it; no map, no memory.
 
     The length of a way is the least horizontal distance over a window of ±`window_degrees` and a band of elevations.
     Straight on is preferred: a direction at angle α counts `1 − turn_cost·|α|/π` of its length. Speed is `speed` times
@@ -221,7 +221,7 @@ class FarthestRayPilot(Pilot):
 
 
 class WallFollowingPilot(Pilot):
-    """Follows the wall on one side; the side is drawn at the start of each episode.
+    """Wall-following policy; the side is drawn at the start of each episode.
 
     The distance to the wall is the least one between abeam and 60° ahead of it, so that a corner is met in time.
     Without a wall within reach it flies on in an arc towards where the wall was, through the door.
@@ -290,7 +290,7 @@ class WallFollowingPilot(Pilot):
 
 
 def _forward_and_turn(forward: Tensor, turn: Tensor) -> Tensor:
-    """Return the actions (B, 4) of forward and yaw commands (B,)."""
+    """Build actions (B, 4) from forward and yaw commands (B,)."""
     still = torch.zeros_like(forward)
     return torch.stack([forward, still, still, turn], dim=1)
 
@@ -308,7 +308,7 @@ DISTURBANCE = 1.0
 
 
 class Recovery:
-    """Disturbs the actions of stuck drones until they are free; the others' pass unchanged.
+    """Recovery behaviour: perturbs the actions of stuck drones until they are free; others pass unchanged.
 
     Args:
         rows: Drones R.
@@ -316,7 +316,7 @@ class Recovery:
         seed: Of the disturbances, which are functions of seed, key and decision alone.
 
     Attributes:
-        stuck: (R,) bool, whose actions were disturbed last.
+        stuck: (R,) bool, drones whose last actions were disturbed.
     """
 
     def __init__(self, rows: int, decision_hz: float, seed: int = 0) -> None:
@@ -328,13 +328,13 @@ class Recovery:
     def act(
         self, action: Tensor, pose: Tensor, begins: Tensor, keys: Tensor, step: Tensor, rows: Tensor | None = None
     ) -> Tensor:
-        """Return what some drones do.
+        """Filter the policy's actions of some drones: perturb those of stuck ones.
 
         Args:
-            action: (n, 4) what their policy wants, as shares of the limits.
+            action: (n, 4) actions of the policy, as shares of the limits.
             pose: (n, 4) x, y, z [m] and yaw [rad] at which it was decided.
             begins: (n,) bool, a flight begins.
-            keys: (n,) int64, whom the disturbances belong to.
+            keys: (n,) int64 random keys of the disturbances.
             step: (n,) int64, number of the decision.
             rows: (n,) which drones they are; all of them where it is None.
 

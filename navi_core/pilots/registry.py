@@ -1,4 +1,4 @@
-"""Registry of pilots by name, built-in and custom."""
+"""Plugin registry of scripted policies (pilots) by name, built-in and custom."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +45,7 @@ def build_pilot(
     dynamics: DynamicsConfig | None = None,
     **settings: Any,  # noqa: ANN401 (keywords of the pilot)
 ) -> Pilot:
-    """Build a scripted pilot.
+    """Instantiate a scripted policy (pilot) by name.
 
     Args:
         name: One of `PILOTS`.
