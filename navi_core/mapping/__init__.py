@@ -1,1 +1,1 @@
-"""Maps a drone draws of its own flight: occupancy, frontiers, shortest paths."""
+"""Occupancy mapping from a drone's own observations: grids, frontiers, shortest paths."""

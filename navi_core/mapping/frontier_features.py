@@ -1,6 +1,6 @@
-"""Frontier features of an occupancy map: directions to unseen floor, or the way to a goal.
+"""Frontier features of an occupancy grid, as policy inputs: directions to unseen floor, or the path to a goal.
 
-What is free and not seen is worth flying to, and where there is none, the edge of what is known: the frontier
+Free and unseen cells are worth flying to, and where there are none, the edge of the known map: the frontier
 (Yamauchi 1997). The way to it is measured along free cells without walls, so that a frontier behind a wall is as far
 as the way around.
 """
@@ -50,13 +50,13 @@ Rows = npt.NDArray[np.int64]
 
 @numba.njit(cache=True, nogil=True)
 def _open(mark: int, hoped: bool = False) -> bool:
-    """Whether a cell can be flown through; on the way to a goal what is not known is hoped to be free."""
+    """Whether a cell is traversable; on the way to a goal unknown cells count as free."""
     return mark & WALL == 0 if hoped else mark & (FREE | WALL) == FREE
 
 
 @numba.njit(cache=True, nogil=True)
 def _factor(marks: Bytes, i: int, k: int) -> int:
-    """Return how much dearer a step out of a cell is: double beside what is not known to be free, off walls."""
+    """Return the cost factor of a step out of a cell: 2 next to unknown cells or walls, else 1."""
     last = marks.shape[0] - 1
     if i == 0 or k == 0 or i == last or k == last:
         return 2
@@ -66,7 +66,7 @@ def _factor(marks: Bytes, i: int, k: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def _around(marks: Bytes, i: int, k: int, window: int, mask: int, mark: int) -> int:
-    """Return how many cells in a window around one have a mark, as far as the mask lets through."""
+    """Count the cells in a window around a cell whose marks under the mask equal a value."""
     size, count = marks.shape[0], 0
     for ni in range(max(i - window, 0), min(i + window + 1, size)):
         for nk in range(max(k - window, 0), min(k + window + 1, size)):
@@ -76,7 +76,7 @@ def _around(marks: Bytes, i: int, k: int, window: int, mask: int, mark: int) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
-    """Whether a cell is worth flying to by a rule: `UNSEEN`, `EDGE` or `SLIVER`."""
+    """Whether a cell is a frontier by a rule: `UNSEEN`, `EDGE` or `SLIVER`."""
     if not _open(marks[i, k]):
         return False
     if rule == EDGE:
@@ -107,7 +107,7 @@ def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
     goal: int = NOWHERE,
     here: int = NOWHERE,
 ) -> None:
-    """Measure the shortest path from every free cell of a map to the nearest frontier, around corners not through them.
+    """Compute shortest-path costs from every free cell to the nearest frontier or a goal; no corner cutting.
 
     Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the way may lead through what is not known,
     which costs double, as does what lies beside it (the free-space assumption, Koenig and Likhachev 2002).
@@ -168,7 +168,7 @@ def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
 
 @numba.njit(cache=True, nogil=True)
 def _along(marks: Bytes, way: Ints, box: Rows, i: int, k: int, cells: int, hoped: bool) -> tuple[int, int]:
-    """Return the cell so many steps along the shortest way, or its end if that is nearer."""
+    """Follow the shortest path for a number of cells; return the cell there, or the path's end if nearer."""
     for _ in range(cells):
         best, bi, bk = way[i, k], i, k
         for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
@@ -192,7 +192,7 @@ def _along(marks: Bytes, way: Ints, box: Rows, i: int, k: int, cells: int, hoped
 def _beside(
     marks: Bytes, way: Ints, box: Rows, px: float, pz: float, yaw: float, reach: Floats, hoped: bool
 ) -> tuple[int, int]:
-    """Return the cell beside one with a wall from which the way goes on: the best of those that are in view.
+    """Return the best visible neighbour, by path cost, of a drone's cell that is marked as a wall.
 
     Args:
         marks: (G, G) marks.
@@ -219,7 +219,7 @@ def _beside(
 
 @numba.njit(cache=True, nogil=True)
 def _goal_cell(goal: Floats, cell: float, size: int, area: Rows) -> int:
-    """Return the flat index of a goal's cell, and widen the area to it; one beyond the map is flown to by its edge."""
+    """Return the flat index of a goal's cell (clamped to the map) and widen the search area to it."""
     if math.isnan(goal[0]):
         return NOWHERE
     gi = min(max(math.floor(goal[0] / cell + size / 2.0), 1), size - 2)
@@ -241,7 +241,7 @@ def _write_sectors(
     sight: float,
     out: Float32,
 ) -> None:
-    """Write promise and nearness of each sector, `own` the way from here, `UNREACHED` for none.
+    """Write the promise and nearness features of each sector; `own` is the path cost from here, `UNREACHED` for none.
 
     Ways are bounded by `most`.
     """
@@ -268,7 +268,7 @@ def _write_sectors(
 def _write_counts(
     way: Ints, area: Rows, i: int, k: int, where: tuple[float, float, float], cell: float, out: Float32
 ) -> None:
-    """Write log(1 + frontier cells) / 3 of each (sector, ring) around a cell."""
+    """Write the frontier-count features around a cell: log(1 + frontier cells) / 3 of each (sector, ring)."""
     (px, pz, yaw), bands = where, len(RINGS)
     count = np.zeros((SECTORS, bands), np.float64)
     around = int(RINGS[bands - 1] / cell)
@@ -299,7 +299,7 @@ def _write_bearings(
     hoped: bool,
     out: Float32,
 ) -> None:
-    """Write the bearings, cosine and sine, of the waypoints `AHEAD` of a cell from which there is a way."""
+    """Write the waypoint-bearing features (cosine, sine) of the waypoints `AHEAD` along the path from a cell."""
     px, pz, yaw = where
     for n in range(len(AHEAD)):
         ni, nk = _along(marks, way, area, i, k, AHEAD[n], hoped)
@@ -323,7 +323,7 @@ def frontier_features(  # its length is the list of arguments
     out: Float32,
     everywhere: bool = False,
 ) -> None:
-    """Compute the frontier features of some rows.
+    """Compute the frontier features of some rows of occupancy grids.
 
     A goal takes the frontier's place: its way may lead through unknown cells, and ways longer than the one from here
     plus `_PAST` count as that long. Each sector, relative to the heading, has three features. Its *promise* is the

@@ -1,4 +1,4 @@
-"""Occupancy maps of flights, drawn from observations: a policy's (`draw`) and a pilot's (`chart`).
+"""Occupancy grids of flights, updated from observations: a policy's (`draw`) and a pilot's (`chart`).
 
 A map is a square of bytes around the position where the flight began. A level ray makes the cells it crosses FREE, and
 those within the view radius SEEN. A dropped ray marks nothing.
@@ -46,10 +46,10 @@ Rows = npt.NDArray[np.int64]
 
 @numba.njit(cache=True, nogil=True)
 def nothing_there(valid: npt.NDArray[Any], a: int, e: int) -> bool:
-    """Whether there is nothing where a ray met nothing: at least half of its neighbours met nothing either.
+    """Classify a missing ray as open space (not a dropout): at least half of its neighbours miss, too.
 
     Args:
-        valid: (Az, El) above 0 for rays that met something.
+        valid: (Az, El) above 0 for rays that hit.
         a: The ray's azimuth bin.
         e: Its elevation bin.
     """
@@ -65,7 +65,7 @@ def nothing_there(valid: npt.NDArray[Any], a: int, e: int) -> bool:
 
 @numba.njit(cache=True, nogil=True)
 def measured_rays(valid: npt.NDArray[Any], first: int, last: int) -> npt.NDArray[np.bool_]:
-    """Return (B, Az, last − first + 1) whether rays did not drop out, of observations' (B, Az, El) valid masks."""
+    """Mask the rays that did not drop out, (B, Az, last − first + 1), by valid masks (B, Az, El)."""
     rows, azimuths, _ = valid.shape
     measured = np.empty((rows, azimuths, last - first + 1), np.bool_)
     for b in range(rows):
@@ -77,7 +77,7 @@ def measured_rays(valid: npt.NDArray[Any], first: int, last: int) -> npt.NDArray
 
 @numba.njit(cache=True, nogil=True)
 def fill_dropped(reach: npt.NDArray[np.float64]) -> None:
-    """Give azimuths of which no ray is left, those below 0 in (Az,), the shorter of the ranges beside, at least 0."""
+    """Fill dropped azimuths, those below 0 in (Az,), with the shorter of the neighbouring ranges, at least 0."""
     for a in range(len(reach)):
         if reach[a] < 0.0:
             reach[a] = max(min(reach[a - 1], reach[(a + 1) % len(reach)]), 0.0)
@@ -94,7 +94,7 @@ def walk(
     seen_end: float,
     cleared: int,
 ) -> None:
-    """Mark the cells that a ray crosses (Amanatides & Woo 1987); lengths in cells.
+    """Trace a ray through the occupancy grid and mark its cells (Amanatides & Woo 1987); lengths in cells.
 
     Args:
         marks: (G, G) marks, x first; updated.
@@ -141,7 +141,7 @@ def join(
     mark: int,
     unless: int,
 ) -> None:
-    """Mark the cells of a straight line by points at most half a cell apart, both ends among them; lengths in cells.
+    """Draw a straight line into the grid by points at most half a cell apart, both ends included; lengths in cells.
 
     Args:
         marks: (G, G) marks, x first; updated.
@@ -174,7 +174,7 @@ def _draw_rays(
     cleared: int,
     margin: int,
 ) -> None:
-    """Mark the cells that the level rays (Az,) [m] of one scan cross, `fan` a bin, and widen the box around them."""
+    """Trace the level rays (Az,) [m] of one scan into the grid, `fan` a bin, and widen the marked bounding box."""
     bins, last = len(reach), marks.shape[0] - 1
     for a in range(bins):
         left, right = reach[a], reach[(a + 1) % bins]
@@ -201,14 +201,14 @@ def read_levels(
     front: Floats,
     clearance: Floats,
 ) -> None:
-    """Read level ranges and nearest surfaces out of observations.
+    """Extract horizontal ranges and nearest surfaces from observations.
 
     Args:
         obs: (B, 3, Az, El) normalised depth, semantic id, valid.
         rows: (B,) the rows of the outputs.
         scale: log(1 + range of the sensor).
         levels: First and last elevation bin next to the horizon, both included.
-        ahead: What the speed limiter looks at, see `world.dynamics.limiter_bins`.
+        ahead: Bins that the speed limiter reads, see `world.dynamics.limiter_bins`.
         flat: Cosine of the level bins' elevation.
         reach: (R, Az) horizontal range of the longer level ray [m], of those that did not drop out; where all did, the
             shorter of the ranges beside; written.
@@ -253,7 +253,7 @@ def draw(
     cell: float,
     view_radius: float,
 ) -> None:
-    """Draw a level scan into the maps of some rows.
+    """Update the policy's occupancy grids of some rows with a level scan.
 
     Args:
         marks: (R, G, G) marks, x first; updated.
@@ -284,7 +284,7 @@ def draw(
 
 @numba.njit(cache=True)
 def _hit(marks: Bytes, near: Bytes, i: int, k: int) -> None:
-    """Mark a hit and lower the distances around it."""
+    """Mark a cell as hit and update the squared-distance map around it."""
     size = marks.shape[0]
     if not (0 <= i < size and 0 <= k < size) or marks[i, k] & HIT:
         return
@@ -299,7 +299,7 @@ def _hit(marks: Bytes, near: Bytes, i: int, k: int) -> None:
 
 @numba.njit(cache=True)
 def _no_floor(marks: Bytes, px: float, pz: float, x: float, y: float, z: float, start: float, end: float) -> None:
-    """Mark the cells under a ray that met nothing up to (x, y, z), from `start` below its origin to `end` away."""
+    """Mark cells without floor (VOID) under a missed ray to (x, y, z), from `start` below its origin to `end` away."""
     away = math.hypot(x, z)
     if y >= 0.0 or away == 0.0:
         return
@@ -327,7 +327,7 @@ def chart(  # noqa: C901 (numba kernel: one compiled loop)
     band: float,
     view_radius: float,
 ) -> None:
-    """Draw one observation of each row into its map.
+    """Update the pilot's occupancy grid of each row with one observation.
 
     Args:
         marks: (B, G, G) uint8 marks, x first; updated.
@@ -336,8 +336,8 @@ def chart(  # noqa: C901 (numba kernel: one compiled loop)
         plane: (B,) height of flight that the map is made for [m].
         reach: (B, Az) horizontal range of the level rays [m].
         met: (B, Az) whether the level ray met a surface.
-        points: (B, R, 3) what all rays met, in the drone's frame before yaw [m].
-        valid: (B, R) whether they met anything.
+        points: (B, R, 3) hit points of all rays, in the drone's frame before yaw [m].
+        valid: (B, R) whether the rays hit.
         rows: (B,) rows to be drawn.
         box: (B, 4) first and last index of what is drawn, along x and along z; widened.
         cell: Edge of a cell [m].

@@ -1,4 +1,4 @@
-"""Shortest paths: Dijkstra's search over a grid with a cost for closeness, and geodesic distance over free voxels.
+"""Path planning: Dijkstra's search on a grid with a clearance cost, and geodesic distance over free voxels.
 
 The search over a grid serves the map that a pilot drew itself and the true one. Geodesic distance is measured by Lazy
 Theta* (Nash, Koenig & Tovey 2010, Lazy Theta*: any-angle path planning and path length analysis in 3D), run from a
@@ -33,7 +33,7 @@ def expand(  # noqa: C901 (numba kernel: one compiled loop)
     cost: npt.NDArray[np.float32],
     parent: npt.NDArray[np.int32],
 ) -> int:
-    """Expand the cheapest ways from a cell.
+    """Run Dijkstra's search from a cell on a grid with a cost for closeness to surfaces.
 
     A step costs its length times 1 + 3·(how much closer than `soft` the cell is to a surface, as a share of it). A
     start that is too close to a surface may only leave it.
@@ -97,7 +97,7 @@ def trace_back(
     first_i: int = 0,
     first_k: int = 0,
 ) -> int:
-    """Write the way to `goal` into `path` (P,), start first; return its length.
+    """Reconstruct the path to `goal` into `path` (P,), start first; return its length.
 
     Of a way longer than P the first P cells are kept. The path holds flat indices of a grid that is `stride` cells wide
     and in which the searched one begins at (`first_i`, `first_k`).
@@ -120,7 +120,7 @@ def trace_back(
 def visible_ahead(
     near: Bytes, path: npt.NDArray[np.int32], length: int, x: float, z: float, hard: int, farthest: float
 ) -> int:
-    """Return the last place on the path that can be flown to straight on.
+    """Return the index of the farthest path cell in line of sight (line-of-sight waypoint).
 
     Args:
         near: (X, Z) squared distance to the nearest surface [cells²].
@@ -171,14 +171,14 @@ def visible_rows(
     farthest: float,
     point: npt.NDArray[np.float64],
 ) -> None:
-    """Write where each row flies at: the last place of its path that it can fly to straight on.
+    """Write each row's waypoint: the farthest cell of its path in line of sight.
 
     Args:
         near: (S, X, Z) squared distances of all grids [cells²].
         grid: (B,) grid of each row.
         path: (B, P) flat indices.
         length: (B,) cells of the path; 0 for none.
-        place: (B, 2) where the rows are [cells].
+        place: (B, 2) positions of the rows [cells].
         hard: See `visible_ahead`.
         farthest: See `visible_ahead` [cells].
         point: (B, 2) written [cells]; the place itself where there is no path.
@@ -194,7 +194,7 @@ def visible_rows(
 
 @numba.njit(cache=True, inline="always")
 def _in_sight(free: npt.NDArray[np.bool_], ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> bool:
-    """Return whether the segment between two points [voxels] stays in free voxels, tested every half of one."""
+    """Test line of sight: does the segment between two points [voxels] stay in free voxels, tested every half voxel?"""
     dx, dy, dz = bx - ax, by - ay, bz - az
     steps = int(math.sqrt(dx * dx + dy * dy + dz * dz) * 2.0) + 1
     for n in range(1, steps):
@@ -208,7 +208,7 @@ def _in_sight(free: npt.NDArray[np.bool_], ax: float, ay: float, az: float, bx: 
 def geodesic_distance(  # noqa: C901 (numba kernel: one compiled loop)
     free: npt.NDArray[np.bool_], source: npt.NDArray[np.float64], out: npt.NDArray[np.float32]
 ) -> None:
-    """Write each free voxel's distance to a point through free voxels.
+    """Compute each free voxel's geodesic distance to a point through free voxels (Lazy Theta*).
 
     Args:
         free: (nx, ny, nz) bool.
