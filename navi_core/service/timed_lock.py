@@ -48,7 +48,7 @@ COLLECTOR = Collector()
 
 _KEPT = 10_000
 LONG = 1e-3
-"""Hold time above which a holder counts as long [s]."""
+"""Processor time above which a holder counts as long [s]."""
 
 
 class TimedLock:

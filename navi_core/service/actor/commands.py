@@ -183,7 +183,7 @@ class StepClient:
     def resend_late(self, sessions: Iterable[Session]) -> list[Session]:
         """Resend step requests whose reply is late (retry); the environment deduplicates them by step id.
 
-        Only drones that publish are asked again: an environment that was restarted has other drones in other places.
+        Only requests of publishing drones are resent: a restarted environment has other drones at other poses.
 
         Returns:
             Drones whose environment was restarted; their requests are dropped.

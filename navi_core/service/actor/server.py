@@ -44,7 +44,7 @@ class ActorServer(Server):
     Args:
         model: Served first.
         config: Endpoints, mode, sessions, runtime.
-        successor: Returns a model that takes over, None while there is none.
+        successor: Returns a model to swap in, or None.
         gate: Judges each motion before it is sent; its capacity is at least `max_sessions`.
         learning: Learns from the flights; its gate is `gate`.
 

@@ -52,8 +52,8 @@ class TrainingMetrics:
             loss: Of the update.
             samples: Experiences learned from.
             seconds: Its duration [s].
-            agreed: Experiences that the gate judges as before.
-            judged: Experiences that it was asked about.
+            agreed: Experiences with the same verdict of the gate as in flight.
+            judged: Experiences that the gate re-validated.
         """
         with self._lock:
             self._updates.append((time.monotonic(), loss, samples, seconds, agreed, judged))

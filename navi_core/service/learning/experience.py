@@ -108,8 +108,8 @@ def training_reward(
 
     Args:
         actual: Reward of the environment.
-        validation: Reward that the gate expects now, or expected then if it is not asked.
-        agrees: Whether the gate judges as before; None where it is not asked.
+        validation: Reward that the gate expects now; without re-validation, that of the flight.
+        agrees: Whether the gate's verdict is the same as in flight; None without re-validation.
         config: Mode, weights, flags.
     """
     if agrees is False and config.skip_disagreed_experiences:
@@ -236,8 +236,8 @@ class JudgedRewards:
     Attributes:
         reward: (N,) float64.
         used: (N,) bool; the others are skipped.
-        agreed: Motions that the gate judges as before.
-        judged: Motions that it was asked about.
+        agreed: Motions with the same verdict of the gate as in flight.
+        judged: Motions that the gate re-validated.
     """
 
     reward: np.ndarray

@@ -216,7 +216,7 @@ class ServedModel:
 
     @property
     def curiosity(self) -> dict[str, Any]:
-        """State of the trained curiosity (RND) predictor; empty without one."""
+        """Shaper state dict with the trained curiosity (RND) predictor; empty without one."""
         return {} if self.checkpoint is None else self.checkpoint.curiosity()
 
 

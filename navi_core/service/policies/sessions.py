@@ -17,7 +17,7 @@ from navi_core.world.occupancy_memory import OccupancyMemory
 
 @dataclass
 class Session:
-    """Session of one served drone.
+    """Session of one served drone: newest observation, pending request, goal, predicted velocity.
 
     Attributes:
         env_id: Number on the wire.

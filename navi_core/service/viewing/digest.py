@@ -320,6 +320,6 @@ class Digest:
 
 
 def _is_scene(values: Mapping[str, float]) -> bool:
-    """Validate that a scene event is complete, finite and can be drawn."""
+    """Return whether a scene event is complete, finite and drawable."""
     whole = len(values) == len(LAYOUTS["scene"]) and all(math.isfinite(value) for value in values.values())
     return whole and 0 < values["max_distance"] <= 1e6 and values["metres_per_pixel"] > 0

@@ -3,8 +3,8 @@
 Telemetry is always received; observations only while a page is open, so that a dashboard without viewers costs the run
 nothing. ZeroMQ reconnects by itself, so publishers may be restarted.
 
-A viewer selects a drone upstream: ZeroMQ carries words from a subscriber's socket to a publisher's (XSUB to XPUB). The
-word is 0x02, "drone", and the number as int64 little-endian; the last word of all viewers counts.
+A viewer selects a drone upstream: ZeroMQ carries messages from a subscriber's socket to a publisher's (XSUB to XPUB).
+The message is 0x02, "drone", and the number as int64 little-endian; the last one of all viewers counts.
 
 Each publisher writes a note with its endpoint:
 
@@ -78,7 +78,7 @@ class DroneSelector:
     def keep(self) -> None:
         """Send a new selection, and resend the last one after a reconnect: a restarted publisher has not received it.
 
-        ZeroMQ repeats subscriptions by itself, but not words.
+        ZeroMQ repeats subscriptions by itself, but not these messages.
         """
         while self._monitor.poll(0):
             self._monitor.recv_multipart()

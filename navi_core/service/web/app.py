@@ -158,13 +158,13 @@ def _page_version() -> str:
 
 
 def _same_site(connection: WebSocket) -> bool:
-    """Validate a WebSocket's Origin: other sites in the same browser must not fly the drone."""
+    """Return whether a WebSocket's Origin is this server: other sites in the same browser must not fly the drone."""
     origin = connection.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
 
 
 def _is_local_name(requested: str, host: str) -> bool:
-    """Validate a request's Host header: an address or a name of this machine."""
+    """Return whether a request's Host header is an address or a name of this machine."""
     try:
         # A trailing dot marks a complete name.
         name = (urlsplit(f"//{requested}").hostname or "").removesuffix(".")
