@@ -69,10 +69,10 @@ def compare(
     no_record: NoRecord = False,
     as_json: Json = False,
 ) -> None:
-    """Compare A with B on the same starts.
+    """Compare two policies A and B on the same start poses, with confidence intervals.
 
-    Of two subjects by the paired interval over scenes and starts. Of several checkpoints a side, one per training
-    seed, by the two-way interval over seeds and scenes; "better" needs five seeds.
+    Two subjects are compared by the paired interval over scenes and starts. Several checkpoints a side, one per
+    training seed, are compared by the two-way interval over seeds and scenes; "better" needs five seeds.
     """
     from navi_core.evaluate import EvalResult, compare_seeds, record_comparison, record_evaluation
     from navi_core.evaluate import compare as compare_results
@@ -166,7 +166,7 @@ def baselines(
     no_record: NoRecord = False,
     as_json: Json = False,
 ) -> None:
-    """Fly the scripted baselines on the validation scenes, and compare each with the next one below it.
+    """Evaluate the scripted baselines (pilots) on the validation scenes; compare each with the next one below it.
 
     The same command continues a stopped evaluation. `navi compare RUN OUT/frontier.json`
     compares a policy with the kept results.

@@ -60,10 +60,10 @@ def expert(
     resolution: Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")] = 512,
     as_json: Json = False,
 ) -> None:
-    """Record flights of a scripted pilot, one file per episode; a killed recording goes on where it stopped.
+    """Record expert demonstrations of a scripted pilot, one file per episode; a killed recording is resumed.
 
-    With --pupil a policy flies, and what is recorded is what the pilot would have done: its clone learns from these
-    the way out of where it errs to.
+    With --pupil a policy flies and the pilot's actions are recorded as labels (DAgger): a clone of these learns to
+    recover from its own errors.
     """
     from navi_core.config import ExpertConfig, parse_config
     from navi_core.demos import read_index, record_expert
@@ -132,7 +132,7 @@ def ingest(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check recordings file by file and make a dataset of the good ones; exit code 1 if a file is refused.
+    """Validate recordings file by file and index the good ones as a dataset; exit code 1 if a file is refused.
 
     A second call takes in new files; a file that is already part of the dataset is reported and is no error.
     """
@@ -166,7 +166,7 @@ def ingest(
 def inspect(
     dataset: Annotated[Path, typer.Argument(help="A dataset folder, or one .npz file.")], as_json: Json = False
 ) -> None:
-    """Show what demonstrations hold."""
+    """Show the contents and statistics of a demonstration dataset or file."""
     from navi_core.demos import load_demonstration, read_index
 
     if dataset.is_dir():
@@ -206,7 +206,7 @@ def export(
     out: Annotated[Path, typer.Option(help="Folder of the new Minari dataset.")],
     dataset_id: Annotated[str, typer.Option(help="Minari's name of it.")] = "navi/demonstrations-v0",
 ) -> None:
-    """Write a dataset as a Minari (HDF5) dataset; needs the extra `minari`."""
+    """Export a dataset as a Minari (HDF5) dataset; needs the extra `minari`."""
     from navi_core.demos import export_minari, load_demonstration, read_index
 
     files = [dataset / row["file"] for row in read_index(dataset)["files"]]
@@ -247,7 +247,7 @@ def pairs(
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Let two pilots fly from the same starts and write where the better one earned more, for `navi train dpo`."""
+    """Record preference pairs for `navi train dpo`: two pilots from equal starts, kept where the winner earns more."""
     from navi_core.demos import make_pairs, write_pairs
     from navi_core.presets import resolve_config
     from navi_core.record.home import load_scenes

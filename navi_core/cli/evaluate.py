@@ -114,7 +114,7 @@ def evaluate(
     rrd: Rrd = None,
     as_json: Json = False,
 ) -> None:
-    """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
+    """Evaluate a policy or pilot over frozen start poses, without learning; measure coverage and collisions."""
     from navi_core.evaluate import record_evaluation, write_traces
     from navi_core.record.home import load_scenes
     from navi_core.record.rerun import require_rerun
@@ -162,10 +162,10 @@ def promote(
     no_record: NoRecord = False,
     as_json: Json = False,
 ) -> None:
-    """Make a version the champion if it is shown to be better and no more dangerous; exit code 1 if it is refused.
+    """Promote a version to champion if it is shown to be better and no more dangerous; exit code 1 if it is refused.
 
-    Who wins flies once more from other starts, and has to win there, too. That an alias of the Navi home's registry
-    moved is recorded with --no-record too.
+    The winner is evaluated once more from other starts, and has to win there, too. A moved alias of the Navi home's
+    registry is recorded even with --no-record.
     """
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation

@@ -28,7 +28,7 @@ runs_app = typer.Typer(
 
 @models_app.command("list")
 def versions(models: Folder = None, as_json: Json = False) -> None:
-    """List all versions, oldest first."""
+    """List all registered model versions, oldest first."""
     entries = open_registry(models).list()
     if as_json:
         print_json([entry.as_dict() for entry in entries])
@@ -44,7 +44,7 @@ def show(
     models: Folder = None,
     as_json: Json = False,
 ) -> None:
-    """Show everything that is known about a version."""
+    """Show all metadata of a registered version."""
     entry = open_registry(models).resolve(name)
     if as_json:
         print_json(entry.as_dict())
@@ -65,7 +65,7 @@ def lineage(
     models: Folder = None,
     as_json: Json = False,
 ) -> None:
-    """Show the lineage of a version, back to the first."""
+    """Show the lineage (parent versions) of a version, back to the first."""
     entries = open_registry(models).lineage(name)
     if as_json:
         print_json([entry.as_dict() for entry in entries])
@@ -89,7 +89,7 @@ def rollback(
     models: Folder = None,
     as_json: Json = False,
 ) -> None:
-    """Give an alias back to the version that held it before."""
+    """Roll an alias back to the version that held it before."""
     from navi_core.models import record_registry
 
     registry = open_registry(models)
@@ -137,7 +137,7 @@ Root = Annotated[Path | None, typer.Option("--runs", help="Folder of the runs; b
 
 @runs_app.command("list")
 def folders(runs: Root = None, as_json: Json = False) -> None:
-    """List the folders of runs, the largest first."""
+    """List the training run folders, the largest first."""
     from navi_core.record.run_directory import run_folders
 
     found = run_folders(_root(runs))
@@ -170,7 +170,7 @@ def remove(
     runs: Root = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove folders of runs: their checkpoints, replays, logs and TensorBoard files.
+    """Remove training run folders: their checkpoints, replays, logs and TensorBoard files.
 
     Registered versions stay, as do the rows in the warehouse; the same command would train from the beginning.
     """
@@ -211,7 +211,7 @@ def export(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Write a policy as an ONNX program, a compiled AOTInductor package, or plain weights.
+    """Export a policy as an ONNX program, a compiled AOTInductor package, or plain weights (safetensors).
 
     Programs take obs, aux, reset, state_0… and give action, value, latent, new_state_0… (docs/guides/EXPORT.md). Each
     flies 200 decisions beside the policy, resets included; one that strays by more than 1e-5 is deleted and the command

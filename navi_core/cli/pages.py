@@ -73,7 +73,7 @@ def explore(
     port: Port = 8765,
     browser: Browser = False,
 ) -> None:
-    """Fly through scenes in the browser with keyboard, gamepad or touch; see what the drone sees.
+    """Fly a drone manually through scenes in the browser, by keyboard, gamepad or touch; see its observation.
 
     Several scenes are walked through one by one. With --record, flights become demonstrations for `navi bc`.
     """
@@ -108,7 +108,7 @@ def record_by_hand(
     port: Port = 8765,
     browser: Browser = False,
 ) -> None:
-    """Record demonstrations flown by hand in the browser; the same as `navi explore SCENE --record DIR`."""
+    """Record demonstrations flown manually in the browser; the same as `navi explore SCENE --record DIR`."""
     explore(scene, gmdag_file, out, seed, azimuth_bins, elevation_bins, resolution, host, port, browser)
 
 
@@ -131,7 +131,7 @@ def dashboard(
     port: Port = 8764,
     browser: Browser = False,
 ) -> None:
-    """Watch a training or a service in the browser, live; with no page open, nothing is published.
+    """Open a live dashboard of a training or a service in the browser; with no page open, nothing is published.
 
     It may be started before what it watches, and follows it through restarts.
     """
@@ -159,7 +159,7 @@ def record(
     seconds: Annotated[float | None, typer.Option(help="How long [s]; by default until interrupted.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Record a session: what a training or a service publishes, message by message; Ctrl-C ends it."""
+    """Record the wire messages that a training or a service publishes to a file; Ctrl-C ends it."""
     from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
     from navi_core.learn.run.process import StopFlag
     from navi_core.service.recordings import Recorded, record_session
@@ -207,7 +207,7 @@ def replay(
     browser: Browser = False,
     as_json: Json = False,
 ) -> None:
-    """Play a recorded session in the browser, list its episodes, or write one as a `.rrd` file."""
+    """Replay a recorded session in the browser, list its episodes, or export one as a Rerun `.rrd` file."""
     from navi_core.service.recordings import Recording
 
     with Recording(file) as recording:

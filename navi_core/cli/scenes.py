@@ -38,7 +38,7 @@ def generate(
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Generate scenes of a family and compile them."""
+    """Generate procedural scenes of a family and compile them."""
     from navi_core.scenes import generated_sources, parse_seeds
 
     sources = generated_sources({family: parse_seeds(seeds)})
@@ -50,7 +50,7 @@ def discover(
     root: Annotated[Path | None, typer.Argument(help="Folder of meshes; by default what training would use.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the scenes that would be used, with where they come from, and whether the Navi home has them compiled."""
+    """List the scenes of a folder or of the default corpus: dataset, source, and whether they are compiled."""
     from navi_core.scenes import discover as discover_sources
     from navi_core.scenes import discover_root
     from navi_core.scenes.compiler import compiled_names
@@ -95,7 +95,7 @@ def inspect(
     files: Annotated[list[Path], typer.Argument(help=".gmdag files, or folders of them.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Show what compiled scenes hold."""
+    """Show the facts of compiled scenes: size, resolution, triangles, octree nodes, semantics, verdict."""
     from navi_core.scenes import load_gmdag
 
     rows = [_facts(load_gmdag(file), file) for name in files for file in _compiled_in(name)]
@@ -132,7 +132,7 @@ def qualify(
     write: Annotated[bool, typer.Option("--write", help="Store the verdict in the version 2 files.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Judge where a drone could start: PASS, MARGINAL or FAIL (never used for training); meshes are compiled first."""
+    """Qualify scenes by spawn poses: PASS, MARGINAL or FAIL (never used for training); meshes are compiled first."""
     from navi_core.config import SpawnConfig
     from navi_core.scenes import compile_source, store_verdict
     from navi_core.world import Field, scene_verdict

@@ -55,7 +55,7 @@ def environment(
     models: Models = None,
     as_json: Json = False,
 ) -> None:
-    """Serve drones in scenes: they fly what actors ask over the wire, and show what they see.
+    """Start an environment server: simulates drones in scenes, steps them on request, publishes observations.
 
     Without --scene one generated apartment is flown. docs/WIRE.md has the messages.
     """
@@ -147,7 +147,7 @@ def serve(
     models: Models = None,
     as_json: Json = False,
 ) -> None:
-    """Serve a policy: many drones at once, each with its own memory, answered over the wire.
+    """Start a policy server: batched inference for many drones, each with its own recurrent state, over the wire.
 
     Where MODEL is an alias and it moves, the new version takes over without losing a session. --gate needs
     --scene, the scenes that the drones are in; a shadow evaluation flies there, too.

@@ -55,7 +55,7 @@ def settings(
     changed: Annotated[bool, typer.Option("--changed", help="Those alone that differ from the defaults.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """List settings as they stand: value, where it comes from, what is allowed, what it means.
+    """List configuration settings: value, source, allowed values, meaning.
 
     Without arguments: the sections. A setting is given by --set a.b=c; those of train also by a line of a --config
     file, or by the environment, NAVI_A__B=c.

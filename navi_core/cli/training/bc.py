@@ -54,7 +54,7 @@ def bc(
     register: Register = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Clone demonstrations (behaviour cloning), resuming where the same command stopped.
+    """Train a policy by behaviour cloning of demonstrations, resuming where the same command stopped.
 
     Observation size and range are those of the data. The result is a checkpoint that `navi evaluate` flies and
     `navi train ppo --from` learns on from.

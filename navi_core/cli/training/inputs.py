@@ -1,6 +1,6 @@
 """Inputs and outputs of a training: compiled scenes, initial weights, registration, live telemetry for viewers.
 
-Scenes are compiled or reused, without those that cannot be flown. Whether anybody looks changes nothing in a run.
+Scenes are compiled or reused, without those that cannot be flown. Viewers do not change a run.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _none_left(unread: list[str], rejected: list[str]) -> NaviError:
 def fitting_latest(config: TrainConfig) -> str:
     """Return the version behind `latest` if the run's network can load its weights, else "none" with a warning.
 
-    Who names no start gets the latest where it fits; one that is named and does not fit is an error. It is the version,
-    for the alias may move before the weights are read: another training may end meanwhile.
+    Used where no start is named; a named one that does not fit is an error. The version is returned and not the alias:
+    another training may move the alias before the weights are read.
     """
     import logging
 

@@ -47,7 +47,7 @@ class _Learners(TyperGroup):
         """Return the command of a learner, built-in or of a plugin.
 
         Raises:
-            ConfigError: There is none of that name.
+            ConfigError: No learner has that name.
         """
         if cmd_name not in self.commands:
             self._add_own()
@@ -317,7 +317,7 @@ def learner(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train by Ape-X: Double DQN with actors, replay shards and learners of their own (settings: distributed, dqn).
+    """Train by Ape-X: distributed Double DQN with actors, replay shards and learners (settings: distributed, dqn).
 
     Resumes where the same command stopped. With distributed.learners above 1 it starts itself again under torchrun.
     """
@@ -358,7 +358,7 @@ def actor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fly for a run of `navi learner` until it ends; the run sets the environment and the weights."""
+    """Run an external actor for a run of `navi learner` until it ends; the run sets the environment and the weights."""
     from navi_core.scale.launch import fly_for_run
 
     with log_on_stderr():
