@@ -81,7 +81,7 @@ def train_apex(
     log: MetricLog | None = None,
     corpus: dict[str, Any] | None = None,
 ) -> TrainResult:
-    """Train a distributed DQN (Ape-X) on `total_steps` decisions or until stopped; resumes from the last checkpoint.
+    """Train a distributed DQN (Ape-X) on `total_steps` decisions or until stopped; resumes the last good checkpoint.
 
     Args:
         config: The run's configuration, of algorithm dqn.
