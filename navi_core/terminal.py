@@ -43,7 +43,7 @@ def print_table(
     caption: str | None = None,
     dense: bool = False,
 ) -> None:
-    """Print a table.
+    """Print a table of rows under column headings.
 
     Args:
         title: Its title.

@@ -49,7 +49,7 @@ _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 120
 def format_error(error: ValidationError) -> str:
     """Format a pydantic validation error: setting, value and expected value of every fault.
 
-    Of a setting that may be of several kinds all are named, once.
+    A setting of a union type names each of its alternatives once.
     """
     faults: dict[str, tuple[Any, list[str]]] = {}
     parts: list[str] = []
@@ -168,7 +168,7 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from the default."""
+        """Whether the value differs from the default."""
         return bool(self.value != self.default)
 
     @property

@@ -1,4 +1,4 @@
-"""Settings of the evaluation protocol and of recorded demonstrations."""
+"""Settings of the evaluation protocol and of recording demonstrations."""
 
 from typing import Literal, Self
 

@@ -1,6 +1,6 @@
 """Plugin registries of networks, learners and pilots: names and builders, built-in and user-defined.
 
-A configuration holds names alone; the builder of a part is in the room that it belongs to. Plugins are named by the
+A configuration holds names alone; the builder of a part is in the part's own package. Plugins are named by the
 environment variable `NAVI_PLUGINS` or by an installed package's entry points. No file, checkpoint or message can make
 Navi import a module.
 """
@@ -42,8 +42,7 @@ _LOADING: list[str] = []
 def load_plugins() -> None:
     """Import the plugin modules that register user-defined parts, once per process.
 
-    A module is looked for as `import` does it, and last of all in the current directory, where the console script
-    does not look.
+    Modules are searched as by `import`, and last in the current directory, which the console script's path lacks.
 
     Raises:
         ConfigError: A module cannot be imported, or registers what is taken.
@@ -252,8 +251,7 @@ class Parts(Mapping[str, F]):
     def source(self, name: str) -> str | None:
         """Return the source hash (12 hex digits) of a user-defined part: its file, or all files of its package.
 
-        Where there is no file, as for what was typed into a notebook, they are of this process alone. None for a
-        built-in part.
+        Without a file, as in a notebook, the hash is random and valid in this process only. None for a built-in part.
 
         Raises:
             ConfigError: There is no part of that name.

@@ -1,7 +1,7 @@
 """Recorder of expert demonstrations: a scripted pilot (teacher) flies, or labels a student's flight (DAgger).
 
 Each episode is one file, written atomically. It depends on the settings, the scene and its number alone, so a killed
-recording goes on where it stopped and ends in the same bits.
+recording resumes where it stopped, with bit-identical results.
 
 DAgger (Ross, Gordon and Bagnell 2011): the student's policy flies, the teacher labels every decision. A clone drifts
 into states that its teacher never visited and has not learned to leave. Labelled flights of the student cover these
@@ -137,7 +137,7 @@ def record_expert(
 ) -> list[RecordedScene]:
     """Record expert demonstrations of a scripted pilot, one `.npz` per episode, and index them.
 
-    Called again, it goes on where it stopped; complete files are kept.
+    A repeated call resumes where the last one stopped; complete files are kept.
 
     Args:
         folder: Folder of the recordings.

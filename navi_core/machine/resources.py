@@ -57,7 +57,7 @@ def usable_cores() -> int:
 def limit_threads() -> None:
     """Limit the thread pools of not yet imported libraries to the usable cores.
 
-    What the user has set stays. To be called before torch and numba are imported.
+    User-set variables stay. Call it before torch and numba are imported.
     """
     cores = usable_cores()
     if cores < _affinity():
@@ -69,7 +69,7 @@ def limit_threads() -> None:
 def chosen_threads() -> set[str]:
     """Return the thread-count environment variables that the user has set.
 
-    What `limit_threads` gives, in this process or in the one that started it, is nobody's choice.
+    Excludes what `limit_threads` set, in this process or in its parent.
     """
     cores = usable_cores()
     given = str(cores) if cores < _affinity() else None
@@ -103,7 +103,7 @@ _FILES = {
 def whole_memory() -> int | None:
     """Return the total memory: the machine's, or the smallest cgroup limit [B]; None where unknown.
 
-    Not what is left of it: files that were read count as taken, and are given back when needed.
+    Total, not free memory: the page cache counts as used, but is reclaimed when needed.
     """
     found = [limit for limit, _ in group_limits()]
     if "SC_PHYS_PAGES" in os.sysconf_names:
@@ -114,7 +114,7 @@ def whole_memory() -> int | None:
 def group_limits() -> list[tuple[int, int]]:
     """Return (memory limit, current usage) [B] of every limited cgroup of this process.
 
-    What of files is kept in memory and not in use is given back when needed, so it does not count.
+    Inactive page cache is reclaimable, so it does not count as usage.
     """
     found = []
     for version, group in groups_around("memory"):
@@ -136,7 +136,7 @@ def _kept(stat: Path, cache: str) -> int:
 def keep_compiled_code() -> None:
     """Set NUMBA_CACHE_DIR to a temporary folder of this process, where numba's own cache is not writable.
 
-    Processes that this one starts share it. To be called before a module with numba's functions is imported.
+    Child processes share it. Call it before a module with numba functions is imported.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     named = os.environ.get("NUMBA_CACHE_DIR")

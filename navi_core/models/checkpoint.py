@@ -180,7 +180,8 @@ class Checkpoint(TrainedFacts):
     def row_shaper(self) -> ShaperConfig | None:
         """Return the reward-shaper configuration of one row in training, with its share of the memory capacity.
 
-        None where it was zero: of a clone, of a policy that does not read it, without curiosity and loop memory.
+        None where the auxiliary input was zero: for a behaviour clone, a policy that does not read it, or without
+        curiosity and loop memory.
         """
         config = self.train_config()
         shaper = config.shaper

@@ -1,8 +1,8 @@
 """Inference of exported policies with ONNX Runtime and AOTInductor, and numerical parity with the PyTorch policy.
 
 An exported policy maps (observation, auxiliary input, reset, state) to (action, value, latent, new state). The action
-is the distribution's most typical one. Curiosity and loop memory make the next auxiliary input of the latent. The
-caller carries the state; nothing is remembered inside.
+is the distribution's most typical one. Curiosity and loop memory compute the next auxiliary input from the latent.
+Exported programs are stateless: the caller passes the recurrent state.
 
 An AOTInductor package is machine code, and loading it runs it: load only packages you compiled.
 """

@@ -96,7 +96,8 @@ def add_scenes_of(summary: dict[str, Any], before: Checkpoint) -> None:
 def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
     """Return why alias `latest` does not move from `current` to `new`, None where it moves.
 
-    Different rewards do not compare: then the newer version follows, unless it has ended too few episodes.
+    Different reward terms are not comparable: then `latest` moves to the newer version, unless it has ended too few
+    episodes.
     """
     if not math.isfinite(new.reward_ema):
         return "the new one has no reward"
@@ -125,7 +126,8 @@ def same_rewards(one: TrainConfig, other: TrainConfig) -> bool:
 def _is_settled(checkpoint: Checkpoint) -> bool:
     """Return whether a reward average covers whole episodes: at least as many ended as there are drones.
 
-    Before, it is that of beginnings, where all floor is new: a run of one update would beat what it becomes.
+    An earlier average covers episode beginnings only, where all floor is new: a run of one update would beat its own
+    later versions.
     """
     return checkpoint.episode_count >= checkpoint.train_config().actors
 

@@ -1,7 +1,7 @@
 """Export of policies as programs: ONNX models and compiled AOTInductor packages.
 
-Every export flies 200 decisions beside the policy it came from, its own state fed back and episodes
-ending in between. One that strays by more than 1e-5 is deleted before it has its final name.
+Every export is verified against its policy over 200 decisions, with its own state fed back and episode ends in between.
+An export that deviates by more than 1e-5 is deleted before it gets its final name.
 """
 
 import json

@@ -9,7 +9,7 @@ any other setting is `NAVI_` and its path in capitals with two underscores for e
 
 YAML for settings has plain values, every key once, and no aliases, which a small file can multiply without end. Words
 and numbers have their YAML 1.2 meaning (core schema, section 10.3.2). The library follows YAML 1.1, in which `off` is a
-truth, `010` is eight, `1:30` is ninety and a date is a day.
+boolean, `010` is eight, `1:30` is ninety and a date is a day.
 """
 
 from __future__ import annotations

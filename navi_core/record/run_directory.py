@@ -1,4 +1,4 @@
-"""Run directory: the folder of a run, keyed by its configuration and held by one process at a time.
+"""Run directory: folder of one training run, keyed by its configuration hash and locked by one process.
 
     <root>/<asset>-<partition>-<config hash>/
         config.json       the full resolved configuration
@@ -193,7 +193,7 @@ _BEST = "best.pt"
 
 
 def learned_by_other_code(path: Path, config: Config) -> Path | None:
-    """Find the last checkpoint of an equally configured run of another Navi version.
+    """Find the last checkpoint of a run of another Navi version with the same settings, as far as both know them.
 
     Args:
         path: Folder of the new run, `<asset>-<partition>-<hash>`.

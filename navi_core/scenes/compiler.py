@@ -65,7 +65,7 @@ def compile_hash(config: CompileConfig) -> str:
 def compile_mesh(
     mesh: Path | str | Mesh, config: CompileConfig | None = None, progress: Progress | None = None
 ) -> Scene:
-    """Compile a mesh into a scene (version 2).
+    """Compile a triangle mesh into an in-memory scene (`.gmdag` version 2).
 
     Args:
         mesh: A mesh file, or a `Mesh` that is already in metres and +Y up (`up_axis` and `unit_scale`

@@ -1,4 +1,4 @@
-"""Decimation: merges triangles below the resolution of the rays and measures the error.
+"""Mesh decimation by quadric edge collapse: removes detail below the ray resolution and measures the error.
 
 Edges are collapsed while the quadrics of their vertices allow it. Open edges and edges between faces of
 different semantics carry planes of their own, so that borders move no further than the surface does.

@@ -124,7 +124,7 @@ def read_manifest(path: Path) -> Manifest:
 def update_manifest(path: Path, newer: Manifest) -> Manifest:
     """Merge the rows of `newer` into the manifest at `path`, created if missing; return the merged manifest.
 
-    Processes that compile into one folder take turns: none loses the rows of another.
+    A file lock serialises concurrent writers, so that no rows are lost.
 
     Raises:
         SceneError: The manifest that is there is broken, or the folder cannot be written.

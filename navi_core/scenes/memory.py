@@ -43,7 +43,7 @@ class CompileEstimate:
 def estimate_memory(mesh: Mesh, config: CompileConfig) -> int:
     """Estimate the peak memory of `compile_mesh` beyond the mesh [bytes], rounded upwards.
 
-    The lists decide: a triangle of area A and longest edge L meets about 1.5·(A/e² + L/e) + 2 cells of edge
+    The triangle lists dominate: a triangle of area A and longest edge L meets about 1.5·(A/e² + L/e) + 2 cells of edge
     e. A triangle is counted in the finest cells that its size can fill lists of.
 
     Args:

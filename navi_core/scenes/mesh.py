@@ -44,7 +44,7 @@ class Mesh:
 
     @property
     def triangles(self) -> npt.NDArray[np.float64]:
-        """Corner positions [m], shape (F, 3, 3)."""
+        """Vertex positions of each face [m], shape (F, 3, 3)."""
         return self.vertices[self.faces]
 
     @property

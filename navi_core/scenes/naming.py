@@ -1,9 +1,8 @@
 """Naming of scenes and surfaces: sanitised file names, unique scene names, semantic vocabularies.
 
 A scene's name is valid as file name, partition key and SQL text. Letters and digits of every script stay, composed
-(NFC), so that one file has one name on every system. Where others look like it after anything else had to go, a digest
-of its path makes it unique. Surfaces have 1-based semantic ids: 1 is the unknown surface, the other names follow in
-sorted order.
+(NFC), so that one file has one name on every system. Where sanitised names collide, a digest of the path makes them
+unique. Surfaces have 1-based semantic ids: 1 is the unknown surface, the other names follow in sorted order.
 """
 
 import difflib
@@ -65,8 +64,8 @@ def missing_file(path: Path, names: Iterable[str], kind: str, command: str) -> s
 def distinct_names(files: dict[Path, tuple[str, Path]]) -> dict[Path, str]:
     """Assign unique scene names to files.
 
-    A file is called as it is, cleaned. Of those that look alike after that the one whose name was clean keeps it, and
-    the others carry the digest of their paths; several of one name are called by their relative paths.
+    A scene's name is its file's sanitised name. Where sanitised names collide, the file whose name was clean keeps it,
+    and the others get a digest of their paths. Files of the same name are named by their relative paths.
 
     Args:
         files: File → what it is called, and its path within its folder.

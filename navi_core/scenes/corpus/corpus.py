@@ -50,7 +50,7 @@ class SceneSource:
 
     @property
     def origin(self) -> str:
-        """The file's path, or `family:seed`."""
+        """Source in text form: the file's path, or `family:seed`."""
         return str(self.path) if self.path is not None else f"{self.family}:{self.seed}"
 
 

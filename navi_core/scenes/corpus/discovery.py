@@ -1,8 +1,8 @@
-"""Scene selectors: files, manifests, folders, generated families and the benchmark `rooms-v1`.
+"""Scene discovery from selectors: files, manifests, folders, generator families and the benchmark `rooms-v1`.
 
 The benchmark has 260 generated floors of 100–600 m², split by scene, the test scenes frozen. The generator may be
 changed only under a new name: every test scene's source hash is kept here, and a scene that hashes otherwise is
-refused, so that figures of different days and machines are about the same rooms.
+refused, so that results of different days and machines refer to the same scenes.
 """
 
 import contextlib
@@ -186,9 +186,9 @@ def environment_root() -> Path | None:
 def discover_root(root: Path) -> list[SceneSource]:
     """Discover scene sources below a folder: every mesh, or every compiled scene where it holds no mesh.
 
-    Hidden folders and what belongs to another file are left out, and compiled scenes beside meshes: they would be
-    there twice. A warning names those that no mesh of the folder was compiled to. Of one name compiled several times
-    into a folder of compiled scenes those that the manifest beside them lists count.
+    Hidden folders and companion files are skipped, and compiled scenes beside meshes, which would be duplicates. A
+    warning names compiled scenes without a mesh in the folder. In a folder of compiled scenes, the manifest beside them
+    decides which of several files of one name counts.
 
     Raises:
         SceneError: The folder does not exist or holds no scene.

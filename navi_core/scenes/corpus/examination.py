@@ -1,7 +1,7 @@
 """Inspection of a scene folder before compilation: dataset type, scenes, missing files, next steps.
 
-Headers are read, not geometry: a folder of a thousand scans answers in seconds. Small files are read whole, because
-only that proves them; `deep` reads every file.
+Only headers are read, no geometry: a folder of a thousand scans takes seconds. Small files are read whole, which
+validates them fully; `deep` reads every file.
 """
 
 import contextlib

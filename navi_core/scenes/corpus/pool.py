@@ -1,4 +1,4 @@
-"""Parallel compilation: one process per scene; a fault is reported and stops no other scene.
+"""Process pool for parallel scene compilation; a failure is reported and stops no other scene.
 
 Processes and not threads, started fresh (`spawn`): kernels, their thread pools and half of the work's memory cannot be
 shared safely. A worker that the system kills costs its scene only. A worker stops by itself when its parent is gone.
@@ -50,7 +50,7 @@ Work = Callable[[Job, Callable[[str, float], None]], Any]
 def default_jobs(estimates: Sequence[CompileEstimate]) -> int:
     """Return the default number of parallel compilations, limited by cores, scenes and available memory.
 
-    Little work stays in this process: starting others would take longer.
+    Small jobs stay in this process: starting workers would take longer.
 
     Args:
         estimates: What each scene will take.

@@ -1,4 +1,4 @@
-"""Octree DAG of a scene: empty leaves with the distance to skip, surface leaves with lists of triangles.
+"""Octree DAG of a scene (sparse voxel DAG): empty leaves with skip distances, surface leaves with triangle lists.
 
 The cube is halved until a coarse grid of at most 64³ cells is reached; below it a cell is halved while
 its list is long. Equal lists and equal subtrees are stored once: found by hash, and proved equal.

@@ -1,4 +1,4 @@
-"""The `.gmdag` file: its header, reading of either version, and version 2. Layout in docs/GMDAG.md.
+"""Reader of `.gmdag` files of either version, and writer of version 2. Layout in docs/GMDAG.md.
 
 The fixed header is `HEADER`, little-endian: bytes 0–3 "GDAG", 4–7 version, 8–11 resolution, 12–23 minimum corner x y z
 (float32) [m], 24–27 voxel size (float32) [m], 28–31 length of what follows, as the version counts it.
@@ -107,7 +107,7 @@ def write_v2(scene: Scene, path: Path) -> None:
 
 
 def read_v2(data: bytes, path: Path | str, resolution: int, lower: Float64, voxel_size: float, length: int) -> Scene:
-    """Decode a version 2 file.
+    """Decode a version 2 `.gmdag` file into a scene.
 
     Args:
         data: The whole file.

@@ -1,4 +1,4 @@
-"""Version 1 octrees: packing of their words, building from triangles, and triangles of their surface.
+"""Codec of version 1 octrees: word packing, construction from triangles, surface extraction.
 
 Inner word: bit 63 = 0, child mask in bits 62–55, low 32 bits = index of the first of popcount(mask)
 words whose low 32 bits are child indices. Leaf word: bit 63 = 1, semantic in bits 31–16, fp16 distance
@@ -6,8 +6,8 @@ words whose low 32 bits are child indices. Leaf word: bit 63 = 1, semantic in bi
 
 `build_v1_nodes` stores distances near surfaces only and shares equal subtrees; its work is proportional to the surface.
 The finest leaves are the voxels that the surface passes through and those that share such a voxel's corners, so that
-all eight corner distances of every surface voxel are in the file. `surface_triangles` is the way back: the surface
-that the distances describe, so that one tracer casts all rays.
+all eight corner distances of every surface voxel are in the file. `surface_triangles` is the reverse: it extracts the
+surface that the distances describe, so that one ray tracer serves both versions.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def child_mask(words: Words) -> npt.NDArray[np.int64]:
 
 
 def low_index(words: Words) -> npt.NDArray[np.int64]:
-    """Return the low 32 bits: the child table of an inner word, the child of a table word."""
+    """Return the low 32 bits of words: the child table of an inner word, the child of a table word."""
     return (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
@@ -221,8 +221,8 @@ def _planes(key: Int64, planes: Float64, semantic: Int32) -> tuple[Float64, Int3
 def _blocks(key: Int64, distance: Float32, semantic: Int32, known: npt.NDArray[np.bool_]) -> tuple[Float64, Int32]:
     """Extract triangles [voxel] and ids as blocks, for files that do not keep all corners of surface voxels.
 
-    A cube of one voxel stands around each such corner: no ray passes between two. A corner of a voxel that has all
-    corners stands for nothing, for that voxel holds the surface.
+    Each such corner becomes a cube of one voxel, so that no ray passes between two. Corners of voxels with all eight
+    distances are skipped: there the voxel itself holds the surface.
     """
     row = np.flatnonzero(~known & (distance <= HIT_DISTANCE))
     place = positions(key[row])

@@ -107,7 +107,7 @@ class Scene:
     def content_hash(self) -> str:
         """Return the SHA-256 (hex) of the scene's content: geometry, semantics, cube.
 
-        The name, the verdict and where it came from do not enter: equal content is equal flight.
+        Name, verdict and source are excluded: scenes of equal content simulate identically.
         """
         digest = hashlib.sha256(struct.pack("<4sIId", MAGIC, self.version, self.resolution, self.voxel_size))
         digest.update(np.asarray(self.bounds, dtype="<f8").tobytes())

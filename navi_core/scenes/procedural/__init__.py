@@ -25,7 +25,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator], MeshBuilder]] = {
 def generate_scene(family: str, seed: int) -> Mesh:
     """Generate scene `seed` of a family: connected, furnished, +Y up, floor at y = 0; all but scans are closed.
 
-    A pure function of its arguments: the same mesh in every process and on every day.
+    Deterministic: a pure function of its arguments.
 
     Args:
         family: "apartment" (about 100 m², furnished rooms), "maze", "atrium" (double-height hall with

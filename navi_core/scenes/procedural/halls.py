@@ -67,7 +67,7 @@ def _add_gallery(builder: MeshBuilder, inner: Rect, void: Rect, level: float) ->
 
 
 def _gallery_edges(inner: Rect, void: Rect) -> list[tuple[int, float, float, float, float]]:
-    """Return (axis, coordinate, outward, start, end) of the gallery's edges: z0, z1, x0, x1; `outward` is a sign."""
+    """Return (axis, coordinate, outward, start, end) of the gallery's edges z0, z1, x0, x1; `outward` is ±1."""
     edges = [
         (axis, edge, -inward, start, end)
         for (axis, edge, inward, start, end), (_, wall, *_) in zip(void.sides(), inner.sides(), strict=True)

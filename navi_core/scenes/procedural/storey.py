@@ -170,7 +170,7 @@ _FINE = 0.25
 def build_scan(rng: np.random.Generator) -> MeshBuilder:
     """Generate a scan-like scene: an apartment or a floor of rooms with typical scanner holes.
 
-    A hole goes through everything but the floor: windows that are open, mirrors, what stood behind something.
+    Holes go through everything but the floor, like those of open windows, mirrors and occluded surfaces.
     """
     whole = build_apartment(rng) if rng.random() < 0.6 else build_rooms(rng)
     parts = [part for part in whole.parts if part[0] != "ceiling"] if rng.random() < _OPEN else whole.parts
@@ -207,7 +207,7 @@ def _without_ball(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Cut a ball-shaped hole into triangles (T, 3, 3) with their names (T,).
 
-    Those at the ball are cut in two until they are fine; then those whose middle lies in it are left out.
+    Triangles near the ball are bisected until they are small; then those with their centre inside it are removed.
     """
     kept = []
     while len(triangles):

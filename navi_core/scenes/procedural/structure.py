@@ -1,7 +1,7 @@
 """Floor plans of procedural buildings, and their fixed structure: walls, slabs, doors, windows.
 
-A footprint is split into rectangular rooms that doors join. The fabric is fixed: closed shell, interior walls with
-openings, dropped ceilings, door frames, windows.
+A footprint is split into rectangular rooms that doors join. The fixed structure (fabric) is: closed shell, interior
+walls with openings, dropped ceilings, door frames, windows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rect:
         return (self.x0, self.x1) if axis == 0 else (self.z0, self.z1)
 
     def sides(self) -> list[tuple[int, float, float, float, float]]:
-        """Return (axis, coordinate, inward, start, end) of the sides: x0, x1, z0, z1; `inward` is a sign."""
+        """Return (axis, coordinate, inward, start, end) of the sides x0, x1, z0, z1; `inward` is ±1."""
         return [
             (axis, coordinate, inward, *self.span(1 - axis))
             for axis in (0, 1)
@@ -66,7 +66,7 @@ class Rect:
         return (self.x0 + self.x1) / 2, (self.z0 + self.z1) / 2
 
     def shrunk(self, margin: float) -> Rect:
-        """Return the rectangle with each side moved inwards by `margin` [m]."""
+        """Return a copy with each side moved inwards by `margin` [m]."""
         return Rect(self.x0 + margin, self.z0 + margin, self.x1 - margin, self.z1 - margin)
 
     def overlaps(self, other: Rect, gap: float = 0.0) -> bool:
@@ -226,7 +226,7 @@ def add_wall_line(
     thickness: float,
     openings: Iterable[tuple[float, float, float]] = (),
 ) -> None:
-    """Add one straight wall with openings from the floor.
+    """Add one straight wall with door openings from the floor up.
 
     Args:
         builder: Receives the boxes.
@@ -254,7 +254,7 @@ def add_wall_line(
 
 
 def _add_walls(builder: MeshBuilder, plan: Plan) -> None:
-    """Add the interior walls of a plan: room edges merged into whole lines, doors cut out."""
+    """Add the interior walls of a plan: room edges merged into straight lines, door openings cut out."""
     spans: dict[tuple[int, float], list[tuple[float, float]]] = {}
     for room in plan.rooms:
         for axis, coordinate, _, start, end in room.rect.sides():

@@ -192,7 +192,7 @@ def _first(paths: Iterable[Path]) -> Path | None:
 def find_annotation(path: Path) -> Annotation | None:
     """Find the complete semantic annotation beside a mesh; None if there is none.
 
-    Only names are looked at; nothing is opened.
+    Checks file names only; opens no file.
     """
     folder, key = path.parent, annotation_key(path)
     if path.suffix.lower() == ".ply" and path.stem in ("mesh_semantic", f"{key}_semantic"):
@@ -325,8 +325,8 @@ def _transfer(
 ) -> npt.NDArray[np.int64]:
     """Transfer labels: give each face the name of the nearest annotated triangle, measured from the face's centre.
 
-    The twins of a dataset are exported apart: their triangles come in another order, and one of them may have another
-    up axis. Where they are the same surface the nearest triangle is the same triangle.
+    A dataset exports the annotated mesh separately from the plain one: its triangles have another order, and it may
+    have another up axis. Where both are the same surface, the nearest triangle is the same triangle.
     """
     from navi_core.kernels import TriangleBVH
 

@@ -77,7 +77,7 @@ class Part:
 def reading(path: Path) -> Iterator[None]:
     """Context manager that converts any fault while reading a file into a `MeshError` that begins with its path.
 
-    A broken file may hold any bits for a number. Numpy's warnings are off; numbers that are not finite in the end are
+    NumPy's floating-point warnings are off, since a broken file may hold any bit pattern; non-finite results are
     refused by name.
     """
     try:
@@ -96,7 +96,7 @@ def reading(path: Path) -> Iterator[None]:
 def read_once(known: dict[Path, T | MeshError], path: Path, read: Callable[[Path], T]) -> T:
     """Return the cached result of `read` for a path, or re-raise its cached fault; each file is read once.
 
-    Faults are kept, too: a large broken file may be named a thousand times.
+    Faults are cached, too: a scene may refer to one broken file a thousand times.
     """
     if path not in known:
         try:

@@ -84,7 +84,7 @@ def read_xml(path: Path, stop_at: tuple[str, ...] = ()) -> ET.Element:
 def first_child(path: Path, tags: tuple[str, ...]) -> str:
     """Return which of the given tags occurs first directly below the root of an XML file; empty if none does.
 
-    Only as much as is needed is read; what is no XML has no tags.
+    Reads only as much as needed; a file that is not XML has no tags.
     """
     try:
         with contextlib.suppress(MeshError):

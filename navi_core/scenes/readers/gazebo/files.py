@@ -1,9 +1,9 @@
 """URI resolution of Gazebo worlds: `model://`, `package://`, `file://`, Fuel URIs and plain paths.
 
-Nothing is ever downloaded. What is looked for lies, in this order, beside the file that names it, in the folders above
-that file and above the world (each with its `models` and `fuel_models`), in the folders of Gazebo's variables, and in
-those where Gazebo itself keeps models. Only files below one of these folders are read. A link may not lead out of
-them; in Gazebo's own folders links are the user's, and may.
+Nothing is ever downloaded. Search order: beside the referring file, in the folders above that file and above the world
+(each with its `models` and `fuel_models`), in the folders of Gazebo's environment variables, in Gazebo's own model
+folders. Only files below one of these folders are read. Symbolic links must not lead out of them, except in Gazebo's
+own folders, where links are the user's.
 """
 
 import os

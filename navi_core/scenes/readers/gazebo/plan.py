@@ -1,7 +1,7 @@
 """Parser of Gazebo world files (SDF): list the placed shapes of a world and its included models.
 
-Visuals are taken, and collisions of a link that shows nothing. Lights, roads, plugins and physics are ignored. What
-cannot be placed (a model that is not on this machine, a heightmap, an actor) is counted as lost.
+Visuals are used, or the collisions of a link without visible visuals. Lights, roads, plugins and physics are ignored.
+What cannot be placed (a model that is not on this machine, a heightmap, an actor) is counted as lost.
 """
 
 from __future__ import annotations

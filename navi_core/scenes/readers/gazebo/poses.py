@@ -176,7 +176,7 @@ SHAPES = ("box", "capsule", "cone", "cylinder", "ellipsoid", "plane", "polyline"
 def shape_triangles(shape: ET.Element) -> Surface:
     """Tessellate a simple shape: points (V, 3) [m] and triangles (F, 3) around its own origin.
 
-    What is round has 32 sides, its corners on the true surface.
+    Round shapes have 32 sides, with their vertices on the true surface.
 
     Raises:
         MeshError: A size is missing or impossible.

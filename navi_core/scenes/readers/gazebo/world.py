@@ -117,7 +117,7 @@ def _lies(shape: WorldShape) -> bool:
 def _ground(shape: WorldShape, others: list[Part]) -> list[Part]:
     """Return a ground plane, clipped to the extent of all other parts; Gazebo's planes are infinite.
 
-    A strip around the walls would be flown, and counted as floor, and may be larger than the rooms.
+    A strip of ground outside the walls would count as reachable floor, and could exceed the rooms' area.
     """
     corners = cut = _moved(shape_triangles(shape.geometry)[0], shape.matrix)
     bounds = np.array([[part.points.min(axis=0), part.points.max(axis=0)] for part in others])
