@@ -1,4 +1,4 @@
-"""Learning: rollouts, advantages, PPO, behaviour cloning, and the run loops."""
+"""Training algorithms and run loops: rollouts, advantages, PPO, GRPO, DPO, Double DQN, behaviour cloning."""
 
 from navi_core.learn.algorithms.cloning import CloningLearner, cloning_loss
 from navi_core.learn.algorithms.dpo import DPOLearner

@@ -1,8 +1,7 @@
-"""Entities, events and the bus: the decisions and measurements of learning, and how a run announces them.
+"""Typed entities, events and the event bus: decisions and measurements of training, published to subscribers.
 
-An entity is typed, immutable and versioned. It is written as plain data and read back, and refuses impossible values.
-Events are entities. A subscriber that raises is its owner's fault and is not hidden. Nothing is queued: an event is
-delivered where it happens, in the order of subscription.
+An entity is a typed, immutable, versioned dataclass that validates its values and serialises to plain data. Events are
+entities. Delivery is synchronous, in the order of subscription, without a queue; a subscriber's exception propagates.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ V = TypeVar("V", bound="Event")
 
 
 class Registry(Generic[T]):
-    """Classes or functions by name; a name keeps what it has.
+    """Registry of classes or functions by name; a name cannot be registered twice.
 
     Args:
-        kind: In words.
+        kind: Kind of the items, for error messages.
     """
 
     def __init__(self, kind: str) -> None:
@@ -33,20 +32,20 @@ class Registry(Generic[T]):
         self._items: dict[str, Any] = {}
 
     def register(self, item: U) -> U:
-        """Add a class or function under its name; a decorator.
+        """Register a class or function under its name; usable as a decorator.
 
         Raises:
-            ConfigError: The name has another one.
+            ConfigError: The name is taken by another item.
         """
         if self._items.setdefault(item.__name__, item) is not item:
             raise ConfigError(f"there is another {self._kind} {item.__name__}")
         return item
 
     def __getitem__(self, name: str) -> T:
-        """Return what has a name.
+        """Look up an item by name.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: The name is not registered.
         """
         if name not in self._items:
             raise ConfigError(f"no {self._kind} {name!r}; allowed: {', '.join(self.names())}")
@@ -54,27 +53,27 @@ class Registry(Generic[T]):
         return found
 
     def names(self) -> tuple[str, ...]:
-        """Return all names."""
+        """Return all registered names, sorted."""
         return tuple(sorted(self._items))
 
 
 CALLABLES: Registry[Callable[..., Any]] = Registry("function")
-"""Functions by name, for configurations and other processes."""
+"""Registry of functions by name, for configurations and other processes."""
 
 
 NotNegative = Annotated[float, (0.0, math.inf)]
 Fraction = Annotated[float, (0.0, 1.0)]
 Natural = Annotated[int, (0, math.inf)]
 Positive = Annotated[int, (1, math.inf)]
-"""Numbers of an entity with their bounds; NaN, where a number is not known, lies within."""
+"""Annotated number types of entity fields with their bounds; NaN (unknown) is within all bounds."""
 
 
 @dataclass(frozen=True)
 class Entity:
-    """Base of all entities. Numbers are finite and within their bounds, texts are not empty.
+    """Base dataclass of all entities; validates that numbers are finite and within bounds, and texts not empty.
 
     Attributes:
-        version: Format of this kind; raised when its fields change.
+        version: Schema version of this kind; incremented when its fields change.
     """
 
     version: ClassVar[int] = 1
@@ -100,14 +99,14 @@ class Entity:
         self.check()
 
     def check(self) -> None:
-        """Assert the further invariants of this kind.
+        """Validate further invariants of this kind of entity; a hook for subclasses.
 
         Raises:
-            ConfigError: One is broken; the field is named.
+            ConfigError: An invariant is violated; the field is named.
         """
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data, with the kind and its version."""
+        """Serialise to plain data, with the kind and its version."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         plain = {name: dict(x) if isinstance(x, Mapping) else x for name, x in values.items()}
         return {"kind": type(self).__name__, "version": self.version, **plain}
@@ -118,11 +117,11 @@ class Entity:
 
 
 ENTITIES: Registry[type[Entity]] = Registry("entity")
-"""Kinds of entities by name."""
+"""Registry of entity classes by name."""
 
 
 def read_entity(data: Mapping[str, Any]) -> Entity:
-    """Build an entity from plain data.
+    """Deserialise an entity from plain data.
 
     Raises:
         ConfigError: The kind is unknown, its version another one, or a field missing, unknown or impossible.
@@ -141,33 +140,33 @@ def read_entity(data: Mapping[str, Any]) -> Entity:
 @ENTITIES.register
 @dataclass(frozen=True)
 class AGMConfig(Entity):
-    """Settings that adaptation may change."""
+    """Snapshot of the settings that adaptation may change: smoother step, trust region, neighbours, learning rate."""
 
     alpha_step: NotNegative
     """Step size of the smoother."""
     trust_region_tau: NotNegative
-    """Bound of a row's step; above 0."""
+    """Trust-region bound τ of a row's step; above 0."""
     k: Positive
-    """Neighbours."""
+    """Number of nearest neighbours."""
     learning_rate: NotNegative
     """Adam step size."""
 
     def check(self) -> None:
-        """A row may be moved."""
+        """Validate that the trust region is above 0."""
         self._require(self.trust_region_tau != 0, "trust_region_tau", "above 0")
 
 
 @ENTITIES.register
 @dataclass(frozen=True)
 class AGMMetrics(Entity):
-    """Progress of learning between two evaluations."""
+    """Metrics of training progress between two evaluations, the input of adaptation."""
 
     convergence_rate: float
     """Relative fall of the temporal differences' variance since the last evaluation; negative where it rose."""
     mean_spread: NotNegative
     """Mean distance of a row from its neighbours' mean."""
     oscillation_strength: Fraction
-    """Share of the last evaluations at which the return's slope changed its sign."""
+    """Share of the last evaluations at which the return's slope changed sign."""
     iterations_used: Natural
     """Smoothing steps since the last evaluation."""
     timestamp: NotNegative
@@ -185,10 +184,10 @@ class AGMMetrics(Entity):
 @ENTITIES.register
 @dataclass(frozen=True)
 class SmoothingDecision(Entity):
-    """Effect of one application of the smoother."""
+    """Record of one application of the drift smoother: whether it acted, step sizes, clipping, free energy."""
 
     applied: bool
-    """Whether anything was moved."""
+    """Whether the smoother was applied."""
     alpha_step_used: NotNegative
     """Step size; 0 where nothing was applied."""
     tau_clip: Fraction
@@ -205,7 +204,7 @@ class SmoothingDecision(Entity):
     """Mean distance of a row from its neighbours' mean, before."""
 
     def check(self) -> None:
-        """A decision that was not applied moved nothing."""
+        """Validate consistency: no step without application, none behind a shut gate, three σ statistics."""
         self._require(self.applied or self.mean_step == 0.0, "mean_step", "0 where nothing was applied")
         self._require(not (self.applied and self.gated_by_uncertainty), "applied", "False where the gate is shut")
         self._require(len(self.sigma_stats) == 3, "sigma_stats", "three numbers")
@@ -214,47 +213,47 @@ class SmoothingDecision(Entity):
 @ENTITIES.register
 @dataclass(frozen=True)
 class EarlyStopDecision(Entity):
-    """Decision of the early-stopping controller after an evaluation."""
+    """Decision of the early-stopping controller after an evaluation: stop or continue, reason, patience left."""
 
     should_stop: bool
     """Whether the run may end."""
     reason: str
     """Reason to stop or to go on."""
     patience_left: Natural
-    """Evaluations that must still agree."""
+    """Further consecutive evaluations needed to stop."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Cost and its parts."""
+    """Early-stopping cost and its components."""
 
     def check(self) -> None:
-        """Stopping needs patience that is used up."""
+        """Validate that a stop has no patience left."""
         self._require(not self.should_stop or self.patience_left == 0, "patience_left", "0 at a stop")
 
 
 @ENTITIES.register
 @dataclass(frozen=True)
 class PopulationMetrics(Entity):
-    """Aggregate of several workers' measurements."""
+    """Aggregate of several workers' evaluation metrics (median or trimmed mean)."""
 
     workers: Positive
-    """How many."""
+    """Number of workers."""
     td_mean: float
-    """Their aggregate mean temporal difference."""
+    """Aggregate mean temporal difference."""
     td_var: NotNegative
-    """Their aggregate variance."""
+    """Aggregate variance of the temporal differences."""
     local_structure: Fraction
-    """Their aggregate share of neighbours with like targets."""
+    """Aggregate share of latent neighbours with similar targets."""
     val_reward: float
-    """Their aggregate validation reward."""
+    """Aggregate validation reward."""
 
 
 @dataclass(frozen=True)
 class Event(Entity):
-    """Base of all events."""
+    """Base dataclass of all events."""
 
 
 @dataclass(frozen=True)
 class TimedEvent(Event):
-    """Event with a time."""
+    """Base dataclass of events with a timestamp."""
 
     timestamp: float = field(default_factory=time.time, kw_only=True)
     """Seconds since 1970."""
@@ -263,36 +262,36 @@ class TimedEvent(Event):
 @ENTITIES.register
 @dataclass(frozen=True)
 class AdaptationApplied(TimedEvent):
-    """Settings were adapted."""
+    """Event: adaptation changed the settings."""
 
     before: AGMConfig
-    """As they stood."""
+    """Settings before the change."""
     after: AGMConfig
-    """As they stand now."""
+    """Settings after the change."""
     reason: str
-    """What the evaluation showed."""
+    """Reason: oscillation, standstill or convergence."""
 
 
 @ENTITIES.register
 @dataclass(frozen=True)
 class EarlyStopTriggered(TimedEvent):
-    """The controller decided to stop, for the first time."""
+    """Event: the early-stopping controller decided to stop; published once."""
 
     decision: EarlyStopDecision
-    """Its decision."""
+    """Decision of the controller."""
     evaluation: int
-    """Number of evaluations before it."""
+    """Number of evaluations up to the decision."""
 
 
 @ENTITIES.register
 @dataclass(frozen=True)
 class ParameterSync(Event):
-    """A learner published weights."""
+    """Event: a learner published weights to the actors."""
 
     learner_id: Natural
-    """Which learner."""
+    """Number of the learner."""
     step: Natural
-    """Its gradient steps."""
+    """Gradient steps of the learner so far."""
     checksum: str
     """Hash of the weights."""
     model_version: Natural
@@ -302,30 +301,30 @@ class ParameterSync(Event):
 @ENTITIES.register
 @dataclass(frozen=True)
 class ReplayUpdate(Event):
-    """Items were added to a replay, or their priorities changed."""
+    """Event: items were added to a replay buffer, or their priorities updated."""
 
     shard_id: Natural
-    """Which replay; 0 where there is one."""
+    """Number of the replay shard; 0 if there is only one."""
     count: Natural
-    """Items that were touched."""
+    """Number of items added or updated."""
     priority_stats: Mapping[str, float]
     """Least, mean and largest priority among them."""
 
 
 class EventBus:
-    """Delivers events to those who subscribed to their kind or to a base of it."""
+    """Synchronous publish/subscribe bus: delivers an event to the subscribers of its class or a base class."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[object, tuple[type[Event], Callable[[Any], None]]] = {}
 
     def subscribe(self, kind: type[V], handler: Callable[[V], None]) -> Callable[[], object]:
-        """Call `handler` with every event of a kind; return the function that ends the subscription."""
+        """Subscribe `handler` to an event class; return a function that unsubscribes it."""
         key = object()
         self._subscriptions[key] = (kind, handler)
         return lambda: self._subscriptions.pop(key, None)
 
     def publish(self, event: V) -> V:
-        """Deliver an event; return it."""
+        """Publish an event to its subscribers; return the event."""
         for kind, handler in tuple(self._subscriptions.values()):
             if isinstance(event, kind):
                 handler(event)
@@ -333,5 +332,5 @@ class EventBus:
 
     @property
     def wanted(self) -> bool:
-        """Whether there are subscribers."""
+        """Whether the bus has subscribers."""
         return bool(self._subscriptions)

@@ -1,10 +1,9 @@
-"""Data parallelism: several processes, each with its share of the rows, one policy.
+"""Data-parallel training: several processes share the rows of a run and train one policy (`torch.distributed`).
 
-`torchrun --nproc-per-node 2 -m navi_core.cli.main train ppo …` starts them. A minibatch is made of
-the same sequences as in one process; each process takes those of its rows, gradients and statistics
-are summed, and so every process makes the same step. One flat sum a minibatch is used and not
-`DistributedDataParallel`: that divides by the number of processes, which is wrong when their shares
-of a minibatch differ, and its overlap pays for networks far larger than this one.
+`torchrun --nproc-per-node 2 -m navi_core.cli.main train ppo …` starts them. A minibatch consists of the same sequences
+as in one process. Each process computes those of its rows, gradients and statistics are summed, and every process takes
+the same optimiser step. A flat all-reduce per minibatch is used instead of `DistributedDataParallel`, which divides by
+the number of processes: wrong when their shares of a minibatch differ. Its overlap only helps far larger networks.
 """
 
 import os
@@ -24,11 +23,11 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes of a run; a single one does not communicate.
+    """Process group of a data-parallel run: rank, size and collectives; a single process does not communicate.
 
     Attributes:
-        rank: This process, 0 … size − 1; 0 records and saves.
-        size: Processes.
+        rank: Rank of this process, 0 … size − 1; rank 0 writes records and checkpoints.
+        size: Number of processes.
     """
 
     rank: int = 0
@@ -36,14 +35,14 @@ class Workers:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes what the run keeps."""
+        """Whether this process is rank 0, which writes records and checkpoints."""
         return self.rank == 0
 
     def rows(self, total: int) -> tuple[int, int]:
-        """Return the first row of this process and how many it has.
+        """Return the first row of this process and its number of rows.
 
         Raises:
-            ConfigError: The rows cannot be shared out evenly.
+            ConfigError: The rows cannot be divided evenly.
         """
         if total % self.size:
             raise ConfigError(
@@ -53,15 +52,15 @@ class Workers:
         return self.rank * share, share
 
     def sum(self, *tensors: Tensor) -> None:
-        """Replace each tensor by its sum over the processes, all in one message for each dtype."""
+        """All-reduce: replace each tensor by its sum over the processes, in one message per dtype."""
         self._reduce(tensors, "SUM")
 
     def max(self, *tensors: Tensor) -> None:
-        """Replace each tensor by its elementwise largest over the processes."""
+        """All-reduce: replace each tensor by its elementwise maximum over the processes."""
         self._reduce(tensors, "MAX")
 
     def mean(self, value: Tensor) -> Tensor:
-        """Return the mean over the processes; `value` itself where there is one."""
+        """Return the mean of a tensor over the processes; `value` itself in a single process."""
         if self.size == 1:
             return value
         total = value.clone()
@@ -69,7 +68,7 @@ class Workers:
         return total / self.size
 
     def std_mean(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return population deviation and mean over the processes, scalars; every share is equally large."""
+        """Return population standard deviation and mean over the processes, scalars; all shares are of equal size."""
         if self.size == 1:
             return torch.std_mean(x, correction=0)
         mean = self.mean(x.double().mean())
@@ -77,7 +76,7 @@ class Workers:
         return deviation.to(x.dtype), mean.to(x.dtype)
 
     def any(self, flag: bool, device: torch.device | str = "cpu") -> bool:
-        """Return whether the flag is set in any process; all get the same answer."""
+        """Return whether the flag is set in any process; all processes get the same answer."""
         if self.size == 1:
             return flag
         seen = torch.tensor(float(flag), device=device)
@@ -85,7 +84,7 @@ class Workers:
         return bool(seen)
 
     def columns(self, local: Tensor) -> Tensor:
-        """Return (…, size·n) of all processes from (…, n) of each, in the order of their rows."""
+        """All-gather: concatenate (…, n) of every process to (…, size·n), in rank order."""
         if self.size == 1:
             return local
 
@@ -95,7 +94,7 @@ class Workers:
         return torch.cat(parts, dim=-1)
 
     def gather(self, value: V) -> list[V]:
-        """Return the plain data of every process in the first, an empty list in the others."""
+        """Gather the plain data of every process in rank 0; the others get an empty list."""
         if self.size == 1:
             return [value]
 
@@ -105,7 +104,7 @@ class Workers:
         return found or []
 
     def share(self, value: V) -> V:
-        """Return the first process's plain data in every process."""
+        """Broadcast the plain data of rank 0 to every process."""
         if self.size == 1:
             return value
 
@@ -128,12 +127,12 @@ class Workers:
 
 
 ALONE = Workers()
-"""The one process of an ordinary run."""
+"""`Workers` of a single-process run."""
 
 
 @contextmanager
 def _all_there() -> Iterator[None]:
-    """Communicate with processes of which one may have failed; only that one has the reason."""
+    """Context manager for collectives: turns the failure of another process into a `RunError`."""
     try:
         yield
     except RuntimeError as error:  # Gloo's and NCCL's have no kind in common but this
@@ -146,9 +145,9 @@ def _all_there() -> Iterator[None]:
 
 @contextmanager
 def joined_workers() -> Iterator[Workers]:
-    """Join the processes that `torchrun` started (RANK, WORLD_SIZE, MASTER_ADDR), by NCCL where there is CUDA.
+    """Context manager that joins the `torchrun` process group (RANK, WORLD_SIZE, MASTER_ADDR), by NCCL with CUDA.
 
-    Without these variables the process is alone. On leaving, the group is dissolved.
+    Without these variables the run has one process; without CUDA the backend is Gloo. The group is destroyed on exit.
 
     Raises:
         ConfigError: The variables are incomplete or name no group, or this build of torch cannot communicate.
@@ -165,9 +164,9 @@ def joined_workers() -> Iterator[Workers]:
         )
     if not dist.is_available():
         raise ConfigError("this build of torch has no torch.distributed; unset WORLD_SIZE to train in one process")
-    # Its functions take the group of the moment of import as their default, and keep that alive. Whatever imports it
-    # in a run, making an optimiser for one, would have the group's threads run on into the interpreter's end,
-    # where one that still lets go of a tensor aborts the process.
+    # Imported before the group exists: its functions bind the group at import time as their default and keep it alive.
+    # A later import, for example by an optimiser, would leave the group's threads running at interpreter exit, where
+    # one that still frees a tensor aborts the process.
     import torch.distributed.nn
 
     try:

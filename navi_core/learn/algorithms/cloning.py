@@ -1,12 +1,12 @@
-"""Behaviour cloning (Pomerleau 1989): make the teacher's actions likely.
+"""Behaviour cloning (Pomerleau 1989): maximum likelihood of a teacher's actions, on recurrent sequences.
 
 L = −E[log π(a|o)] − β·H over sequences of demonstrations, with the recurrent core and its resets. log_std is frozen:
-its maximum-likelihood value would shrink to the clone's error and leave a policy that explores nothing when
-reinforcement learning takes over. The critic is not trained; demonstrations know no reward.
+its maximum-likelihood value would shrink to the clone's error and leave a policy without exploration for the
+reinforcement learning that follows. The critic is not trained: demonstrations have no rewards.
 
-Every episode is walked from its first decision to its last. `lanes` episodes are walked side by side, `bptt` decisions
-at a time. A lane whose episode is over takes the next one of the epoch's order, and its state is reset. So a sequence
-never crosses an episode, and each begins with the state that the policy has after everything before it, not with zeros.
+Every episode is read from its first decision to its last. `lanes` episodes are read in parallel, `bptt` decisions at a
+time (truncated backpropagation through time). A lane whose episode is over takes the next one of the epoch's order, and
+its state is reset. So no sequence crosses episodes, and each begins with the carried recurrent state, not with zeros.
 """
 
 import math
@@ -35,15 +35,15 @@ from navi_core.record import StageTimer
 from navi_core.world.occupancy_memory import OccupancyMemory
 
 _FEW_SCENES = 4
-"""From this many scenes on, whole scenes are held out."""
+"""Least number of scenes at which whole scenes, not episodes, are held out."""
 
 
 @dataclass
 class SequenceBatch:
-    """S sequences of L decisions.
+    """Batch of S demonstration sequences of L decisions.
 
     Attributes:
-        lanes: (S,) lane of each sequence, whose state it begins with.
+        lanes: (S,) lane of each sequence, whose recurrent state it continues.
         obs: (S, L, 3, Az, El).
         actions: (S, L, 4).
         reset: (S, L) bool; true at the first decision of an episode.
@@ -60,19 +60,19 @@ class SequenceBatch:
 
 
 class DemoFeed:
-    """Splits a dataset into training and held-out episodes and walks either.
+    """Data loader of demonstrations: splits episodes into training and held-out sets and yields sequence batches.
 
     Args:
         data: The demonstrations.
         seed: Seed of the split and of the order.
-        validation: Share of the scenes that is held out, of the episodes where there are fewer than four scenes.
-        lanes: Episodes walked side by side.
+        validation: Held-out share of the scenes, or of the episodes if there are fewer than four scenes.
+        lanes: Episodes read in parallel.
         bptt: Decisions per sequence.
         places: (N, OCCUPANCY_INPUTS) features of the occupancy memory at each decision, for a policy that has one.
-        learned: Scenes that the weights learned from before; they are held out where there are no others only.
+        learned: Scenes that the weights were trained on before; held out only if there are no others.
 
     Raises:
-        DemoError: There is one episode only, so that nothing could be held out.
+        DemoError: There is only one episode, so none can be held out.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class DemoFeed:
 
     @property
     def steps(self) -> int:
-        """Training decisions of an epoch."""
+        """Training decisions per epoch."""
         return sum(episode.steps for episode in self.training)
 
     def epoch(self, number: int, device: torch.device) -> Iterator[SequenceBatch]:
-        """Walk the training episodes in an order that is a function of (seed, number)."""
+        """Iterate over the training episodes, shuffled as a function of (seed, number)."""
         order = shuffled(self.seed, len(self.training), number).tolist()
         return self._walk([self.training[n] for n in order], device)
 
     def validation(self, device: torch.device) -> Iterator[SequenceBatch]:
-        """Walk the held-out episodes."""
+        """Iterate over the held-out episodes."""
         return self._walk(self.held_out, device)
 
     def _walk(self, episodes: Sequence[Episode], device: torch.device) -> Iterator[SequenceBatch]:
@@ -154,17 +154,17 @@ _ROWS = 32
 
 
 def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float32]:
-    """Replay recorded episodes through an occupancy memory: dead reckoning, maps, features.
+    """Compute occupancy-memory features of recorded episodes by replaying them: dead reckoning, maps, features.
 
     Args:
-        data: The demonstrations; the flown actions count, not the labels.
-        dynamics: Of the drone that flew them.
+        data: The demonstrations; the flown actions are used, not the labels.
+        dynamics: Dynamics of the drone that flew them.
 
     Returns:
         (N, OCCUPANCY_INPUTS) features at each decision.
     """
     features = np.zeros((len(data), OCCUPANCY_INPUTS), np.float32)
-    # Episodes of like length go together: features after a row's flight is over are dropped.
+    # Episodes of similar length share a batch: features after the end of a row's episode are dropped.
     episodes = sorted(data.episodes, key=lambda episode: episode.steps)
     for first in range(0, len(episodes), _ROWS):
         block = episodes[first : first + _ROWS]
@@ -183,14 +183,14 @@ def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float
 
 
 _TOLERANCE = 1e-6
-"""Relative; files may round their numbers."""
+"""Relative tolerance of settings: files may round their numbers."""
 
 
 def require_alike(facts: Iterable[tuple[str, Any, Any]], whose: str, advice: str) -> None:
-    """Check that recordings have the settings of a run.
+    """Validate that recordings were made with the settings of a run.
 
     Args:
-        facts: Name of a setting, the run's value, that of the recordings; numbers may differ by rounding.
+        facts: Name of a setting, the run's value, and the recordings' value; numbers may differ by rounding.
         whose: Name of the recordings.
         advice: Remedy, for the message.
 
@@ -214,16 +214,16 @@ def _alike(here: object, there: object) -> bool:
 
 
 class EpochInterrupted(Exception):  # noqa: N818 - a stop that was asked for is no error
-    """An epoch was given up because the run is to stop."""
+    """Exception that aborts an epoch because the run is to stop."""
 
 
 def cloning_loss(log_prob: Tensor, entropy: Tensor, mask: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """Return L = −mean(log π) − β·mean(H) over the decisions that count, and −mean(log π) alone.
+    """Compute the cloning loss L = −mean(log π) − β·mean(H) over unmasked decisions, and −mean(log π) alone.
 
     Args:
         log_prob: Log densities of the teacher's actions, (S, L) [nat].
         entropy: Entropies, (S, L) [nat].
-        mask: Which decisions count, (S, L) bool.
+        mask: Mask of the decisions that count, (S, L) bool.
         beta: β.
     """
     weight = mask.to(log_prob.dtype)
@@ -233,14 +233,14 @@ def cloning_loss(log_prob: Tensor, entropy: Tensor, mask: Tensor, beta: float) -
 
 
 class CloningLearner(CriticUnits):
-    """Turns demonstrations into weights; its state besides these and the optimiser's is the critic's units.
+    """Learner of behaviour cloning: trains the policy on demonstrations and carries the critic's units unchanged.
 
     Args:
         policy: `NavigationPolicy`.
         shaper: Unused: demonstrations have no rewards. Part of the signature that all learners share.
         config: The run's configuration.
         device: Training device.
-        workers: One process; demonstrations are not shared out.
+        workers: A single process; demonstrations are not distributed.
 
     Raises:
         ConfigError: The policy chooses among motion primitives, there are several processes, or the device cannot
@@ -272,17 +272,17 @@ class CloningLearner(CriticUnits):
     def update(
         self, feed: DemoFeed, /, *, index: int, steps: int, stop: Callable[[], bool] | None = None
     ) -> UpdateStats:
-        """Make one epoch.
+        """Train one epoch on the demonstrations.
 
         Args:
             feed: The demonstrations.
-            index: Number of the epoch; decides the order.
-            steps: Decisions learned from before; unused.
+            index: Number of the epoch; seeds the order.
+            steps: Decisions before this epoch; unused.
             stop: Called before every minibatch.
 
         Raises:
             NonFiniteError: The loss, the gradient or a weight became NaN or infinite.
-            EpochInterrupted: `stop` returned True; weights are those of the middle of the epoch.
+            EpochInterrupted: `stop` returned True; the weights are those of an unfinished epoch.
         """
         del steps  # nothing is scheduled
         bc, timer, start = self.config.bc, StageTimer(), time.perf_counter()
@@ -300,7 +300,7 @@ class CloningLearner(CriticUnits):
                 log_prob, entropy, state = self._evaluate(batch, state)
                 total, nll = cloning_loss(log_prob, entropy, batch.mask, bc.entropy_coefficient)
             with timer("backward"):
-                # The critic's, too: a compiled evaluation makes zeros of them, which would add up in a graph's memory.
+                # Also the critic's gradients: compiled code makes zeros of them, which add up in a graph's memory.
                 self.policy.zero_grad(set_to_none=True)
                 total.backward()
             with timer("gradient_clip"):
@@ -316,7 +316,7 @@ class CloningLearner(CriticUnits):
 
     @torch.no_grad()
     def validate(self, feed: DemoFeed) -> float:
-        """Return the negative log-likelihood of the held-out decisions [nat per decision]."""
+        """Compute the negative log-likelihood of the held-out decisions [nat per decision]."""
         state = self.policy.initial_state(feed.lanes, self.device)
         total, count = torch.zeros((), dtype=torch.float64), 0
         for batch in feed.validation(self.device):
@@ -326,12 +326,12 @@ class CloningLearner(CriticUnits):
         return float(total) / count
 
     def _evaluate(self, batch: SequenceBatch, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Score the teacher's actions; also return the states with this batch's lanes moved on."""
-        # Of the auxiliary input a recording has the features of the occupancy map alone.
+        """Score the teacher's actions; also return the recurrent states with this batch's lanes advanced."""
+        # A recording has only the occupancy features of the auxiliary input; the rest is zero.
         aux = torch.cat((torch.zeros(*batch.mask.shape, AUX_INPUTS, device=self.device), batch.places), dim=-1)
         before = tuple(x.index_select(0, batch.lanes) for x in state)
         out = self._score(batch.obs, aux, before, batch.reset, batch.actions)
-        # Truncated backpropagation: what comes before a sequence is known to it, but not changed by it.
+        # Truncated backpropagation through time: the state is carried over, its gradient is not.
         after = tuple(x.index_copy(0, batch.lanes, new.detach()) for x, new in zip(state, out.state, strict=True))
         return out.log_prob, out.entropy, after
 

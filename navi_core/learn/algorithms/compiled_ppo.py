@@ -1,8 +1,8 @@
-"""Compiled PPO for small memoryless networks on a CPU: gradients by hand, compiled loops, no autograd.
+"""Compiled PPO for small memoryless networks on a CPU: hand-written gradients in numba loops, no autograd.
 
-A network of a few thousand weights spends its time in the overhead of calls. `compiled_parts` chooses this path from
-the configuration. Weights, optimiser, rollouts, random draws and checkpoints are those of `PPOLearner`, the slow twin;
-a run may be evaluated, resumed and exported like any other.
+With a few thousand weights, call overhead dominates. `runs_compiled` selects this path from the configuration. Weights,
+optimiser, rollouts, random draws and checkpoints are those of `PPOLearner`, the autograd version. A run may be
+evaluated, resumed and exported like any other.
 """
 
 import math
@@ -27,11 +27,11 @@ from navi_core.world.interface import Environment
 Numbers = npt.NDArray[np.float32]
 
 _MOST_WEIGHTS = 2**17
-"""Weights up to which calls, not products, take most of the time."""
+"""Number of weights up to which call overhead dominates the matrix products."""
 
 
 def runs_compiled(config: TrainConfig, policy: nn.Module, env: object, device: torch.device) -> bool:
-    """Return whether a run takes the compiled path: PPO of a small memoryless network on a native task, on a CPU."""
+    """Return whether a run uses the compiled path: PPO of a small memoryless network on a native task, on a CPU."""
     network = config.policy
     return (
         config.algorithm == "ppo"
@@ -44,7 +44,7 @@ def runs_compiled(config: TrainConfig, policy: nn.Module, env: object, device: t
 
 
 class CompiledCollector(Collector):
-    """Collector whose policy and environment step are compiled; the arguments are those of `Collector`."""
+    """Rollout collector with compiled policy and environment step; the arguments are those of `Collector`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CompiledCollector(Collector):
 
 
 class CompiledPPOLearner(PPOLearner):
-    """PPO whose loss is derived by hand; the arguments are those of `PPOLearner`."""
+    """PPO learner with a hand-written, compiled gradient of the loss; the arguments are those of `PPOLearner`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class CompiledPPOLearner(PPOLearner):
         self._network = Perceptron(policy)
 
     def _backward(self, batch: PPOMicroBatch, now: dict[str, float], timer: StageTimer) -> None:
-        """Add the gradient of a micro-batch and its statistics."""
+        """Accumulate the gradient and statistics of one micro-batch."""
         ppo, network, s = self.config.ppo, self._network, batch.sequences
         with timer("policy_evaluation"):
             logits, values = network.forward(s.obs.flatten(0, 1))
@@ -105,10 +105,11 @@ class CompiledPPOLearner(PPOLearner):
 
 
 class Perceptron:
-    """Encoder and heads of a memoryless policy: n → D → D, then → 64 → A logits and → 64 → 1 value; tanh between.
+    """Compiled multilayer perceptron of a memoryless policy: n → D → D, heads → 64 → A logits and → 64 → 1 value, tanh.
 
     Args:
-        policy: `NavigationPolicy` for vectors and a choice of actions; its parameters are read and given gradients.
+        policy: `NavigationPolicy` with vector observations and discrete actions; its parameters are read, their
+            gradients written.
 
     Attributes:
         embedding: (n, D) encoder output of the last `forward`.
@@ -125,12 +126,12 @@ class Perceptron:
 
     @property
     def embedding(self) -> Tensor:
-        """(n, D) encoder output of the last `forward`."""
+        """Encoder output (n, D) of the last `forward`."""
         return self._seen[2]
 
     @torch.no_grad()
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits (n, A) and values (n, 1) of observations (n, N)."""
+        """Compute logits (n, A) and values (n, 1) of observations (n, N)."""
         scaled = obs / self._scale
         first = _hidden(self._trunk[0], scaled)
         second = _hidden(self._trunk[1], first)
@@ -140,7 +141,7 @@ class Perceptron:
 
     @torch.no_grad()
     def backward(self, logits: Tensor, values: Tensor) -> None:
-        """Add the gradients of the weights, given those (n, A) and (n, 1) of the outputs of the last `forward`."""
+        """Backpropagate output gradients (n, A) and (n, 1) of the last `forward`; add the gradients of the weights."""
         scaled, first, second, actor, critic = self._seen
         through_actor = _through_tanh(_back(self._actor[1], logits, actor), actor)
         through_critic = _through_tanh(_back(self._critic[1], values, critic), critic)
@@ -149,7 +150,7 @@ class Perceptron:
         _add_gradient(self._trunk[0], _through_tanh(at_first, first), scaled)
 
     def act(self, obs: Tensor, aux: Tensor, state: tuple[Tensor, ...], reset: Tensor, noise: Tensor) -> ActOutput:  # noqa: ARG002 (arguments of `NavigationPolicy.act`)
-        """Draw an action of every row; the compiled twin of `NavigationPolicy.act`, whose arguments these are."""
+        """Sample an action of every row; compiled equivalent of `NavigationPolicy.act`, with the same arguments."""
         logits, values = self.forward(obs)
         actions, log_probs = torch.empty((len(obs), 1)), torch.empty(len(obs))
         draw_actions(logits.numpy(), noise[:, 0].numpy(), actions[:, 0].numpy(), log_probs.numpy())
@@ -161,7 +162,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _hidden(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Return tanh activations of a layer; numpy's tanh takes a tenth of torch's time on a CPU."""
+    """Return the tanh activations of a layer; numpy's tanh takes a tenth of torch's time on a CPU."""
     out = _linear(layer, x)
     np.tanh(out.numpy(), out=out.numpy())
     return out
@@ -179,7 +180,7 @@ def _add_gradient(layer: nn.Linear, gradient: Tensor, x: Tensor) -> None:
 
 
 def _back(layer: nn.Linear, gradient: Tensor, x: Tensor) -> Tensor:
-    """Add the gradients of a layer and return that of its inputs x (n, in)."""
+    """Backpropagate through a linear layer: add its gradients and return the gradient of its inputs x (n, in)."""
     _add_gradient(layer, gradient, x)
     return gradient @ layer.weight
 
@@ -194,13 +195,13 @@ def times_tanh_slope(gradient: Numbers, out: Numbers) -> None:
 
 @numba.njit(cache=True, error_model="numpy")
 def draw_actions(logits: Numbers, noise: Numbers, actions: Numbers, log_probs: Numbers) -> None:
-    """Draw the action at the quantile of normal noise, as `Categorical.sample` does.
+    """Sample discrete actions at the quantiles of normal noise, like `Categorical.sample`.
 
     Args:
-        logits: (B, A).
-        noise: (B,) standard normal.
-        actions: (B,) numbers of actions, written.
-        log_probs: (B,) of these, written.
+        logits: (B, A) action logits.
+        noise: (B,) standard normal draws.
+        actions: (B,) action indices, written.
+        log_probs: (B,) log-probabilities of the actions, written.
     """
     rows, count = logits.shape
     for row in range(rows):
@@ -240,7 +241,7 @@ def ppo_gradient(
     statistics: npt.NDArray[np.float64],
     peaks: npt.NDArray[np.float64],
 ) -> None:
-    """Derive the PPO loss by logits and values.
+    """Compute the gradients of the PPO loss with respect to logits and values, in closed form.
 
     loss = −mean(min(ρA, clip(ρ, 1 ± ε)A)) + c_v · mean((V − R)²) − c_e · mean(H); with p = softmax(logits),
     ∂log p_a/∂l_k = [k = a] − p_k and ∂H/∂l_k = −p_k (log p_k + H).
@@ -248,9 +249,9 @@ def ppo_gradient(
     Args:
         logits: (n, A).
         values: (n, 1).
-        actions: (n,) numbers of actions.
-        old_log_probs: (n,) of the acting policy.
-        old_values: (n,) of the acting policy.
+        actions: (n,) action indices.
+        old_log_probs: (n,) log-probabilities under the acting policy.
+        old_values: (n,) values predicted by the acting policy.
         advantages: (n,).
         returns: (n,).
         clip: ε.
@@ -281,7 +282,7 @@ def ppo_gradient(
         ratio = math.exp(log_ratio)
         plain = ratio * advantage
         clipped = min(max(ratio, 1.0 - clip), 1.0 + clip) * advantage
-        # Beyond the clip the minimum is a constant, and nothing is learned from this decision.
+        # Beyond the clip the minimum is constant: the gradient of this decision is zero.
         slope = -plain if plain <= clipped else 0.0
         for k in range(count):
             p = math.exp(log_p[k])

@@ -1,11 +1,11 @@
-"""Direct preference optimisation (Rafailov et al. 2023): make the better of two segments likelier.
+"""Direct preference optimisation (DPO, Rafailov et al. 2023) on pairs of flight segments.
 
 With Δ(s) = Σ_t log π(a_t) − Σ_t log π_ref(a_t) over a segment s, the loss of a pair is
 
     −log σ(β · (Δ(winner) − Δ(loser)))
 
-which is ln 2 where policy and reference agree. Pairs are neighbouring segments of a rollout, of which the one with
-the greater return wins, or those of a file; then the rollouts only measure.
+which is ln 2 where policy and reference agree. Pairs are neighbouring segments of a rollout, where the greater return
+wins, or preference pairs of a file; then rollouts only provide metrics.
 """
 
 import logging
@@ -34,11 +34,11 @@ _LOG = logging.getLogger("navi.learn")
 
 
 def dpo_loss(winner: Tensor, loser: Tensor, beta: float) -> Tensor:
-    """Return −log σ(β(Δ(winner) − Δ(loser))) of every pair.
+    """Compute the DPO loss −log σ(β(Δ(winner) − Δ(loser))) of every pair.
 
     Args:
         winner: (P,) Δ = log π − log π_ref of the preferred segments.
-        loser: (P,) that of the others.
+        loser: (P,) Δ of the other segments.
         beta: β.
     """
     return -F.logsigmoid(beta * (winner - loser))
@@ -46,11 +46,11 @@ def dpo_loss(winner: Tensor, loser: Tensor, beta: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Update:
-    """Pairs of an update.
+    """Data of one DPO update: pairs, their metrics, reference log-probabilities.
 
     Attributes:
-        pairs: (P,) numbers in the file, or (P, 2, 3) row, start and length of segments.
-        counts: Metrics of the choice.
+        pairs: (P,) indices in the file, or (P, 2, 3) row, start and length of segments.
+        counts: Metrics of the pair selection.
         reference: (T, B) log π_ref of the rollout; None for pairs of a file.
     """
 
@@ -61,11 +61,11 @@ class _Update:
 
 @dataclass(frozen=True)
 class _MicroBatch(MicroBatch):
-    """P pairs as training sequences.
+    """DPO micro-batch: P pairs as training sequences.
 
     Attributes:
-        number: (S, L) int64, 2·pair + side (0 the winner) of each decision, −1 where it is in none.
-        pairs: P.
+        number: (S, L) int64, 2·pair + side (0 is the winner) of each decision, −1 outside of all pairs.
+        pairs: Number of pairs P.
         reference: (S, L) log π_ref; None where it is evaluated per minibatch.
     """
 
@@ -75,18 +75,18 @@ class _MicroBatch(MicroBatch):
 
 
 class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
-    """Direct preference optimisation.
+    """Learner of direct preference optimisation (DPO), with a frozen reference policy.
 
     Args:
         policy: `NavigationPolicy`.
         shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the update's embeddings.
         config: The run's configuration.
         device: Training device.
-        workers: One process: pairs are not shared out.
+        workers: A single process: pairs are not distributed.
 
     Raises:
         ConfigError: There are several processes, a schedule ends at `total_steps`, which is not set, or the file of
-            pairs was flown otherwise than the run flies.
+            pairs was recorded with other settings than the run's.
         DemoError: The file of pairs breaks its format.
     """
 
@@ -114,20 +114,20 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             self._held_out, self._training = order[:count], order[count:]
 
     def use_vocabulary(self, vocabulary: Mapping[str, int]) -> None:
-        """Remap the file's semantic ids to the corpus vocabulary, which the policy has learned.
+        """Remap the semantic ids of the preference file to the corpus vocabulary that the policy was trained on.
 
         Args:
-            vocabulary: Semantic id by name; empty where there is none.
+            vocabulary: Semantic id by name; empty for no remapping.
         """
         if self.pairs is not None and vocabulary:
             self.pairs = self.pairs.remapped(vocabulary)
 
     def scenes_of_data(self) -> list[str]:
-        """Return the content and source hashes of the file's scenes; none where it has none."""
+        """Return the content and source hashes of the preference file's scenes; empty without."""
         return [] if self.pairs is None else self.pairs.scenes
 
     def prepare(self, rollout: Rollout, index: int, _now: dict[str, float], timer: StageTimer) -> _Update:
-        """Choose the pairs, and evaluate the reference on the rollout."""
+        """Select the preference pairs, and evaluate the reference policy on the rollout."""
         reference = self.reference_policy()
         if self.pairs is not None:
             if self._start is None:
@@ -142,11 +142,11 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             return _Update(pairs, counts, reference.log_probs(rollout))
 
     def epochs(self, data: _Update) -> int:
-        """Return the configured number of epochs; 0 without pairs."""
+        """Return the number of epochs: the configured one, or 0 without pairs."""
         return self.config.dpo.update_epochs if len(data.pairs) else 0
 
     def finish(self, data: _Update, _now: dict[str, float]) -> dict[str, float]:
-        """Synchronise the reference where it is due, and return the metrics of the pairs."""
+        """Synchronise the reference policy if due, and return metrics of the pairs, held-out ones included."""
         self.count(1)
         if self._start is None:
             return data.counts
@@ -155,16 +155,16 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return data.counts | {"held_out_accuracy": accuracy, "held_out_margin": float(moved.mean())}
 
     def _choose(self, rollout: Rollout, index: int) -> tuple[np.ndarray, dict[str, float]]:
-        """Return pairs of a rollout, (P, 2, 3) row, start and length of segments, and the metrics of the choice."""
+        """Select pairs of a rollout's segments, (P, 2, 3) row, start and length; also return selection metrics."""
         dpo = self.config.dpo
         found = find_segments(rollout.terminated, rollout.truncated, dpo.segment_steps, dpo.min_steps)
         returns = segment_returns(rollout.rewards, found).numpy()
         count = len(found) // 2
-        # Those that began together, so that neither had more time than the other.
+        # Pair segments with equal or neighbouring starts, so neither had more time than the other.
         order = np.arange(2 * count).reshape(count, 2)
         apart = returns[order[:, 0]] != returns[order[:, 1]]
         order = order[apart]
-        # Segments come in the order of their beginnings; a buffer that is full must not hold those of the start alone.
+        # Segments are ordered by start; a full buffer must not hold only those from the start of the rollout.
         drawn = shuffled(self.config.seed, len(order), index, 1 << 20).numpy()
         kept = order[np.sort(drawn[: dpo.pair_buffer])]
         swap = returns[kept[:, 0]] < returns[kept[:, 1]]
@@ -202,7 +202,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return _MicroBatch(sequences, 1.0, number, len(chosen), None)
 
     def _sums(self, log_prob: Tensor, batch: _MicroBatch) -> Tensor:
-        """Return (P, 2) sums of log-probabilities over each pair's segments."""
+        """Sum log-probabilities over each pair's two segments, (P, 2)."""
         here = batch.number >= 0
         sums = log_prob.new_zeros(2 * batch.pairs).index_add(0, batch.number[here], log_prob[here])
         return sums.view(batch.pairs, 2)
@@ -210,7 +210,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     def batches(
         self, rollout: Rollout, data: _Update, index: int, epoch: int, timer: StageTimer
     ) -> Iterator[list[_MicroBatch]]:
-        """Yield minibatches of pairs in shuffled order, each of one micro-batch."""
+        """Yield shuffled minibatches of pairs, each as one micro-batch."""
         order, size = shuffled(self.config.seed, len(data.pairs), index, epoch).numpy(), self.config.dpo.minibatch
         for first in range(0, len(order), size):
             with timer("minibatch_fetch"):
@@ -229,7 +229,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     def loss(
         self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Return the mean `dpo_loss`; means are loss, accuracy, margin and entropy."""
+        """Return the mean `dpo_loss` and the means: loss, preference accuracy, margin and entropy."""
         assert batch.reference is not None
         moved = self._sums(out.log_prob - batch.reference, batch)
         loss = dpo_loss(moved[:, 0], moved[:, 1], now["beta"]).mean()
@@ -250,17 +250,17 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return torch.cat(parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the weights and the optimiser's: reference, where the run began, the critic's units."""
+        """Return the learner's state: reference policy, initial held-out margins, and the critic's units."""
         return {"start": self._start} | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore reference policy, held-out margins and critic's units from a `state_dict`."""
         super().load_state_dict(state)
         self._start = state["start"]
 
 
 def _require_fit(config: TrainConfig, pairs: Pairs) -> None:
-    """Refuse pairs that were flown otherwise than the run flies; what the file does not state is not checked."""
+    """Validate that the preference file was recorded with the run's settings; unstated ones are not checked."""
     if config.task is not None:
         return
     if config.policy.distribution == "discrete":

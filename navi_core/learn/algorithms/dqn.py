@@ -1,8 +1,8 @@
-"""Double DQN with prioritised replay, n-step targets and a target network (van Hasselt 2016, Schaul 2016).
+"""Double DQN learner: prioritised replay, n-step targets, target network (van Hasselt 2016, Schaul 2016).
 
-The learner of the common run loop: it takes every rollout apart into what the replay holds, then takes as many gradient
-steps as the replay ratio owes for its decisions. Policies without memory learn from single transitions, others from
-sequences that begin with their stored state (Kapturowski et al. 2019).
+It runs in the common run loop: every rollout is converted to replay items, then the number of gradient steps follows
+from the replay ratio. Memoryless policies learn from single transitions, recurrent ones from sequences with a stored
+initial state (R2D2, Kapturowski et al. 2019).
 """
 
 import copy
@@ -36,22 +36,22 @@ _FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
 
 
 class DQNLearner:
-    """Double DQN over a prioritised replay.
+    """Double DQN learner over a prioritised replay buffer.
 
     Args:
         policy: `NavigationPolicy` with a Q head; this learner sets its ε.
-        shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the embeddings that are learned from.
+        shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the minibatches' embeddings.
         config: The run's configuration.
         device: Training device.
-        workers: Learners that share every minibatch: each has the items that its part of `replay` drew, and all
-            take the step of their sum.
-        replay: Where minibatches come from; by default one of this learner's own, to which `update` adds.
+        workers: Data-parallel learners: each evaluates the items that its part of `replay` sampled, and all apply
+            the summed gradient.
+        replay: Replay buffer to sample from; by default a `PrioritizedReplay` of this learner, filled by `update`.
 
     Attributes:
-        replay: Transitions or sequences.
+        replay: Replay buffer of transitions or sequences.
         target: The target network, a policy.
         gradient_steps: Gradient steps taken.
-        events: Bus of additions to the replay (`ReplayUpdate`).
+        events: Event bus for additions to the replay (`ReplayUpdate`).
 
     Raises:
         ConfigError: The policy has no Q head, or there are several processes and no replay that they share.
@@ -111,10 +111,10 @@ class DQNLearner:
         self._explore(0)
 
     def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
-        """Add a rollout to the replay and take the gradient steps due for it.
+        """Add a rollout to the replay buffer and take the gradient steps that the replay ratio requires for it.
 
         Args:
-            rollout: Filled by the collector, with the observations at its cuts kept.
+            rollout: Rollout of the collector, which keeps the final observations of truncated episodes.
             index: Number of this update.
             steps: Decisions before this rollout.
 
@@ -135,20 +135,20 @@ class DQNLearner:
         return self.learn(rollout.steps * rollout.rows, index=index, steps=steps, timer=timer)
 
     def read_as(self, codec: ObservationCodec) -> TransitionBatches | SequenceBatches:
-        """Return what reads the replay's items, whose observations rollouts keep by `codec`."""
+        """Return the converter between rollouts, replay items and minibatches, for observations packed by `codec`."""
         if self._batches is None:
             self._batches = make_batches(self.config, codec, self.policy)
             self._batches.load_state_dict(self._restored)
         return self._batches
 
     def learn(self, decisions: int, *, index: int, steps: int, timer: StageTimer | None = None) -> UpdateStats:
-        """Take the gradient steps due for decisions that are in the replay already.
+        """Take the gradient steps that the replay ratio requires for decisions already in the replay buffer.
 
         Args:
-            decisions: How many there were.
+            decisions: Number of new decisions.
             index: Number of this update.
             steps: Decisions before them.
-            timer: Goes on with these timings.
+            timer: Stage timer to continue; None starts a new one.
 
         Raises:
             NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
@@ -156,7 +156,7 @@ class DQNLearner:
         dqn, start = self.config.dqn, time.perf_counter()
         timer = timer if timer is not None else stage_timer(self.device, self.config.profile)
         if not self.gradient_steps:
-            # A run may begin with another run's weights; the target network must be theirs.
+            # A run may start from another run's weights; the target network must equal them.
             self._copy_target()
         after = steps + decisions
         replay, total = self.config.replay, self.config.total_steps
@@ -166,7 +166,7 @@ class DQNLearner:
             group["lr"] = rate
         rows: list[Tensor] = []
         if len(self.replay) * self._per_item >= dqn.learning_starts:
-            # Counted from the first rollout that is learned from.
+            # Counted from the first rollout after `learning_starts`.
             self._owed += decisions * dqn.replay_ratio / (self._items_of_a_batch * self._per_item)
             while self._owed >= 1.0:
                 self._owed -= 1.0
@@ -191,7 +191,7 @@ class DQNLearner:
         return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=1, timer=timer)
 
     def _gradient_step(self, timer: StageTimer, steps: int) -> Tensor:
-        """Learn from one minibatch after `steps` decisions; return its figures (6,)."""
+        """Take one gradient step on a sampled minibatch after `steps` decisions; return its statistics (6,)."""
         dqn, batches = self.config.dqn, self._batches
         assert batches is not None
         with timer("minibatch_fetch"):
@@ -242,20 +242,20 @@ class DQNLearner:
         return torch.stack((*figures[:2], spread, *figures[3:], norm))
 
     def _among_all(self, batch: QBatch) -> tuple[Tensor, float]:
-        """Return what all parts of a minibatch are divided by, and the share of this process in its decisions."""
+        """All-reduce a minibatch's loss denominator; return it and this process's fraction of the decisions."""
         mine = float(batch.valid.numel())
         sums = torch.stack((batch.valid.sum(), batch.valid.new_tensor(mine)))
         self.workers.sum(sums)
         return sums[0].clamp_min(1.0), mine / float(sums[1])
 
     def settings_now(self) -> AGMConfig:
-        """Return the settings that adaptation may change."""
+        """Return the current values of the settings that adaptation may change."""
         smoothing = self.config.kernel_smoothing if self.smoothing is None else self.smoothing.smoother.config
         rate = self.config.dqn.learning_rate * self._rate_factor
         return AGMConfig(smoothing.alpha_step_init, smoothing.trust_region_tau, smoothing.k, rate)
 
     def adopt(self, settings: AGMConfig) -> None:
-        """Apply adapted settings; the learning rate's schedule is scaled."""
+        """Apply adapted settings; the learning-rate schedule is scaled."""
         self._rate_factor = settings.learning_rate / self.config.dqn.learning_rate
         if self.smoothing is not None:
             changed = {
@@ -270,10 +270,10 @@ class DQNLearner:
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Let the target network follow the learned one.
+        """Update the target network: Polyak averaging, or a periodic copy of the online network.
 
-        Without a graph: a target that is written to by weights with gradients would get gradients itself, a chain
-        of nodes for every step that was ever taken, and other products than one that is loaded from a checkpoint.
+        Without autograd: otherwise the target would join the graph of the online weights, which grows by a node per
+        gradient step, and would compute with other kernels than a target loaded from a checkpoint.
         """
         dqn = self.config.dqn
         if dqn.target_update == "polyak":
@@ -297,7 +297,7 @@ class DQNLearner:
         return dict(zip(_FIGURES, packed))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the policy's weights, the optimiser's and the replay's items."""
+        """Return the learner's state besides the policy's weights, the optimiser's state and the replay's items."""
         return {
             "target": dict(self.target.state_dict()),
             "epsilon": self._heads.epsilon.clone(),
@@ -310,7 +310,7 @@ class DQNLearner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore target network, exploration rate, counters and adapted settings from a `state_dict`."""
         self.target.load_state_dict(state["target"])
         self._heads.epsilon = state["epsilon"].to(self.device)
         self.gradient_steps, self._owed = int(state["gradient_steps"]), float(state["owed"])
@@ -321,13 +321,13 @@ class DQNLearner:
         self._batches, self._restored = None, dict(state["batches"])
 
     def save_beside(self, checkpoint: Path) -> None:
-        """Write the replay beside the checkpoint that is about to be written."""
+        """Write the replay file beside the checkpoint that is about to be written, and prune old ones."""
         assert self._own is not None
         save_replay(self._own, checkpoint)
         prune_replays(checkpoint.parent)
 
     def load_beside(self, checkpoint: Path) -> None:
-        """Load the replay of a checkpoint, or begin with an empty one and a warning."""
+        """Load the replay file of a checkpoint; without one begin with an empty replay and a warning."""
         assert self._own is not None
         load_replay(self._own, checkpoint, self._added_before)
 
@@ -337,7 +337,7 @@ def _diverged(name: str, value: float, where: str) -> NonFiniteError:
 
 
 def batch_structure(batch: QBatch) -> float:
-    """Return the share of latent neighbours in a minibatch with like targets; 1 where there are no neighbours."""
+    """Compute the local structure of a minibatch: share of latent neighbours with similar targets; 1 without any."""
     valid = batch.valid.flatten() > 0
     latents = batch.latents.detach().flatten(0, -2)[valid][:_NEIGHBOURHOOD]
     if len(latents) < 2:

@@ -1,4 +1,4 @@
-"""Gradient steps: accumulated over micro-batches, clipped and checked; the host reads once an update."""
+"""Gradient steps: micro-batch accumulation, clipping, NaN checks; statistics are read by the host once an update."""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from navi_core.record import StageTimer
 
 @dataclass
 class UpdateStats:
-    """Statistics of an update.
+    """Statistics of one learner update: metrics, wall time, epochs, stage timings.
 
     Attributes:
         metrics: Losses and diagnostics by metric name.
         seconds: Wall time [s].
-        epochs: Passes that were made; fewer than configured after a KL stop.
+        epochs: Epochs done; fewer than configured after an early stop by KL.
         timer: Stage timings.
     """
 
@@ -31,20 +31,20 @@ class UpdateStats:
 
 
 class GradientSteps:
-    """Adam over a policy's parameters, one step at a time, and a row of numbers for each.
+    """Optimiser wrapper: Adam steps over a policy's parameters, with a row of statistics per step.
 
     A step is `zero_grad`, any number of backward passes, each followed by `accumulate`, and `step`.
 
     Args:
         policy: The network.
-        shaper: Its RND predictor takes a step with every step of the policy.
-        learning_rate: Of Adam.
+        shaper: Reward shaper, whose RND predictor takes a step with every step of the policy.
+        learning_rate: Learning rate of Adam.
         device: Training device.
         means: Names of the statistics that are summed over a step's micro-batches.
-        peaks: Names of those whose maximum is taken.
+        peaks: Names of the statistics whose maximum is taken.
         setting: The learner's section of the configuration, named in errors.
         workers: Processes of the run, whose gradients are summed.
-        replayed: Whether backward passes are replays of a graph, which write over the gradients they gave before.
+        replayed: Whether backward passes are CUDA graph replays, which overwrite their earlier gradients.
     """
 
     def __init__(
@@ -70,27 +70,27 @@ class GradientSteps:
         """Rows of every step since the last `pop_metrics`: means, peaks, the gradient's norm and its tensors'."""
 
     def learning_rate(self, value: float) -> None:
-        """Set Adam's step size."""
+        """Set Adam's learning rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = value
 
     def zero_grad(self) -> None:
-        """Reset gradients and statistics."""
+        """Reset the gradients and the accumulated statistics."""
         self.optimizer.zero_grad(set_to_none=not self._replayed)
         if self._replayed:
-            # Parts add up in memory that is not the graph's.
+            # Gradients accumulate in memory outside the graph's.
             for p in self.parameters:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         self._means = torch.zeros(len(self.means), device=self.device)
         self._peaks = torch.zeros(len(self.peaks), device=self.device)
 
     def accumulate(self, means: Tensor, peaks: Tensor) -> None:
-        """Add a micro-batch's share of each mean (M,), and take its peaks (P,)."""
+        """Add a micro-batch's share of each mean (M,), and take the maximum of its peaks (P,)."""
         self._means += means
         self._peaks = torch.maximum(self._peaks, peaks)
 
     def step(self, max_grad_norm: float, timer: StageTimer) -> None:
-        """Clip the gradients, take a step of Adam, and keep the row of statistics."""
+        """All-reduce and clip the gradients, take an Adam step, and store the row of statistics."""
         with timer("gradient_clip"):
             if self.workers.size > 1:
                 for p in self.parameters:
@@ -104,13 +104,13 @@ class GradientSteps:
         self.rows.append(torch.cat((self._means, self._peaks, norm[None], norms)).detach())
 
     def pop_metrics(self, index: int, further: dict[str, Tensor] | None = None) -> dict[str, float]:
-        """Return the means over the steps, the first step's peaks, `grad_norm`, and further scalars; forget the rows.
+        """Return the update's metrics (means, first step's peaks, `grad_norm`, further scalars) and clear the rows.
 
-        Everything crosses to the host here, at once.
+        The only transfer to the host of an update.
 
         Args:
             index: Number of the update.
-            further: Scalars to be read with them.
+            further: Further scalars on the device, read with them.
 
         Raises:
             NonFiniteError: A number, a gradient or a weight is NaN or infinite; it is named.
@@ -156,13 +156,13 @@ class GradientSteps:
 
 
 def clip_gradients(parameters: Sequence[Tensor], bound: float) -> tuple[Tensor, Tensor]:
-    """Scale gradients in place so that their global norm is at most `bound` (Pascanu et al. 2013).
+    """Clip gradients in place by their global norm (Pascanu et al. 2013).
 
-    The same arithmetic as `torch.nn.utils.clip_grad_norm_`, which keeps the norms of the single
-    gradients to itself; they are what names the tensor when one is NaN. Nothing is read by the host.
+    The same arithmetic as `torch.nn.utils.clip_grad_norm_`, which does not return the norms of the single gradients.
+    These identify the tensor when one is NaN. No device synchronisation.
 
     Args:
-        parameters: Every one has a gradient.
+        parameters: Parameters; those without a gradient are skipped.
         bound: Largest global norm.
 
     Returns:

@@ -1,11 +1,11 @@
-"""Group-relative policy optimisation (Shao et al. 2024): no critic, segments are judged by their group.
+"""Group-relative policy optimisation (GRPO, Shao et al. 2024): critic-free, advantages relative to a group's mean.
 
-A rollout is divided into segments (`minibatches.py`). K of them make a group; the advantage of a segment is its return
-less the group's mean, and all its decisions share it:
+A rollout is split into segments (`minibatches.py`). K of them form a group. The advantage of a segment is its return
+minus the group's mean, and all its decisions share it:
 
     loss = −mean_i(A_i · Σ_t log π(a_t)) − c_ent · mean(H) + c_kl · mean(KL(π‖π_ref))
 
-with the clipped ratio in place of log π where `clip` is set. The value head takes no part.
+with the clipped ratio in place of log π where `clip` is set. The value head is not used.
 """
 
 import logging
@@ -33,14 +33,14 @@ _LOG = logging.getLogger("navi.learn")
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of exactly K segments.
+    """Groups of exactly K segments each, with their returns and group-relative advantages.
 
     Attributes:
         segments: G·K segments, group after group.
         advantages: (G·K,) float64.
         returns: (G·K,) float64.
-        silent: (G,) bool; groups without spread, from which nothing is learned.
-        surplus: Segments left over.
+        silent: (G,) bool; groups of zero variance, which give no gradient.
+        surplus: Number of segments in no group.
     """
 
     segments: Segments
@@ -53,14 +53,14 @@ class Groups:
 def form_groups(
     segments: Segments, returns: Tensor, size: int, mode: Literal["mean", "mean_std"], ages: np.ndarray | None = None
 ) -> Groups:
-    """Put segments into groups of exactly `size`; what is left over belongs to none.
+    """Partition segments into groups of exactly `size` and compute their advantages; surplus segments are dropped.
 
     Args:
         segments: N segments.
-        returns: (N,) what they earned.
-        size: K.
-        mode: As `group_advantages` takes it.
-        ages: (N,) compare segments of like age; None compares those that began together.
+        returns: (N,) returns of the segments.
+        size: Segments per group, K.
+        mode: Normalisation, as in `group_advantages`.
+        ages: (N,) episode ages; segments of similar age are grouped. None groups those that began together.
     """
     order = np.arange(len(segments)) if ages is None else np.argsort(ages, kind="stable")
     count = len(segments) // size
@@ -89,21 +89,21 @@ def grpo_loss(
     reference_log_prob: Tensor | None = None,
     kl_estimator: str = "k3",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a part's share of the loss: total, policy loss, mean entropy and mean divergence, scalars.
+    """Compute a micro-batch's share of the GRPO loss: total, policy loss, mean entropy, mean divergence; scalars.
 
-    Shares of parts add up to the loss of all of them.
+    The shares of all micro-batches add up to the loss of the gradient step.
 
     Args:
-        log_prob: (S, L) log π of the actions under the weights that learn.
+        log_prob: (S, L) log π of the actions under the current weights.
         old_log_prob: (S, L) log π of the acting policy; read where `clip` is set.
         entropy: (S, L).
         advantages: (S, L) that of the segment each decision belongs to, over its length where lengths are normalised.
         mask: (S, L) bool, decisions that belong to a segment.
-        segments: Segments N of all parts.
-        decisions: Decisions M of all parts.
-        ent_coef: Weight of the entropy.
+        segments: Segments N of the gradient step.
+        decisions: Decisions M of the gradient step.
+        ent_coef: Coefficient of the entropy bonus.
         clip: Ratio clip ε, or None.
-        ref_kl_coef: Weight of the divergence.
+        ref_kl_coef: Coefficient of the KL divergence from the reference.
         reference_log_prob: (S, L) log π_ref; None without one.
         kl_estimator: `k3` or `k1`.
     """
@@ -120,11 +120,11 @@ def grpo_loss(
 
 @dataclass(frozen=True)
 class _Update:
-    """Groups of an update.
+    """Data of one GRPO update: groups, and reference log-probabilities.
 
     Attributes:
         groups: All groups.
-        learned: Numbers of the groups with spread.
+        learned: Indices of the groups with non-zero variance.
         reference: (T, B) log π_ref; None without a reference.
     """
 
@@ -135,7 +135,7 @@ class _Update:
 
 @dataclass(frozen=True)
 class _MicroBatch(MicroBatch):
-    """Sequences of GRPO.
+    """GRPO micro-batch: training sequences with segment advantages and mask.
 
     Attributes:
         advantages: (S, L) that of the segment each decision belongs to, over its length where lengths are normalised.
@@ -153,14 +153,14 @@ class _MicroBatch(MicroBatch):
 
 
 class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
-    """Group-relative policy optimisation.
+    """Learner of group-relative policy optimisation (GRPO).
 
     Args:
         policy: `NavigationPolicy`.
         shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the update's embeddings.
         config: The run's configuration.
         device: Training device.
-        workers: One process: groups are not shared out.
+        workers: A single process: groups are not distributed.
 
     Raises:
         ConfigError: The rollout has too few rows to fill a group, there are several processes, or a schedule ends at
@@ -197,7 +197,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             )
 
     def prepare(self, rollout: Rollout, _index: int, now: dict[str, float], timer: StageTimer) -> _Update:
-        """Form groups, and evaluate the reference."""
+        """Form groups of segments, and evaluate the reference policy on the rollout."""
         with timer("advantages"):
             groups = self._groups(rollout, now["gamma"])
         with timer("reference"):
@@ -205,11 +205,11 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return _Update(groups, np.flatnonzero(~groups.silent), reference)
 
     def epochs(self, data: _Update) -> int:
-        """Return the configured number of epochs; 0 where no group has spread."""
+        """Return the number of epochs: the configured one, or 0 if all groups have zero variance."""
         return self.config.grpo.update_epochs if len(data.learned) else 0
 
     def finish(self, data: _Update, _now: dict[str, float]) -> dict[str, float]:
-        """Synchronise the reference where it is due, and return the metrics of the groups."""
+        """Synchronise the reference policy if due, and return metrics of the groups."""
         groups = data.groups
         self.count(len(data.learned))
         metrics = {
@@ -244,7 +244,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return groups
 
     def _reference_log_probs(self, rollout: Rollout, coefficient: float) -> Tensor | None:
-        """Return (T, B) log π_ref; None, and no forward pass, while the coefficient is 0."""
+        """Return log π_ref (T, B) of a rollout; None, without a forward pass, while its coefficient is 0."""
         grpo = self.config.grpo
         if grpo.ref_kl_coef == 0 and "ref_kl_coef" not in grpo.schedules:
             return None
@@ -257,7 +257,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     def batches(
         self, rollout: Rollout, data: _Update, index: int, epoch: int, timer: StageTimer
     ) -> Iterator[Iterator[_MicroBatch]]:
-        """Yield the micro-batches of every step's groups, in shuffled order."""
+        """Yield the micro-batches of every gradient step's groups, in shuffled order."""
         order = shuffled(self.config.seed, len(data.learned), index, epoch).numpy()
         for first in range(0, len(order), self.config.grpo.groups_per_step):
             chosen = data.learned[order[first : first + self.config.grpo.groups_per_step]]
@@ -289,7 +289,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     def loss(
         self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Return `grpo_loss`, the shares of `means`, and the largest ratio error."""
+        """Return the micro-batch's `grpo_loss`, its shares of `means`, and the largest ratio error."""
         total, policy, entropy, divergence = grpo_loss(
             out.log_prob,
             batch.sequences.log_probs,

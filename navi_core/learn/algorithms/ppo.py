@@ -1,7 +1,7 @@
-"""Proximal policy optimisation (Schulman et al. 2017) on recurrent sequences.
+"""Proximal policy optimisation (PPO, Schulman et al. 2017) on recurrent sequences.
 
-Before the first gradient step of every update the new policy is compared with the acting one: `parity_ratio` and
-`parity_value` must vanish, or the update would learn from another policy's data. docs/PPO.md goes through the details.
+Before the first gradient step of every update the learning policy is compared with the acting one: `parity_ratio` and
+`parity_value` must be zero up to rounding, or the update would be off-policy. docs/PPO.md describes the details.
 """
 
 import math
@@ -28,7 +28,7 @@ from navi_core.record import StageTimer
 
 @dataclass(frozen=True)
 class _Update:
-    """What an update keeps between its epochs.
+    """Data of one PPO update: explained variance, and importance ratios of the latest epoch.
 
     Attributes:
         explained_variance: 1 − Var(returns − values) / Var(returns), a scalar.
@@ -41,11 +41,11 @@ class _Update:
 
 @dataclass(frozen=True)
 class PPOMicroBatch(MicroBatch):
-    """Sequences of PPO.
+    """PPO micro-batch: training sequences, and their positions in the update's importance ratios.
 
     Attributes:
-        positions: (S, L) where their decisions lie in `ratios`; None without.
-        ratios: (T·B,) of the update, written by `loss`.
+        positions: (S·L,) indices of the decisions in `ratios`; None without ratios.
+        ratios: (T·B,) importance ratios of the update, written by `loss`.
     """
 
     positions: Tensor | None
@@ -53,18 +53,18 @@ class PPOMicroBatch(MicroBatch):
 
 
 class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
-    """Proximal policy optimisation.
+    """Learner of proximal policy optimisation (PPO) with GAE advantages.
 
     Args:
         policy: `NavigationPolicy`.
         shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the update's embeddings.
         config: The run's configuration.
         device: Training device.
-        workers: Processes of the run; each brings the rollout of its rows.
+        workers: Data-parallel processes of the run; each contributes the rollout of its rows.
 
     Raises:
-        ConfigError: A schedule ends at `total_steps`, which is not set, or a bound of standard deviations is set for
-            a policy without.
+        ConfigError: A schedule ends at `total_steps`, which is not set, or `std_limit` is set for a policy without
+            standard deviations.
     """
 
     section = "ppo"
@@ -93,12 +93,12 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         self.rewards = RewardScale(rows, ppo.gamma, ppo.reward_clip, device, workers) if ppo.normalise_rewards else None
 
     def settings(self, steps: int) -> dict[str, float]:
-        """Return the scheduled settings after `steps` decisions, `std_limit` where it is set."""
+        """Return the scheduled settings after `steps` decisions, and `std_limit` if it is set."""
         limit = {} if self.config.ppo.std_limit is None else {"std_limit": scheduled(self.config, "std_limit", steps)}
         return super().settings(steps) | limit
 
     def prepare(self, rollout: Rollout, _index: int, _now: dict[str, float], timer: StageTimer) -> _Update:
-        """Estimate advantages in raw units, then bring values, returns and advantages to unit scale."""
+        """Estimate advantages (GAE) in raw units, then normalise values, returns and advantages."""
         ppo = self.config.ppo
         with timer("advantages"):
             if self.rewards is not None:
@@ -121,7 +121,7 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         return self.config.ppo.epochs
 
     def stops_early(self, first: int) -> bool:
-        """Return whether the epoch's mean KL divergence exceeds its target."""
+        """Return whether to stop early: the epoch's mean approximate KL divergence exceeds `target_kl`."""
         target = self.config.ppo.target_kl
         if target is None:
             return False
@@ -130,11 +130,11 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         return float(kl) > target
 
     def tensor_metrics(self, data: _Update) -> dict[str, Tensor]:
-        """Return the explained variance."""
+        """Return the explained variance of the critic."""
         return {"explained_variance": data.explained_variance}
 
     def finish(self, _data: _Update, now: dict[str, float]) -> dict[str, float]:
-        """Bound the deviations of the policy."""
+        """Clamp the policy's log standard deviations to the scheduled `std_limit`."""
         if "std_limit" in now and self._heads.log_std is not None:
             # Between two rollouts, so that acting and learning stay one function; after the check for infinite weights.
             with torch.no_grad():
@@ -142,7 +142,7 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         return {}
 
     def _reweigh(self, rollout: Rollout, ratios: Tensor) -> None:
-        """Estimate advantages again with the importance ratios of the epoch before."""
+        """Re-estimate advantages with the clipped importance ratios of the previous epoch (V-trace)."""
         ppo, scale = self.config.ppo, self.scale
         scaled = rollout.values.clone()
         if scale is not None:
@@ -155,12 +155,12 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         self._normalise_advantages(rollout)
 
     def _normalise_advantages(self, rollout: Rollout) -> None:
-        """Bring the advantages of all rows to mean 0 and population deviation 1."""
+        """Normalise the advantages of all rows to mean 0 and population standard deviation 1."""
         deviation, mean = self.workers.std_mean(rollout.advantages)
         rollout.advantages.sub_(mean).div_(deviation + 1e-8)
 
     def _explained_variance(self, rollout: Rollout) -> Tensor:
-        """1 − Var(returns − values) / Var(returns); 0 where the returns do not vary."""
+        """Compute the explained variance, 1 − Var(returns − values) / Var(returns); 0 if the returns do not vary."""
         whole = self.workers.std_mean(rollout.returns)[0].square()
         left = self.workers.std_mean(rollout.returns - rollout.values)[0].square()
         return torch.where(whole > 1e-12, 1.0 - left / whole.clamp_min(1e-12), 0.0)
@@ -168,7 +168,7 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
     def batches(
         self, rollout: Rollout, data: _Update, index: int, epoch: int, timer: StageTimer
     ) -> Iterator[Iterator[PPOMicroBatch]]:
-        """Yield the micro-batches of every minibatch; advantages are estimated again where ratios are clipped."""
+        """Yield the micro-batches of every minibatch; advantages are re-estimated each epoch if ratios are clipped."""
         if epoch and data.ratios is not None:
             with timer("advantages"):
                 self._reweigh(rollout, data.ratios)
@@ -201,9 +201,9 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
     def loss(
         self, batch: PPOMicroBatch, out: EvaluateOutput, now: dict[str, float]
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Return the clipped surrogate loss, the value loss and the entropy bonus, weighed.
+        """Compute the PPO loss of a micro-batch: clipped surrogate, value loss and entropy bonus, weighted.
 
-        Peaks are the largest differences from the acting policy.
+        The peaks are the largest ratio and value differences from the acting policy.
         """
         ppo, s = self.config.ppo, batch.sequences
         log_ratio = out.log_prob - s.log_probs
@@ -221,29 +221,30 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         return total * batch.share, [x * batch.share for x in means], peaks
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the policy's weights and the optimiser's: the scales of returns and rewards."""
+        """Return the learner's state besides weights and optimiser: the normalisers of returns and rewards."""
         scales = {"value_scale": self.scale, "reward_scale": self.rewards}
         return {name: scale.state_dict() for name, scale in scales.items() if scale is not None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the normalisers of returns and rewards from a `state_dict`."""
         if self.scale is not None:
             self.scale.load_state_dict(state["value_scale"])
         if self.rewards is not None and "reward_scale" in state:
             self.rewards.load_state_dict(state["reward_scale"])
 
     def begin_episodes(self) -> None:
-        """Reset the discounted reward sums: all rows begin new episodes."""
+        """Reset the discounted reward sums, because all rows begin new episodes."""
         if self.rewards is not None:
             self.rewards.begin_episodes()
 
     def begin_from(self, state: dict[str, Any]) -> None:
-        """Take over the scales of another run, whose weights the policy has been given.
+        """Take over the return and reward normalisers of the run whose weights the policy starts from.
 
-        That run may have had other rows and another `normalise_returns`; in raw units the critic predicts as before.
+        That run may have had other rows and another `normalise_returns`; the critic's predictions in raw units are
+        preserved.
 
         Args:
-            state: `state_dict` of its learner.
+            state: `state_dict` of that run's learner.
         """
         before = state.get("value_scale")
         if before is not None:
@@ -251,6 +252,6 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
             scale.load_state_dict(before)
             if self.scale is None:
                 scale.dissolve()
-        # Without one the critic was learned in raw units; those are the units of a scale that has seen nothing.
+        # Without one the critic was trained in raw units, which are the units of an untouched scale.
         if self.rewards is not None and "reward_scale" in state:
             self.rewards.load_moments(state["reward_scale"])

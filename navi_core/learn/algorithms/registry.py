@@ -1,4 +1,4 @@
-"""Registry of learners, built-in and custom: the algorithm chooses the update, the run loops are common."""
+"""Registry of learners, built-in and custom; `algorithm` selects one for the common run loops."""
 
 from collections.abc import Callable, Mapping
 from inspect import signature
@@ -22,64 +22,64 @@ from navi_core.world.rewards import REWARDS
 
 
 class Learner(Protocol):
-    """Learner as the run loop uses it."""
+    """Protocol of a learner, as the run loops use it."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimiser of the policy's weights; its state goes into the checkpoint."""
+        """Optimiser of the policy's weights; its state goes into the checkpoint."""
 
     def update(self, data: Any, /, *, index: int, steps: int) -> UpdateStats:  # noqa: ANN401 (each learner has its own data)
-        """Improve the policy: on one rollout, or, for bc, on one epoch of demonstrations."""
+        """Update the policy on one rollout, or, for bc, on one epoch of demonstrations."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State besides the policy's weights and `optimizer`."""
+        """Return the learner's state besides the policy's weights and `optimizer`."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the learner's state from a `state_dict`."""
 
 
 @runtime_checkable
 class KeepsData(Protocol):
-    """Learner with data too large for a checkpoint, kept in a file beside it."""
+    """Protocol of a learner with data too large for a checkpoint, kept in a file beside it (replay buffer)."""
 
     def save_beside(self, checkpoint: Path) -> None:
-        """Write the file beside a checkpoint that is about to be written."""
+        """Write the data file beside a checkpoint that is about to be written."""
 
     def load_beside(self, checkpoint: Path) -> None:
-        """Read the file after `load_state_dict`."""
+        """Load the data file beside a checkpoint, after `load_state_dict`."""
 
 
 @runtime_checkable
 class TakesVocabulary(Protocol):
-    """Learner with data from a file, whose surfaces have names."""
+    """Protocol of a learner with data from a file that has named surfaces (semantic ids)."""
 
     def use_vocabulary(self, vocabulary: Mapping[str, int]) -> None:
         """Remap the data's semantic ids to the corpus vocabulary."""
 
     def scenes_of_data(self) -> list[str]:
-        """Return the content and source hashes of the scenes it comes from, as far as they are known."""
+        """Return the content and source hashes of the data's scenes, as far as they are known."""
 
 
 @runtime_checkable
 class TakesUnits(Protocol):
-    """Learner with normalised critic units, or that keeps those of a critic it does not learn."""
+    """Protocol of a learner that trains or carries a critic with normalised units."""
 
     def begin_from(self, state: dict[str, Any]) -> None:
-        """Load the units of the run whose weights the policy has been given."""
+        """Load the critic's units of the run whose weights the policy starts from."""
 
 
 @runtime_checkable
 class FollowsEpisodes(Protocol):
-    """Learner with state of the episodes that are under way."""
+    """Protocol of a learner with per-episode state."""
 
     def begin_episodes(self) -> None:
-        """Reset that state: all rows begin new episodes."""
+        """Reset the per-episode state, because all rows begin new episodes."""
 
 
 Factory = Callable[..., Learner]
 
 LEARNERS: Parts[Factory] = Parts(LEARNER_NAMES)
-"""Learners by name."""
+"""Registry of learner factories by name."""
 
 register_learner = registration(
     LEARNERS,

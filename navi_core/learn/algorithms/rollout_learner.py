@@ -1,4 +1,4 @@
-"""Skeleton of an update by gradient steps on a rollout (PPO, GRPO, DPO), and the frozen reference of GRPO and DPO."""
+"""Base classes of rollout learners (PPO, GRPO, DPO), and the frozen reference policy of GRPO and DPO."""
 
 import copy
 import logging
@@ -25,13 +25,14 @@ from navi_core.record import StageTimer
 
 _LOG = logging.getLogger("navi.learn")
 _LARGE, _AT_ONCE = 2**14, 128
-"""On a CPU, activations of 128 panoramas of so many numbers or more fit its caches; 512 take a quarter longer."""
+"""Least observation size at which a CPU gets micro-batches of 128 observations: they fit its caches, 512 take a quarter
+longer."""
 _PARITY = 1e-2
-"""Ratio error before the first step at which acting and learning are no longer the same function."""
+"""Ratio error before the first step above which a warning says that acting and learning policy differ."""
 
 
 def pieces(count: int, microbatch: int | None, rollout: Rollout, device: torch.device) -> Iterator[slice]:
-    """Yield slices of the `count` sequences of a minibatch, each of what goes through the network at once."""
+    """Split the `count` sequences of a minibatch into slices of one micro-batch each."""
     if microbatch is None and device.type == "cpu" and rollout.observations.numbers >= _LARGE:
         microbatch = max(1, _AT_ONCE // rollout.bptt)
     step = max(1, microbatch or count)
@@ -41,11 +42,11 @@ def pieces(count: int, microbatch: int | None, rollout: Rollout, device: torch.d
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Sequences that go through the network at once.
+    """Micro-batch: the training sequences of one forward and backward pass.
 
     Attributes:
         sequences: (S, L) training sequences.
-        share: Their fraction of the minibatch.
+        share: Fraction of the minibatch's sequences.
     """
 
     sequences: Minibatch
@@ -57,7 +58,7 @@ Micro = TypeVar("Micro", bound=MicroBatch)
 
 
 class RolloutLearner(ABC, Generic[Data, Micro]):
-    """Learner that takes gradient steps on micro-batches of a rollout for some epochs.
+    """Abstract learner on rollouts: epochs of gradient steps on micro-batches.
 
     A subclass prepares the rollout, draws minibatches and computes the loss of a micro-batch.
 
@@ -66,7 +67,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the update's embeddings.
         config: The run's configuration.
         device: Training device.
-        workers: Processes of the run; each brings the rollout of its rows.
+        workers: Data-parallel processes of the run; each contributes the rollout of its rows.
 
     Raises:
         ConfigError: A schedule ends at `total_steps`, which is not set.
@@ -77,9 +78,9 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
     schedules: tuple[str, ...]
     """Scheduled settings that are reported as metrics."""
     means: Sequence[str]
-    """Statistics that are averaged over the minibatches, besides the loss of curiosity."""
+    """Names of statistics that are averaged over the minibatches, besides the RND loss."""
     peaks: Sequence[str] = ()
-    """Statistics of the first minibatch whose maximum counts."""
+    """Names of statistics of the first minibatch that are reported as maxima."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Adam optimiser of the policy."""
         return self.steps.optimizer
 
     def settings(self, steps: int) -> dict[str, float]:
@@ -108,12 +109,12 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         return {name: scheduled(self.config, name, steps) for name in self.schedules}
 
     def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
-        """Improve the policy on one rollout.
+        """Update the policy on one rollout: epochs of minibatch gradient steps.
 
         Args:
             rollout: Filled by the collector.
             index: Number of this update; part of the shuffle's seed.
-            steps: Decisions before this rollout; sets what is scheduled.
+            steps: Decisions before this rollout; determines the scheduled settings.
 
         Raises:
             NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
@@ -123,7 +124,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         data = self.prepare(rollout, index, now, timer)
         self.steps.learning_rate(now["learning_rate"])
         planned, epochs = self.epochs(data), 0
-        # Hooks would cut a compiled program into pieces.
+        # Module hooks would cause graph breaks in a compiled program.
         eager = self.config.execution == "eager"
         with timed_parts(self.policy, timer, "policy_evaluation") if eager else nullcontext():
             while epochs < planned:
@@ -150,7 +151,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=epochs, timer=timer)
 
     def _backward(self, batch: Micro, now: dict[str, float], timer: StageTimer) -> None:
-        """Add the gradient of a micro-batch and its statistics."""
+        """Evaluate one micro-batch, backpropagate its loss, and accumulate its statistics."""
         s = batch.sequences
         with timer("policy_evaluation"):
             out = self._evaluate(s.obs, s.aux, s.state, s.reset, s.actions)
@@ -165,7 +166,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
 
     @abstractmethod
     def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> Data:
-        """Estimate from the rollout what the losses need.
+        """Preprocess a rollout for the loss: advantages, groups or pairs, reference log-probabilities.
 
         Args:
             rollout: Filled by the collector.
@@ -176,34 +177,34 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
 
     @abstractmethod
     def epochs(self, data: Data) -> int:
-        """Return how many passes are made; 0 where there is nothing to learn from."""
+        """Return the number of epochs; 0 if there is nothing to learn from."""
 
     @abstractmethod
     def batches(
         self, rollout: Rollout, data: Data, index: int, epoch: int, timer: StageTimer
     ) -> Iterator[Iterable[Micro]]:
-        """Yield the micro-batches of every minibatch of an epoch; each minibatch is a gradient step."""
+        """Yield the micro-batches of every minibatch of an epoch; one gradient step per minibatch."""
 
     @abstractmethod
     def loss(self, batch: Micro, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Return a micro-batch's share of the loss and of each of `means`, scalars, and its `peaks` (P,).
+        """Compute a micro-batch's share of the loss and of each of `means`, scalars, and its `peaks` (P,).
 
         Args:
             batch: The sequences.
-            out: Of the policy's `evaluate`.
+            out: Output of the policy's `evaluate` on them.
             now: Scheduled settings.
         """
 
     def stops_early(self, _first: int) -> bool:
-        """Return whether the update ends after an epoch, whose first row of statistics is number `_first`."""
+        """Return whether to stop the update after an epoch, whose first row of statistics is number `_first`."""
         return False
 
     def tensor_metrics(self, _data: Data) -> dict[str, Tensor]:
-        """Return scalars on the device that are read with the statistics."""
+        """Return further scalar metrics on the device, to be read with the statistics."""
         return {}
 
     def finish(self, _data: Data, _now: dict[str, float]) -> dict[str, float]:
-        """Do what follows the last step, and return further metrics."""
+        """Hook after the last gradient step; return further metrics."""
         return {}
 
 
@@ -211,10 +212,10 @@ _CRITIC_SETTINGS = ("separate_value", "stop_value_gradient", "privileged_critic"
 
 
 class ReferencePolicy:
-    """Copy of the policy at its last synchronisation.
+    """Frozen copy of the policy at its last synchronisation (reference policy π_ref).
 
-    Its recurrent state passes through every rollout under its own weights. After a rollout that it skipped, it takes
-    the acting policy's state at the next rollout's start.
+    It carries its own recurrent state from rollout to rollout. After a skipped rollout it takes the acting policy's
+    state at the start of the next one.
 
     Args:
         policy: The policy to be copied.
@@ -225,17 +226,17 @@ class ReferencePolicy:
         self._state: tuple[Tensor, ...] | None = None
 
     def sync(self, policy: NavigationPolicy) -> None:
-        """Copy the weights of `policy`; the state is then the acting policy's."""
+        """Copy the weights of `policy`, and reset the recurrent state to the acting policy's."""
         self.policy.load_state_dict(policy.state_dict())
         self._state = None
 
     def skip(self) -> None:
-        """Skip a rollout."""
+        """Skip a rollout: discard the recurrent state."""
         self._state = None
 
     @torch.no_grad()
     def log_probs(self, rollout: Rollout) -> Tensor:
-        """Return log π_ref of a rollout's actions, (T, B); call it once for every rollout, in their order."""
+        """Compute log π_ref (T, B) of a rollout's actions; call once per rollout, in order."""
         state = self._state if self._state is not None else tuple(x[0] for x in rollout.chunk_state)
         parts = []
         for chunk in range(rollout.chunks):
@@ -247,28 +248,28 @@ class ReferencePolicy:
         return torch.cat(parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights and state."""
+        """Return the weights and the recurrent state."""
         return {
             "policy": {name: x.clone() for name, x in self.policy.state_dict().items()},
             "state": None if self._state is None else [x.clone() for x in self._state],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore weights and recurrent state from a `state_dict`."""
         self.policy.load_state_dict(state["policy"])
         device = next(self.policy.parameters()).device
         self._state = None if state["state"] is None else tuple(x.to(device) for x in state["state"])
 
 
 class ReferenceLearner(RolloutLearner[Data, Micro]):
-    """Rollout learner of one process with a reference policy and without a critic.
+    """Abstract single-process learner with a reference policy and without a critic (GRPO, DPO).
 
     Raises:
         ConfigError: There are several processes, or a schedule ends at `total_steps`, which is not set.
     """
 
     clock: str
-    """Name of the count of updates in checkpoints."""
+    """Key of the update counter in checkpoints."""
 
     def __init__(
         self,
@@ -282,10 +283,10 @@ class ReferenceLearner(RolloutLearner[Data, Micro]):
             raise ConfigError(f"{self.section} learns in one process, not in {workers.size}; start it without torchrun")
         super().__init__(policy, shaper, config, device)
         self.reference: ReferencePolicy | None = None
-        """Made at the first update: only then the policy has the weights that the run begins with."""
+        """Reference policy; created at the first update, when the policy has the run's initial weights."""
         self.units = CriticUnits()
         self.updates = 0
-        """Updates, or groups, that were learned from."""
+        """Number of updates, or of groups, trained on so far."""
         # Not refused: a PPO run may go on from these weights, and a network without these settings has other weights.
         idle = [f"policy.{name}" for name in _CRITIC_SETTINGS if getattr(config.policy, name)]
         if idle:
@@ -297,34 +298,34 @@ class ReferenceLearner(RolloutLearner[Data, Micro]):
             )
 
     def reference_policy(self) -> ReferencePolicy:
-        """Return the reference policy, a copy of the policy at the first call."""
+        """Return the reference policy, created at the first call as a copy of the policy."""
         if self.reference is None:
             self.reference = ReferencePolicy(self.policy)
         return self.reference
 
     def count(self, updates: int) -> None:
-        """Count updates, and synchronise the reference at its interval."""
+        """Add to the update counter, and synchronise the reference policy at its interval."""
         every = self.config.rule.ref_sync_every_updates
         before, self.updates = self.updates, self.updates + updates
         if every and self.reference is not None and before // every != self.updates // every:
             self.reference.sync(self.policy)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the weights and the optimiser's: the reference, its clock, and the critic's units."""
+        """Return the learner's state: reference policy, update counter, and the critic's units."""
         reference = None if self.reference is None else self.reference.state_dict()
         return {self.clock: self.updates, "reference": reference} | self.units.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore reference policy, update counter and critic's units from a `state_dict`."""
         self.units.load_state_dict(state)
         self.updates, self.reference = int(state[self.clock]), None
         if state["reference"] is not None:
             self.reference_policy().load_state_dict(state["reference"])
 
     def begin_from(self, state: dict[str, Any]) -> None:
-        """Keep the critic's units of another run, whose weights the policy has been given.
+        """Take over the critic's units of the run whose weights the policy starts from.
 
         Args:
-            state: `state_dict` of its learner.
+            state: `state_dict` of that run's learner.
         """
         self.units.load_state_dict(state)

@@ -1,1 +1,1 @@
-"""Estimators: advantages, targets, normalisation, noise, losses, schedules."""
+"""Estimators: advantages, targets, normalisation, random draws, losses, schedules, drift smoothing."""

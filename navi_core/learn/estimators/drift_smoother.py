@@ -1,10 +1,10 @@
-"""Drift smoothing: every row goes a little toward the kernel mean of its nearest neighbours in latent space.
+"""Drift smoothing: kernel averaging of values or latents over nearest neighbours in latent space.
 
 Δh = α_step · Δt · (G − h) + noise, each row's norm at most τ, with G the neighbours' mean and Δt = d^(−dim_exponent).
-The step falls to 0 on its schedule and is left out while a gate sees nothing uncertain.
+The step size decays to 0 on its schedule. A gate skips the update while uncertainty is low.
 
-Latents are set on the unit sphere, where ‖a − b‖² = 2 − 2a·b. Neighbours are found by these products, block by block;
-distances to them are then taken from differences, for the products lose digits where two latents nearly coincide.
+Latents are normalised to the unit sphere, where ‖a − b‖² = 2 − 2a·b. Neighbours are found by these products, block by
+block. Distances are then computed from differences, because products lose digits where two latents nearly coincide.
 """
 
 import math
@@ -21,12 +21,12 @@ from navi_core.learn.events import CALLABLES, SmoothingDecision
 
 @dataclass(frozen=True)
 class Kernel:
-    """Kernel rows of N latents over their k nearest neighbours.
+    """Kernel matrix of N latents, sparse: weights of each row's k nearest neighbours.
 
     Attributes:
         index: (N, k) int64 neighbours, nearest first; never the row itself.
         weight: (N, k), rows sum to 1.
-        sigma: (N,) widths.
+        sigma: (N,) kernel bandwidths σ.
     """
 
     index: Tensor
@@ -34,17 +34,17 @@ class Kernel:
     sigma: Tensor
 
     def mean(self, h: Tensor) -> Tensor:
-        """Return the neighbours' weighted means G (N, F) of h (N, F)."""
+        """Return the kernel-weighted neighbour means G (N, F) of h (N, F)."""
         return (self.weight[..., None] * h[self.index]).sum(1)
 
 
 @CALLABLES.register
 def compute_knn_kernel(z: Tensor, config: SmoothingConfig, importance: Tensor | None = None) -> Kernel:
-    """Weigh the k nearest neighbours of every latent by exp(−‖z_i − z_j‖² / 2σ_i²), σ_i the distance to the k-th.
+    """Compute the k-NN Gaussian kernel of latents: exp(−‖z_i − z_j‖² / 2σ_i²), σ_i the distance to the k-th.
 
     Args:
         z: (N, d) latents, N at least 2.
-        config: k, bounds of σ, rows of a block.
+        config: k, bounds of σ, and block size in rows.
         importance: (N,) weights of the neighbours, or None.
 
     Raises:
@@ -53,7 +53,7 @@ def compute_knn_kernel(z: Tensor, config: SmoothingConfig, importance: Tensor | 
     if z.ndim != 2 or len(z) < 2:
         raise ConfigError(f"latents of shape {tuple(z.shape)}; a kernel needs (N, d) with N of at least 2")
     unit = torch.nn.functional.normalize(z.detach(), dim=1)
-    # A latent that is all zero lies 1 from every other and 0 from its like; its products give √2.
+    # An all-zero latent has distance 1 to every other and 0 to another zero; its products would give √2.
     dead = 0.5 * (unit == 0).all(1).to(unit.dtype)
     count, k = len(unit), min(config.k, len(unit) - 1)
     found = []
@@ -75,10 +75,10 @@ def compute_knn_kernel(z: Tensor, config: SmoothingConfig, importance: Tensor | 
 
 
 def local_structure(kernel: Kernel, target: Tensor) -> float:
-    """Return the share of neighbours whose target lies within one deviation of the batch from the row's.
+    """Return the fraction of neighbour pairs whose targets differ by at most one standard deviation of the batch.
 
     Args:
-        kernel: Of N latents.
+        kernel: Kernel of N latents.
         target: (N,) temporal-difference targets.
     """
     near = (target[kernel.index] - target[:, None]).abs() <= target.std(correction=0)
@@ -89,7 +89,7 @@ _NAN = float("nan")
 
 
 def alpha_step_at(config: SmoothingConfig, step: int) -> float:
-    """Return α_step: cosine .15 → .075 halfway → 0 at the end by default, linear or constant."""
+    """Return the scheduled step size α_step: cosine (.15 → .075 halfway → 0 by default), linear or constant."""
     if config.alpha_step_schedule == "constant":
         return config.alpha_step_init
     share = min(max(step, 0) / config.alpha_step_decay_steps, 1.0)
@@ -98,11 +98,11 @@ def alpha_step_at(config: SmoothingConfig, step: int) -> float:
 
 
 def free_energy(h: Tensor, delta: Tensor, kernel: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return F = U − T·S with U = ½ Σ ‖h − δ‖² and S = −Σ p log p.
+    """Compute the free energy F = U − T·S with U = ½ Σ ‖h − δ‖² and S = −Σ p log p.
 
     Args:
-        h: (N,) or (N, F), what was smoothed.
-        delta: Likewise, what it is compared with: the neighbours' mean or the values before.
+        h: (N,) or (N, F) smoothed values.
+        delta: Reference values δ of the same shape: the neighbours' mean, or the values before smoothing.
         kernel: (N, k) kernel rows p, each summing to 1.
         temperature: T.
 
@@ -117,13 +117,13 @@ def free_energy(h: Tensor, delta: Tensor, kernel: Tensor, temperature: float = 1
 def apply_consensus_update(
     h: Tensor, kernel: Kernel, rate: float, tau: float, noise: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Move rows toward their neighbours' mean.
+    """Apply one smoothing step: move rows toward their neighbours' mean, clipped to a trust region.
 
     Args:
-        h: (N, F).
-        kernel: Of N latents.
-        rate: α_step · Δt.
-        tau: Bound of a row's step.
+        h: (N, F) values.
+        kernel: Kernel of N latents.
+        rate: Step size α_step · Δt.
+        tau: Trust-region bound τ of a row's step norm.
         noise: (N, F) added to the steps, or None.
 
     Returns:
@@ -137,7 +137,7 @@ def apply_consensus_update(
 
 
 class DriftSmoother:
-    """Smooths N rows by the means of their neighbours.
+    """Drift smoother: moves N rows toward the kernel means of their nearest neighbours.
 
     Invariants without noise and scale preservation: α_step 0 is the identity, a constant stays what it is, rows of the
     kernel sum to 1, a permutation of the rows permutes the result, and no value leaves the range of its row and its
@@ -151,7 +151,7 @@ class DriftSmoother:
     def __init__(self, config: SmoothingConfig, seed: int = 0) -> None:
         self.config, self.seed = config, seed
         self.kernel: Kernel | None = None
-        """Of the last call that came to one."""
+        """Kernel of the last call that computed one; None before."""
 
     # Longer than 60 lines: a third of them document the arguments.
     def __call__(
@@ -165,19 +165,19 @@ class DriftSmoother:
         importance: Tensor | None = None,
         draw: int = 0,
     ) -> tuple[Tensor, SmoothingDecision]:
-        """Smooth once.
+        """Apply the configured smoothing iterations to values h, unless the schedule or the gate skips them.
 
         Args:
             h: (N,) or (N, F) values; gradients flow through, the kernel is constant.
             z: (N, d) latents.
-            step: Steps so far, which the schedule goes by.
+            step: Training steps so far, for the step-size schedule.
             td_var: Variance of the temporal differences, for the gate; None takes the variance of `h`.
-            disagreement: For the gate; None takes the mean distance of a row from its neighbours' mean.
+            disagreement: Disagreement for the gate; None takes the mean distance of a row from its neighbours' mean.
             importance: (N,) importance weights, used with `importance_weighted`.
-            draw: Number of the application; each has noise of its own.
+            draw: Number of the application, part of the noise seed.
 
         Returns:
-            h′ of the same shape, and what was done.
+            Smoothed values h′ of the same shape, and the record of the smoothing decision.
 
         Raises:
             ConfigError: Shapes do not fit.
@@ -219,7 +219,7 @@ class DriftSmoother:
 
 
 def _with_scale_of(before: Tensor, after: Tensor) -> Tensor:
-    """Give every feature of `after` the mean and the deviation it had before."""
+    """Rescale every feature of `after` to the mean and standard deviation of `before`."""
     spread = after.std(0, correction=0)
     ratio = torch.where(spread > 1e-12, before.std(0, correction=0) / spread.clamp_min(1e-12), 1.0)
     return before.mean(0) + (after - after.mean(0)) * ratio

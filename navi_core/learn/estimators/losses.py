@@ -1,11 +1,11 @@
-"""Advantage estimates, losses of policy optimisation, and targets of Q-learning, as plain functions of tensors.
+"""Losses of policy optimisation, advantage estimators (GAE, V-trace, group-relative), and Q-learning targets.
 
-GAE follows Schulman et al. 2016 with the two endings of an episode kept apart: a terminated
-episode is worth nothing afterwards, a truncated one is worth the critic's value of the
-observation it was cut off at. `gae_reference` is the obvious form of `gae`, kept as its judge.
+GAE follows Schulman et al. 2016 and distinguishes the two endings of an episode: a terminated episode has no future
+value, a truncated one bootstraps from the critic's value of its final observation. `gae_reference` is the naive form of
+`gae`, kept to test it.
 
-With importance ratios the estimate is V-trace's (Espeholt et al. 2018): ρ weighs the temporal
-difference, c cuts the trace behind a decision that the present policy would hardly make.
+With importance ratios the estimate is V-trace's (Espeholt et al. 2018): ρ weighs the temporal difference, c cuts the
+trace behind a decision that is unlikely under the current policy.
 """
 
 from typing import Any, Literal
@@ -31,12 +31,12 @@ def policy_loss(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
 
 
 def value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """Mean squared error of the values; with `clip`, the larger of the plain and the clipped step's error.
+    """Mean squared value loss; with `clip`, the larger error of the plain and the clipped prediction (PPO).
 
     Args:
-        values: Predicted now, any shape.
-        returns: Targets.
-        old_values: Predicted by the acting policy.
+        values: Current predictions, any shape.
+        returns: Value targets.
+        old_values: Predictions of the acting policy.
         clip: Largest step from `old_values` that may lower the loss; None switches it off.
     """
     error = (values - returns).square()
@@ -47,12 +47,12 @@ def value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float 
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """Schulman's low-variance estimate of KL(old‖new), mean(ρ − 1 − log ρ) ≥ 0."""
+    """Estimate KL(old‖new) by Schulman's low-variance estimator, mean(ρ − 1 − log ρ) ≥ 0."""
     return (log_ratio.exp() - 1.0 - log_ratio).mean()
 
 
 def surrogate(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: float | None) -> Tensor:
-    """Return what a policy gradient maximises, for every decision.
+    """Return the policy-gradient objective of every decision: clipped surrogate (PPO), or A·log π without clip.
 
     Args:
         log_prob: log π(a) under the weights that learn, any shape.
@@ -69,8 +69,8 @@ def surrogate(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: 
 def reference_kl(log_prob: Tensor, reference_log_prob: Tensor, estimator: str) -> Tensor:
     """Estimate KL(π‖π_ref) from actions of π, for every decision (Schulman 2020, "Approximating KL divergence").
 
-    k1 = log π − log π_ref is unbiased, but the expectation of its gradient is that of ∇log π, which is zero: it
-    measures and does not hold back. k3 = ρ − 1 − log ρ with ρ = π_ref/π is unbiased, never negative, and pulls.
+    k1 = log π − log π_ref is unbiased, but its gradient has expectation zero (that of ∇log π): it measures the
+    divergence and does not penalise it. k3 = ρ − 1 − log ρ with ρ = π_ref/π is unbiased, never negative, and penalises.
 
     Args:
         log_prob: log π(a), any shape.
@@ -84,10 +84,10 @@ def reference_kl(log_prob: Tensor, reference_log_prob: Tensor, estimator: str) -
 def double_dqn_targets(
     q_online_next: Tensor, q_target_next: Tensor, reward: Tensor, terminated: Tensor, discount: float | Tensor
 ) -> Tensor:
-    """Return reward + discount · Q_target(s′, argmax Q_online(s′, ·)), without the second term where terminated.
+    """Compute Double DQN targets: reward + discount · Q_target(s′, argmax Q_online(s′, ·)); reward alone at the end.
 
-    The online network chooses and the target network values (van Hasselt, Guez and Silver 2016, equation 4), because
-    one network that does both prefers its own overestimates.
+    The online network selects the action and the target network evaluates it (van Hasselt, Guez and Silver 2016,
+    equation 4), which reduces the overestimation of plain Q-learning.
 
     Args:
         q_online_next: (…, A) online values of the next observation.
@@ -108,7 +108,7 @@ def double_dqn_targets(
 def n_step_returns(
     rewards: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum up to n rewards from every decision on; fewer where the episode or the rollout ends before.
+    """Compute n-step returns of every decision; fewer rewards where the episode or the rollout ends earlier.
 
     Args:
         rewards: (T, …).
@@ -151,7 +151,7 @@ def gae(
     rho: Tensor | None = None,
     c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation over a rollout.
+    """Generalised advantage estimation (GAE) over a rollout, V-trace with importance ratios.
 
     Args:
         rewards: (T,B) or (T,) reward of step t.
@@ -203,7 +203,7 @@ def gae_reference(
     rho: Tensor | None = None,
     c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`gae` written as its definition, one number at a time; slow, and the judge of the fast path."""
+    """Naive scalar implementation of `gae`, the reference in tests of the fast versions; slow."""
     _check_shapes(rewards, values, terminated, truncated, bootstrap_values)
     shape = rewards.shape
     one = torch.ones_like(values)
@@ -229,7 +229,7 @@ def gae_reference(
 
 
 def group_advantages(returns: Tensor, mode: Literal["mean", "mean_std"] = "mean") -> Tensor:
-    """Advantages of K trajectories of one group over their own mean (GRPO, Shao et al. 2024).
+    """Group-relative advantages: returns of K trajectories minus their mean (GRPO, Shao et al. 2024).
 
     Args:
         returns: (K,) undiscounted returns.
@@ -272,7 +272,7 @@ def gae_tensors(
     rho: Tensor | None = None,
     c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`gae` as a tensor program, for devices other than the CPU; arguments and results are those of `gae`."""
+    """Vectorised tensor implementation of `gae`, for devices other than the CPU; same arguments and results."""
     # One fused select before the loop, so that the loop itself is three small ops a step.
     terminated, truncated = terminated.bool(), truncated.bool()
     cut = truncated.clone()

@@ -1,8 +1,7 @@
-"""Action noise, the order of training sequences, exploration rates, and scheduled settings.
+"""Seeded random draws (action noise, shuffles, samples), exploration rates ε, and scheduled settings.
 
-A row's noise depends on its own number and its own decision count alone, so its life is the
-same in a batch of one and in a batch of thousands. Nothing here keeps generator state: a resumed
-run draws what the uninterrupted one would have drawn.
+A row's noise depends only on its own number and decision count, so its trajectory is the same in a batch of one and in
+a batch of thousands. No function keeps generator state: a resumed run draws the same numbers as an uninterrupted one.
 """
 
 import hashlib
@@ -25,14 +24,14 @@ def action_noise(
     first_row: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Standard normal noise of the actions of a whole rollout.
+    """Draw the standard normal action noise of a whole rollout, counter-based.
 
     Args:
         seed: Seed of the run.
         rows: B.
         first_decision: Decisions each row had made before the rollout.
         decisions: T.
-        axes: Numbers that a decision takes.
+        axes: Number of action axes.
         first_row: Number of the first row among those of the run.
         device: Where the noise is needed.
 
@@ -53,13 +52,13 @@ def action_noise(
 
 
 def shuffled(seed: int, count: int, *keys: int, device: torch.device | str = "cpu") -> Tensor:
-    """A random order of `count` items, drawn on `device`.
+    """Draw a random permutation of `count` items on `device`.
 
     Args:
         seed: Seed of the run.
         count: Number of items.
-        *keys: What the order is for, for example (update, epoch).
-        device: Where the order is needed.
+        *keys: Further seeds, for example (update, epoch).
+        device: Device of the permutation.
 
     Returns:
         (count,) int64 permutation; a pure function of the arguments.
@@ -68,13 +67,13 @@ def shuffled(seed: int, count: int, *keys: int, device: torch.device | str = "cp
 
 
 def uniforms(seed: int, count: int, *keys: int, device: torch.device | str = "cpu") -> Tensor:
-    """Uniform numbers in [0, 1), drawn on `device`.
+    """Draw uniform numbers in [0, 1) on `device`.
 
     Args:
         seed: Seed of the run.
-        count: How many.
-        *keys: What they are for, for example (update, epoch).
-        device: Where they are needed.
+        count: Number of draws.
+        *keys: Further seeds, for example (update, epoch).
+        device: Device of the numbers.
 
     Returns:
         (count,) float64; a pure function of the arguments.
@@ -84,13 +83,13 @@ def uniforms(seed: int, count: int, *keys: int, device: torch.device | str = "cp
 
 
 def spread(seed: int, count: int, total: int, *keys: int) -> Tensor:
-    """Draw `count` of `total` items, one of each of as many stretches of their order that are equally long.
+    """Draw a stratified sample of `count` of `total` indices: one from each of `count` equal intervals.
 
     Args:
         seed: Seed of the run.
-        count: How many, at most `total`.
+        count: Sample size, at most `total`.
         total: Number of items.
-        *keys: What they are for, for example the update.
+        *keys: Further seeds, for example the update.
 
     Returns:
         (count,) int64 on the host, ascending, each at most once; a pure function of the arguments.
@@ -101,13 +100,13 @@ def spread(seed: int, count: int, total: int, *keys: int) -> Tensor:
 
 
 def normals(seed: int, shape: tuple[int, ...], *keys: int, device: torch.device | str = "cpu") -> Tensor:
-    """Standard normal numbers, drawn on `device`.
+    """Draw standard normal numbers on `device`.
 
     Args:
         seed: Seed of the run.
-        shape: Of the result.
-        *keys: What they are for, for example (step, iteration).
-        device: Where they are needed.
+        shape: Shape of the result.
+        *keys: Further seeds, for example (step, iteration).
+        device: Device of the numbers.
 
     Returns:
         `shape` float32; a pure function of the arguments.
@@ -123,7 +122,7 @@ def _generator(kind: str, seed: int, keys: tuple[int, ...], device: torch.device
 
 
 def scheduled(config: TrainConfig, name: str, steps: int) -> float:
-    """Return a setting of the run's learner after `steps` decisions.
+    """Return the value of a scheduled setting of the learner after `steps` decisions.
 
     Args:
         config: The run's configuration.
@@ -139,7 +138,7 @@ def scheduled(config: TrainConfig, name: str, steps: int) -> float:
 
 
 def epsilons(config: DQNConfig, rows: int, steps: int) -> Tensor:
-    """Return ε of every row.
+    """Return the exploration rate ε of every row (ε-greedy).
 
     Args:
         config: `per_actor` gives row i base^(1 + exponent·i/(B−1)) (Horgan et al. 2018), `shared` gives all the same.

@@ -1,7 +1,7 @@
-"""Normalisation of returns and rewards by running moments.
+"""Normalisation of returns (PopArt) and rewards by running moments.
 
-Collisions make returns of −60 where seen floor makes +2. A critic in raw units then fills the shared, clipped
-gradient, and the actor learns nothing.
+A collision can give a return of −60, newly seen floor only +2. In raw units the critic's loss then dominates the
+shared, clipped gradient, and the actor learns nothing.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ _LEAST_DEVIATION = 1e-4
 
 
 class ValueScale:
-    """Return normalisation: running moments of returns, and the critic's last layer in their units.
+    """PopArt return normalisation: running moments of returns, and the critic's last layer rescaled to them.
 
-    The layer is rescaled whenever the scale moves, so that its prediction in raw units stays what it was (PopArt, van
-    Hasselt et al. 2016). The normalisation is undone before advantages are estimated.
+    The layer is rescaled with every update of the moments, so its prediction in raw units is preserved (van Hasselt et
+    al. 2016). Values are denormalised before advantages are estimated.
 
     Args:
         layer: Last linear layer of the critic, (…) → 1.
-        device: Where the moments are kept.
+        device: Device of the moments.
         workers: Processes whose rows share the scale.
     """
 
@@ -41,19 +41,19 @@ class ValueScale:
         return (self.square - self.mean.square()).clamp_min(_LEAST_DEVIATION**2).sqrt()
 
     def to_raw(self, values: Tensor) -> Tensor:
-        """Turn predictions into returns; any shape, same dtype."""
+        """Denormalise critic predictions to raw returns; any shape, same dtype."""
         return (values.double() * self.deviation + self.mean).to(values.dtype)
 
     def to_scaled(self, returns: Tensor) -> Tensor:
-        """Turn returns into the critic's units; any shape, same dtype."""
+        """Normalise raw returns to the critic's units; any shape, same dtype."""
         return ((returns.double() - self.mean) / self.deviation).to(returns.dtype)
 
     @torch.no_grad()
     def follow(self, returns: Tensor) -> None:
-        """Move toward the moments of `returns` and rescale the critic's last layer.
+        """Update the running moments with `returns`; rescale the critic's last layer to keep its raw predictions.
 
-        The first call copies the moments; a later one goes a fifth of the way, because returns change as the policy
-        learns.
+        The first call copies the batch moments. Later calls move a fifth of the way (exponential moving average),
+        because returns change as the policy learns.
         """
         mean, deviation = self.mean.clone(), self.deviation
         rate = 1.0 if self.updates == 0 else _RATE
@@ -69,17 +69,17 @@ class ValueScale:
 
     @torch.no_grad()
     def dissolve(self) -> None:
-        """Rescale the critic's last layer to raw units, so that this scale is not needed."""
+        """Fold the normalisation into the critic's last layer: it predicts raw returns, and this scale is unused."""
         dtype = self.layer.weight.dtype
         self.layer.weight.copy_((self.layer.weight.double() * self.deviation).to(dtype))
         self.layer.bias.copy_((self.layer.bias.double() * self.deviation + self.mean).to(dtype))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the moments; the layer is part of the policy."""
+        """Return the running moments; the rescaled layer is part of the policy."""
         return {"mean": self.mean.clone(), "square": self.square.clone(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the running moments from a `state_dict`."""
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.updates = int(state["updates"])
@@ -96,7 +96,7 @@ class RewardScale:
         rows: B.
         gamma: Discount per decision.
         clip: Bound of a normalised reward.
-        device: Where it is kept.
+        device: Device of the running sums and moments.
         workers: Processes whose rows share the deviation.
     """
 
@@ -119,38 +119,38 @@ class RewardScale:
         rewards.mul_(scale).clamp_(-self.clip, self.clip)
 
     def begin_episodes(self) -> None:
-        """Reset the discounted sums of all rows: their episodes were abandoned."""
+        """Reset the discounted sums of all rows, whose episodes were abandoned."""
         self.discounted.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running sums and moments."""
+        """Return the discounted sums and running moments."""
         return {"discounted": self.discounted.clone(), "moments": dict(self.moments.state_dict())}
 
     def load_moments(self, state: dict[str, Any]) -> None:
-        """Load the deviation of another run's state; the running sums of its rows are not this run's."""
+        """Restore the running moments from another run's state; discounted sums stay, as its rows differ."""
         self.moments.load_state_dict(state["moments"])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore discounted sums and running moments from a `state_dict`."""
         self.discounted.copy_(state["discounted"])
         self.load_moments(state)
 
 
 class CriticUnits:
-    """Units of a critic that does not learn, kept for a later PPO run; empty where the parent had none.
+    """Carrier of a PPO critic's normalisation state through learners without a critic; empty if there was none.
 
-    GRPO, DPO and cloning leave the critic's head as their parent had it. PPO learned it in units of the returns'
-    spread, and perhaps of scaled rewards. A PPO run that goes on from their weights needs these units.
+    GRPO, DPO and cloning leave the parent's critic head unchanged. PPO trained it on normalised returns, and perhaps on
+    scaled rewards. A PPO run that continues from their weights needs these units (`ValueScale`, `RewardScale`).
     """
 
     def __init__(self) -> None:
         self._scales: dict[str, Any] = {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the units by those of a learner's state.
+        """Replace the carried normalisation state by that of a learner's `state_dict`.
 
         Args:
-            state: `state_dict` of PPO or of a learner that carries units; of another one there is nothing to keep.
+            state: `state_dict` of PPO or of a learner that carries units; other states leave it empty.
         """
         self._scales = {}
         if "value_scale" in state:
@@ -160,8 +160,8 @@ class CriticUnits:
             self._scales["reward_scale"] = {"moments": dict(state["reward_scale"]["moments"])}
 
     begin_from = load_state_dict
-    """Carry on the units of another run, whose weights the policy has been given."""
+    """Carry over the normalisation state of the run whose weights the policy starts from."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the units by PPO's names."""
+        """Return the carried normalisation state under PPO's keys."""
         return dict(self._scales)

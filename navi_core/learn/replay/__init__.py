@@ -1,1 +1,1 @@
-"""Prioritised experience replay."""
+"""Prioritised experience replay: buffer, sum tree, Q-learning batches, replay files."""

@@ -1,7 +1,7 @@
-"""Prioritised experience replay with exact proportional sampling by a sum tree (Schaul et al. 2016).
+"""Prioritised replay buffer with exact proportional sampling by a sum tree (Schaul et al. 2016).
 
-What an item is, is the caller's business: a batch is a mapping of tensors with a common leading axis, and storage takes
-their types and shapes from the first batch, so compact observations stay compact.
+Items are opaque: a batch is a mapping of tensors with a common leading axis, and storage takes their types and shapes
+from the first batch, so compact observations stay compact.
 """
 
 from abc import ABC, abstractmethod
@@ -19,13 +19,13 @@ from navi_core.machine import whole_memory
 
 
 class SumTree:
-    """Non-negative weights of n places: drawn in proportion to them, and changed, both in O(log n).
+    """Sum tree over n non-negative weights: proportional sampling and updates in O(log n).
 
-    A complete binary tree in one array, the leaves from `leaves` on, node 1 the sum of all. A changed leaf has the sums
-    above it computed anew from their two children, so nothing drifts however often weights change (appendix B.2.1).
+    A complete binary tree in one array: leaves from index `leaves` on, the root (total) at node 1. An update recomputes
+    the sums above a leaf from their two children, so no rounding error accumulates (appendix B.2.1).
 
     Args:
-        size: n, at least 1.
+        size: Number of leaves n, at least 1.
     """
 
     def __init__(self, size: int) -> None:
@@ -35,16 +35,16 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all weights."""
+        """Sum of all weights (the root)."""
         return float(self._tree[1])
 
     def weights(self, places: np.ndarray) -> np.ndarray:
-        """Return the weights (N,) of places (N,) int64."""
+        """Return the weights (N,) of leaves (N,) int64."""
         out: np.ndarray = self._tree[self._leaves + places]
         return out
 
     def set(self, places: np.ndarray, weights: np.ndarray) -> None:
-        """Give places (N,) int64 new weights (N,) float64; of a place named twice the last counts.
+        """Set the weights (N,) float64 of leaves (N,) int64; for a repeated leaf the last weight counts.
 
         Raises:
             ConfigError: A place is out of range, or a weight negative or not finite; nothing has changed then.
@@ -56,9 +56,9 @@ class SumTree:
         _set(self._tree, self._leaves, places, weights)
 
     def draw(self, count: int, seed: int, number: int) -> np.ndarray:
-        """Draw places (count,) int64 in proportion to their weights, one from each of `count` equal shares of the sum.
+        """Sample leaves (count,) int64 in proportion to their weights, stratified over `count` equal shares of the sum.
 
-        Strata leave every place its expected number of draws, count · weight / total, and lower the spread around it.
+        Stratification keeps each leaf's expected number of draws, count · weight / total, and lowers the variance.
 
         Args:
             count: Draws.
@@ -102,7 +102,7 @@ def _draw(tree: np.ndarray, leaves: int, count: int, seed: np.uint64, number: np
 
 @numba.njit(cache=True)
 def _uniform(seed: np.uint64, number: np.uint64, lane: np.uint64) -> float:
-    """Return a uniform number in [0, 1): SplitMix64's finaliser over the three words (Steele, Lea & Flood 2014)."""
+    """Hash three words to a uniform number in [0, 1): SplitMix64's finaliser (Steele, Lea & Flood 2014)."""
     x = _mix(seed + np.uint64(0x9E3779B97F4A7C15))
     x = _mix((x ^ number) + np.uint64(0x9E3779B97F4A7C15))
     x = _mix((x ^ lane) + np.uint64(0x9E3779B97F4A7C15))
@@ -118,16 +118,16 @@ def _mix(x: np.uint64) -> np.uint64:
 
 _MOST_OF_MEMORY = 0.8
 _TREE_BYTES = 32
-"""Memory of an item's priority, at most: two float64 for every place of a power of two."""
+"""Upper bound of the sum tree's memory per item [bytes]: two float64 per leaf, leaves padded to a power of two."""
 
 
 class Replay(ABC):
-    """Replay as gradient steps use it: one of items in memory, or of the shards of a distributed run.
+    """Abstract replay buffer for gradient steps: items in this process's memory, or in shards of a distributed run.
 
     Attributes:
-        alpha: Exponent of the priorities; 0 keeps none.
-        beta0: Exponent of the importance weights (N·P)^−β at first.
-        beta: The exponent now.
+        alpha: Exponent of the priorities; 0 samples uniformly and keeps no priorities.
+        beta0: Initial exponent β of the importance weights (N·P)^−β.
+        beta: Current exponent β.
         added: Items ever added.
     """
 
@@ -142,33 +142,33 @@ class Replay(ABC):
 
     @abstractmethod
     def sample(self, n: int) -> tuple[dict[str, Tensor], Any, Tensor]:
-        """Draw n items: their tensors by name, their places, their importance weights."""
+        """Sample n items: their tensors by name, their indices, their importance weights."""
 
     @abstractmethod
     def update(self, indices: Any, priorities: Tensor) -> None:  # noqa: ANN401 (places as `sample` returned them)
-        """Give items at places, as `sample` returned them, new priorities."""
+        """Update the priorities of items at the indices that `sample` returned."""
 
     def anneal(self, share: float) -> None:
-        """Set β on its straight line from β₀ to 1.
+        """Anneal β linearly from β₀ to 1.
 
         Args:
-            share: Of the way, clamped to [0, 1].
+            share: Fraction of the schedule done, clamped to [0, 1].
         """
         self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
 
 
 class PrioritizedReplay(Replay):
-    """A ring of items, drawn with probability P(i) = p_i^α / Σ p^α.
+    """Ring buffer of items, sampled with probability P(i) = p_i^α / Σ p^α (prioritised experience replay).
 
     Args:
         capacity: Items kept; the oldest are overwritten.
         alpha: Exponent of priorities; 0 draws uniformly.
-        beta0: Exponent of the importance weights (N·P)^−β at first; `anneal` raises it.
-        seed: Seed of the draws.
-        device: Where items are kept.
+        beta0: Initial exponent β of the importance weights (N·P)^−β; `anneal` raises it.
+        seed: Seed of the sampling.
+        device: Device of the items.
 
     Attributes:
-        beta: The exponent of the importance weights now.
+        beta: Current exponent β of the importance weights.
         added: Items ever added.
 
     Raises:
@@ -204,27 +204,27 @@ class PrioritizedReplay(Replay):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the items [bytes]."""
+        """Memory allocated for the items [bytes]."""
         return sum(x.nbytes for x in self._fields.values())
 
     def priorities(self) -> Tensor:
-        """Return the items' p^α (N,) float64, in order of their places; for statistics."""
+        """Return the priorities p^α (N,) float64 of all items, in buffer order; for statistics."""
         return torch.from_numpy(self._tree.weights(np.arange(len(self))).copy())
 
     def probabilities(self, places: Tensor) -> Tensor:
-        """Return the probability P(i) (n,) float64 with which each of places (n,) is drawn."""
+        """Return the sampling probability P(i) (n,) float64 of the items at indices (n,)."""
         weights = self._tree.weights(places.cpu().numpy())
         return torch.from_numpy(weights / self._tree.total)
 
     def add(self, batch: Mapping[str, Any], priorities: ArrayLike | Tensor | None = None) -> Tensor:
-        """Add items.
+        """Append a batch of items to the ring buffer, with their priorities.
 
         Args:
             batch: Tensors or arrays (N, …) by name; the first batch sets names, types and shapes.
             priorities: (N,) positive priorities, usually |temporal difference|; None gives the largest so far.
 
         Returns:
-            (N,) int64, the items' places, where they stay until they are overwritten.
+            (N,) int64 indices of the items in the buffer, valid until they are overwritten.
 
         Raises:
             ConfigError: Names, shapes or types differ from the first batch's, the batch exceeds the capacity or
@@ -242,14 +242,14 @@ class PrioritizedReplay(Replay):
         return index
 
     def sample(self, n: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Draw items with replacement, in proportion to p^α.
+        """Sample n items with replacement, in proportion to p^α.
 
         Args:
-            n: How many.
+            n: Number of items.
 
         Returns:
-            The items' tensors (n, …) by name; their places (n,) int64; their importance weights (N·P)^−β over the
-            largest of the batch, (n,) float32.
+            The items' tensors (n, …) by name; their indices (n,) int64; their importance weights (N·P)^−β, divided by
+            the largest of the batch, (n,) float32.
 
         Raises:
             ConfigError: The replay is empty, or n below 1.
@@ -265,10 +265,10 @@ class PrioritizedReplay(Replay):
         return {name: x.index_select(0, index) for name, x in self._fields.items()}, index, weights
 
     def update(self, indices: object, priorities: ArrayLike | Tensor) -> None:
-        """Give items new priorities.
+        """Update the priorities of items.
 
         Args:
-            indices: Places (n,), as `sample` or `add` returned them.
+            indices: Buffer indices (n,), as `sample` or `add` returned them.
             priorities: (n,) positive priorities.
 
         Raises:
@@ -290,7 +290,7 @@ class PrioritizedReplay(Replay):
         return values**self.alpha
 
     def _check(self, tensors: dict[str, Tensor]) -> int:
-        """Return the number of items of a batch that fits; allocate storage at the first."""
+        """Validate a batch and return its number of items; allocate the storage on the first batch."""
         if not tensors:
             raise ConfigError("a batch of replay items holds no tensor")
         counts = {name: x.shape[0] if x.ndim else -1 for name, x in tensors.items()}
@@ -325,11 +325,11 @@ class PrioritizedReplay(Replay):
             )
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
-        """Return items, priorities and counters on the CPU; as long as the items that are there.
+        """Return items, priorities and counters on the CPU, cut to the current number of items.
 
         Args:
-            copy: Also items that lie on the CPU already. Without, those of a replay that is half full or more are
-                views, for who writes them at once: a view is saved with all that it is a part of.
+            copy: Whether to copy items that are on the CPU already. If False, the items of a replay that is at least
+                half full are views, to be written at once; torch saves a view together with its whole storage.
         """
         here = len(self)
         copy = copy or 2 * here < self.capacity
@@ -344,7 +344,7 @@ class PrioritizedReplay(Replay):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
+        """Restore items, priorities and counters from a `state_dict`.
 
         Raises:
             CheckpointError: The state is of another capacity, or its parts do not fit each other.

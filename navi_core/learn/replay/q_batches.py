@@ -1,10 +1,10 @@
-"""Items of the replay, minibatches of them and their smoothing: transitions, or sequences with a state at their start.
+"""Q-learning batches: converts rollouts to replay items (transitions or sequences), and items to minibatches.
 
-A transition stands alone: observation, action, n-step return, the observation it bootstraps from, and its discount.
-A sequence holds its decisions in order and one observation more, so that every target can be computed when it is drawn,
-from states that have seen what came before (Kapturowski et al. 2019). Of a decision that truncates its episode inside a
-sequence the following observation is not kept: it is not learned from, and those before it bootstrap no further than
-the observation before the cut. A single transition keeps it.
+A transition is self-contained: observation, action, n-step return, bootstrap observation, and discount. A sequence
+holds consecutive decisions, one observation more, and the recurrent state at its start. Its targets are computed when
+it is sampled, from states warmed up by a burn-in (R2D2, Kapturowski et al. 2019). A decision that truncates its episode
+inside a sequence has no next observation stored. It is masked out of the loss, and earlier decisions bootstrap at the
+latest from the observation before it. A single transition keeps that observation.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Items = dict[str, Tensor]
 
 
 def _following(rollout: Rollout, obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the observation and the auxiliary input (T, B, …) after every decision, before any reset."""
-    # Not like `obs`, whose strides may be others: what is written below goes through a flat view.
+    """Return the next observation and auxiliary input (T, B, …) of every decision, before any reset."""
+    # Not `empty_like`: `obs` may have other strides, and the writes below need a flat view.
     after, after_aux = obs.new_empty(obs.shape), rollout.aux.new_empty(rollout.aux.shape)
     after[:-1], after_aux[:-1] = obs[1:], rollout.aux[1:]
     for slot, seen, aux in rollout.terminal.kept:
@@ -49,15 +49,15 @@ def _numbered(items: Items, name: str) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class QBatch:
-    """Decisions of a minibatch: (N,) transitions, or (S, L) of sequences.
+    """Evaluated Q-learning minibatch: (N,) transitions, or (S, L) decisions of sequences.
 
     Attributes:
-        q: Values of the actions that were taken, with gradient.
-        target: Their targets.
+        q: Q values of the actions that were taken, with gradient.
+        target: Temporal-difference targets of these actions.
         valid: 1 where a decision is learned from, else 0; same type as `q`.
         count: Sum of `valid`, at least 1.
         values: Values of all choices (…, K), with gradient.
-        latents: Activations (…, H) that the values were read from, with gradient.
+        latents: Hidden activations (…, H) of the Q head, with gradient.
         action: Choices that were taken, int64.
         embedding: Encoder outputs (…, D).
     """
@@ -75,11 +75,11 @@ class QBatch:
 def make_batches(
     config: TrainConfig, codec: ObservationCodec, policy: NavigationPolicy
 ) -> TransitionBatches | SequenceBatches:
-    """Build the converter of rollouts into items and of items into minibatches: transitions, or sequences with a core.
+    """Build the rollout-to-replay converter: `SequenceBatches` for a recurrent policy, else `TransitionBatches`.
 
     Args:
         config: The run's configuration; `replay.storage` is the format of observations.
-        codec: How rollouts keep them.
+        codec: Codec of the rollouts' observations.
         policy: The network.
 
     Raises:
@@ -98,11 +98,11 @@ def make_batches(
 
 
 class TransitionBatches:
-    """Single transitions, for policies without memory: items of rollouts, and minibatches of them.
+    """Converter for memoryless policies: rollouts to replay items of single transitions, items to minibatches.
 
     Args:
         config: The run's configuration.
-        codec: How observations are kept.
+        codec: Codec of the stored observations.
         aux: Whether the policy reads auxiliary inputs.
     """
 
@@ -110,7 +110,7 @@ class TransitionBatches:
         self._dqn, self._codec, self._aux = config.dqn, codec, aux
 
     def items(self, rollout: Rollout, actions: Tensor) -> Items:
-        """Return the T·B transitions of a rollout with the choices `actions` (T, B) int64."""
+        """Convert a rollout to its T·B n-step transitions, with the action indices `actions` (T, B) int64."""
         returns, last, discount = n_step_returns(
             rollout.rewards, rollout.terminated, rollout.truncated, gamma=self._dqn.gamma, n=self._dqn.n_step
         )
@@ -126,7 +126,7 @@ class TransitionBatches:
         return items | {"action": actions.flatten(), "return": returns.flatten(), "discount": discount.flatten()}
 
     def evaluate(self, items: Items, policy: NavigationPolicy, target: NavigationPolicy) -> QBatch:
-        """Return values and targets of items."""
+        """Compute Q values and Double DQN targets of sampled transitions."""
         obs, after = (self._codec.unpack(_numbered(items, name)) for name in ("obs", "next"))
         embedding, features, _ = policy.step(obs, items.get("aux", obs), (), None)
         heads = policy.heads
@@ -145,33 +145,33 @@ class TransitionBatches:
 
     @staticmethod
     def errors(error: Tensor, _valid: Tensor) -> Tensor:
-        """Return |temporal difference| of every item (N,)."""
+        """Return the |temporal-difference error| of every item (N,), its new priority."""
         return error.abs()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: transitions stand alone."""
+        """Return an empty state: transitions need nothing of earlier rollouts."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore nothing: transitions have no state."""
 
 
 @dataclass
 class Tail:
-    """The last decisions of a rollout, with which the next one's first sequences begin."""
+    """Last decisions of a rollout, kept as the start of the next rollout's first sequences."""
 
     parts: dict[str, Tensor]
     """Tensors (burn_in, B, …) by name."""
     states: list[Tensor]
-    """States (chunks, B, …) at the starts of these decisions' chunks."""
+    """Recurrent states (chunks, B, …) at the starts of these decisions' chunks."""
 
 
 class SequenceBatches:
-    """Sequences of `burn_in` + `bptt` decisions with the state at their start: items, and minibatches of them.
+    """Converter for recurrent policies: rollouts to sequences of `burn_in` + `bptt` decisions, items to minibatches.
 
     Args:
         config: The run's configuration.
-        codec: How observations are kept.
+        codec: Codec of the stored observations.
     """
 
     def __init__(self, config: TrainConfig, codec: ObservationCodec) -> None:
@@ -179,7 +179,7 @@ class SequenceBatches:
         self._tail: Tail | None = None
 
     def items(self, rollout: Rollout, actions: Tensor) -> Items:
-        """Return the sequences of a rollout with the choices `actions` (T, B) int64; it may be none.
+        """Convert a rollout to sequences with the action indices `actions` (T, B) int64; the result may be empty.
 
         The first sequences begin with the tail of the rollout before. Those of the first rollout would lack their
         burn-in and are left out.
@@ -220,7 +220,7 @@ class SequenceBatches:
         return items | _named("state", [torch.cat([x[start // bptt] for start in windows]) for x in states])
 
     def evaluate(self, items: Items, policy: NavigationPolicy, target: NavigationPolicy) -> QBatch:
-        """Return values and targets of items; the burn-in brings both networks' states up to date."""
+        """Compute Q values and Double DQN targets of sampled sequences, after a burn-in of both networks' states."""
         obs, aux, reset = self._codec.unpack(_numbered(items, "obs")), items["aux"], items["reset"]
         burn, learned = slice(0, self._dqn.burn_in), slice(self._dqn.burn_in, None)
         states = []
@@ -242,7 +242,7 @@ class SequenceBatches:
             items[name][:, learned].transpose(0, 1) for name in ("reward", "terminated", "truncated")
         )
         cut = truncated & ~terminated
-        # A window ends before a decision that truncates: what followed that one is not here.
+        # An n-step window ends before a truncating decision, whose next observation is not stored.
         before = torch.zeros_like(cut)
         before[:-1] = cut[1:]
         returns, last, discount = n_step_returns(reward, terminated, before, gamma=self._dqn.gamma, n=self._dqn.n_step)
@@ -253,31 +253,31 @@ class SequenceBatches:
         ).transpose(0, 1)
         q = values[:, :-1].gather(-1, action[..., None]).squeeze(-1)
         valid = (~cut).transpose(0, 1).to(q.dtype)
-        # What an excluded decision would be drawn toward is another episode's; it must not even be looked at.
+        # The target of a masked decision would belong to another episode, so it is replaced.
         goal = torch.where(valid > 0, goal, q.detach())
         count = valid.sum().clamp_min(1.0)
         return QBatch(q, goal, valid, count, values[:, :-1], latents[:, :-1], action, embedding[:, :-1])
 
     def errors(self, error: Tensor, valid: Tensor) -> Tensor:
-        """Return of every item (S,) a mixture of its largest and its mean |temporal difference|."""
+        """Return the priority of every item (S,): a mixture of its largest and mean |temporal-difference error|."""
         size = error.abs() * valid
         mean = size.sum(1) / valid.sum(1).clamp_min(1.0)
         return self._share * size.amax(1) + (1.0 - self._share) * mean
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the tail of the last rollout."""
+        """Return the tail of the last rollout: its last decisions and recurrent states."""
         return {} if self._tail is None else dict(vars(self._tail))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the tail of the last rollout from a `state_dict`."""
         self._tail = Tail(dict(state["parts"]), list(state["states"])) if state else None
 
 
 class QSmoothing:
-    """Smooths targets, latents or Q of minibatches and counts its effects, so that a smoother without effect shows.
+    """Drift smoothing of Q-learning minibatches (targets, latents or Q values), with statistics of its effect.
 
     Args:
-        config: Settings.
+        config: Settings of the smoothing.
         seed: Seed of the noise.
     """
 
@@ -288,18 +288,18 @@ class QSmoothing:
     def __call__(
         self, batch: QBatch, heads: QHead, weights: Tensor, step: int, td_var: float | None, draw: int
     ) -> tuple[QBatch, Tensor | None]:
-        """Smooth one minibatch.
+        """Apply drift smoothing to one minibatch.
 
         Args:
             batch: Decisions.
             heads: The Q head.
             weights: (N,) importance weights of the items.
             step: Decisions so far.
-            td_var: Variance of the temporal differences of the minibatch before, for the gate; None for the first.
-            draw: Number of the minibatch, which the noise is drawn for.
+            td_var: Variance of the previous minibatch's temporal differences, for the gate; None for the first.
+            draw: Number of the minibatch, part of the noise seed.
 
         Returns:
-            The minibatch with what is smoothed, and a penalty to add to the loss, or None.
+            The smoothed minibatch, and a penalty to add to the loss, or None.
         """
         config = self.smoother.config
         valid = batch.valid.flatten() > 0
@@ -334,7 +334,7 @@ class QSmoothing:
         return batch, penalty
 
     def figures(self) -> dict[str, float]:
-        """Return fractions and means over the applications since the last call; empty if there was none."""
+        """Return metrics of the smoothing since the last call: fractions and means; empty if it was never applied."""
         made, self._decisions = self._decisions, []
         if not made:
             return {}

@@ -1,8 +1,8 @@
-"""The replay beside its checkpoint: written with it, kept for the last two, never part of a registered version.
+"""Replay files: the replay buffer saved beside a checkpoint, kept for the last two checkpoints.
 
-A checkpoint is copied into the registry and loaded by every evaluation; the replay is many times larger and of use to
-the run alone. The file is written before its checkpoint, so that a checkpoint without one is a sign of damage, and the
-run then reports how many items it lost.
+A replay file is never part of a registered version: a checkpoint is copied into the registry and loaded by every
+evaluation, and the replay is many times larger and needed only to resume the run. The file is written before its
+checkpoint, so a missing file means damage, and the run then reports how many items it lost.
 """
 
 import logging
@@ -21,20 +21,20 @@ _FILES = "step-*.replay"
 
 
 def replay_path(checkpoint: Path) -> Path:
-    """Return the file of the replay that belongs to a checkpoint."""
+    """Return the path of the replay file that belongs to a checkpoint."""
     return checkpoint.with_suffix(".replay")
 
 
 def save_replay(replay: PrioritizedReplay, checkpoint: Path) -> None:
-    """Write the replay of a checkpoint that is about to be written.
+    """Write the replay buffer to the file beside a checkpoint, before the checkpoint itself is written.
 
     Raises:
-        CheckpointError: It cannot be written.
+        CheckpointError: The file cannot be written.
     """
     path = replay_path(checkpoint)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # It may be most of the memory that there is: no copy of it is made on the way to the disk.
+        # The replay may fill most of the memory, so it is written without a copy.
         with durable_file(path) as stream:
             torch.save(replay.state_dict(copy=False), stream)
     except (OSError, RuntimeError) as error:
@@ -46,15 +46,15 @@ def save_replay(replay: PrioritizedReplay, checkpoint: Path) -> None:
 
 
 def load_replay(replay: PrioritizedReplay, checkpoint: Path, remembered: int) -> bool:
-    """Fill the replay with what was kept beside a checkpoint.
+    """Load the replay buffer from the file beside a checkpoint; stay empty, with a warning, if it is unreadable.
 
-    Without a readable file the replay stays empty, with a warning: the run goes on from the checkpoint's weights and
-    learns again when it has seen `learning_starts` decisions.
+    Without it the run continues from the checkpoint's weights and takes gradient steps again after `learning_starts`
+    decisions.
 
     Args:
         replay: An empty replay.
         checkpoint: The checkpoint.
-        remembered: Items that were ever added when it was written.
+        remembered: Items ever added to the replay at the time of the checkpoint.
 
     Returns:
         Whether the replay was restored.
@@ -67,7 +67,7 @@ def load_replay(replay: PrioritizedReplay, checkpoint: Path, remembered: int) ->
             damaged = archive.testzip()
         if damaged is not None:
             raise CheckpointError(f"{damaged} does not have the checksum it was saved with")
-        # Mapped, not read: the items go from the file to their places.
+        # Memory-mapped: the items are copied straight from the file into the buffer.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if not isinstance(state, dict) or state.get("added") != remembered:
             raise CheckpointError("it is of another checkpoint")
@@ -85,20 +85,21 @@ def load_replay(replay: PrioritizedReplay, checkpoint: Path, remembered: int) ->
 
 
 def prune_replays(folder: Path) -> None:
-    """Delete all replays but those of the last two checkpoints."""
+    """Delete the replay files of all but the last two checkpoints."""
     for path in sorted(folder.glob(_FILES))[:-_KEPT]:
         path.unlink(missing_ok=True)
 
 
 def forget_replays(folder: Path, after: Path | None = None) -> None:
-    """Delete the replays that a run goes on without, those in folders of shards too.
+    """Delete stale replay files that a resumed or restarted run does not use, shard folders included.
 
-    One that stayed would count as newer than those that the run is about to write, in place of one with a checkpoint.
+    A stale file would count as newer than those the run is about to write, and pruning would keep it instead of a
+    file with a checkpoint.
 
     Args:
         folder: The run's checkpoint folder.
-        after: The checkpoint that the run goes on from: those of a process that was killed before it wrote theirs.
-            None where the run starts anew: all.
+        after: The checkpoint that the run resumes from; only later replay files are deleted (a killed process never
+            wrote their checkpoints). None where the run starts anew: all are deleted.
     """
     for pattern in (_FILES, f"*/{_FILES}"):
         for path in folder.glob(pattern):

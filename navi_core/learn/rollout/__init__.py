@@ -1,1 +1,1 @@
-"""Rollouts: collection, storage, minibatches, diagnostics."""
+"""Rollouts: experience collection, storage, minibatches, diagnostics."""

@@ -1,4 +1,4 @@
-"""Auxiliary inputs of the policy: the previous step, the occupancy memory, the goal, and privileged inputs."""
+"""Auxiliary inputs of the policy: previous step, occupancy-map features, goal, and privileged critic inputs."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
 
 
 class AuxiliaryInputs:
-    """Composes the auxiliary input (B, A) of every decision.
+    """Builder of the policy's auxiliary input (B, A) for every decision.
 
-    Its columns are reward, loop similarity and curiosity of the step before; features of the occupancy memory; the
+    The columns are reward, loop similarity and curiosity of the previous step; features of the occupancy memory; the
     relative goal; and, last, the privileged inputs of the critic.
 
     Args:
@@ -42,10 +42,10 @@ class AuxiliaryInputs:
         """(B, A) input of the next decision."""
 
     def update_maps(self, batch: StepBatch, done: Tensor, timer: StageTimer) -> Tensor | None:
-        """Return features (B, OCCUPANCY_INPUTS) of the maps after a step, before any reset; None without maps."""
+        """Update the occupancy maps after a step, before any reset; return features (B, OCCUPANCY_INPUTS) or None."""
         if self.memory is None:
             return None
-        # Rows that go on see in `final_obs` what they see in `obs`.
+        # For rows whose episode continues, `final_obs` equals `obs`.
         seen = batch.final_obs if bool(done.any()) else batch.obs
         with timer("memory_query"):
             pose = pose_rows(batch.info["position"], batch.info["yaw"])
@@ -53,9 +53,10 @@ class AuxiliaryInputs:
             return features.to(self.device)
 
     def privileged(self, info: StepInfo) -> Tensor | None:
-        """Return privileged inputs (B, 3) after a step, before any reset; None for a critic without.
+        """Compute the critic's privileged inputs (B, 3) after a step, before any reset; None for a critic without.
 
-        They are those of the step before, less the area seen in this one. With goals the environment has them.
+        They are updated incrementally: the previous inputs minus the area seen in this step. With goals the environment
+        provides them.
         """
         if not self._privileged:
             return None
@@ -67,19 +68,19 @@ class AuxiliaryInputs:
         return torch.stack((left, fraction * left / area.clamp_min(1e-6), decisions + 1.0), dim=1)
 
     def at_end(self, step: Tensor, features: Tensor | None, privileged: Tensor | None, info: StepInfo) -> Tensor:
-        """Return the input (B, A) that follows a step, before any reset."""
+        """Concatenate the auxiliary input (B, A) of the final observation of a step, before any reset."""
         return _joined(step, features, info["goal"].to(self.device) if "goal" in info else None, privileged)
 
     def advance(
         self, obs: Tensor, step: Tensor, features: Tensor | None, privileged: Tensor | None, done: Tensor
     ) -> None:
-        """Compose the next decision's input: rows whose episode ended get that of their new one.
+        """Build the next decision's auxiliary input; rows whose episode ended get that of their new episode.
 
         Args:
             obs: (B, …) observations after resets.
             step: (B, 3) reward, loop similarity and curiosity; changed in place.
-            features: Of `update_maps`; changed in place.
-            privileged: Of `privileged`.
+            features: Result of `update_maps`; changed in place.
+            privileged: Result of `privileged`.
             done: (B,) bool, rows whose episode ended.
         """
         step.masked_fill_(done[:, None], 0.0)
@@ -93,14 +94,14 @@ class AuxiliaryInputs:
         self.current = _joined(step, features, self._goals(), privileged)
 
     def restart(self, obs: Tensor) -> None:
-        """Begin new episodes in all rows."""
+        """Reset the auxiliary input and the occupancy maps of all rows for new episodes."""
         self.current[:, :AUX_INPUTS] = 0.0
         if self.memory is not None:
             features = self._begin_maps(obs, torch.arange(self.rows))
             self.current[:, AUX_INPUTS : AUX_INPUTS + OCCUPANCY_INPUTS] = features
 
     def _begin_maps(self, obs: Tensor, rows: Tensor) -> Tensor:
-        """Begin the maps of some rows (n,) and return their features (n, OCCUPANCY_INPUTS)."""
+        """Reset the occupancy maps of some rows (n,) and return their features (n, OCCUPANCY_INPUTS)."""
         assert self.memory is not None
         now = self.env.poses()
         pose = pose_rows(now["position"], now["yaw"])
@@ -110,22 +111,22 @@ class AuxiliaryInputs:
         return features.to(self.device)
 
     def _goals(self) -> Tensor | None:
-        """Return the goals (B, 4); None for an environment without."""
+        """Return the relative goals (B, 4) on the training device; None for an environment without."""
         goals = self.env.relative_goals()
         return None if goals is None else goals.to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current input and the maps."""
+        """Return the current auxiliary input and the occupancy maps."""
         return {"aux": self.current} | ({} if self.memory is None else {"places": self.memory.state_dict()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the auxiliary input and the occupancy maps from a `state_dict`."""
         self.current = state["aux"].to(self.device).clone()
         if self.memory is not None:
             self.memory.load_state_dict(state["places"])
 
 
 def _joined(*parts: Tensor | None) -> Tensor:
-    """Return the columns of the parts that there are; one part alone as it is."""
+    """Concatenate the parts that are not None along the last axis; a single part is returned as it is."""
     kept = [part for part in parts if part is not None]
     return torch.cat(kept, dim=-1) if len(kept) > 1 else kept[0]

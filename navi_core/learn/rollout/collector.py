@@ -1,6 +1,6 @@
-"""The rollout loop: policy → environment → shaper → storage.
+"""Rollout collection loop: policy → environment → reward shaper → storage.
 
-The collector owns what lives between rollouts: the current observation, the auxiliary input, the
+The collector owns the state between rollouts: the current observation, the auxiliary input, the
 recurrent state and the reset flags. Episodes restart inside `env.step` (same-step autoreset), so
 `obs[t+1]` of a finished row is its new episode's first observation; with `reset[t+1]` the policy
 zeroes that row's state first.
@@ -29,25 +29,25 @@ from navi_core.record import StageTimer
 from navi_core.world.interface import Environment, StepInfo
 
 _SUCCESS = "success_rate"
-"""A fraction of episodes: its flag is set at most once in each, in the decision that ends it."""
+"""Metric that is a fraction of episodes: its flag is set at most once an episode, in the decision that ends it."""
 COLLECTOR_METRICS = (
     *GOAL_TERMS, "intrinsic_reward", "loop_penalty", "collision_rate", "void_rate", _SUCCESS, "episode_return",
     "episode_length",
 )  # fmt: skip
-"""Metrics besides the reward terms; no custom term may have their names."""
+"""Metric names besides the reward terms; reserved, so no custom reward term may use them."""
 
 
 @dataclass
 class RolloutStats:
-    """Statistics of a rollout, on the host.
+    """Statistics of one rollout, on the host: rewards, term means, episodes, timings.
 
     Attributes:
         rewards: (T,) mean shaped reward over rows, per decision.
         means: Mean per decision of every reward term, shaping part and flag; `success_rate` is the fraction of episodes
             that ended with success, left out where none ended.
         episodes: Episodes that ended.
-        episode_return: Their mean environment return; NaN if none ended.
-        episode_length: Their mean length in decisions; NaN if none ended.
+        episode_return: Mean environment return of the ended episodes; NaN if none ended.
+        episode_length: Mean length of the ended episodes in decisions; NaN if none ended.
         seconds: Wall time of the rollout [s].
         timer: Stage timings.
     """
@@ -62,7 +62,7 @@ class RolloutStats:
 
 
 class Collector:
-    """Flies B rows and fills rollouts.
+    """Rollout collector: steps B vectorised environments with the policy and fills rollout buffers.
 
     Args:
         env: The environment.
@@ -100,11 +100,11 @@ class Collector:
 
     @property
     def aux(self) -> Tensor:
-        """(B, A) auxiliary input of the next decision."""
+        """Auxiliary input (B, A) of the next decision."""
         return self.auxiliary.current
 
     def new_rollout(self, steps: int, bptt: int) -> Rollout:
-        """Allocate storage for rollouts of `steps` decisions."""
+        """Allocate a rollout buffer of `steps` decisions."""
         return Rollout(
             steps,
             bptt,
@@ -118,15 +118,15 @@ class Collector:
 
     @torch.no_grad()
     def collect(self, rollout: Rollout, stop: Callable[[], bool] | None = None) -> RolloutStats | None:
-        """Fill `rollout` with the next decisions.
+        """Fill a rollout buffer with the next T decisions of all rows.
 
         Args:
             rollout: Storage; everything in it is overwritten.
-            stop: Called before every decision; the rollout is given up when it returns True.
+            stop: Called before every decision; the rollout is abandoned when it returns True.
 
         Returns:
-            Statistics, or None if the rollout was given up. The environment has then moved on: restore a
-            `state_dict` taken before the call to continue as if it had not begun.
+            Statistics, or None if the rollout was abandoned. The environment has then advanced: restore a
+            `state_dict` taken before the call to undo the partial rollout.
 
         Raises:
             NonFiniteError: An observation, reward, value or log-probability is NaN or infinite.
@@ -194,7 +194,7 @@ class Collector:
             aux = torch.stack((shaped.total, shaped.loop_similarity, shaped.intrinsic), dim=-1)
             privileged = self.auxiliary.privileged(info)
             ended = self.auxiliary.at_end(aux, features, privileged, info)
-            # The end of the rollout is a cut like any other: every row is valued at what it saw last.
+            # The end of the rollout counts as a truncation: every row bootstraps from its last observation.
             last = t == rollout.steps - 1
             cut = torch.ones_like(done) if last else truncated & ~terminated
             rollout.terminal.add(
@@ -253,7 +253,7 @@ class Collector:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything the next rollout depends on, besides the policy's weights; to be copied if it is kept."""
+        """Return the collector's full state besides the policy's weights; the caller copies it if it is kept."""
         return {
             "decisions": self.decisions,
             "obs": self.obs,
@@ -264,7 +264,7 @@ class Collector:
         } | self.auxiliary.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
+        """Restore environment, auxiliary inputs, recurrent state and shaper from a `state_dict`.
 
         Raises:
             CheckpointError: The number of rows or the core's state differs.

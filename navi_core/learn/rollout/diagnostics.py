@@ -1,6 +1,6 @@
-"""Diagnostics of a rollout: temporal differences, local structure of the latents, and the first non-finite tensor.
+"""Rollout diagnostics: temporal-difference errors, local structure of the latents, first non-finite tensor.
 
-Several processes compute the same numbers as one: moments and neighbours are those of all rows.
+The numbers do not depend on how many processes share a run: moments and neighbours are those of all rows.
 """
 
 import math
@@ -24,19 +24,19 @@ _SAMPLE = 256
 def rollout_diagnostics(
     policy: NavigationPolicy, rollout: Rollout, *, critic: bool, seed: int, update: int, workers: Workers = ALONE
 ) -> dict[str, float]:
-    """Return td_mean, td_var and local_structure of a rollout.
+    """Compute the early-stopping diagnostics of a rollout: td_mean, td_var and local_structure.
 
-    Neighbours are looked for among 256 single decisions, each drawn from a stretch of its own of all decisions in the
-    order of time: decisions of one flight that follow each other are alike in what is seen and in what it is worth.
+    Nearest neighbours are searched among 256 decisions, a stratified sample over time: consecutive decisions of one
+    flight have similar observations and similar values.
 
     Args:
         policy: The network; its encoder gives the latents.
-        rollout: After its update; that of this process's rows.
-        critic: Returns less values are the temporal differences; without one, undiscounted returns-to-go less their
-            mean.
+        rollout: Rollout of this process's rows, after its update.
+        critic: Whether temporal differences are returns minus values; otherwise undiscounted returns-to-go minus
+            their mean.
         seed: Of the run.
-        update: Number of the update; other decisions are drawn for every one.
-        workers: Processes of the run; all of them call, and all get the same.
+        update: Number of the update; seeds the sample.
+        workers: Data-parallel processes of the run; all of them must call, and all get the same result.
     """
     if critic:
         target, expected = rollout.returns, rollout.values
@@ -54,7 +54,7 @@ def rollout_diagnostics(
 def _structure(
     policy: NavigationPolicy, rollout: Rollout, target: Tensor, seed: int, update: int, workers: Workers
 ) -> float:
-    """Return the local structure of decisions that are drawn from all of the run, whichever processes they are of."""
+    """Compute the k-nearest-neighbour local structure of a sample of decisions from all processes of the run."""
     rows = rollout.rows * workers.size
     total = rollout.steps * rows
     if total < 2:
@@ -68,7 +68,7 @@ def _structure(
     latents = target.new_zeros(len(drawn), policy.config.width)
     if len(mine):
         latents.index_copy_(0, place, policy.encoder(rollout.observations.decisions(step, row)).float())
-    # What others have seen is zero here, so that the sum is everybody's.
+    # Entries of other processes are zero here, so the sum gathers all of them (all-reduce).
     workers.sum(goals, latents)
     return local_structure(compute_knn_kernel(latents, SmoothingConfig()), goals)
 
@@ -76,7 +76,7 @@ def _structure(
 def non_finite_error(
     policy: torch.nn.Module, rollout: Rollout, sums: dict[str, Tensor], packed: list[float], steps: int
 ) -> NonFiniteError:
-    """Return the error that names the first non-finite tensor of a rollout.
+    """Build the `NonFiniteError` that names the first NaN or infinite tensor of a rollout.
 
     Args:
         policy: The network.

@@ -1,4 +1,4 @@
-"""Execution of the policy and the environment: eager, compiled, as CUDA graphs; precision; stage timing."""
+"""Execution modes of policy and environment: eager, `torch.compile`, CUDA graphs; precision; stage timing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,10 +17,10 @@ from navi_core.world import CapturedStep, Environment, NavigationEnv, StepBatch
 
 
 def check_execution(config: TrainConfig, device: torch.device) -> None:
-    """Refuse what the device cannot do.
+    """Validate that the device supports the configured execution mode.
 
     Raises:
-        ConfigError: Graphs without CUDA.
+        ConfigError: Execution `graph` without CUDA.
     """
     if config.execution == "graph" and device.type != "cuda":
         raise ConfigError(
@@ -30,16 +30,17 @@ def check_execution(config: TrainConfig, device: torch.device) -> None:
 
 
 def use_precision(policy: nn.Module, config: TrainConfig) -> None:
-    """Have a policy's encoders, that of the critic's trunk included, take their products in `config.precision`."""
+    """Set the encoders of policy and critic trunk to `config.precision`: bfloat16 autocast, or float32."""
     for trunk in policy.modules():
         if isinstance(trunk, Trunk):
             trunk.half_encoder = config.precision == "bf16"
 
 
 def flying(env: Environment, config: TrainConfig) -> Callable[[Tensor], StepBatch]:
-    """Return `env.step`, recorded as one graph where `config.execution` is `graph` and the environment on CUDA.
+    """Return `env.step`, captured as a CUDA graph if `config.execution` is `graph` and the environment is on CUDA.
 
-    What a recorded step returns is overwritten by the next. Reference tasks live on the CPU and are not recorded.
+    The tensors that a captured step returns are overwritten by the next one. Reference tasks run on the CPU and are
+    not captured.
     """
     if config.execution == "graph" and isinstance(env, NavigationEnv):
         return CapturedStep(env)
@@ -47,10 +48,10 @@ def flying(env: Environment, config: TrainConfig) -> Callable[[Tensor], StepBatc
 
 
 def carried_out(function: Callable[..., Any], config: TrainConfig, device: torch.device) -> Callable[..., Any]:
-    """Return a policy's `act` or `evaluate` as `config.execution` has it carried out.
+    """Wrap a policy's `act` or `evaluate` for `config.execution`: eager, compiled, or replayed as a CUDA graph.
 
     Raises:
-        ConfigError: Graphs without CUDA.
+        ConfigError: Execution `graph` without CUDA.
     """
     check_execution(config, device)
     if config.execution == "eager":
@@ -80,11 +81,11 @@ def _cloned(value: object) -> object:
 
 
 _PART = {"encoder": "encoder", "core": "core", "heads.actor": "heads", "heads.critic": "heads"}
-"""Stage of a policy's module."""
+"""Stage name by path of a policy's submodule."""
 
 
 def stage_timer(device: torch.device, profile: bool) -> StageTimer:
-    """Return a timer by the host's clock, or by events on the device's stream when profiling CUDA."""
+    """Build a stage timer: host clock, or CUDA events on the device's stream when profiling."""
     if profile and device.type == "cuda":
         return StageTimer(partial(torch.cuda.Event, enable_timing=True))
     return StageTimer()
@@ -92,10 +93,10 @@ def stage_timer(device: torch.device, profile: bool) -> StageTimer:
 
 @contextmanager
 def timed_parts(policy: nn.Module, timer: StageTimer, stage: str) -> Iterator[None]:
-    """Time the policy's parts as `stage/encoder`, `stage/core` and `stage/heads` while entered.
+    """Context manager that times a policy's `stage/encoder`, `stage/core` and `stage/heads` by module hooks.
 
-    Hooks on the modules, so that the policy knows nothing of timers; they are removed on leaving. A critic
-    with a trunk of its own is counted with the actor's.
+    The hooks are removed on exit, so the policy needs no timer code. A separate critic trunk is counted with the
+    actor's.
     """
     with ExitStack() as hooks:
         for path, module in policy.named_modules():

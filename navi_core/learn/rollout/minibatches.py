@@ -1,7 +1,7 @@
-"""Training sequences: minibatches of them, and segments of flight that are laid on them.
+"""Minibatch sampling over training sequences, and flight segments for GRPO and DPO.
 
-Sequences are numbered over all rows of a run, also when several processes share them, so that the
-minibatches of a run do not depend on how many processes it has.
+Sequences are numbered over all rows of a run, also when several processes share them, so the minibatches of a run do
+not depend on its number of processes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from navi_core.learn.rollout.storage import Rollout
 
 @dataclass(frozen=True)
 class Draw:
-    """The sequences of one minibatch.
+    """Indices of one minibatch's training sequences in this process's rollout.
 
     Attributes:
-        index: Those of this process's rollout, (S,) int64 or a slice.
-        count: How many they are here.
-        total: How many the minibatch has over all processes.
-        weight: (S,) factor of their advantages; None is 1.
+        index: Sequence numbers in this process's rollout, (S,) int64 or a slice.
+        count: Sequences of the minibatch in this process.
+        total: Sequences of the minibatch over all processes.
+        weight: (S,) importance weights of the advantages; None is 1.
     """
 
     index: Tensor | slice
@@ -40,7 +40,7 @@ class Draw:
 def epoch_minibatches(
     config: TrainConfig, rollout: Rollout, update: int, epoch: int, workers: Workers = ALONE
 ) -> Iterator[Draw]:
-    """Yield the minibatches of one epoch; every sequence once, unless they are drawn by |advantage|.
+    """Yield one epoch's minibatches: each sequence once, or a sample with replacement in proportion to its |advantage|.
 
     Args:
         config: The run's configuration.
@@ -60,7 +60,7 @@ def epoch_minibatches(
             yield Draw(slice(start, start + size), size, size)
             start += size
         return
-    # Several processes sort out their shares on the host, where that waits for nobody.
+    # Several processes select their shares on the host, where no device synchronisation is needed.
     place = device if workers.size == 1 else torch.device("cpu")
     weight = None
     if ppo.order == "sequential":
@@ -86,7 +86,7 @@ def epoch_minibatches(
 
 
 def drawn_by_advantage(spread: Tensor, unit: Tensor, exponent: float, correction: float) -> tuple[Tensor, Tensor]:
-    """Draw sequences with replacement in proportion to their |advantage| to a power.
+    """Sample sequences with replacement in proportion to a power of their |advantage|.
 
     The idea and both exponents are those of prioritised replay (Schaul et al. 2016): p_i ∝ spread_i^α, and
     w_i = (N·p_i)^−β makes up for being drawn more often, wholly at β = 1.
@@ -110,13 +110,13 @@ def drawn_by_advantage(spread: Tensor, unit: Tensor, exponent: float, correction
 
 @dataclass(frozen=True)
 class Segments:
-    """N segments in the order in which they began, those that began together by row.
+    """N segments of a rollout (row, start, length), in the order of their first decision, then by row.
 
     Attributes:
         row: (N,) int64.
         start: (N,) int64 first decision.
         length: (N,) int64 decisions.
-        dropped: How many did not count, by reason: `short`, `cut` by the end of the rollout, `truncated`.
+        dropped: Number of discarded segments by reason: `short`, `cut` by the end of the rollout, `truncated`.
     """
 
     row: np.ndarray
@@ -131,7 +131,7 @@ class Segments:
         return Segments(self.row[index], self.start[index], self.length[index], self.dropped)
 
     def decisions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return step, row and segment number of every decision, each (M,) int64."""
+        """Return step, row and segment number of every decision of the segments, each (M,) int64."""
         number = np.repeat(np.arange(len(self)), self.length)
         first = np.cumsum(self.length) - self.length
         step = np.arange(len(number)) - first[number] + self.start[number]
@@ -139,18 +139,18 @@ class Segments:
 
 
 def find_segments(terminated: Tensor, truncated: Tensor, horizon: int, min_steps: int = 2) -> Segments:
-    """Divide a rollout into segments: pieces that may be compared with one another by what they earned.
+    """Split a rollout into segments of up to `horizon` decisions, whose returns GRPO and DPO compare.
 
-    A segment begins with the rollout, with an episode, and where the one before it reached its horizon. It counts if
-    its whole horizon lies in the rollout, whether or not it lives that long: were those that ran out of rollout left
-    out only where nothing ended them, failures would be over-represented. A truncation is no outcome, and cuts off
-    what the segment would have earned; such a segment does not count.
+    A segment begins with the rollout, with an episode, and where the previous segment reached its horizon. It is kept
+    if its whole horizon lies in the rollout, even if its episode ends earlier. Otherwise, near the end of the rollout
+    only failed segments would be kept, and failures would be over-represented. A truncated segment is dropped: its
+    return is incomplete (censored).
 
     Args:
         terminated: (T, B) bool, the episode ended for good at this decision; it wins over `truncated`.
         truncated: (T, B) bool, the episode was cut off at this decision.
         horizon: Decisions after which a segment ends, 1 … T.
-        min_steps: Decisions that a segment must have to count.
+        min_steps: Least decisions of a segment that is kept.
     """
     ended, cut = terminated.cpu().numpy(), truncated.cpu().numpy()
     steps, rows = ended.shape
@@ -176,11 +176,11 @@ def find_segments(terminated: Tensor, truncated: Tensor, horizon: int, min_steps
 
 
 def segment_returns(rewards: Tensor, segments: Segments, gamma: float = 1.0) -> Tensor:
-    """Return what each segment earned, Σ γ^t r_t from its first decision on, (N,) float64 on the CPU.
+    """Compute the return of each segment, Σ γ^t r_t from its first decision, (N,) float64 on the CPU.
 
     Args:
-        rewards: (T, B).
-        segments: N segments of them.
+        rewards: (T, B) rewards of the rollout.
+        segments: N segments of the rollout.
         gamma: Discount per decision.
     """
     step, row, number = segments.decisions()
@@ -192,13 +192,13 @@ def segment_returns(rewards: Tensor, segments: Segments, gamma: float = 1.0) -> 
 def on_sequences(
     rollout: Rollout, step: np.ndarray, row: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lay numbers of some decisions on the training sequences that hold them.
+    """Scatter per-decision values onto the training sequences (S, bptt) that hold those decisions.
 
     Args:
-        rollout: Whose sequences.
-        step: (M,) decisions.
-        row: (M,) their rows.
-        values: (M,) their numbers.
+        rollout: Rollout that holds the sequences.
+        step: (M,) steps of the decisions.
+        row: (M,) rows of the decisions.
+        values: (M,) values of the decisions.
 
     Returns:
         (S,) int64 sequences, ascending, and (S, bptt) float32 values, 0 where there is no such decision.

@@ -1,8 +1,8 @@
-"""Rollout storage: preallocated tensors on the training device.
+"""Rollout buffer: preallocated tensors of T decisions × B environments on the training device.
 
-Observations lie sequence after sequence, so that a minibatch moves whole sequences; everything else is (T, B). The
+Observations are stored sequence by sequence, so a minibatch copies whole sequences; everything else is (T, B). The
 recurrent state is kept at chunk starts only (every `bptt` decisions); the update recomputes the rest. The acting policy
-is shown a packed observation as it will be read back, so that acting and learning still see the same.
+reads each observation after packing and unpacking, so that acting and learning have identical inputs.
 """
 
 import math
@@ -20,11 +20,11 @@ _MOST_SEMANTIC = 255
 
 
 class ObservationCodec:
-    """Packs observations (…, *shape) into parts and back.
+    """Codec of stored observations (…, *shape): packs them into compact tensors and unpacks them.
 
     Args:
-        shape: Of one observation.
-        dtype: Its type.
+        shape: Shape of one observation.
+        dtype: Type of one observation.
         kind: `full`, or `compact` for panoramas (3, Az, El).
 
     Attributes:
@@ -51,7 +51,7 @@ class ObservationCodec:
         self.parts = [(pixels, torch.float16), (pixels, torch.uint8), (bits, torch.uint8)]
 
     def pack(self, observations: Tensor) -> list[Tensor]:
-        """Return the parts of observations (…, *shape)."""
+        """Pack observations (…, *shape) into parts: one tensor (full), or depth, semantic and valid bits (compact)."""
         if self.kind == "full":
             return [observations]
         depth, semantic, valid = observations.unbind(-3)
@@ -60,7 +60,7 @@ class ObservationCodec:
         return [depth.to(torch.float16), semantic.clamp(0, _MOST_SEMANTIC).to(torch.uint8), bits]
 
     def unpack(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the observations of parts; of `full` they are the part itself."""
+        """Unpack parts into observations (…, *shape); with storage `full` the one part is returned as it is."""
         if self.kind == "full":
             return parts[0]
         depth, semantic, bits = parts
@@ -78,7 +78,7 @@ class ObservationCodec:
 
 
 class ObservationStore:
-    """T decisions of B rows as chunks·B sequences of `bptt` observations.
+    """Buffer of the observations of T decisions × B rows, as chunks·B sequences of `bptt` observations.
 
     Args:
         chunks: T / bptt.
@@ -101,16 +101,16 @@ class ObservationStore:
 
     @property
     def numbers(self) -> int:
-        """Numbers of one observation."""
+        """Number of elements of one observation."""
         return math.prod(self._shape)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the store [bytes]."""
+        """Memory of the buffer [bytes]."""
         return sum(slab.nbytes for slab in self._slabs)
 
     def write(self, step: int, observation: Tensor) -> Tensor:
-        """Keep the (B, …) observation of decision `step`; return it as it will be read."""
+        """Store the (B, …) observation of decision `step`; return it after packing and unpacking."""
         chunk, place = divmod(step, self.bptt)
         parts = self.codec.pack(observation)
         for slab, part in zip(self._slabs, parts):
@@ -118,10 +118,10 @@ class ObservationStore:
         return self.codec.unpack(parts)
 
     def sequences(self, index: Tensor | slice) -> Tensor:
-        """Return sequences (S, bptt, …); a slice of a full store is a view, nothing is copied.
+        """Gather training sequences (S, bptt, …); a slice of a full store is a view without a copy.
 
         Args:
-            index: Sequences, by number chunk·B + row.
+            index: Sequence numbers, chunk·B + row.
         """
         return self.codec.unpack(
             [
@@ -131,7 +131,7 @@ class ObservationStore:
         )
 
     def decisions(self, step: Tensor, row: Tensor) -> Tensor:
-        """Return the observations (N, …) of single decisions.
+        """Gather the observations (N, …) of single decisions.
 
         Args:
             step: (N,) int64 in [0, T).
@@ -141,7 +141,7 @@ class ObservationStore:
         return self.codec.unpack([slab.flatten(0, 2).index_select(0, place) for slab in self._slabs])
 
     def by_step(self) -> Tensor:
-        """Return a copy in order of time, (T, B, …)."""
+        """Return a time-major copy of all observations, (T, B, …)."""
         every = self.sequences(slice(None))
         out: Tensor = every.unflatten(0, (-1, self.rows)).transpose(1, 2).flatten(0, 1)
         return out
@@ -151,21 +151,21 @@ State = tuple[Tensor, ...]
 
 
 class TerminalBuffer:
-    """Observations and unreset states of cut-off rows, valued in one batch.
+    """Buffer of final observations and recurrent states of truncated rows, for batched bootstrap values.
 
-    A truncated episode is worth the critic's value of its last observation, seen from the state that had consumed
-    everything before it. Which rows are cut is known to the device alone. Entries are therefore placed by a running
-    count on the device, and the host looks at that count only when the buffer might be full.
+    A truncated episode bootstraps from the critic's value of its last observation, given the recurrent state before
+    that observation. The truncation mask is on the device. Entries are therefore placed by a running count on the
+    device, and the host reads that count only when the buffer might be full.
 
     Args:
-        capacity: Entries kept before they must be valued; at least B.
+        capacity: Entries kept before the critic must evaluate them; at least B.
         observation: Example (B, …) observation; its row shape and device are used.
         aux: Example (B, 3) auxiliary input.
         state: Example state, batch-first.
-        keep: Whether entries outlive their valuation, for learners that store transitions.
+        keep: Whether entries are kept after their evaluation, for learners that store transitions.
 
     Attributes:
-        looks: Whether values may be read by the host: on the CPU this costs nothing and spares copies.
+        looks: Whether the host may read tensor values: on the CPU this is free and saves copies.
         kept: Entries since `forget`, where they are kept: places step·B + row (N,), observations, auxiliary inputs.
     """
 
@@ -190,15 +190,15 @@ class TerminalBuffer:
         state: State,
         value: Callable[[], None],
     ) -> None:
-        """Keep the rows that were cut off at decision `step`.
+        """Append the final observations of the rows that were truncated at decision `step`.
 
         Args:
             step: Decision.
             cut: (B,) bool.
-            obs: Gives the (B, …) last observation of every row; asked only if it is needed.
-            aux: (B, A) the auxiliary input that belongs to it.
-            state: State that has consumed everything before it, batch-first.
-            value: Called to value and empty the buffer when its entries and these might not fit.
+            obs: Returns the (B, …) last observation of every row; called only if needed.
+            aux: (B, A) auxiliary input of that observation.
+            state: Recurrent state before that observation, batch-first.
+            value: Called to evaluate and empty the buffer when the new entries might not fit.
         """
         rows = len(self._row)
         if self.looks and not bool(cut.any()):
@@ -215,11 +215,11 @@ class TerminalBuffer:
         self._most += rows
 
     def forget(self) -> None:
-        """Begin a new rollout."""
+        """Discard the kept entries at the start of a new rollout."""
         self.kept.clear()
 
     def value_into(self, value: Callable[[Tensor, Tensor, State], Tensor], target: Tensor) -> None:
-        """Value every entry, write the results to `target` (T, B) and forget the entries."""
+        """Evaluate every entry with the critic, write the values to `target` (T, B), and empty the buffer."""
         n = int(self._count) if self._most else 0
         if n:
             # On a device batches of B, whatever there is: some of its kernels are planned anew for every other number.
@@ -240,15 +240,15 @@ def _rows_like(example: Tensor, rows: int) -> Tensor:
 
 @dataclass
 class Minibatch:
-    """S sequences of L decisions.
+    """Minibatch of S training sequences of L decisions.
 
     Attributes:
         obs: (S,L,…).
         aux: (S,L,3).
         reset: (S,L) bool; True where the state is zeroed before the decision.
         actions: (S,L,A) unclamped samples.
-        log_probs: (S,L) of the acting policy.
-        values: (S,L) of the acting policy.
+        log_probs: (S,L) log-probabilities under the acting policy.
+        values: (S,L) values predicted by the acting policy.
         advantages: (S,L), normalised over the rollout.
         returns: (S,L).
         state: Recurrent state before the first decision, batch-first.
@@ -266,7 +266,7 @@ class Minibatch:
 
 
 class Rollout:
-    """T decisions of B rows and everything an update needs of them.
+    """Rollout buffer: T decisions of B rows with observations, actions, rewards, values and advantages.
 
     Args:
         steps: T.
@@ -275,9 +275,9 @@ class Rollout:
         aux: Example (B,3) auxiliary input.
         state: Example recurrent state, batch-first.
         action_axes: Width of an action.
-        storage: How observations are kept, see `ObservationStore`.
-        terminal_capacity: Entries of the side buffer; by default an eighth of the rollout, at least 4 per
-            row and 64. When it is full its content is valued early, so any number of endings is handled.
+        storage: Storage format of observations, see `ObservationStore`.
+        terminal_capacity: Entries of the `TerminalBuffer`; by default an eighth of the rollout, at least 4 per
+            row and 64. When it is full its entries are evaluated early, so any number of truncations is handled.
         keep_ends: Keep the observations at which episodes were cut off, for learners that store transitions.
 
     Raises:
@@ -324,11 +324,11 @@ class Rollout:
 
     @property
     def sequences(self) -> int:
-        """Training sequences of `bptt` decisions."""
+        """Number of training sequences of `bptt` decisions."""
         return self.chunks * self.rows
 
     def store_chunk_state(self, step: int, state: State) -> None:
-        """Keep the state before decision `step` if a chunk starts there."""
+        """Store the recurrent state before decision `step` if a chunk starts there."""
         if step % self.bptt == 0:
             for kept, now in zip(self.chunk_state, state):
                 kept[step // self.bptt] = now
@@ -336,7 +336,7 @@ class Rollout:
     def estimate_advantages(
         self, *, gamma: float, lam: float, rho: Tensor | None = None, c: Tensor | None = None
     ) -> None:
-        """Fill `advantages` and `returns` (not yet normalised); the arguments are those of `gae`."""
+        """Fill `advantages` and `returns` by GAE (not yet normalised); the arguments are those of `gae`."""
         advantages, returns = gae(
             self.rewards,
             self.values,
@@ -352,18 +352,18 @@ class Rollout:
         self.returns.copy_(returns)
 
     def in_sequences(self, x: Tensor) -> Tensor:
-        """Return (sequences, bptt, …) of a (T, B, …) tensor; sequence i is chunk i // B of row i % B."""
+        """Reshape (T, B, …) to training sequences (sequences, bptt, …); sequence i is chunk i // B of row i % B."""
         out: Tensor = x.unflatten(0, (self.chunks, self.bptt)).transpose(1, 2).flatten(0, 1)
         return out
 
     def flat_index(self, index: Tensor) -> Tensor:
-        """Return the places (S·bptt,) of sequences (S,) in a flattened (T·B, …) tensor."""
+        """Return the indices (S·bptt,) of sequences (S,) in a flattened (T·B, …) tensor."""
         chunk, row = index // self.rows, index % self.rows
         offsets = torch.arange(self.bptt, device=index.device) * self.rows
         return ((chunk * self.bptt * self.rows + row)[:, None] + offsets).reshape(-1)
 
     def minibatch(self, index: Tensor | slice) -> Minibatch:
-        """Gather sequences.
+        """Gather a minibatch of training sequences.
 
         Args:
             index: (S,) int64 in [0, sequences), or a slice of them: observations and states are then views.

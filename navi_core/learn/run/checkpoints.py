@@ -1,4 +1,4 @@
-"""Checkpoints of a run directory: naming, writing, pruning, and resuming from the last good one."""
+"""Checkpoint files of a run directory: naming, writing, pruning, and finding the last good one to resume from."""
 
 import logging
 import re
@@ -17,12 +17,12 @@ _SET_ASIDE = ".broken"
 
 
 def checkpoint_path(folder: Path, steps: int) -> Path:
-    """Return the file of the checkpoint made after `steps` decisions."""
+    """Return the path of the checkpoint file after `steps` decisions."""
     return folder / f"step-{steps:012d}.pt"
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first."""
+    """List the checkpoint files of a run, oldest first."""
     return sorted(file for file in folder.glob("step-*.pt") if _NAME.fullmatch(file.name))
 
 
@@ -33,13 +33,13 @@ def _set_aside_in(folder: Path) -> list[Path]:
 def keep_checkpoint(
     path: Path, state: Checkpoint, *, run: RunDirectory, record: RunRecord, copy: Path | None = None
 ) -> None:
-    """Write a checkpoint of a run and its row, and delete all but `keep_checkpoints` of those before it.
+    """Write a checkpoint and its row, and prune the run's older checkpoints to `keep_checkpoints`.
 
     Args:
-        path: The file.
-        state: Its content.
+        path: The checkpoint file.
+        state: The checkpoint's content.
         run: The run's directory.
-        record: Where its rows go.
+        record: Writer of the run's rows.
         copy: Another file with the same content, written first.
     """
     if copy is not None:
@@ -52,11 +52,11 @@ def keep_checkpoint(
 
 
 def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str) -> Path | None:
-    """Tidy what a run kept and find the checkpoint that it goes on from; the run's lock keeps others out.
+    """Clean a run's checkpoint folder and return the checkpoint to resume from; the caller holds the run's lock.
 
     Args:
         folder: The run's checkpoint folder.
-        fresh: Forget what was kept: the run starts anew.
+        fresh: Delete all checkpoints: the run starts anew.
         expect_encoder: The run's encoder backend.
         expect_core: The run's temporal core.
 
@@ -64,7 +64,7 @@ def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str)
         The last good checkpoint, or None where the run starts.
 
     Raises:
-        CheckpointError: There are checkpoints and not one of them can be used.
+        CheckpointError: There are checkpoints and none of them can be used.
     """
     sweep_unfinished(folder)
     if fresh:
@@ -76,11 +76,11 @@ def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str)
 
 
 def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str) -> Path | None:
-    """Find the newest checkpoint that can be read.
+    """Find the newest readable checkpoint; unreadable files are set aside as `<name>.broken` with a warning.
 
-    A file that cannot be read is set aside as `<name>.broken` with a warning, and the one before it
-    is tried, so that a torn disk costs some minutes of training and not the run. Where none can be read the run is
-    refused, also the next time: begun anew without a word, it would look like one that went on.
+    The next older checkpoint is tried after each unreadable one, so a damaged file costs some minutes of training and
+    not the run. If none is readable the run is refused, also the next time: a silent restart would look like a
+    resumed run.
 
     Args:
         folder: The run's checkpoint folder.
@@ -91,7 +91,7 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
         Its path, or None if there never was one.
 
     Raises:
-        CheckpointError: There are checkpoints and not one of them can be used, or one is another Navi's.
+        CheckpointError: There are checkpoints and none of them can be used, or one is of another version of Navi.
     """
     broken = [f"{path.name}: set aside by an earlier start" for path in _set_aside_in(folder)]
     for path in reversed(checkpoints_in(folder)):
@@ -99,7 +99,7 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
             load_checkpoint(path, expect_encoder=expect_encoder, expect_core=expect_core)
             return path
         except CheckpointVersionError as error:
-            # Whole, and of use to the Navi that wrote it: setting it aside would take the run from that one.
+            # Intact, and usable by the version of Navi that wrote it, so it is not set aside.
             raise CheckpointVersionError(f"{error}; or begin this run anew with --fresh") from None
         except CheckpointError as error:
             _LOG.warning("checkpoint %s cannot be used (%s); falling back to the one before", path.name, error)
@@ -115,14 +115,14 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
 
 
 def sweep_unfinished(folder: Path) -> None:
-    """Delete what a killed process left of checkpoints and replays it was writing; the run's lock keeps others out."""
+    """Delete temporary checkpoint and replay files left by a killed process; the caller holds the run's lock."""
     for pattern in (".*.pt.*.tmp", ".*.replay.*.tmp", "shard-*/.*.replay.*.tmp"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 def check_scenes(checkpoint: Checkpoint, now: dict[str, str]) -> None:
-    """Check that a run goes on in the scenes of its checkpoint.
+    """Validate that the run's scenes are those of its checkpoint, by content hash.
 
     Args:
         checkpoint: The checkpoint.
@@ -142,7 +142,7 @@ def check_scenes(checkpoint: Checkpoint, now: dict[str, str]) -> None:
 
 
 def mismatch(error: Exception) -> str:
-    """Return an error of `load_state_dict` in one line: torch lists every array that does not fit."""
+    """Format an error of `load_state_dict` as one line; torch lists every array that does not fit."""
     _, *arrays = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     if not arrays:
         return str(error)

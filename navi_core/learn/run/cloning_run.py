@@ -1,7 +1,7 @@
-"""A cloning run: epochs over demonstrations, validated, recorded, resumable.
+"""Behaviour-cloning run: epochs over demonstrations with validation, records, checkpoints and resuming.
 
-It is a run like any other: the same directory, lock, outbox, checkpoints and signals. On CPU a killed run that is given
-again continues bit for bit, because an epoch is a function of the weights before it, the seed and its number.
+It shares the run directory, lock, outbox, checkpoints and signal handling with training runs. On CPU a killed run
+resumes bit for bit, because an epoch is a function of the weights before it, the seed and its number.
 """
 
 import copy
@@ -32,25 +32,25 @@ from navi_core.record import MetricLog, RunDirectory
 _LOG = logging.getLogger("navi.learn")
 
 BEST = "best.pt"
-"""Checkpoint of the epoch with the least held-out loss, which is the run's result."""
+"""File name of the checkpoint with the least held-out loss, which is the run's result."""
 
 
 @dataclass
 class CloningCounters(Counters):
-    """Counters of a cloning run; its updates are epochs."""
+    """Counters of a cloning run, with the best held-out loss; updates are epochs."""
 
     best: float = math.inf
     """Least held-out loss."""
     best_epoch: int = 0
 
     def extra(self) -> dict[str, Any]:
-        """Return the counters of a checkpoint, which are kept in its `extra`."""
+        """Return the counters that a checkpoint stores in its `extra` field."""
         names = ("best", "best_epoch", "seconds", "started_at")
         return {"epochs": self.updates} | {name: getattr(self, name) for name in names} | {"last": dict(self.last)}
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
-        """Return the counters of a checkpoint's run.
+        """Restore the counters of a cloning run from its checkpoint.
 
         Raises:
             KeyError, ValueError, TypeError: The checkpoint has none.
@@ -77,17 +77,17 @@ def clone(
     initial: Path | None = None,
     log: MetricLog | None = None,
 ) -> TrainResult:
-    """Clone the teacher of a dataset for `config.bc.epochs`, resuming from the run's last good checkpoint.
+    """Run behaviour cloning of a dataset for `config.bc.epochs`, resuming from the run's last good checkpoint.
 
     Args:
         config: The run's configuration; `algorithm` is "bc" and `bc.data` the dataset's content hash.
-        run: Its open directory.
+        run: The run's open directory.
         data: The demonstrations.
-        stop: Called before every minibatch; also SIGTERM, SIGINT and SIGHUP stop a run in the main thread. The epoch it
-            falls into is dropped.
+        stop: Called before every minibatch; SIGTERM, SIGINT and SIGHUP also stop a run in the main thread. The
+            unfinished epoch is dropped.
         progress: Called after every epoch.
         initial: A checkpoint whose weights a new run starts from; a resumed run ignores it.
-        log: Where rows go; by default the run's metric log over the outbox of `$NAVI_HOME`.
+        log: Metric log; by default the run's, which writes to the outbox of `$NAVI_HOME`.
 
     Returns:
         The result; `checkpoint` is that of the best epoch on the held-out episodes, `steps` the decisions learned from,
@@ -102,7 +102,7 @@ def clone(
     """
     _require_fit(config, data)
     if config.early_stopping.enabled:
-        # Not refused: settings are often those of the clone and of what learns on from it.
+        # Not refused: the same settings often serve the clone and the reinforcement learning that follows.
         _LOG.warning("early_stopping does not end cloning: all bc.epochs are made, and the best one is the result")
     return carry_out(
         lambda rows: _Cloner(config, run, data, rows), run, log, stop=stop, progress=progress, initial=initial
@@ -125,7 +125,7 @@ def _require_fit(config: TrainConfig, data: Dataset) -> None:
 
 
 def _learned(checkpoint: Checkpoint | None) -> frozenset[str]:
-    """Return the scenes that a clone has learned from; those of another learner are not recorded there."""
+    """Return the scenes that a clone was trained on; empty for a checkpoint of another learner."""
     summary = {} if checkpoint is None else checkpoint.corpus_summary
     if "held_out" not in summary:
         return frozenset()
@@ -133,7 +133,7 @@ def _learned(checkpoint: Checkpoint | None) -> frozenset[str]:
 
 
 class _Cloner(RunSession):
-    """Run of a learner of demonstrations."""
+    """Session of a behaviour-cloning run."""
 
     counters: CloningCounters
     learner: CloningLearner
@@ -167,15 +167,15 @@ class _Cloner(RunSession):
 
     @property
     def steps(self) -> int:
-        """Decisions learned from, counted as often as they were."""
+        """Training decisions so far, each counted once per epoch."""
         return self.counters.updates * self.feed.steps
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:  # noqa: ARG002 (nothing lies beside it)
-        """Take up the critic's units."""
+        """Restore the critic's normalisation state from a checkpoint."""
         self.learner.load_state_dict(checkpoint.normalisers)
 
     def ready(self, checkpoint: Checkpoint | None, *, resumed: bool) -> None:
-        """Hold scenes out that nothing was learned from before, and note which ones, and which are learned from."""
+        """Split the scenes into training and held-out ones, unseen scenes held out first, and record both lists."""
         bc, learned = self.config.bc, _learned(checkpoint)
         self.feed = DemoFeed(
             self.data, seed=self.config.seed, validation=bc.validation, lanes=bc.sequences, bptt=bc.bptt,
@@ -190,7 +190,7 @@ class _Cloner(RunSession):
             self.policy.forget_aux()
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
-        """Make epochs until the run ends; return why it ended."""
+        """Train epochs until the run ends; return the reason of the end."""
         total = self.config.bc.epochs
         while self.counters.updates < total:
             before = copy.deepcopy((self.policy.state_dict(), self.learner.optimizer.state_dict()))
@@ -233,7 +233,7 @@ class _Cloner(RunSession):
         return metrics
 
     def save(self) -> None:
-        """Write a checkpoint, and that of the best epoch."""
+        """Write the checkpoint of the current epoch, and a copy as the best one if it is."""
         assert self.run is not None
         best = self.counters.best_epoch == self.counters.updates
         # The best one is written first: a kill in between is mended by the epoch that is then made again.

@@ -1,8 +1,9 @@
-"""Early stopping: a cost of three diagnostics, patience, and hysteresis.
+"""Early stopping: a cost of three diagnostics, with patience and hysteresis.
 
 cost = 0.3 · td_distortion + 0.5 · (1 − local_structure) + 0.2 · plateau_risk, all of them in [0, 1]. `td_distortion` is
-v / (v + m² + ε) of the moving averages of the temporal differences' mean and variance; `local_structure` the share of
-latent neighbours with like targets; `plateau_risk` is 1 while the validation reward still rises and 0 once it does not.
+v / (v + m² + ε), with m and v the moving averages of the temporal differences' mean and variance. `local_structure` is
+the share of latent neighbours with similar targets. `plateau_risk` falls from 1 while the validation reward rises to 0
+once it no longer does.
 """
 
 import math
@@ -20,20 +21,21 @@ _RISING = 1.6449
 
 
 def stop_cost(td_distortion: float, local_structure: float, plateau_risk: float) -> float:
-    """Return the cost of three numbers in [0, 1]; low where nothing is left to learn."""
+    """Return the early-stopping cost of three diagnostics in [0, 1]; low if nothing is left to learn."""
     a, b, c = _WEIGHTS
     return a * td_distortion + b * (1.0 - local_structure) + c * plateau_risk
 
 
 @CALLABLES.register
 def early_stop_check(cost: float, count: int, config: EarlyStopConfig) -> int:
-    """Return how many evaluations in a row have agreed to stop, after one more.
+    """Update the patience counter: the number of consecutive evaluations in favour of stopping.
 
-    Below the band around the threshold an evaluation counts, above it the count begins anew, within it nothing changes.
+    A cost below the hysteresis band around the threshold increments the counter, above it resets it, within it keeps
+    it.
 
     Args:
-        cost: Of this evaluation.
-        count: Before it.
+        cost: Cost of this evaluation.
+        count: Counter before it.
         config: Threshold and hysteresis.
     """
     if cost < config.plateau_threshold * (1.0 - config.hysteresis_pct):
@@ -42,7 +44,7 @@ def early_stop_check(cost: float, count: int, config: EarlyStopConfig) -> int:
 
 
 def rising_trend(values: Sequence[float]) -> bool:
-    """Return whether values rise, by the Mann–Kendall test, one-sided at 5 %.
+    """Test for a rising trend of values: Mann–Kendall, one-sided at 5 %.
 
     S = Σ_{i<j} sign(x_j − x_i), its variance n(n−1)(2n+5)/18 less the ties', z = (S − 1)/√var (Kendall 1975).
     """
@@ -56,7 +58,7 @@ def rising_trend(values: Sequence[float]) -> bool:
 
 
 def aggregate(values: Sequence[float], config: EarlyStopConfig) -> float:
-    """Return the median or the trimmed mean of several workers' values.
+    """Aggregate several workers' values by median or trimmed mean.
 
     Raises:
         ConfigError: There is no value.
@@ -73,11 +75,11 @@ def aggregate(values: Sequence[float], config: EarlyStopConfig) -> float:
 
 
 class EarlyStopController:
-    """Decides after every evaluation whether the run may end; a decision to stop is final.
+    """Early-stopping controller: decides after every evaluation whether the run may end; a stop is final.
 
     Args:
         config: Settings.
-        events: Bus for the stop.
+        events: Event bus to which the stop is published.
     """
 
     def __init__(self, config: EarlyStopConfig | None = None, events: EventBus | None = None) -> None:
@@ -92,12 +94,12 @@ class EarlyStopController:
         self._stopped: EarlyStopDecision | None = None
 
     def update(self, td_mean: float, td_var: float, local_structure: float, reward: float) -> EarlyStopDecision:
-        """Take in one evaluation.
+        """Add one evaluation and return the early-stopping decision.
 
         Args:
             td_mean: Mean temporal difference since the last one.
             td_var: Variance of the temporal differences, not negative.
-            local_structure: Share of latent neighbours with like targets, in [0, 1].
+            local_structure: Share of latent neighbours with similar targets, in [0, 1].
             reward: Validation reward.
 
         Raises:
@@ -131,11 +133,11 @@ class EarlyStopController:
 
     @property
     def stopped(self) -> EarlyStopDecision | None:
-        """The decision to stop, once it was made."""
+        """Final decision to stop; None before."""
         return self._stopped
 
     def update_population(self, reports: Sequence[tuple[float, float, float, float]]) -> EarlyStopDecision:
-        """Take in one evaluation of several workers, each as the arguments of `update`, by median or trimmed mean.
+        """Add one evaluation of several workers (`update`'s arguments each), aggregated by median or trimmed mean.
 
         Raises:
             ConfigError: There is no report, or the aggregate is not finite or out of range.
@@ -146,7 +148,7 @@ class EarlyStopController:
         return self.update(seen.td_mean, seen.td_var, seen.local_structure, seen.val_reward)
 
     def _plateau_risk(self) -> float:
-        """Return the rise of the smoothed reward over the window in units of the hysteresis, in [0, 1]."""
+        """Return the plateau risk in [0, 1]: rise of the smoothed reward over the window, per hysteresis band."""
         if len(self._rewards) < 2:
             return 1.0
         rise = self._rewards[-1] - self._rewards[0]
@@ -176,7 +178,7 @@ class EarlyStopController:
         return decision
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything the next decision depends on, as plain data."""
+        """Return the controller's full state, as plain data."""
         stopped = self._stopped
         return {
             "averages": [self._mean, self._variance, self._reward, self._best],
@@ -188,11 +190,11 @@ class EarlyStopController:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore moving averages, counters and the decision from a `state_dict`."""
         self._mean, self._variance, self._reward, self._best = (float(x) for x in state["averages"])
         self._rewards = [float(x) for x in state["rewards"]]
         self._unsmoothed = [float(x) for x in state["unsmoothed"]]
-        # States of before there was a first one begin here.
+        # Older states have no first reward: use the current average.
         self._first = float(state.get("first", self._reward))
         self._count, self._idle, self._evaluations = (int(x) for x in state["counts"])
         stopped = state["stopped"]
@@ -200,5 +202,5 @@ class EarlyStopController:
 
 
 def _moved(average: float, value: float, beta: float) -> float:
-    """Return a moving average after one more value; the first sets it."""
+    """Update an exponential moving average; the first value sets it."""
     return value if average != average else beta * average + (1.0 - beta) * value

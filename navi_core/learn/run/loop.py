@@ -1,4 +1,4 @@
-"""Run loop of training: collect → shape → update → record → checkpoint.
+"""Training run loop: collect → shape → update → record → checkpoint.
 
 On CPU a resumed run continues bit for bit as if it had never stopped,
 because the checkpoint holds everything the next rollout depends on.
@@ -47,12 +47,12 @@ def train(
     workers: Workers = ALONE,
     watch: Callable[[Environment], Environment] | None = None,
 ) -> TrainResult:
-    """Train until `total_steps`, or until stopped, resuming from the run's last good checkpoint.
+    """Run training until `total_steps` or a stop, resuming from the run's last good checkpoint.
 
     Args:
         config: The run's configuration.
-        run: Its open directory; None in all processes but the first.
-        field: Scenes to fly in; a `NavigationEnv` of this process's rows is made over them.
+        run: The run's open directory; None in all processes but the first.
+        field: Scenes to fly in; a `NavigationEnv` of this process's rows is built over them.
         env: An environment of this process's rows instead of a field (reference tasks).
         stop: Called before every decision; also SIGTERM and SIGINT stop a run in the main thread. A stopped
             run drops the rollout it is in and keeps a checkpoint of the state before it. Several processes
@@ -60,9 +60,9 @@ def train(
         progress: Called after every update.
         fresh: Ignore the checkpoints of the run directory.
         initial: A checkpoint whose weights a new run starts from; a resumed run ignores it.
-        log: Where rows go; by default the run's metric log over the outbox of `$NAVI_HOME`.
+        log: Metric log; by default the run's, which writes to the outbox of `$NAVI_HOME`.
         workers: Processes that share the run's rows.
-        watch: Returns what is flown in place of the environment, for instance one that shows it to viewers.
+        watch: Wraps the environment, for instance to publish it to viewers.
 
     Raises:
         ConfigError: Neither or both of `field` and `env` are given, or the device cannot do what is asked.
@@ -99,7 +99,7 @@ def train(
 
 
 class _Trainer(RunSession):
-    """Run of a learner that flies."""
+    """Session of a training run that collects rollouts in an environment."""
 
     def __init__(
         self,
@@ -138,11 +138,11 @@ class _Trainer(RunSession):
 
     @property
     def steps(self) -> int:
-        """Decisions summed over rows."""
+        """Decisions so far, summed over rows."""
         return self.collector.decisions * self.collector.total_rows
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
-        """Make updates until the run ends; return why it ended."""
+        """Alternate rollouts and updates until the run ends; return the reason of the end."""
         rule, total = self.config.rule, self.config.total_steps
         rollout = self.collector.new_rollout(rule.rollout, rule.bptt)
         if self.watch.stopped is not None:
@@ -158,7 +158,7 @@ class _Trainer(RunSession):
             if self.workers.any(stop(), self.device):
                 return stop.signal_name or "stopped"
             began = self.steps
-            # A stop drops the rollout it falls into; this is where the run stood before it.
+            # A stop drops the rollout under way; this is the state before it.
             before = copy.deepcopy(self.collector.state_dict()) if self.workers.size == 1 else None
             with self.naming_checkpoint():
                 torch.set_num_threads(self.threads.rollout)
@@ -212,7 +212,7 @@ class _Trainer(RunSession):
         return metrics
 
     def save(self) -> None:
-        """Write a checkpoint with the state of all processes, and a learner's data beside it."""
+        """Write a checkpoint with the state of all processes, and the learner's data file beside it."""
         flight = self.collector.state_dict()
         shaper, scales = flight.pop("shaper"), self.learner.state_dict()
         others = self.workers.gather({"collector": flight, "shaper": shaper, "normalisers": scales})[1:]
@@ -226,7 +226,7 @@ class _Trainer(RunSession):
         self.keep(path, parent=self.parent, rnd=shaper, normalisers=scales, extra=extra)
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
-        """Take up the flights, the learner and the monitor of this process."""
+        """Restore collector, learner and monitor of this process from a checkpoint."""
         extra = checkpoint.extra
         first = {
             "collector": extra["collector"],

@@ -1,7 +1,7 @@
-"""Monitor of a run: early stopping and adaptation at regular intervals of decisions.
+"""Training monitor: periodic early-stopping evaluation and adaptation of settings, at intervals of decisions.
 
-Learners with temporal differences of their own report them; for the others they are what the critic did not expect in
-a rollout, or, without a critic, how returns-to-go differ from their mean.
+A learner that computes temporal differences (DQN) reports them. For the others they are returns minus the critic's
+values in a rollout, or, without a critic, returns-to-go minus their mean.
 """
 
 import math
@@ -24,11 +24,11 @@ _OSCILLATING, _STANDING = 0.5, 0.01
 
 
 class Adapter:
-    """Adapts what `AGMConfig` names.
+    """Adaptation rule of smoothing and learning-rate settings (`AGMConfig`), driven by learning progress.
 
     Args:
-        config: Rate, bounds and dwell.
-        events: Bus for every change.
+        config: Rate, bounds and minimum dwell (evaluations between changes).
+        events: Event bus to which every change is published.
     """
 
     def __init__(self, config: AdaptationConfig, events: EventBus | None = None) -> None:
@@ -37,11 +37,11 @@ class Adapter:
         self._rested = config.min_dwell
 
     def update(self, metrics: AGMMetrics, current: AGMConfig) -> AGMConfig:
-        """Return the settings after an evaluation; `current` itself where nothing changes.
+        """Return the adapted settings after an evaluation; `current` itself if nothing changes.
 
         Args:
-            metrics: What the evaluation showed.
-            current: Settings that were in force.
+            metrics: Metrics of the evaluation.
+            current: Settings before it.
         """
         self._rested += 1
         if not self.config.enabled or self._rested <= self.config.min_dwell:
@@ -75,11 +75,11 @@ class Adapter:
         return "nothing", now
 
     def state_dict(self) -> dict[str, int]:
-        """Return the evaluations since the last change."""
+        """Return the adapter's state: evaluations since the last change."""
         return {"rested": self._rested}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Undo `state_dict`."""
+        """Restore the count of evaluations since the last change from a `state_dict`."""
         self._rested = int(state["rested"])
 
 
@@ -92,11 +92,11 @@ _NOISE = 0.01
 
 
 class RunWatch:
-    """Collects what updates report and evaluates it every `early_stopping.eval_interval` decisions.
+    """Run monitor: averages the metrics of updates and evaluates them every `early_stopping.eval_interval` decisions.
 
     Args:
         config: The run's configuration.
-        events: Bus for stops and adaptations.
+        events: Event bus for stops and adaptations.
     """
 
     def __init__(self, config: TrainConfig, events: EventBus | None = None) -> None:
@@ -116,13 +116,13 @@ class RunWatch:
 
     @property
     def stopped(self) -> EarlyStopDecision | None:
-        """The decision that ended the run, if one did."""
+        """Early-stopping decision that ended the run; None if there was none."""
         return self.controller.stopped if self.config.early_stopping.enabled else None
 
     def diagnostics(
         self, policy: NavigationPolicy, rollout: Rollout, update: int, workers: Workers
     ) -> dict[str, float]:
-        """Return the diagnostics that update number `update` did not report, from its rollout of all processes."""
+        """Compute the diagnostics of an update that its learner did not report, from the rollouts of all processes."""
         if not self.on or self.config.algorithm == "dqn":
             return {}
         critic = self.config.algorithm == "ppo"
@@ -137,14 +137,14 @@ class RunWatch:
         learner: object,
         population: Callable[[], Sequence[tuple[float, float, float, float]]] | None = None,
     ) -> EarlyStopDecision | None:
-        """Add an update; return the controller's decision where an evaluation was due.
+        """Add an update's metrics; if an evaluation is due, run it and return the early-stopping decision.
 
         Args:
             steps: Decisions so far.
-            metrics: Of the update; the controller's inputs are added.
-            learner: A `DQNLearner` is adapted.
-            population: Returns at an evaluation the measurements of several actors, each as the arguments of
-                `EarlyStopController.update`; the controller then judges their median or trimmed mean.
+            metrics: Metrics of the update; the stopping cost and the patience left are added.
+            learner: The learner; only a `DQNLearner` is adapted.
+            population: Returns the reports of several actors at an evaluation, each as the arguments of
+                `EarlyStopController.update`; the controller then uses their median or trimmed mean.
         """
         if not self.on:
             return None
@@ -172,7 +172,7 @@ class RunWatch:
         return decision if stopping.enabled else None
 
     def _adapt(self, seen: dict[str, float], metrics: dict[str, float], learner: object) -> None:
-        # The smoothed return's slope: that of single evaluations changes its sign two times in three for noise alone.
+        # Slope of the smoothed return: the slope of raw evaluations changes its sign two times in three by noise alone.
         beta, reward = self.config.early_stopping.reward_ema_beta, seen["reward"]
         average = beta * self._rewards[-1] + (1.0 - beta) * reward if self._rewards else reward
         self._rewards = [*self._rewards, average][-(self.config.early_stopping.window + 2) :]
@@ -197,7 +197,7 @@ class RunWatch:
             learner.adopt(after)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything the next evaluation depends on, as plain data."""
+        """Return the monitor's full state (controller, adapter, running averages), as plain data."""
         return {
             "controller": self.controller.state_dict(),
             "adapter": self.adapter.state_dict(),
@@ -208,7 +208,7 @@ class RunWatch:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore controller, adapter and running averages from a `state_dict`."""
         self.controller.load_state_dict(state["controller"])
         self.adapter.load_state_dict(state["adapter"])
         self._sums = {name: list(values) for name, values in state["sums"].items()}
@@ -217,13 +217,13 @@ class RunWatch:
 
 
 def sign_changes(values: list[float], floor: float = _NOISE) -> float:
-    """Return how often the slope of a curve changes its sign, per value between its ends.
+    """Return the oscillation rate of a curve: sign changes of its slope per inner value.
 
-    A change of less than `floor` times the curve's range is no slope: it keeps the sign before it.
+    A change of less than `floor` times the curve's range counts as noise and keeps the previous sign.
 
     Args:
-        values: The curve.
-        floor: Noise floor, a share of its range.
+        values: Values of the curve in order.
+        floor: Noise floor, a fraction of the curve's range.
     """
     if len(values) < 3:
         return 0.0

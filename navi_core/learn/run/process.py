@@ -1,9 +1,8 @@
-"""Process of a run: a stop flag that signals set, and torch threads.
+"""Process control of a run: a stop flag set by signals, and the number of torch threads.
 
-Threads are measured once, then kept, so that equal runs stay equal. Sums round differently with another number of
-threads, so a choice made anew at every start would break resuming bit by bit. It is kept in the run's directory, and
-beside it in the Navi home for equal networks on the same machine: two runs of one configuration there give the same
-bits.
+The best number of threads is measured once and then kept. Sums round differently with another number of threads, so
+measuring at every start would break bit-exact resuming. The choice is stored in the run's directory, and in the Navi
+home for equal networks on the same machine: two runs of one configuration there give identical results.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _MOST = 8
 _TURNS = 3
 _OBSERVATIONS = 128
 _GAIN = 1.1
-"""Further threads must be this much faster: what they win on a quiet machine they lose on a busy one."""
+"""Least speed-up that justifies more threads: a smaller gain on an idle machine is lost on a busy one."""
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Run the block with so many torch threads, and put the former number back.
+    """Context manager that sets the number of torch threads and restores the former number on exit.
 
-    The block may change the number: a program that trains goes on with the threads that it had.
+    The block may change the number; the caller's number is restored all the same.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -56,11 +55,11 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Threads:
-    """Torch threads of the two halves of a run.
+    """Numbers of torch threads in rollouts and updates.
 
     Attributes:
-        rollout: While the policy acts.
-        update: While it learns.
+        rollout: Threads while the policy acts.
+        update: Threads while it learns.
     """
 
     rollout: int
@@ -70,13 +69,13 @@ class Threads:
 def choose_threads(
     config: TrainConfig, policy: NavigationPolicy, obs: Tensor, folder: Path | None, *, processes: int = 1
 ) -> Threads:
-    """Return the threads of a run: configured, kept from an earlier start, known for this machine, or measured.
+    """Choose the torch threads of a run: configured, stored by an earlier start or run, or measured.
 
     Args:
         config: The run's configuration; `threads` above 0 is taken as it is.
         policy: The network.
-        obs: (B, …) observations, as the rollout will see them.
-        folder: The run's directory; None keeps nothing.
+        obs: (B, …) observations of the rollout's shape.
+        folder: The run's directory; None stores nothing there.
         processes: Processes of the run on this machine, which share its cores.
     """
     if config.threads:
@@ -99,9 +98,9 @@ def choose_threads(
 
 
 def measure_threads(policy: NavigationPolicy, obs: Tensor, bptt: int, most: int) -> Threads:
-    """Time acting and learning with one thread and with `most`, in turns; the fastest turn counts.
+    """Benchmark acting and learning with one thread and with `most`, alternating; the fastest repetition counts.
 
-    The policy's weights and every random state are left as they are.
+    The policy's weights and all random states stay unchanged.
 
     Args:
         policy: The network.
@@ -163,7 +162,7 @@ def _key(config: TrainConfig, obs: Tensor, most: int) -> str:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    """Return the kept choices; a file that is none holds no choice, and the measurement replaces it."""
+    """Read the stored thread choices of a file; empty if it is missing or invalid."""
     found: Any = None
     with suppress(OSError, ValueError):
         found = json.loads(path.read_text()) if path is not None else None
@@ -182,26 +181,26 @@ def _text(choices: dict[str, Any]) -> bytes:
 
 
 class StopFlag:
-    """True once SIGTERM, SIGINT or SIGHUP arrived, or once `also()` returns True.
+    """Stop flag: true once SIGTERM, SIGINT or SIGHUP arrived, or once `also()` returns True.
 
-    A context manager: handlers are installed on entry and put back on exit. Python delivers signals to
-    the main thread only, so elsewhere the flag listens to `also` alone. A second signal meets the
-    handlers that were there before, so that a stuck process can still be interrupted.
+    A context manager: signal handlers are installed on entry and restored on exit. Python delivers signals to
+    the main thread only, so in other threads only `also` is polled. The first signal restores the former
+    handlers, so a second one still interrupts a stuck process.
 
     Args:
-        also: A further reason to stop.
-        promise: Work done before the process ends; printed on standard error when a signal arrives.
+        also: Further stop condition.
+        promise: Message about the work done before the process ends; printed on standard error at a signal.
     """
 
     def __init__(self, also: Callable[[], bool] | None = None, promise: str = "") -> None:
         self._also, self._promise = also, promise
         self._earlier: dict[int, Any] = {}
         self.signal_name: str | None = None
-        """Name of the signal that arrived."""
+        """Name of the received signal; None before."""
         self._set = False
 
     def __call__(self) -> bool:
-        """Whether to stop; stays True."""
+        """Return whether the run is to stop; once True it stays True."""
         if not self._set and self._also is not None and self._also():
             self._set = True
         return self._set

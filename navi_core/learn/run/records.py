@@ -1,4 +1,4 @@
-"""Records of a run: its rows, counters, result, progress, warnings, and its device."""
+"""Run records: database rows, counters, training result, progress display, warnings, device choice."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from navi_core.record.durable import write_durably
 
 
 class RunRecord:
-    """Writes the rows `runs` and `checkpoints` of one run.
+    """Writer of one run's rows in the tables `runs`, `checkpoints` and `stage_timings`.
 
     Args:
         config: The run's configuration.
-        run: Its directory.
-        log: Where rows go.
-        device: Device that it learns on.
-        source: Training source of its checkpoints.
+        run: The run's directory.
+        log: Metric log that receives the rows.
+        device: Training device.
+        source: Training source of the checkpoints.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class RunRecord:
             return None
 
     def _keep_spent(self) -> float | None:
-        """Keep the processor time of all starts [s] for the next one, and return it; None where one is not known.
+        """Save and return the run's total CPU time over all starts [s]; None if an earlier start's is unknown.
 
-        It is that of this process and of those it has started and waited for, lost work included. A kill loses what
-        was spent since.
+        It counts this process and its finished child processes, discarded work included. After a kill, the time since
+        the last save is missing.
         """
         spent = None if self._before is None else self._before + _cpu_seconds() - self._began
         if spent is not None:
@@ -63,13 +63,13 @@ class RunRecord:
         return spent
 
     def status(self, status: str, step: int, counters: Counters, reason: str | None = None) -> None:
-        """Write the run's row.
+        """Write the run's row in `runs`, with its status.
 
         Args:
             status: running, finished or stopped.
             step: Decisions so far.
-            counters: Of the run.
-            reason: Why it ended.
+            counters: Counters of the run.
+            reason: Reason of the end; None while it runs.
         """
         config = self.config
         self.log.row(
@@ -95,11 +95,11 @@ class RunRecord:
         )
 
     def checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
-        """Write the row of a checkpoint that was written, or that the run goes on from (a kill may have lost its row).
+        """Write the row of a new checkpoint, or of the one a run resumes from (a kill may have lost its row).
 
         Args:
-            path: The file.
-            checkpoint: Its content.
+            path: The checkpoint file.
+            checkpoint: The checkpoint's content.
         """
         self.log.row(
             "checkpoints",
@@ -117,7 +117,7 @@ class RunRecord:
         self.log.flush()
 
     def stages(self, step: int, timers: Mapping[str, StageTimer]) -> None:
-        """Write the mean and the total time of every stage.
+        """Write the mean and total time of every stage to `stage_timings`.
 
         Args:
             step: Decisions so far.
@@ -143,10 +143,10 @@ def _cpu_seconds() -> float:
 
 
 def run_device(config: TrainConfig) -> torch.device:
-    """Return the device that a configuration means on this machine.
+    """Resolve the configured device (`cpu`, `cuda`, `auto`) on this machine.
 
     Raises:
-        ConfigError: It asks for CUDA, and there is none.
+        ConfigError: The configuration asks for CUDA, and there is none.
     """
     if config.device == "cuda":
         cuda_device(torch.device("cuda"))
@@ -156,22 +156,22 @@ def run_device(config: TrainConfig) -> torch.device:
 
 
 def now() -> str:
-    """Return the time, UTC, ISO 8601."""
+    """Return the current UTC time in ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _known(value: float) -> float | None:
-    """Return None for what has no value yet."""
+    """Convert NaN (no value yet) to None, for a nullable column."""
     return None if math.isnan(value) else value
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Result of a run.
+    """Result of one training run: last checkpoint, counters, reason of the end, metrics.
 
     Attributes:
         checkpoint: The last checkpoint.
-        run_id: The run.
+        run_id: Identifier of the run.
         steps: Decisions summed over rows.
         updates: Updates made.
         episodes: Episodes that ended.
@@ -198,7 +198,7 @@ class TrainResult:
 
 @dataclass
 class Counters:
-    """Counters of a run over all its starts."""
+    """Counters of a run, summed over all its starts: updates, episodes, decisions, wall time, reward average."""
 
     updates: int = 0
     episodes: int = 0
@@ -210,13 +210,13 @@ class Counters:
     last: dict[str, float] = field(default_factory=dict)
 
     def add(self, rewards: Sequence[float], episodes: int, seconds: float, alpha: float) -> None:
-        """Count an update and its rollout.
+        """Add an update and its rollout to the counters, and update the exponential moving average of the reward.
 
         Args:
             rewards: Mean shaped reward of every decision.
             episodes: Episodes that ended.
-            seconds: Wall time of both [s].
-            alpha: Weight of a new reward in the smoothed one.
+            seconds: Wall time of rollout and update [s].
+            alpha: Weight of a new reward in the moving average.
         """
         for reward in rewards:
             # The first decision sets the average, so that it does not crawl up from an arbitrary 0.
@@ -229,16 +229,16 @@ class Counters:
 
     @property
     def hours(self) -> float:
-        """Wall time [h]."""
+        """Wall time of the run [h]."""
         return self.seconds / 3600.0
 
     def extra(self) -> dict[str, Any]:
-        """Return the other counters of a checkpoint, which are kept in its `extra`."""
+        """Return the counters that a checkpoint stores in its `extra` field."""
         return {name: getattr(self, name) for name in ("updates", "decisions_seen", "seconds", "started_at")}
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
-        """Return the counters of a checkpoint's run.
+        """Restore the counters of a run from its checkpoint.
 
         Raises:
             KeyError, ValueError, TypeError: The checkpoint has none.
@@ -264,13 +264,13 @@ _SHOWN = (
     ("explained_variance", "ev", ".2f"),
     ("sps", "steps/s", ",.0f"),
 )
-"""Metric, label, format."""
+"""Metrics of the progress line: name, label, format."""
 _LOG = logging.getLogger("navi.learn")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run after an update.
+    """Snapshot of a run's progress after an update: decisions, metrics, stage times.
 
     Attributes:
         steps: Decisions so far, summed over rows.
@@ -287,7 +287,7 @@ class Progress:
     stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def line(self) -> str:
-        """One line for people."""
+        """Format the progress as one line for the console."""
         m = self.metrics
         goal = f"/{self.total_steps:,}" if self.total_steps is not None else ""
         parts = [f"step {self.steps:,}{goal}"]
@@ -297,7 +297,7 @@ class Progress:
 
 @contextmanager
 def console_progress(title: str = "train") -> Iterator[Callable[[Progress], None]]:
-    """Yield a callback that shows progress on standard error.
+    """Context manager that yields a callback showing progress on standard error: a bar, or log lines off a terminal.
 
     Args:
         title: Name of the run.
@@ -322,18 +322,18 @@ def console_progress(title: str = "train") -> Iterator[Callable[[Progress], None
 
 
 _MANY_VOID = 0.1
-"""Fraction of void episodes above which the warning is given."""
+"""Fraction of episodes ending in the void above which a warning is issued."""
 
 
 def changed_ids_warning(before: Mapping[str, int], now: Mapping[str, int], weights: str) -> str | None:
-    """Return the warning for weights of a corpus with other semantic ids; None where every shared name kept its id.
+    """Return a warning if initial weights were trained with other semantic ids; None if shared names keep their ids.
 
-    Names that only one corpus has are no fault: a policy may meet new things.
+    Names that only one corpus has are allowed: a policy may meet new objects.
 
     Args:
         before: Ids by name that the weights were trained with; empty where they are unknown.
-        now: Ids by name of the scenes to be flown.
-        weights: Name of the weights.
+        now: Ids by name of the run's scenes.
+        weights: Name of the weights, for the message.
     """
     changed = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
     if not changed:
@@ -347,10 +347,10 @@ def changed_ids_warning(before: Mapping[str, int], now: Mapping[str, int], weigh
 
 
 def void_warning(metrics: Mapping[str, float], env: EnvConfig) -> str | None:
-    """Return the warning for episodes that leave the scene and are truncated there; None below 10 %.
+    """Return a warning if more than 10 % of the episodes leave the scene and are truncated there; else None.
 
     Args:
-        metrics: Of an update.
+        metrics: Metrics of an update.
         env: Settings of the environment.
     """
     # `void_rate` is a fraction of the decisions.

@@ -1,7 +1,7 @@
-"""Skeleton of a run, shared by training, cloning and Ape-X: resuming, records, checkpoints, result.
+"""Run session: shared skeleton of training, cloning and Ape-X runs (resume, records, checkpoints, result).
 
-Rows are flushed to the outbox before anything that builds on them is kept, so a killed run that resumes from a
-checkpoint never lacks a row: the rows after the checkpoint are written again under the same natural keys.
+Rows are flushed to the outbox before the checkpoint that follows them, so a killed run that resumes never lacks a row:
+the rows after the checkpoint are written again under the same natural keys.
 """
 
 import logging
@@ -35,14 +35,14 @@ _LOG = logging.getLogger("navi.learn")
 
 
 class RunSession(ABC):
-    """Parts and counters of one run; a subclass learns.
+    """Abstract base of a run: policy, learner, counters and records; a subclass implements the learning loop.
 
     Args:
         config: The run's configuration.
-        run: Its open directory; None in all processes but the first.
-        log: Where rows go; likewise.
+        run: The run's open directory; None in all processes but the first.
+        log: Metric log; None in all processes but the first.
         workers: Processes of the run.
-        source: Training source of its checkpoints.
+        source: Training source of the checkpoints.
 
     Attributes:
         parent: The last checkpoint.
@@ -54,7 +54,7 @@ class RunSession(ABC):
     scene_hashes: dict[str, str]
     """Content hash by scene name."""
     corpus_summary: dict[str, Any]
-    """Of the checkpoints."""
+    """Corpus summary that the checkpoints store."""
 
     def __init__(
         self,
@@ -74,29 +74,29 @@ class RunSession(ABC):
     @property
     @abstractmethod
     def steps(self) -> int:
-        """Decisions learned from."""
+        """Decisions learned from so far."""
 
     @abstractmethod
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
-        """Learn until the run ends; return why it ended."""
+        """Run the learning loop until the run ends; return the reason of the end."""
 
     @abstractmethod
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint of the run."""
 
     @abstractmethod
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
-        """Take up what a checkpoint of this run holds besides the policy, the optimiser and the corpus.
+        """Restore the rest of a checkpoint of this run, after policy, optimiser and corpus summary.
 
         Raises:
-            KeyError, RuntimeError, ValueError, TypeError: It does not fit.
+            KeyError, RuntimeError, ValueError, TypeError: The checkpoint does not fit.
         """
 
     def ready(self, checkpoint: Checkpoint | None, *, resumed: bool) -> None:  # noqa: B027 (most runs have nothing to prepare)
-        """Prepare what depends on the checkpoint that the run resumes or starts from; None without one."""
+        """Hook: prepare whatever depends on the checkpoint that the run resumes or starts from; None without one."""
 
     def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
-        """Resume from the run's last checkpoint, or start; return the steps it was resumed from.
+        """Resume from the run's last checkpoint, or start; return the decisions at the resumed checkpoint, or None.
 
         Raises:
             CheckpointError: A checkpoint does not fit the run.
@@ -166,12 +166,12 @@ class RunSession(ABC):
         extra: dict[str, Any],
         copy: Path | None = None,
     ) -> None:
-        """Write a checkpoint in the first process, and its row.
+        """Write a checkpoint and its database row in the first process.
 
         Args:
-            path: The file.
-            parent: The checkpoint that training went on from.
-            rnd: State of curiosity.
+            path: The checkpoint file.
+            parent: The checkpoint that training continued from.
+            rnd: State of curiosity (RND).
             normalisers: State of the learner.
             extra: Further data.
             copy: Another file with the same content, written first.
@@ -200,7 +200,7 @@ class RunSession(ABC):
         self.parent = str(path)
 
     def note(self, metrics: dict[str, float], timers: dict[str, StageTimer]) -> None:
-        """Write metrics and the stage timings of each phase in the first process."""
+        """Write metrics and stage timings of an update to the metric log, in the first process."""
         if self.record is not None:
             self.record.log.scalars(self.steps, metrics)
             self.record.stages(self.steps, timers)
@@ -213,7 +213,7 @@ class RunSession(ABC):
         metrics: dict[str, float],
         timers: dict[str, StageTimer],
     ) -> None:
-        """Pass the state of the run after an update to a callback, if there is one."""
+        """Call the progress callback, if any, with the state of the run after an update."""
         if progress is not None:
             totals = {phase: timer.totals() for phase, timer in timers.items()}
             stages = {phase: {stage: 1e3 * s for stage, s in x.items()} for phase, x in totals.items()}
@@ -221,7 +221,7 @@ class RunSession(ABC):
 
     @contextmanager
     def naming_checkpoint(self) -> Iterator[None]:
-        """Add the last good checkpoint to the message of a `NonFiniteError`."""
+        """Context manager that adds the last good checkpoint to the message of a `NonFiniteError`."""
         try:
             yield
         except NonFiniteError as error:
@@ -272,14 +272,14 @@ def carry_out(
     fresh: bool = False,
     initial: Path | None = None,
 ) -> TrainResult:
-    """Make a session, carry it out, and return its result.
+    """Run a session from start to result: build, resume, learn until a stop, save, return the result.
 
     Args:
-        session: Makes the session with its metric log.
+        session: Builds the session from its metric log.
         run: The run's directory; None in all processes but the first.
         log: Metric log; by default the run's, which is closed at the end.
         threads: Torch threads until the session chooses others; initial weights round differently with another number.
-        stop: A further reason to stop, besides signals.
+        stop: Further stop condition, besides signals.
         promise: Work done before the process ends, for the message of a signal.
         progress: Called as the run learns.
         fresh: Ignore the checkpoints of the run directory.
