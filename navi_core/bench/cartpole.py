@@ -94,13 +94,13 @@ def run_cartpole(
     """Measure the throughput of every case in turns; yield the rows at the end.
 
     Args:
-        cases: What to measure.
+        cases: Cases to measure.
         repeats: Turns; the median counts.
         progress: Called after every measurement with its name, how many are done and of how many.
 
     Yields:
         Rows with the keys:
-        trainer: Who.
+        trainer: Name of the trainer.
         network: Hidden layers, trunk and number of weights.
         epochs: Passes over each rollout; 0 where nothing is learned.
         batch: Decisions of a rollout.
@@ -164,14 +164,14 @@ def run_solve(
 
     Yields:
         Rows with the keys:
-        trainer: Who.
-        task: What.
+        trainer: Name of the trainer.
+        task: Reference task.
         network: Hidden layers, trunk and number of weights.
         epochs: Passes over each rollout.
         batch: Decisions of a rollout.
         minibatch: Decisions per gradient step.
         seed: Seed of everything.
-        solved_at: Decisions until the mean of 100 episodes reached the target; None if never.
+        solved_at: Decisions until the mean return of 100 episodes reached the target; None if never.
         cpu_seconds_to_solve: CPU time until then.
         steps: Decisions of the whole run.
         cpu_seconds: CPU time of the whole run.
@@ -190,7 +190,7 @@ def solve(config: TrainConfig, trainer: str, target: float) -> Row:
 
     Args:
         config: A run of ppo or grpo.
-        trainer: Its name in the row.
+        trainer: Name of the trainer in the row.
         target: Mean return of the last 100 training episodes that counts as solved.
     """
     run, rule = run_task(config, target=target), config.rule

@@ -49,13 +49,13 @@ def run_dqn(
     Yields:
         Rows with the keys:
         trainer: `navi`, or a peer.
-        task: What was learned.
-        seed: Its seed.
+        task: Reference task.
+        seed: Training seed.
         steps: Decisions.
         solved_at: Decisions at which the last 100 training episodes first reached the target; None if they never did.
         evaluated_at: Decisions at which an evaluation first reached it; None if none did.
         recent: Mean return of the last 100 training episodes, exploration included.
-        best: The highest value that this mean ever had; NaN for a peer.
+        best: Highest value of this mean; NaN for a peer.
         final: Mean return of the last evaluation; NaN for a peer.
         network: Hidden widths.
         batch: Decisions of a minibatch.
@@ -218,8 +218,8 @@ def run_apex_bench(
 
     Args:
         seeds: Seeds.
-        actors: Actors.
-        in_process: Without Ray.
+        actors: Number of actor processes.
+        in_process: Run without Ray, in one process.
         kill: SIGKILL an actor after a third of the run, and kill a shard after two thirds; on Ray alone.
         changes: Settings that differ.
         progress: Called with a line about every second.
@@ -227,9 +227,9 @@ def run_apex_bench(
     Yields:
         Rows with the keys:
         place: `ray`, or `in process`.
-        seed: Its seed.
-        actors: Actors.
-        shards: Shards.
+        seed: Training seed.
+        actors: Number of actor processes.
+        shards: Number of replay shards.
         steps: Decisions learned from.
         solved_at: Decisions at which the last 100 training episodes were first seen at 475; None if they never were.
         recent: Their mean return at the end.

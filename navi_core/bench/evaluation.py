@@ -50,7 +50,7 @@ def time_evaluation(
     """Time evaluations (flight and metrics, without building the course); the median counts.
 
     Args:
-        scenes: Where to fly, 16 starts in all.
+        scenes: Scenes of the evaluation, 16 starts in all.
         subjects: Pilots, or encoder+core of a policy with its initial weights, such as rayvit+mamba2.
         azimuth: Azimuth bins.
         elevation: Elevation bins.
@@ -60,7 +60,7 @@ def time_evaluation(
 
     Returns:
         Rows with the keys:
-        subject: A pilot, or the network.
+        subject: Name of the pilot or network.
         size: Azimuth and elevation bins of its observations.
         drones: Drones that flew together.
         simulated_seconds: Seconds flown, summed over drones [s].
@@ -153,7 +153,7 @@ def simulate_interval(
         designs: (S, C) pairs.
         spreads: Standard deviations of seeds, scenes and error.
         worlds: Worlds of each design and spread.
-        seed: Of the draws.
+        seed: Seed of the simulation.
 
     Returns:
         Rows with the keys:
@@ -161,7 +161,7 @@ def simulate_interval(
         scenes: Scenes C.
         seed_spread: Standard deviation of the seeds' effects.
         scene_spread: Standard deviation of the scenes' effects.
-        error_spread: Standard deviation of what is left.
+        error_spread: Standard deviation of the residuals.
         covered: Share of worlds whose interval holds the true mean.
         width: Median width of the interval.
         worlds: Worlds simulated.
@@ -224,15 +224,15 @@ def simulate_starts(
     Args:
         designs: (scenes, starts) pairs.
         spreads: Standard deviations of the scenes' effects; that of the starts is 1.
-        shapes: Of both effects.
+        shapes: Distributions of both effects, see `SHAPES`.
         worlds: Worlds of each row.
-        seed: Of the draws.
+        seed: Seed of the simulation.
 
     Returns:
         Rows with the keys:
         scenes: Scenes.
         starts: Starts in each.
-        shape: Of the effects, see `SHAPES`.
+        shape: Distribution of the effects, see `SHAPES`.
         scene_spread: Standard deviation of the scenes' effects, in those of the starts within them.
         covered: Share of worlds whose interval holds the true mean.
         above: Share that lies wholly above it: false "better" verdicts.

@@ -126,7 +126,7 @@ def collect(rows: Iterable[Row], total: int, progress: Progress, label: str = ""
 
 
 def machine() -> dict[str, Any]:
-    """Return hardware and versions of this machine."""
+    """Return this machine's hardware description and library versions."""
     from navi_core.record import hardware_profile
 
     profile = hardware_profile()

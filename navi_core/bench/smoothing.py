@@ -46,7 +46,7 @@ class SmoothingCell:
 
     Attributes:
         task: Reference task.
-        noisy: Whether its rewards are noisy.
+        noisy: Whether rewards are noisy.
         variant: `baseline`, `smoothing`, or an ablation's name.
         seed: Seed.
         alpha_step: Step size at the start; 0 is the baseline.
@@ -124,9 +124,9 @@ def run_cells(
     """Train the missing cells and return all available learning curves.
 
     Args:
-        cells: What is wanted.
-        folder: Where curves are kept.
-        minutes: No cell is begun after so many; the same call goes on later.
+        cells: Cells to train.
+        folder: Folder of the learning curves.
+        minutes: Time after which no cell is started; the same call resumes later [min].
         progress: Called with a line, cells done and cells in all.
         changes: Settings that differ in all cells.
     """
@@ -208,9 +208,9 @@ def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> di
     return changes its sign, changes below 1 % of its range left out.
 
     Args:
-        curve: A run's.
-        task: Its task.
-        stop: Decisions at which it was stopped; None reads it to its end.
+        curve: Learning curve from `curve_of`.
+        task: Reference task.
+        stop: Decisions at which the run was stopped; None uses the whole curve.
     """
     steps, seen = curve["steps"], len(curve["steps"]) if stop is None else curve["steps"].index(stop) + 1
     returns = curve["returns"][:seen]
@@ -234,8 +234,8 @@ def smoothing_table(curves: Mapping[SmoothingCell, dict[str, Any]], stopping: Ea
     """Summarise every task and variant as a row, with paired differences to the baseline of the same seeds and width.
 
     Args:
-        curves: Of the cells that are done.
-        stopping: The controller that is asked.
+        curves: Learning curves of the finished cells.
+        stopping: Settings of the early-stopping controller.
 
     Returns:
         Rows with the keys:

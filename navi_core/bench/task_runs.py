@@ -39,7 +39,7 @@ class TaskRun:
         steps: Decisions.
         solved_at: Decisions at which the last 100 training episodes first reached the target; None if never.
         recent: Mean return of the last 100 training episodes; NaN before there are 100.
-        best: Its highest value.
+        best: Highest value of `recent`.
         cpu_seconds: Process CPU time of the training, evaluations excluded.
         cpu_seconds_to_solve: The same until `solved_at`.
         timed: Decisions, CPU seconds and wall seconds from the first update's end to the last's; compilation and the
@@ -71,9 +71,9 @@ class _Meter:
     """Progress callback of a training run: records timing, episode returns and metrics of every update.
 
     Args:
-        run: Written.
+        run: Measurements, updated in place.
         target: Mean return that counts as solved.
-        evaluate: Returns the mean return of the present weights; None makes no evaluations on the way.
+        evaluate: Returns the mean return of the current weights; None disables evaluations during training.
         interval: Decisions between evaluations.
     """
 
@@ -117,8 +117,8 @@ def temporary_run(config: TrainConfig, partition: str) -> Iterator[tuple[RunDire
     """Context manager for a run directory and its metric log in a temporary folder.
 
     Args:
-        config: Of the run.
-        partition: Its name.
+        config: Configuration of the run.
+        partition: Partition name of the run.
     """
     with tempfile.TemporaryDirectory(prefix="navi-bench-") as name:
         root = Path(name)
@@ -143,9 +143,9 @@ def run_task(
     """Train on a reference task in a temporary home, through the loop of `navi train`; return the measurements.
 
     Args:
-        config: The run.
+        config: Configuration of the run.
         target: Mean return of the last 100 training episodes that counts as solved.
-        until_solved: End the run there.
+        until_solved: Stop the run at the target.
         episodes: Greedy episodes of an evaluation, from starts of another seed.
         curve: Evaluate every `early_stopping.eval_interval` decisions, which are then checkpointed, too.
         reward_noise: Deviation of normal noise on the rewards that are learned from.
@@ -218,11 +218,11 @@ def _mean_return(config: TrainConfig, env: Environment, checkpoint: Path, episod
     """Return the mean greedy return of a checkpoint, over one episode from each of `episodes` starts.
 
     Args:
-        config: The run.
-        env: Its environment.
-        checkpoint: Its weights.
-        episodes: How many.
-        number: Of the evaluation; sets the starts, which training does not see.
+        config: Configuration of the run.
+        env: Environment that defines the spaces.
+        checkpoint: Checkpoint of the weights.
+        episodes: Number of episodes.
+        number: Number of the evaluation; determines the starts, which training does not use.
     """
     policy = build_policy(config.policy, 0, env.spaces)
     policy.load_state_dict(load_checkpoint(checkpoint).policy_state)

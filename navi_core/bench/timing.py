@@ -17,7 +17,7 @@ CPU, WALL = 0, 1
 
 
 def clocks() -> tuple[float, float]:
-    """Return process CPU time and wall time [s]."""
+    """Read process CPU time and wall time [s]."""
     return time.process_time(), time.perf_counter()
 
 

@@ -59,10 +59,10 @@ def run_compile(
 
     Yields:
         Rows with the keys:
-        scene: The scene.
+        scene: Name of the scene.
         resolution: Voxels along an edge.
         triangles: Triangles of the mesh.
-        kept: Triangles of the scene.
+        kept: Triangles of the compiled scene.
         read_seconds: Wall-clock time of reading or generating the mesh [s].
         seconds: Wall-clock time of reading (a file), compiling and writing [s].
         cpu_seconds: Processor time of the same [s].
@@ -71,7 +71,7 @@ def run_compile(
         peak_mb: Peak memory of the process [MB], imports and mesh included, before version 1 is written.
         file_mb: Size of the version 2 file [MB].
         runtime_mb: Size of the cells and lists that rays are cast through [MB].
-        nodes_before: Nodes of the octree if nothing were shared.
+        nodes_before: Nodes of the octree without sharing of subtrees.
         nodes_after: Nodes stored.
         error_voxels: Measured two-sided error of the decimation [voxel].
 

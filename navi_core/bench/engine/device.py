@@ -75,12 +75,12 @@ def run_device(
         scenes: Scenes with triangles, all in one field.
         device: "cuda", or "cpu" for the kernels' twin.
         drones: Rows of a batch.
-        azimuth_bins: Az.
-        elevation_bins: El.
+        azimuth_bins: Azimuth bins Az of an observation.
+        elevation_bins: Elevation bins El of an observation.
         repeats: Repeats of each timing; the median counts.
         tune: Also measure other builds and orders of rays.
         training: Also train by PPO, and decide.
-        seed: Of poses and flights.
+        seed: Seed of poses and flights.
 
     Raises:
         ConfigError: torch sees no such device.

@@ -33,10 +33,10 @@ class DeviceRow:
     """One row of the device benchmark's table.
 
     Attributes:
-        what: What was measured.
-        value: The figure.
-        unit: Its unit.
-        passed: Whether it meets its bound; None where there is none.
+        what: Name of the measurement.
+        value: Measured value, or text.
+        unit: Unit of the value.
+        passed: Whether the value meets its bound; None without a bound.
     """
 
     what: str
@@ -49,8 +49,8 @@ def device_seconds(call: Callable[[], Any], device: torch.device, repeats: int) 
     """Return the median time of a call [s], by CUDA events on a GPU, after three warm-up calls.
 
     Args:
-        call: What is timed.
-        device: Where it computes.
+        call: Function to time.
+        device: Device of the computation.
         repeats: Calls that are timed.
     """
     for _ in range(3):
@@ -72,10 +72,10 @@ def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain:
     """Build the configuration of a PPO run with the standard network.
 
     Args:
-        env: Whose observations are seen.
-        drones: Rows.
-        device: Where it runs; on CUDA as graphs, in bfloat16 and timed by events.
-        plain: As written and in single precision there, too.
+        env: Environment whose observations the policy receives.
+        drones: Batch size [rows].
+        device: Device of the run; on CUDA with graphs, bfloat16 and event timing.
+        plain: Eager mode and single precision on CUDA, too.
     """
     on_gpu = device.type == "cuda"
     fast = on_gpu and not plain
@@ -114,10 +114,10 @@ def training_rows(
 
     Args:
         field: Returns the scenes on the device.
-        env: Whose observations are seen.
-        drones: Rows.
-        device: Where it runs.
-        plain: As written and in single precision.
+        env: Environment whose observations the policy receives.
+        drones: Batch size [rows].
+        device: Device of the run.
+        plain: Eager mode and single precision.
     """
     config = training_config(env, drones, device, plain=plain)
     if device.type == "cuda":
@@ -168,9 +168,9 @@ def decision_rows(config: PolicyConfig, device: torch.device, repeats: int) -> I
     """Benchmark batched decisions of one and of many drones, with transfers from and to host memory.
 
     Args:
-        config: The network; its weights are drawn.
-        device: Where it is computed.
-        repeats: Of each number of drones, in turns.
+        config: Network of the policy, with random weights.
+        device: Device of the computation.
+        repeats: Timed calls for each number of drones, in turns.
     """
     runner = EagerRunner(build_policy(config), "drawn", device)
 

@@ -57,10 +57,10 @@ def run_env(
     Args:
         bins: Azimuth and elevation bins.
         drones: Rows.
-        scenes: Where to fly; the rows share them.
+        scenes: Scenes, shared by the rows.
         threads: Threads of the kernels and of torch.
         steps: Measured steps of a case, after a warm-up.
-        seed: Of the flights.
+        seed: Seed of spawns and actions.
 
     Yields:
         Rows with the keys:
@@ -73,7 +73,7 @@ def run_env(
         cpu_per_1000: Process CPU seconds for 1000 decisions of single drones, median over the steps.
         cast_per_1000: The same of the plain casts of the steps' rays.
         overhead: Share of a step's CPU time that the plain cast of its rays does not take.
-        overhead_wall: The same of wall time.
+        overhead_wall: The same for wall time.
         memory: Growth of resident memory that the environment and its steps caused [bytes].
         bytes_per_drone: Memory of the rows' state and observation for one drone [bytes].
     """
@@ -97,12 +97,12 @@ def run_soak(
     """Soak test: step a small environment for long and sample its resident memory.
 
     Args:
-        scenes: Where to fly.
-        steps: Steps of the batch.
+        scenes: Scenes, shared by the rows.
+        steps: Number of batched steps.
         drones: Rows.
         bins: Azimuth and elevation bins; few, since it is memory that counts.
-        readings: Times the memory is read.
-        seed: Of the flight.
+        readings: Number of memory samples.
+        seed: Seed of spawns and actions.
         progress: Called as progress(steps done, steps in all).
     """
     if steps < readings or readings < 10:
@@ -127,8 +127,8 @@ def soak_row(steps: Sequence[int], resident: Sequence[int]) -> Row:
     """Evaluate the memory samples of a soak test: growth, and whether it is steady.
 
     Args:
-        steps: Steps after which it was read.
-        resident: What was read [bytes].
+        steps: Steps before each memory sample.
+        resident: Resident memory at each sample [bytes].
 
     Returns:
         A row with steps, resident, growth (from the first reading after a tenth of the run to the last, as a share) and

@@ -86,7 +86,7 @@ def run_raycast(
 
     Args:
         scenes: Scenes with triangles, compiled at the resolutions to be measured.
-        names: From `tracer_names`; they take turns.
+        names: Result of `tracer_names`; the tracers take turns.
         drones: Origins of a call, in the free space among the surfaces.
         azimuth_bins: Azimuths of a pose.
         elevation_bins: Elevations of a pose.
@@ -101,14 +101,14 @@ def run_raycast(
         Rows with the keys:
         scene: Name of the scene.
         resolution: Voxels along an edge.
-        tracer: The tracer.
+        tracer: Name of the tracer.
         drones: Origins of a call.
         threads: Threads of a call.
-        lanes: Rays taken at once (native only, else 0).
+        lanes: SIMD lanes: rays traced at once (native only, else 0).
         mrays_per_second: Million rays a second of wall time, median over the repeats.
         mrays_per_cpu_second: The same per second of process CPU time, median over the repeats.
         times_open3d: CPU speed over that of Open3D in this run; None where it takes no part.
-        samples_per_ray: Nodes opened and leaves tested by a tile of 16 rays, per ray; None where nobody counts.
+        samples_per_ray: Nodes opened and leaves tested by a tile of 16 rays, per ray; None if not counted.
         memory: Bytes of the arrays that the tracer reads; None for Open3D, which does not report it.
         error_p99: 99th percentile of the depth error against every triangle [voxel].
         disagreement: Share of rays that hit in one and miss in the other.

@@ -1,4 +1,4 @@
-"""Dashboard overhead: CPU time of the same training updates with and without an open page, in turns.
+"""Benchmark of the dashboard's overhead: CPU time of training updates with and without an open page, in turns.
 
 One policy learns on; every pair is one update without and one with, in alternating order. The dashboard and its page
 are another process, as in use: its CPU time is counted apart from the training's.
@@ -40,9 +40,9 @@ def run_dashboard(
     """Measure the dashboard's overhead in pairs of training updates, without and with an open page.
 
     Args:
-        config: Of the training.
+        config: Training configuration.
         field: Scenes to fly in.
-        pairs: At least two.
+        pairs: Number of pairs, at least two.
         rounds: Updates of each kind in a pair, in turns; an even number, so that each comes first as often.
         progress: Called with the number of updates made.
 
@@ -55,9 +55,9 @@ def run_dashboard(
         low: Lower end of its 95 % interval (Student).
         high: Upper end.
         direct_share: Processor time of building and sending what viewers see, over that of watched updates.
-        observations: Published while a page was open.
-        unwatched_observations: Published while none was.
-        observations_per_second: While drones flew and a page was open, on the wall.
+        observations: Observations published while a page was open.
+        unwatched_observations: Observations published without an open page.
+        observations_per_second: Observations per second of wall time, during rollouts with an open page.
         page_cpu_share: Processor time of the dashboard's own process over the wall time of watched updates.
     """
     env = NavigationEnv(field, config.actors, config.env, config.seed)

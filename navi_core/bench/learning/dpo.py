@@ -1,4 +1,4 @@
-"""DPO benchmark: coverage of a policy before and after it learns preferences between two pilots.
+"""Benchmark of DPO: coverage of a policy before and after it learns preferences between two pilots.
 
 The policy that a run begins with has new weights, so preferences alone explain its gain.
 """
@@ -67,21 +67,21 @@ def run_dpo(
     """Generate preference pairs, then train DPO with every seed and evaluate on unseen scenes before and after.
 
     Args:
-        scenes: Where the pilots fly.
-        unseen: Where the policy is measured.
+        scenes: Scenes of the pilots' flights.
+        unseen: Unseen scenes for the evaluation.
         seeds: Seeds.
         winner: The better pilot.
-        loser: The other.
-        count: Pairs.
+        loser: The worse pilot.
+        count: Number of pairs.
         steps: Decisions of a segment.
         updates: Updates of a run.
         changes: Settings that differ from the benchmark's.
-        protocol: How the unseen scenes are flown.
+        protocol: Evaluation protocol of the unseen scenes.
         progress: Called with a line about what was done.
 
     Yields:
         Rows with the keys:
-        seed: Of the weights and of the order of pairs.
+        seed: Seed of the weights and of the order of pairs.
         pairs: Pairs learned from and held out.
         updates: Updates made.
         held_out: Share of held-out pairs whose winner became likelier, against the loser.

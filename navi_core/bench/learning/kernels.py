@@ -129,16 +129,16 @@ def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Row
     """Benchmark every implementation of GAE at every size on one thread.
 
     Args:
-        sizes: (T, B) each.
-        repeats: Turns; the median counts.
+        sizes: Pairs (T, B).
+        repeats: Timed turns; the median counts.
 
     Yields:
         Rows with the keys:
-        way: Which one.
-        steps: T.
-        rows: B.
+        way: Name of the implementation.
+        steps: Time steps T.
+        rows: Rows B.
         milliseconds: CPU time of a call.
-        samples_per_cpu_second: Decisions.
+        samples_per_cpu_second: Decisions per CPU-second.
         times_python: Ratio to the loop over numbers.
         error: Largest difference from that loop in float64, in units of the largest advantage; NaN where not
             compared.

@@ -44,11 +44,11 @@ class MemoryCase:
         core: Temporal core.
         steps: Decisions summed over rows.
         target: Return that counts as solved.
-        handling: What happens to the recurrent state.
-        options: Of the task.
+        handling: Handling of the recurrent state: carried, memoryless or zero_state.
+        options: Options of the task.
         ppo: Settings that differ from the common ones.
         policy: Settings of the network that differ from the common ones.
-        rows: Rows that act together.
+        rows: Number of environment rows.
     """
 
     task: str
@@ -144,15 +144,15 @@ def run_memory(
     """Train every memory case with every seed; yield a row after each.
 
     Args:
-        cases: What to learn.
+        cases: Cases to train.
         seeds: Seeds.
         progress: Called with a line about every tenth update.
         until_solved: End a run where it first reaches the target, not with its last decision.
 
     Yields:
         Rows with the keys:
-        case: Its name.
-        seed: Its seed.
+        case: Name of the case.
+        seed: Training seed.
         steps: Decisions made; a run may end when the target is reached.
         solved_at: Decisions after which the mean return of 10 updates first reached the target; None if never.
         best: Highest mean return of 10 updates.
@@ -269,8 +269,8 @@ def exact_ratio(policy: NavigationPolicy, rollout: Rollout) -> float:
     rounding: a state that was not carried, or a reset that one of them missed.
 
     Args:
-        policy: Not changed; both ways go with a copy of it.
-        rollout: Whose observations are read again, from the states its sequences began with.
+        policy: Policy to check; it is copied, not changed.
+        rollout: Rollout whose sequences are evaluated again from their initial states.
     """
     twin = copy.deepcopy(policy).double()
     batch = rollout.minibatch(slice(0, rollout.sequences))

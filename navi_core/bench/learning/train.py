@@ -177,7 +177,7 @@ def is_part(stage: Row) -> bool:
 
 
 _WORDS = ("allocate memory", "out of memory", "bad_alloc", "Cannot allocate")
-"""Texts of out-of-memory errors of torch, C++ and the system; torch raises a plain RuntimeError on the CPU."""
+"""Substrings of out-of-memory errors of torch, C++ and the system; torch raises a plain RuntimeError on the CPU."""
 
 
 @contextmanager

@@ -73,12 +73,12 @@ def run_core(
 
     Yields:
         Rows with the keys:
-        core: The core.
-        layers: Its layers.
+        core: Name of the core.
+        layers: Layers of the core.
         shape: Rows × steps.
         threads: Torch threads.
         parameters: Trainable parameters.
-        state_floats: Numbers of state a row carries.
+        state_floats: Size of the recurrent state of a row [floats].
         step_ms: CPU time of one acting step of all rows [ms]; NaN where the core has none.
         both_ms: CPU time of forward and backward over the sequence [ms].
         times_peer: Forward and backward time over that of the first case of this shape in this run.
@@ -183,7 +183,7 @@ def from_fused(fused: nn.Module, block: Mamba2Block) -> Mamba2Block:
     """Copy the weights of mamba-ssm's fused Mamba-2 into a block and return it.
 
     Raises:
-        ConfigError: The two are of different shapes.
+        ConfigError: The shapes of the weights differ.
     """
     try:
         block.load_state_dict(fused.state_dict())

@@ -67,7 +67,7 @@ def run_encoder(
 
     Yields:
         Rows with the keys:
-        encoder: The variant.
+        encoder: Name of the variant.
         size: Azimuth × elevation bins.
         batch: Observations of a call.
         threads: Torch threads.

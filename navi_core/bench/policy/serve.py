@@ -28,7 +28,7 @@ from navi_core.policy import NavigationPolicy, build_policy
 _IN_A_ROW = 25
 
 RUNTIMES = {"eager": "", "onnx": ".onnx", "aoti": ".pt2"}
-"""Runtime → suffix of its file; the first is the peer."""
+"""Runtime → file suffix of its exported policy; the first is the peer."""
 
 
 def runtime_names(names: Sequence[str] | None = None) -> list[str]:
@@ -60,7 +60,7 @@ def run_serve(
 
     Yields:
         Rows with the keys:
-        runtime: The runtime.
+        runtime: Name of the runtime.
         policy: Encoder + core.
         size: Azimuth × elevation bins.
         rows: Observations of a call.

@@ -41,27 +41,27 @@ def run_gate(
     """Benchmark the safety gate with random motions: latency, prevented collisions, false alarms.
 
     Args:
-        scenes: Where the drones are.
-        sessions: Drones.
-        azimuth_bins: Of their observations.
-        elevation_bins: Of their observations.
-        threads: Of the kernels and of torch.
-        repeats: Batches that are timed.
-        decisions: Of the flights whose motions are judged.
-        seed: Of starts and motions.
+        scenes: Scenes of the drones.
+        sessions: Number of drones.
+        azimuth_bins: Azimuth bins of the observations.
+        elevation_bins: Elevation bins of the observations.
+        threads: Threads of the kernels and of torch.
+        repeats: Number of timed batches.
+        decisions: Length of the flights [decisions].
+        seed: Seed of starts and actions.
 
     Returns:
         A row with the keys:
         sessions: Drones judged in one batch.
-        substeps: Simulated for each.
+        substeps: Simulated physics steps per drone.
         cpu_ms: Median CPU time of a batch [ms].
         wall_ms: Median wall time of a batch [ms].
         fastest_ms: Least wall time of a batch [ms]: what a busy machine leaves of a quiet one.
         slower_ms: Median wall time of a batch whose motions that would collide are proposed again, slower [ms].
         motions: Random motions whose truth was flown, each held for the horizon.
-        colliding: Share of them that collide.
-        prevented: Share of the colliding ones that the gate holds back.
-        false_wait: Share of the others that it holds back too.
+        colliding: Fraction of these motions that collide.
+        prevented: Fraction of colliding motions that the gate holds back (recall).
+        false_wait: Fraction of harmless motions that the gate holds back (false positives).
         collisions_without: Collision events of a random policy.
         collisions_behind: The same behind the gate, from the same starts with the same draws.
     """
@@ -209,12 +209,12 @@ class GatedFlyer:
     """Adapter that evaluates a subject behind the safety gate, as a served policy flies.
 
     Args:
-        flyer: The subject.
+        flyer: Subject of the evaluation.
         env: Observation, dynamics and reward, as the gate takes them.
-        config: The gate.
+        config: Settings of the gate.
 
     Attributes:
-        recovering: As the subject has it.
+        recovering: `recovering` of the subject.
         blocks: Of each block of rows since the flyer was made, decision by decision, (B,) `_SENT`, `_SLOWER`,
             `_STANDS` or `_WAITS`.
     """
@@ -271,11 +271,11 @@ def run_gated_flight(
     """Evaluate a policy without the gate, with a gate that hovers at WAIT, and with the gate as served.
 
     Args:
-        checkpoint: The policy.
-        env: What it was trained in; the gate's observation and reward.
+        checkpoint: Checkpoint of the policy.
+        env: Training environment of the policy; observation and reward of the gate.
         vocabulary: Semantic ids by name that it was trained with.
-        scenes: Where.
-        starts: In each scene.
+        scenes: Scenes of the evaluation.
+        starts: Starts in each scene.
         steps: Decisions of a flight.
         progress: Called as progress(how, decisions done, decisions in all).
 
@@ -285,7 +285,7 @@ def run_gated_flight(
         episodes:
         metric: What `score` is: `c_vis_auc`, or `spl` of a policy that flies to goals.
         score: Mean over scenes [%, or a share].
-        difference: Of the score less that without the gate, paired.
+        difference: Paired difference of the score to that without the gate.
         low: Lower bound of its 95 % interval over scenes and starts.
         high: Upper bound.
         collisions_per_minute:

@@ -84,21 +84,21 @@ def run_service(
     """Benchmark the cases in turns; yield one row per case.
 
     Args:
-        cases: What to measure; the first is what the others are compared with.
-        scene: Where the drones fly.
-        config: The policy's network; its weights are drawn.
+        cases: Cases to measure; the first one is the reference of the others.
+        scene: Scene of the environment.
+        config: Network of the policy, with random weights.
         runtime: eager or onnx; a case that learns is computed eagerly.
-        device: Where an eager policy is computed: cpu or cuda.
+        device: Device of an eager policy: cpu or cuda.
         rounds: Turns of each case.
-        decisions: Of each turn, at least.
+        decisions: Minimum number of decisions of each turn.
 
     Yields:
         Rows with the keys:
         sessions: Drones.
         groups: Parts that take turns.
         threads: Threads of each server.
-        learns: Whether training ran behind.
-        decisions: Measured.
+        learns: Whether continuous training ran in the background.
+        decisions: Number of measured decisions.
         p50_ms: Median round trip [ms].
         p99_ms: 99th percentile of it [ms].
         inference_p50_ms: Median of the decision alone [ms].
@@ -109,7 +109,7 @@ def run_service(
         lock_p50_ms: Median time that the experience buffer is locked by a holder, waiting included [ms]; NaN without.
         lock_p99_ms: 99th percentile of it [ms].
         lock_max_ms: Longest [ms].
-        lock_work_ms: Most processor time of a holder [ms].
+        lock_work_ms: Maximum processor time of a lock holder [ms].
 
     Raises:
         ServiceError: An environment does not start.

@@ -68,43 +68,43 @@ def run_soak(
     """Run the soak test: fly with a served model and train it continuously.
 
     Args:
-        model: What is served, computed eagerly.
-        scene: Where the drones fly.
-        decisions: How many, summed over drones.
+        model: Served model, computed eagerly.
+        scene: Scene of the environment.
+        decisions: Number of decisions, summed over drones.
         sessions: Drones.
         env: Dynamics, rewards and episodes; its bins are those of the model.
         vocabulary: Semantic ids by name, those that the model knows.
-        training: Of the trainer.
-        gate: What is flown passes it; None sends every motion.
-        seed: Of draws and samples.
-        progress: Called with the version, and how many of how many are done.
+        training: Settings of the trainer.
+        gate: Settings of the safety gate; None sends every action.
+        seed: Seed of sampled actions and minibatches.
+        progress: Called as progress(version, decisions done, decisions in all).
 
     Returns:
         A row with the keys:
-        decisions: Flown.
-        gated: Whether they passed the gate.
+        decisions: Number of decisions flown.
+        gated: Whether the decisions passed the gate.
         wait: Share that hovered because of the gate's WAIT.
         slower: Share that was flown slower than it was drawn.
         seconds: Wall time [s].
-        updates: Versions made.
-        errors: Updates that failed.
+        updates: Number of model versions produced.
+        errors: Number of failed updates.
         consistent: Versions, updates, samples and the buffer's counts agree with one another.
         memory_mb: Resident memory at the end [MB].
-        growth_mb: Of it since half of the decisions [MB].
+        growth_mb: Growth of memory during the second half of the decisions [MB].
         trainer_share: Processor time of the trainer's thread over wall time.
         lock_p99_ms: 99th percentile of how long the experience buffer is locked, waiting included [ms].
         lock_max_ms: Longest [ms].
-        lock_work_ms: Most processor time of a holder [ms].
+        lock_work_ms: Maximum processor time of a lock holder [ms].
         lock_long: Holders, of which there are two a decision, who spent more than 1 ms.
         idle_work_ms: Most processor time of an empty loop [ms]: one follows every holder, in the actor's thread, of
             their mean work; it measures interrupts and other processes on the same cores.
         idle_long: Empty loops of more than 1 ms.
         buffer_mb: Memory of the buffer at the end [MB].
-        recorded_bytes: Of a recorded experience on the disk; NaN where none was.
-        episodes: That ended.
+        recorded_bytes: Mean size of a recorded experience on disk; NaN if there is none.
+        episodes: Number of ended episodes.
         reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
-        reward_last: In the last fifth.
-        gain: Their difference.
+        reward_last: The same for the last fifth.
+        gain: Difference of the two.
         gain_error: Half of its 95 % interval (Welch 1947); the sample is of episodes.
 
     Raises:
@@ -134,8 +134,8 @@ class _Idle:
     """Control measurement: empty loops as long as a lock holder's work, to measure the machine's interrupts.
 
     Attributes:
-        longest: Most processor time of one [s].
-        long: Those that took more than `LONG`.
+        longest: Maximum processor time of a loop [s].
+        long: Number of loops longer than `LONG`.
     """
 
     def __init__(self) -> None:
