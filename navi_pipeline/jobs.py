@@ -77,7 +77,7 @@ class Flow:
         self._echo = echo
 
     def materialize_everything(self) -> list[str]:
-        """Materialize every asset; return the blocking checks before the promotion that failed."""
+        """Materialize every asset; return the failed blocking checks that guard the promotion."""
         self.materialize_scenes()
         with self._stage("recorded_demonstrations"):
             self._require(self._run("recordings_job"))
@@ -219,7 +219,7 @@ def _job(name: str, assets: tuple[str, ...], description: str) -> "UnresolvedAss
 
 
 class FlowSettings(dg.Config):
-    """What the whole graph is materialized with."""
+    """Run config of the whole graph: profile, size of the sweeps, seed."""
 
     profile: str = Field(
         default="quick", description="Preset that is trained: demo, quick, rooms, rooms_standard, scans, standard."
@@ -245,7 +245,7 @@ def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings)
 
 @dg.job(description="The whole graph with one click, from scenes to the warehouse.")
 def whole_graph() -> None:
-    """Materialize every asset; what has not changed is reused."""
+    """Materialize every asset of the graph; unchanged ones are reused."""
     materialize_everything()
 
 

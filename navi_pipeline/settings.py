@@ -16,60 +16,60 @@ class NightlyConfig(Config):
     """Settings of one nightly run. With `train` off it only evaluates the champion and benchmarks the machine."""
 
     train: bool = True
-    """Train, prove the resume, and let the new version challenge the champion."""
+    """Train, prove that the run resumes, and evaluate the new version against the champion."""
     profile: str = "standard"
-    """Preset of the training."""
+    """Preset of the training configuration."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of training, evaluation and benchmarks."""
     fresh: bool = False
-    """Begin with new weights instead of those of the alias latest."""
+    """Start from new weights instead of the version with alias latest."""
     minutes: float = Field(480.0, gt=0, le=10_000)
     """Length of the night [min]."""
     training_share: float = Field(0.8, gt=0, lt=1)
-    """Share of the night that is given to training."""
+    """Fraction of the night for training."""
     monitor_seconds: float = Field(300.0, gt=0, le=86_400)
-    """Interval of the monitor's lines [s]."""
+    """Interval of the monitor's log lines [s]."""
     checkpoint_every: Count = 25_000
-    """Steps between checkpoints."""
+    """Interval between checkpoints [decisions]."""
     stall_minutes: float = Field(60.0, gt=0, le=10_000)
     """Time without an update after which training counts as stalled [min]."""
     retries: int = Field(2, ge=0, le=100)
-    """Times that a trainer that was killed is started again."""
+    """Maximum number of restarts of a killed trainer."""
     proof_steps: tuple[int, ...] = (256, 512)
-    """Resume proof: the run is taken up again and has to go on by so many steps, one after the other."""
+    """Resume proof: the run is resumed once per entry and must advance by this many decisions."""
     floor_steps_per_second: float = Field(60.0, ge=0)
-    """Training speed below which a warning is given [1/s]."""
+    """Minimum training speed, below which the night warns [decisions/s]."""
     floor_hardware: str | None = None
-    """Part of the hardware's description for which the floor holds; None: on any."""
+    """Text in the hardware's description to which the minimum speed applies; None: any hardware."""
     free_disk_gib: float = Field(2.0, ge=0)
-    """Space that must be free before the night begins [GiB]."""
+    """Minimum free disk space before the night begins [GiB]."""
     compact_segments: int | None = Field(20_000, ge=0)
-    """Files in `outbox/done/` beyond which the morning compacts the warehouse; None: never."""
+    """Maximum number of files in `outbox/done/` before the night compacts the warehouse; None: unlimited."""
     train_scenes: int = Field(16, ge=1, le=10_000)
-    """Generated training scenes, where there is no corpus yet."""
+    """Number of generated training scenes, if there is no corpus yet."""
     validation_scenes: int = Field(12, ge=1, le=10_000)
-    """Generated validation scenes, where there is no corpus yet."""
+    """Number of generated validation scenes, if there is no corpus yet."""
     test_scenes: int = Field(16, ge=1, le=10_000)
-    """Generated test scenes, where there is no corpus yet."""
+    """Number of generated test scenes, if there is no corpus yet."""
     eval_starts: int = Field(3, ge=1, le=1000)
-    """Frozen starts per scene."""
+    """Number of frozen starts per scene in evaluations."""
     eval_steps: int = Field(200, ge=1, le=100_000)
-    """Decisions per flight."""
+    """Length of an evaluation flight [decisions]."""
     bench_scenes: tuple[Family, ...] = ("apartment", "maze", "atrium")
-    """Generated families whose first scene is flown for the benchmark."""
+    """Scene families that are benchmarked, on their first generated scene."""
     bench_repeats: int = Field(5, ge=1, le=1000)
-    """Turns that each benchmark scene takes; the median counts."""
+    """Repeats of each benchmark scene; the median counts."""
     bench_steps: int = Field(40, ge=1, le=100_000)
-    """Measured steps of 64 drones per turn."""
+    """Measured environment steps of 64 drones per repeat."""
     viewer: bool = True
-    """Whether a viewer attaches to the trainer as the dashboard does, and has to see an observation."""
+    """Attach a viewer to the trainer, as the dashboard does, and check that it receives an observation."""
 
     training_hour: int = Field(22, ge=0, le=23)
-    """Hour at which the schedule of training nights begins one."""
+    """Start hour of scheduled training nights, in `time_zone`."""
     validation_hour: int = Field(7, ge=0, le=23)
-    """Hour at which the schedule of validation nights begins one."""
+    """Start hour of scheduled validation nights, in `time_zone`."""
     time_zone: str = "UTC"
-    """Time zone of the schedules' hours, such as `Europe/Zurich`; nights are named after its dates."""
+    """Time zone of the schedules, such as `Europe/Zurich`; nights are named after its dates."""
 
     @field_validator("time_zone")
     @classmethod
@@ -108,13 +108,13 @@ class FloatParameter(Config):
     """Real-valued search parameter between two bounds."""
 
     kind: Literal["float"] = "float"
-    """Kind of the parameter."""
+    """Discriminator of the parameter's type."""
     low: float
-    """Least value."""
+    """Lower bound, inclusive."""
     high: float
-    """Greatest value."""
+    """Upper bound, inclusive."""
     log: bool = False
-    """Search its logarithm."""
+    """Search on a logarithmic scale."""
 
     _ordered = model_validator(mode="after")(_check_bounds)
 
@@ -123,13 +123,13 @@ class IntParameter(Config):
     """Integer search parameter between two inclusive bounds."""
 
     kind: Literal["int"] = "int"
-    """Kind of the parameter."""
+    """Discriminator of the parameter's type."""
     low: int
-    """Least value."""
+    """Lower bound, inclusive."""
     high: int
-    """Greatest value."""
+    """Upper bound, inclusive."""
     log: bool = False
-    """Search its logarithm."""
+    """Search on a logarithmic scale."""
 
     _ordered = model_validator(mode="after")(_check_bounds)
 
@@ -138,9 +138,9 @@ class ChoiceParameter(Config):
     """Categorical search parameter: one of a few values without order."""
 
     kind: Literal["choice"] = "choice"
-    """Kind of the parameter."""
+    """Discriminator of the parameter's type."""
     choices: tuple[bool | int | float | str | None, ...] = Field(min_length=1, max_length=100)
-    """The values."""
+    """Allowed values."""
 
 
 Parameter = Annotated[FloatParameter | IntParameter | ChoiceParameter, Field(discriminator="kind")]
@@ -151,22 +151,22 @@ class ObjectiveConfig(Config):
     """Objective of a study: one metric of a training run, and its direction."""
 
     metric: str = Field("reward_ema", min_length=1, max_length=100)
-    """A metric that the trainer records with every update, or wall_time_hours, memory_gib."""
+    """Metric that the trainer records with every update, or wall_time_hours, memory_gib."""
     direction: Literal["maximize", "minimize"] = "maximize"
-    """Which way is better."""
+    """Optimisation direction."""
     summary: Literal["last", "median", "best"] = "last"
-    """What becomes of a run's values: the last, their median (for a noisy one such as sps), or the best."""
+    """Aggregation of a run's values: the last, the median (for noisy metrics such as sps), or the best."""
 
 
 class ConstraintConfig(Config):
     """Constraint of a study: a bound on a metric; a trial beyond it is infeasible and never the best."""
 
     metric: str = Field(min_length=1, max_length=100)
-    """As of an objective; memory_gib is the trainer's largest resident memory, collision the reward's term."""
+    """Metric as in an objective; memory_gib is the trainer's peak resident memory, collision the reward term."""
     at_most: float | None = None
-    """Upper bound."""
+    """Upper bound of the metric."""
     at_least: float | None = None
-    """Lower bound."""
+    """Lower bound of the metric."""
 
     @model_validator(mode="after")
     def _one_bound(self) -> Self:
@@ -183,12 +183,12 @@ class ConstraintConfig(Config):
 
 
 class PruningConfig(Config):
-    """Hyperband (Li et al. 2018): trials that lag behind at a rung end early."""
+    """Settings of the Hyperband pruner (Li et al. 2018): trials that lag behind at a rung end early."""
 
     min_steps: Count = 4096
-    """Decisions that every trial gets."""
+    """Minimum resource of every trial [decisions]."""
     reduction_factor: int = Field(3, ge=2, le=100)
-    """η; one trial in η goes on to the next rung, which is η times as far."""
+    """Reduction factor η: one trial in η is promoted to the next rung, which is η times as far."""
 
 
 class StudyConfig(Config):
@@ -197,35 +197,35 @@ class StudyConfig(Config):
     name: str = Field(pattern=NAME, max_length=80)
     """Name of the study; part of the key of its runs."""
     learner: LearnerName = "ppo"
-    """What is trained: ppo, grpo, dqn, bc, or a learner of a module that NAVI_PLUGINS names."""
+    """Learner to tune: ppo, grpo, dqn, bc, or a user-defined one of a module in NAVI_PLUGINS."""
     preset: str | None = None
-    """Preset of the settings that do not vary."""
+    """Preset of the fixed settings."""
     settings: dict[str, Any] = {}
-    """Settings that do not vary, nested as in a configuration file; they win over the preset."""
+    """Fixed settings, nested as in a configuration file; they override the preset."""
     demonstrations: tuple[str, ...] = ()
-    """Folders of demonstrations, for bc."""
+    """Folders of demonstration datasets, for bc."""
     space: dict[str, Parameter] = {}
-    """Setting (a.b) → how it varies; empty takes the space that Navi has for its learners."""
+    """Search space: setting (a.b) → parameter; empty takes the learner's default space."""
     objectives: tuple[ObjectiveConfig, ...] = Field((ObjectiveConfig(),), min_length=1, max_length=4)
-    """What counts; with more than one the result is a front, and nothing is pruned."""
+    """Objectives; with more than one the result is a Pareto front, and nothing is pruned."""
     constraints: tuple[ConstraintConfig, ...] = Field((), max_length=16)
-    """What must hold."""
+    """Constraints that a feasible trial satisfies."""
     sampler: Literal["tpe", "gp", "nsga2", "random"] = "tpe"
-    """How settings are proposed: tree of Parzen estimators, Gaussian process, genetic, or at random."""
+    """Sampler: tree of Parzen estimators (TPE), Gaussian process, NSGA-II, or random search."""
     pruning: PruningConfig | None = None
-    """When trials end early; None lets each run to its end."""
+    """Pruner of unpromising trials; None lets each run to its end."""
     trials: int = Field(30, ge=1, le=100_000)
-    """Trials that the study ends with; one that is taken up again after a crash counts once."""
+    """Number of trials of the study; one that is resumed after a crash counts once."""
     workers: int = Field(1, ge=1, le=256)
-    """Trials at once, each worker a process."""
+    """Number of worker processes, each with one trial at a time."""
     seed: int = Field(0, ge=0, lt=2**31)
-    """Seed of the proposals; with one worker the study is reproducible."""
+    """Seed of the sampler; with one worker the study is reproducible."""
     timeout: float | None = Field(None, gt=0, le=1e7)
-    """Wall time after which a trial ends and has failed [s]."""
+    """Time limit of a trial, after which it counts as failed [s]."""
     attempts: int = Field(5, ge=1, le=100)
-    """Times that a trial whose worker died, or whose trainer others ended, is taken up before it has failed."""
+    """Maximum attempts of a trial whose worker or trainer was killed from outside."""
     storage: str | None = None
-    """Where the study lies: an SQL address such as postgresql+psycopg://host/navi; None: a journal in its folder.
+    """Storage of the study: an SQL URL such as postgresql+psycopg://host/navi; None: a journal in its folder.
 
     The variable NAVI_STUDY_STORAGE wins, so that passwords stay out of files."""
 
@@ -249,17 +249,17 @@ class SweepConfig(Config):
     profile: Literal["quick", "full"] = "quick"
     """quick: at most 2,000 decisions or 20 s a cell; full: as long as the sweep's question needs."""
     seeds: int | None = Field(None, ge=1, le=100)
-    """Repeats of each cell, with seeds 0 … n − 1."""
+    """Number of repeats of each cell, with seeds 0 … n − 1."""
     steps: Count | None = None
-    """Decisions of a cell, summed over rows."""
+    """Training length of a cell, summed over rows [decisions]."""
     seconds: float | None = Field(None, gt=0, le=1e6)
-    """Training time after which a cell ends with its last update [s]."""
+    """Training time of a cell, which ends with its last complete update [s]."""
     timeout: float = Field(3600.0, gt=0, le=1e6)
-    """Wall time after which a cell's process is killed [s]."""
+    """Time limit of a cell's process, after which it is killed [s]."""
     preset: str | None = None
-    """Preset of the settings that do not vary; None: the sweep's own."""
+    """Preset of the fixed settings; None: the sweep's default."""
     memory_limit: float | None = Field(None, gt=0, le=1e5)
-    """Address space that a cell may take [GiB]; None: what the machine gives."""
+    """Limit of a cell's address space [GiB]; None: unlimited."""
     threads: int = Field(1, ge=0, le=256)
     """Torch threads of a cell; 0 measures what is best."""
 
@@ -276,27 +276,27 @@ class AblationConfig(Config):
     """Settings of an ablation that all cells share."""
 
     preset: str = "demo"
-    """Preset, or file, of the settings that do not vary."""
+    """Preset, or YAML file, of the fixed settings."""
     base: dict[str, object] = {}
-    """Settings laid on the preset for every variant."""
+    """Settings that override the preset for every variant."""
     variants: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_+.-]{1,64}$")], dict[str, object]] = {}
-    """Variants beside the catalogue's: what each changes, settings by section; `algorithm` names another learner."""
+    """Custom variants beside the catalogue's: name → settings by section; `algorithm` selects another learner."""
     steps: Count = 300_000
-    """Decisions that a cell trains, summed over rows."""
+    """Training length of a cell, summed over rows [decisions]."""
     seeds: int = Field(5, ge=1, le=100)
-    """Training seeds 0 … n − 1 of every variant; a verdict needs five."""
+    """Number of training seeds (0 … n − 1) of every variant; a verdict needs five."""
     train: tuple[str, ...] = ("rooms:0-15",)
-    """Generated scenes to train in, family:seeds."""
+    """Generated training scenes, family:seeds."""
     scenes: tuple[str, ...] = ("rooms-v1:validation",)
-    """Unseen scenes that the final policies fly in, as `navi evaluate --scene`."""
+    """Unseen scenes for the evaluation of final policies, as `navi evaluate --scene`."""
     protocol: str = "quick"
-    """Length of those flights: quick or full."""
+    """Length of the evaluation flights: quick or full."""
     demo_episodes: int = Field(8, ge=1, le=10_000)
-    """Demonstrations of each training scene, for what is cloned first."""
+    """Demonstration episodes per training scene, for variants with behaviour cloning."""
     demo_pilot: str = "frontier"
-    """Who flies them."""
+    """Scripted pilot that flies the demonstrations."""
     timeout: float = Field(7200.0, gt=0, le=1e6)
-    """Wall time after which a command of a cell is ended [s]."""
+    """Time limit of a cell's command [s]."""
 
     @model_validator(mode="after")
     def _cells_differ(self) -> Self:

@@ -35,10 +35,10 @@ def kill_and_resume(
 
     Args:
         home: An empty folder, for Navi's home and Dagster's.
-        trials: Of the study.
-        workers: Trials at once.
-        kills: How often.
-        seed: Of the victims and moments.
+        trials: Number of trials of the study.
+        workers: Number of worker processes.
+        kills: Number of injected kills.
+        seed: Seed of the victims and moments.
         on_line: Called with a line for each kill.
 
     Returns:

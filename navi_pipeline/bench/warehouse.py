@@ -45,12 +45,12 @@ class WarehouseRow:
     """One result of the warehouse benchmark: case, median value, unit.
 
     Attributes:
-        what: What was measured.
-        name: Case of it.
+        what: Kind of measurement: ingest, query, size.
+        name: Name of the case.
         value: Median over the repeats.
-        unit: Its unit.
+        unit: Unit of the value.
         cpu_value: The same by process CPU time instead of wall time.
-        rows: Rows that it is about.
+        rows: Number of rows of the case.
     """
 
     what: str
@@ -96,7 +96,7 @@ def measure_questions(
     Args:
         rows: Metric rows; a tenth as many stage timings, and evaluations of 200 versions and 4 pilots stand beside.
         repeats: Times that each question is asked; the median counts. Each opens the snapshot anew.
-        keep: Folder in which the warehouse is left; by default it is removed.
+        keep: Folder that keeps the warehouse; by default it is removed.
         progress: Called with the current task.
     """
     home = Path(tempfile.mkdtemp()) if keep is None else keep

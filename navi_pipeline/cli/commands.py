@@ -23,7 +23,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of scenes, training and evaluation.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Run the way to a champion: scenes, training, evaluation against two pilots, promotion.
+    """Run the demo, from scenes to a champion: training, evaluation against two scripted pilots, promotion.
 
     Scenes are generated; every mesh under $NAVI_SCENES is added when that is set. What has not changed
     since the last run is skipped.
@@ -41,7 +41,7 @@ def materialize(
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training runs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Materialize every asset of the graph, and print the time of each and the cost of Dagster itself.
+    """Materialize every asset of the graph, and print each duration and Dagster's overhead.
 
     What has not changed since the last time is reused.
     """
@@ -57,7 +57,7 @@ def query(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the database anew from outbox/done first.")] = False,
     home: Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")] = None,
 ) -> None:
-    """Fold new rows in and ask the warehouse: navi query "select * from leaderboard".
+    """Ingest new rows and query the warehouse: navi query "select * from leaderboard".
 
     Without SQL, lists the views, the tables and the saved queries; the name of a view or table explains its columns.
     """

@@ -36,7 +36,7 @@ def sweep(
     again: Annotated[bool, typer.Option("--again", help="Measure every cell anew.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Vary one thing, measure each combination in its own process, and print the result.
+    """Run a parameter sweep: measure each combination in its own process, and print the result.
 
     Memory that runs out, a crash and a time-out are outcomes of their cell. Cells that are done are not
     measured again, so a sweep that was interrupted goes on.
@@ -91,7 +91,7 @@ def ablate(
     listed: Annotated[bool, typer.Option("--list", help="Show the variants and what they ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Ablations: each variant is trained with several seeds and flown on unseen scenes, against the base.
+    """Run an ablation study: train each variant with several seeds, and compare it with the base on unseen scenes.
 
     Cells that are done are not measured again, so it may be stopped, or made in pieces with --cells. The table holds
     the paired difference to the base with its two-way interval over seeds and scenes.
@@ -153,7 +153,7 @@ def nightly(
     name: Annotated[str | None, typer.Option(help="Name of the night; the same name goes on where it stood.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Preflight, bounded training, resume proof, evaluation, benchmarks and drift, gated promotion, summary.
+    """Run a nightly training job now: preflight, training, resume proof, evaluation, benchmarks, promotion, summary.
 
     The morning's summary is written to reports/ of the Navi home in Markdown and HTML. Ends with an error when a hard
     gate does not hold.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from navi_pipeline.jobs import Flow
 
 PROFILE = "demo"
-"""Training profile of the demo."""
+"""Training profile (preset) of the demo."""
 
 
 def run_demo(*, seed: int = 0, as_json: bool = False) -> None:

@@ -40,7 +40,7 @@ def run(
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting of the study, a.b=c.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a study, or go on with it where it stood.
+    """Run a study (hyperparameter search), or resume it.
 
     Every trial trains in a child process with a run directory of its own. A worker that dies is replaced, and its
     trial is taken up from its last checkpoint. Ctrl-C lets the trainers checkpoint.
@@ -59,7 +59,7 @@ def resume(
     workers: Workers = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a study that was interrupted, or with more trials than it was asked for."""
+    """Resume an interrupted study, or extend it by more trials."""
     from navi_pipeline.lib.studies.trial_queue import read_study
 
     given = {"trials": trials, "workers": workers}
@@ -71,7 +71,7 @@ def show(
     name: Annotated[str | None, typer.Argument(help="A study of this home; without one they are listed.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how a study stands, and write its page."""
+    """Show the state of a study, and write its HTML page."""
     from navi_pipeline.lib.studies.perform import study_result
     from navi_pipeline.lib.studies.trial_queue import TrialQueue, known_studies, read_study
 
@@ -98,7 +98,7 @@ def best(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the best feasible trial, and make a preset of it: `navi train LEARNER --preset FILE`."""
+    """Show the best feasible trial, and export it as a preset: `navi train LEARNER --preset FILE`."""
     from navi_pipeline.lib.studies.results import pick_trial, selection_note, trial_row, trials_compared, write_preset
     from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
 
@@ -126,7 +126,7 @@ def bench(
     seed: Annotated[int, typer.Option(help="Of victims and moments.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Kill workers and supervisor of a study, and look whether every trial is there once: config, metrics, lineage."""
+    """Test a study's fault tolerance: kill workers and supervisor, then audit configs, metrics and lineage."""
     from navi_pipeline.bench.study import kill_and_resume
 
     with tempfile.TemporaryDirectory(prefix="navi-study-") as home:

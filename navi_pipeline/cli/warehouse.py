@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(home: Home = None, as_json: Json = False) -> None:
-    """Fold new rows in and print rows, sizes, waiting segments and refused ones with the reason."""
+    """Ingest new rows and print row counts, file sizes, and waiting and refused segments with the reason."""
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse = Warehouse(home)
@@ -50,7 +50,7 @@ def report_page(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page of what the warehouse knows; it opens offline, on a phone too."""
+    """Write the warehouse's report as one self-contained HTML page, for offline use too."""
     from navi_pipeline.lib.reports.warehouse_report import run_report
 
     file = run_report(out=out, home=home)
@@ -75,7 +75,7 @@ def compact(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Put all rows into Parquet files, in place of the segments that they came from, and shrink the database."""
+    """Compact the warehouse: archive all rows as Parquet files in place of their segments, and shrink the database."""
     from navi_core.models import Registry, record_registry
     from navi_core.record import navi_home
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -99,7 +99,7 @@ def bench(
     *,
     progress: Progress,
 ) -> Report:
-    """Fold rows in and ask questions over millions of them: rows/s, milliseconds."""
+    """Benchmark the warehouse: ingest [rows/s], and queries over millions of rows [ms]."""
     from navi_pipeline.bench.warehouse import measure_ingest, measure_questions
 
     progress("folding in", 0.0, 1.0)

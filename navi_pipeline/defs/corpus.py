@@ -33,7 +33,7 @@ DEFAULT_SCENES: dict[str, Any] = {"family": "apartment", "train": 16, "validatio
 
 
 class SceneSettings(dg.Config):
-    """Which scenes are generated; meshes under $NAVI_SCENES are always added, to be evaluated apart.
+    """Run config of `scene_sources`: generated scenes per split; meshes under $NAVI_SCENES are always added.
 
     What was chosen once stays until another value is: whoever makes the graph again does not undo it.
     """
@@ -50,7 +50,7 @@ class SceneSettings(dg.Config):
 
 
 class CompileSettings(dg.Config):
-    """How scenes are compiled; surfaces are exact triangles, so the resolution decides speed, not truth."""
+    """Run config of the scene compiler; surfaces are exact triangles, so the resolution affects only speed."""
 
     resolution: int = Field(
         default=RESOLUTION, description="Voxels along one edge of the scene's cube; a power of two."

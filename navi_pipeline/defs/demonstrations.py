@@ -29,7 +29,7 @@ from navi_pipeline.lib.reports.pages import (
 
 
 class ExpertSettings(dg.Config):
-    """How the teacher flies; sensor and drone are the profile's."""
+    """Run config of the teacher's flights; sensor and drone are the profile's."""
 
     pilot: str = Field(default="frontier", description="Teacher: frontier, planner or another scripted pilot.")
     scenes: int = Field(default=8, description="Training scenes that it flies in.")

@@ -34,7 +34,7 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
 class EvaluationSettings(dg.Config):
-    """The protocol's size; everything else is the engine's default."""
+    """Run config of the evaluation protocol's size; all other settings are the engine's defaults."""
 
     starts: int = Field(default=3, description="Frozen starts in each scene.")
     max_steps: int = Field(default=200, description="Length of a flight [decisions].")

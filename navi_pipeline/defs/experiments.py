@@ -30,7 +30,7 @@ _STORIES = {
 
 
 class SweepSettings(dg.Config):
-    """Settings of a sweep; None takes the default of its size."""
+    """Run config of a sweep; None takes the default of its size."""
 
     seeds: int | None = Field(default=None, description="Repeats of each cell; by default the size's.")
     steps: int | None = Field(default=None, description="Decisions of a cell; by default the size's.")
@@ -119,7 +119,7 @@ trial_partitions = dg.DynamicPartitionsDefinition(name="trials")
 
 
 class StudySettings(dg.Config):
-    """Settings of a study; None takes the study's own."""
+    """Run config of a study; None takes the study's default."""
 
     trials: int | None = Field(default=None, description="Trials; by default the study's own.")
     workers: int | None = Field(default=None, description="Trials at a time; by default the study's own.")

@@ -22,7 +22,7 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
 class CloningSettings(dg.Config):
-    """Settings of a cloning run; the others come from the profile's preset."""
+    """Run config of a behaviour-cloning run; the other settings come from the profile's preset."""
 
     seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
     epochs: int | None = Field(default=None, description="Passes over the demonstrations; by default the profile's.")
@@ -78,7 +78,7 @@ _STORIES = {
 
 
 class TrainingSettings(dg.Config):
-    """Settings of a training run; the others come from the profile's preset."""
+    """Run config of a training run; the other settings come from the profile's preset."""
 
     seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
     total_steps: int | None = Field(

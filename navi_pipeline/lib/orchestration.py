@@ -153,11 +153,11 @@ def record_failure(
     """Record a failed Dagster run as a row of `events`, and write the summary of a night that broke down.
 
     Args:
-        run_id: Dagster's run.
-        job: Its job.
-        message: Message of Dagster.
+        run_id: Dagster run id.
+        job: Name of the Dagster job.
+        message: Dagster's failure message.
         steps: Failed steps and their messages.
-        night: Name of the night that it was.
+        night: Name of the night, if the run was one.
     """
     with pipeline_log(f"dagster-{run_id}") as log:
         detail = f"{job}: {'; '.join(f'{step}: {text}' for step, text in steps) or message}"

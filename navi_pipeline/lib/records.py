@@ -46,8 +46,8 @@ def write_text(path: Path, text: str, kind: str = "") -> None:
 
     Args:
         path: The file.
-        text: What it holds.
-        kind: What it is, for the message, such as "the report ".
+        text: Content.
+        kind: Name of the file in the error message, such as "the report ".
 
     Raises:
         RecordError: The file cannot be written.
@@ -94,8 +94,8 @@ def pipeline_log(run_id: str, *, seed: int | None = None, config_hash: str | Non
 
     Args:
         run_id: Run that the rows belong to: a training run, or the asset's name.
-        seed: Seed of what is recorded.
-        config_hash: Hash of its configuration.
+        seed: Seed of the recorded run.
+        config_hash: Hash of the run's configuration.
     """
     return MetricLog(outbox_path(), run_id, row_context() | {"seed": seed, "config_hash": config_hash})
 
@@ -113,7 +113,7 @@ class BenchmarkLog:
     Args:
         benchmark: Name of the sweep or benchmark, for example `resolution_sweep`.
         run_id: Name of this run; by default the benchmark's with the time. The same name again replaces its rows.
-        config_hash: Hash of what was measured.
+        config_hash: Hash of the measured configuration.
     """
 
     def __init__(self, benchmark: str, *, run_id: str | None = None, config_hash: str | None = None) -> None:
@@ -141,12 +141,12 @@ class BenchmarkLog:
             values: Name → (value, unit), for example `{"steps_per_second": (812.0, "1/s")}`; may be empty where the
                 cell failed.
             repeat: Number of the repeat.
-            seed: Its seed.
-            step: Decisions after which it was measured.
-            profile: How large the cell was, for example `quick`; means are over cells of one profile.
+            seed: Seed of the repeat.
+            step: Training decisions before the measurement.
+            profile: Size of the cell, for example `quick`; means are over cells of one profile.
             parameters: Settings that make the cell.
-            outcome: How it ended.
-            detail: Reason, where it failed.
+            outcome: Outcome of the cell.
+            detail: Reason of a failure.
 
         Raises:
             RecordError: A cell without numbers that did not fail, or the rows could not be written.

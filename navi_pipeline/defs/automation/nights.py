@@ -72,7 +72,7 @@ _LATEST = timedelta(hours=1)
 
 
 class NightSettings(dg.Config):
-    """Settings of a night; the others come from the file of $NAVI_NIGHTLY."""
+    """Run config of a nightly job: overrides of the settings in the file of $NAVI_NIGHTLY."""
 
     minutes: float | None = Field(default=None, description="Length [min]; up to 60 it is a small night.")
     name: str | None = Field(

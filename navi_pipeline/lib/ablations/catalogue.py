@@ -15,11 +15,11 @@ class Variant:
     """One variant of an ablation: the settings that it changes, its learner, an optional cloned initialisation.
 
     Attributes:
-        name: Of the variant.
-        question: What it answers.
-        settings: Laid on the base's.
-        algorithm: Learner.
-        cloned: Whether a clone of demonstrations comes first.
+        name: Name of the variant.
+        question: Question that the variant answers.
+        settings: Settings that override the base's.
+        algorithm: Name of the learner.
+        cloned: Whether training starts from a behaviour clone.
     """
 
     name: str
@@ -91,11 +91,11 @@ def find_variants(names: Sequence[str], own: Mapping[str, Mapping[str, Any]] | N
     """Return the named and the custom variants, the base first; without either, the whole catalogue.
 
     Args:
-        names: Of the catalogue's or of one's own.
-        own: Settings of those of one's own, by name; `algorithm` names another learner.
+        names: Names of catalogue or custom variants.
+        own: Settings of the custom variants by name; `algorithm` selects another learner.
 
     Raises:
-        ConfigError: There is none of that name, or one of one's own has the name of another.
+        ConfigError: A name is unknown, or a custom variant has the name of a catalogue's.
     """
     own = own or {}
     for name in own:

@@ -39,15 +39,15 @@ class CellOutcome:
     """Outcome of one ablation cell (one variant with one seed): status, evaluation file, metrics, CPU time.
 
     Attributes:
-        variant: Its name.
-        seed: Of the training.
-        status: ok, or how it ended instead: out_of_memory, crash, timeout.
-        detail: Its last line of output, where it is not ok.
+        variant: Name of the variant.
+        seed: Training seed.
+        status: ok, out_of_memory, crash or timeout.
+        detail: Last line of output, if the status is not ok.
         result: File of the evaluation; empty where there is none.
-        checkpoint: What was evaluated.
+        checkpoint: Evaluated checkpoint.
         cpu_minutes: Processor time by command.
         metrics: Figures by name.
-        commands: That were run, to be repeated by hand.
+        commands: Commands of the cell, to be repeated by hand.
     """
 
     variant: str
@@ -96,10 +96,10 @@ def run_cell(
     Its processor time is that of this process's children, so a process measures one cell at a time.
 
     Args:
-        name: Of the ablation; part of its rows' names.
-        variant: What is changed.
-        config: What the cells share.
-        seed: Of the training.
+        name: Name of the ablation, part of its rows' names.
+        variant: Variant to train.
+        config: Settings shared by all cells.
+        seed: Training seed.
         on_line: Called with every line of the commands.
 
     Raises:
@@ -250,11 +250,11 @@ def run_cell_in_child(
     """Measure a cell in a supervised child process, which ends with this process or on request.
 
     Args:
-        name: Of the ablation.
-        variant: What is changed.
-        config: What the cells share.
-        seed: Of the training.
-        stop: Asked twice a second; once it answers True the child ends, and its trainer writes a checkpoint.
+        name: Name of the ablation.
+        variant: Variant to train.
+        config: Settings shared by all cells.
+        seed: Training seed.
+        stop: Polled twice a second; True ends the child, whose trainer then writes a checkpoint.
 
     Raises:
         RunError: The child ended before the cell had an outcome.

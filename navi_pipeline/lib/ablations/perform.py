@@ -32,11 +32,11 @@ class AblationResult:
     """Result of an ablation: outcomes of its cells, one table row per variant, comparisons with the base, report file.
 
     Attributes:
-        outcomes: Of the cells that are done.
-        waiting: Cells that are not.
-        rows: One line per variant.
+        outcomes: Outcomes of the finished cells.
+        waiting: Number of open cells.
+        rows: One table row per variant.
         sentences: Verdict on each variant against the base.
-        skipped: Variants that change nothing of this preset, and why.
+        skipped: Variant that equals the base on this preset → reason.
         report: HTML file with all of this.
     """
 
@@ -61,8 +61,8 @@ def perform_ablation(
 
     Args:
         names: Variants; none means those of one's own, and without any all.
-        config: What the cells share.
-        name: Of the ablation, in its rows and its page.
+        config: Settings shared by all cells.
+        name: Name of the ablation, in its rows and its page.
         cells: Cells to measure now; None means all that wait. 0 shows what is known.
         jobs: Cells at the same time, each on one core.
         on_line: Called with a line for every cell.

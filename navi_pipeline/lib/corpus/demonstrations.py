@@ -35,8 +35,8 @@ def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Call
 
     Args:
         profile: Training profile, whose sensor and drone `config` has.
-        config: Who flies, how often, how long.
-        scenes: How many scenes.
+        config: Settings of the teacher: pilot, episodes, length, noise.
+        scenes: Number of scenes.
         on_line: Called with every line of the recording.
 
     Returns:
@@ -194,7 +194,7 @@ def read_expert(profile: str) -> dict[str, Any]:
     """Load the JSON document of a profile's recorded teacher flights.
 
     Raises:
-        RecordError: It has not flown.
+        RecordError: The teacher has not flown.
     """
     return read_document(_path("expert", profile), made_by=f"expert_demonstrations, partition {profile},")
 

@@ -126,7 +126,7 @@ def write_plan(
         sources: The planned scenes.
         family: Generated family.
         counts: Split → number of generated scenes.
-        chosen: Which of these settings people named; the others follow Navi's defaults.
+        chosen: Settings that a user set explicitly; the others follow Navi's defaults.
 
     Raises:
         RecordError: The file cannot be written.
@@ -212,7 +212,7 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
 
     Args:
         source: The planned scene.
-        config: How to compile.
+        config: Settings of the compiler.
 
     Returns:
         The scene's row (name, hashes, verdict, size, …) with `skipped` and `picture` (markdown, or None); `gmdag` and
@@ -324,7 +324,7 @@ def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSourc
 
     Args:
         known: Names that were materialized as compiled_scene.
-        config: How scenes are compiled.
+        config: Settings of the compiler.
 
     Raises:
         RecordError: There is no plan yet.

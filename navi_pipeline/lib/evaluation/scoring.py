@@ -53,7 +53,7 @@ def score_policy(policy: dict[str, Any], split: str, config: EvalConfig) -> Scor
 
     Args:
         policy: The policy's document (see `policies`).
-        split: Which scenes.
+        split: Split of the corpus.
         config: The protocol.
 
     Returns:
@@ -126,7 +126,7 @@ def flown(
     """Evaluate a subject on scenes and record the rows, or load the saved result.
 
     Args:
-        subject: What `navi_core.evaluate.evaluate` takes.
+        subject: Subject as in `navi_core.evaluate.evaluate`.
         scenes: Scenes of a split.
         config: The protocol.
         name: Name in tables; by default a pilot's own.
@@ -213,10 +213,10 @@ def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: Ev
     """Draw top-down maps of the first start of the first scenes, or load the maps drawn before.
 
     Args:
-        scenes: Where they flew.
-        results: Of each subject; one that was not flown now has no path.
+        scenes: Scenes of the evaluation.
+        results: Subject name → result; a loaded result has no paths.
         config: The protocol.
-        key: Names the pictures.
+        key: Cache key of the pictures.
 
     Returns:
         Markdown pictures; none where not one subject was flown now and nothing was drawn before.
@@ -319,7 +319,7 @@ def read_baselines() -> dict[str, float]:
     """Load the mean coverage by pilot [%].
 
     Raises:
-        RecordError: They have not flown.
+        RecordError: The pilots have not been evaluated.
     """
     return dict(read_document(_baselines_path(), made_by="baseline_evaluation")["c_vis_auc_percent"])
 
@@ -327,7 +327,7 @@ def read_baselines() -> dict[str, float]:
 def ranking() -> list[dict[str, Any]]:
     """Query the leaderboard of the most recently flown course, best first.
 
-    A course is starts and protocol. Who was trained on its scenes comes last, with None as rank.
+    A course is starts and protocol. Subjects trained on its scenes come last, with None as rank.
     """
     frame = Warehouse().query(
         "select * from leaderboard where course = (select course from leaderboard where split = 'test' "
@@ -343,8 +343,8 @@ def worth_drawing(rows: list[dict[str, Any]], most: int = 40) -> list[dict[str, 
     """Select the first rows of a ranking and all pilots for the charts: hundreds of versions would be unreadable.
 
     Args:
-        rows: Of `ranking`.
-        most: Of all subjects, before pilots are added.
+        rows: Rows from `ranking`.
+        most: Maximum number of rows, before pilots are added.
     """
     return [row for place, row in enumerate(rows) if place < most or row["kind"] == "pilot"]
 

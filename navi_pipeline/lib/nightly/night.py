@@ -34,10 +34,10 @@ class Gate:
     """Result of one acceptance check of a nightly run.
 
     Attributes:
-        name: What.
+        name: Name of the check.
         hard: Whether the night fails without it.
-        passed: Whether it holds.
-        detail: With which figures.
+        passed: Whether the condition holds.
+        detail: Measured values, as text.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Stage:
     """Result of one finished stage of a nightly run: status, duration, gates, data for later stages.
 
     Attributes:
-        name: Which.
+        name: Name of the stage.
         status: passed, warned (a soft gate), failed (a hard one), skipped (an earlier stage had failed).
-        seconds: How long it took [s].
-        gates: Its gates.
-        data: What later stages and the summary need.
+        seconds: Duration [s].
+        gates: Acceptance checks of the stage.
+        data: Results for later stages and the summary.
     """
 
     name: str
@@ -73,8 +73,8 @@ class Night:
     """State of one nightly run: settings and finished stages, loaded from and saved to its JSON document.
 
     Args:
-        config: Its settings.
-        name: Its name; by default that of `night_name`. The same name resumes the night.
+        config: Settings of the night.
+        name: Name of the night; by default that of `night_name`. The same name resumes the night.
         report: Called with progress, a line at a time.
         keep_failed: Take up failed and skipped stages too, to go on within the night; by default they are done again.
 
@@ -215,8 +215,8 @@ def night_name(config: NightlyConfig, name: str | None = None) -> str:
     """Return the name of a night: the given one, or date, time and kind, which no schedule generates.
 
     Args:
-        config: Its settings; what it does ends the name.
-        name: Another one.
+        config: Settings of the night; its kind (training, validation) ends the name.
+        name: Explicit name; None generates one.
 
     Raises:
         RunError: The name cannot name a file.

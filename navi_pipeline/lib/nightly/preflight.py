@@ -45,8 +45,8 @@ class Start:
 
     Attributes:
         init: A version, or `none` for new weights.
-        why: What it is, for people.
-        passed_over: Why versions that come before it were not taken.
+        why: Description for the report.
+        passed_over: Reasons why preferred versions were rejected.
     """
 
     init: str
@@ -58,8 +58,8 @@ def choose_start(config: TrainConfig, registry: Registry) -> Start:
     """Select the initial weights: the first compatible version of latest, earlier nights, champion; else new weights.
 
     Args:
-        config: What the night trains with.
-        registry: Where versions are.
+        config: Training configuration of the night.
+        registry: Model registry.
 
     Raises:
         RegistryError: The registry cannot be read.

@@ -264,8 +264,8 @@ def run_night(
     """Run a night from preflight to summary, or resume it.
 
     Args:
-        config: Its settings.
-        name: Its name; by default date, time and kind.
+        config: Settings of the night.
+        name: Name of the night; by default date, time and kind.
         report: Called with progress, a line at a time.
 
     Returns:

@@ -26,8 +26,8 @@ class ViewerProbe:
     """Thread that attaches a viewer to a training once it makes progress, and waits for one observation.
 
     Args:
-        prefix: How the run's name begins; the trainer announces itself under that name in the Navi home.
-        moving: Whether the training has made progress.
+        prefix: Prefix of the run's name, under which the trainer announces itself in the Navi home.
+        moving: Returns whether the training has made progress.
     """
 
     def __init__(self, prefix: str, moving: Callable[[], bool]) -> None:

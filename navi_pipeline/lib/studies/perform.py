@@ -46,10 +46,10 @@ def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows, chart: 
     """Write the HTML page of a study and return its path.
 
     Args:
-        queue: The study.
-        row: Its row of `studies`.
+        queue: Trial queue of the study.
+        row: Row of the table `studies`.
         rows: Latest trial of every slot as rows of `trials`.
-        chart: From `history_chart`.
+        chart: Result of `history_chart`.
     """
     config = queue.config
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in config.objectives)
@@ -146,11 +146,11 @@ class StudyResult:
     """Result of a study: its row, the latest trial of every slot, a chart, the HTML page.
 
     Attributes:
-        row: Its row of `studies`.
+        row: Row of the table `studies`.
         trials: Latest trial of every slot as rows of `trials`, by slot.
         chart: Value by trial, or the front, SVG.
         report: HTML page.
-        reused: Whether nothing had to be trained.
+        reused: Whether all trials were done before.
     """
 
     row: dict[str, Any]
@@ -169,7 +169,7 @@ def perform_study(
     """Run a study to its end, from the start or from an interruption.
 
     Args:
-        config: Of the study.
+        config: Settings of the study.
         on_line: Called with every line of the workers.
         on_trial: Called in this thread with the row of every slot that is done, also those of earlier sittings.
 

@@ -163,7 +163,7 @@ def selection_note(trials: int) -> str:
     The best of many values owes some of its lead to its seed: the same settings earn less with another.
 
     Args:
-        trials: How many it was chosen from (see `trials_compared`).
+        trials: Number of trials compared (see `trials_compared`).
     """
     return f"one seed, chosen from {trials} trials: expect less of it" if trials > 1 else "one seed"
 
@@ -174,7 +174,7 @@ def audit_faults(
     """Audit a finished study and return its faults; empty if every slot has exactly one complete record.
 
     Args:
-        config: Of the study.
+        config: Settings of the study.
         rows: All its trials as rows of `trials`, attempts that were lost too.
         partitions: Partitions of the asset `trial` that Dagster knows; None does not look at them.
     """

@@ -65,8 +65,8 @@ class TrialQueue:
     """Context manager for one process's access to a study: claims trials, requeues lost ones, lists results.
 
     Attributes:
-        config: Of the study.
-        study: Optuna's study.
+        config: Settings of the study.
+        study: Optuna study object.
         worker: Name of this process as a worker; it holds a lock of this name while it lives.
     """
 
@@ -119,7 +119,7 @@ class TrialQueue:
         """Raise if a preset or default has changed since the study began, as trials would not be comparable.
 
         Raises:
-            ConfigError: Names what differs.
+            ConfigError: A setting differs; the message names it.
         """
         name, differing = self.config.name, self.differing()
         if differing:
@@ -134,8 +134,8 @@ class TrialQueue:
         """Release the worker's lock.
 
         Args:
-            orderly: Whether it leaves no trial behind. Else its lock stays, as a mark that the trial is lost, whatever
-                this machine is called then.
+            orderly: Whether the worker leaves no trial behind. Else its lock stays and marks the trial as lost,
+                whatever this machine is called then.
         """
         self._lock.__exit__(None, None, None)
         if orderly:
@@ -267,7 +267,7 @@ def is_feasible(trial: FrozenTrial) -> bool:
 def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Iterator[str]:
     """Yield the settings that differ, with their former values; a missing one had the default.
 
-    A newer Navi may know more.
+    A newer version of Navi may have more settings.
     """
     current = now.model_dump(mode="json")
     for name, field in sorted(type(now).model_fields.items()):

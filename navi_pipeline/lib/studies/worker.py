@@ -78,8 +78,8 @@ class RunCurve:
         """Return the value of an objective in the run; None if the run has no such metric.
 
         Args:
-            objective: What to look at.
-            result: The trainer's answer, which knows what no row does (memory_gib, wall_time_hours).
+            objective: Metric, direction and aggregation.
+            result: Result of the trainer, with figures that no row has (memory_gib, wall_time_hours).
         """
         values = [value for _, value in self.points(objective.metric)]
         if not values:
@@ -171,7 +171,7 @@ def run_trial(
         queue: The study.
         trial: A claimed trial.
         on_line: Called with every line of the trainer.
-        ending: Whether this worker is to end; the trainer then writes a checkpoint, and the trial is requeued.
+        ending: Returns whether this worker must end; the trainer writes a checkpoint, and the trial is requeued.
         train: Trainer, with the signature of `train_in_child`.
 
     Returns:
@@ -342,8 +342,8 @@ def work(
     Args:
         queue: The study.
         on_line: Called with a line for every trial, and with those of the trainers.
-        ending: Whether to stop; the trial at hand is left to be taken up again.
-        train: What trains.
+        ending: Returns whether to stop; the current trial is then requeued.
+        train: Training function.
 
     Returns:
         Trials that this worker took.

@@ -44,10 +44,10 @@ class Sweep:
     """Parameter sweep of the catalogue: name, question, figures to show, and its cells.
 
     Attributes:
-        name: That of its asset.
-        question: What it answers.
-        shown: Figures in tables, first the one that is drawn.
-        cells: Makes the cells of a configuration over some training scenes.
+        name: Name of the sweep and its asset.
+        question: Question that the sweep answers.
+        shown: Figures in tables; the first one is drawn.
+        cells: Factory of the cells for a configuration and training scenes.
     """
 
     name: str
@@ -60,7 +60,7 @@ def find_sweep(name: str) -> Sweep:
     """Look up a sweep of the catalogue by name.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no sweep of that name.
     """
     if name not in SWEEPS:
         raise ConfigError(f"no sweep {name!r}; allowed: {', '.join(SWEEPS)}")

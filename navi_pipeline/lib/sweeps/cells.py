@@ -64,13 +64,13 @@ class Cell:
     """Cell of a sweep: one combination of factors, measured by one `navi` command in a child process.
 
     Attributes:
-        factors: What varies, by name; the seed among them where there are repeats.
+        factors: Factor name → level; includes the seed if there are repeats.
         arguments: Arguments of `navi`; the command prints one JSON document.
-        read: Takes figures by name, and (decisions, reward) pairs, from that document.
+        read: Parser of that document: returns figures by name, and (decisions, reward) pairs.
         settings: Contents of the file given as `--config`; None: no such file.
         scenes: Scene files given as `--scene`.
-        scene_hashes: Content hashes of those, which name them in the key.
-        asked: What was asked for instead of what the profile gives, by name.
+        scene_hashes: Content hashes of the scenes, part of the key.
+        asked: Options that differ from the profile's defaults, by name.
     """
 
     factors: dict[str, Any]
@@ -97,16 +97,16 @@ class Outcome:
     """Outcome of one cell of a sweep: status, figures, reward curve.
 
     Attributes:
-        cell: Its name.
-        level: Its place without the seed.
-        factors: What varies.
-        status: ok, or how it ended instead; each is a result.
-        detail: Its last line of output, where it is not ok.
+        cell: Name of the cell.
+        level: Name of the cell without the seed.
+        factors: Factor name → level.
+        status: ok, out_of_memory, crash or timeout; each is a result.
+        detail: Last line of output, if the status is not ok.
         metrics: Figures by name; `wall_seconds` always.
         curve: (decisions, smoothed reward) pairs.
-        run_id: Key of its rows in the warehouse.
-        measured_at: When, ISO 8601 in UTC.
-        reused: Whether it was measured earlier.
+        run_id: Run id of its rows in the warehouse.
+        measured_at: Time of the measurement, ISO 8601 in UTC.
+        reused: Whether the outcome was loaded from an earlier run.
     """
 
     cell: str
@@ -138,10 +138,10 @@ def run_cells(
 
     Args:
         sweep: Name of the sweep.
-        cells: What to measure.
-        config: Its settings; time-out and memory bound of a cell among them.
+        cells: Cells to measure.
+        config: Settings of the sweep, with time and memory limits of a cell.
         on_line: Called with a line for every cell.
-        again: Measure all of them anew; earlier rows stay in the history.
+        again: Measure all cells again; earlier rows stay in the history.
 
     Raises:
         RunError: A cell was stopped, or the disk is full; it has no outcome yet.
@@ -207,8 +207,8 @@ class CellError(Exception):
     """Failure of a `navi` command that is recorded as its cell's outcome.
 
     Args:
-        status: How it ended.
-        detail: Why.
+        status: Outcome of the cell.
+        detail: Reason.
     """
 
     def __init__(self, status: Status, detail: str) -> None:
@@ -228,8 +228,8 @@ def run_command(
     """Run a `navi` command of a cell in a child process, and parse the JSON document that it prints.
 
     Args:
-        arguments: Of `navi`.
-        name: What it is called where it has no outcome.
+        arguments: Command-line arguments of `navi`.
+        name: Name of the cell in error messages.
         read: Reader of the document.
         timeout: Wall time after which it is ended [s].
         grace_seconds: Time between SIGTERM and SIGKILL [s].

@@ -36,7 +36,7 @@ def level_rows(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[dict[s
     """Aggregate outcomes into one table row per level: status counts, and the mean of each figure.
 
     Args:
-        outcomes: Of a sweep.
+        outcomes: Outcomes of a sweep's cells.
         shown: Figures, in the order of the columns.
     """
     rows = []
@@ -71,7 +71,7 @@ def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference | 
 
     Args:
         a: Value by seed.
-        b: The same of the other.
+        b: Value by seed of the other side.
     """
     from scipy.stats import t
 
@@ -90,13 +90,13 @@ class Verdict:
     """Result of the promotion checklist for one temporal core.
 
     Attributes:
-        core: The challenger.
+        core: Name of the challenger.
         reward: Its final reward_ema less the incumbent's, paired by seed; None with fewer than two pairs.
         better: The interval lies above 0, over enough seeds for a claim.
         throughput: Its decisions per processor second over the incumbent's; None without a pair.
-        fast_enough: Whether that is enough.
+        fast_enough: Whether the throughput is sufficient.
         no_extra_build: Whether it needs no package compiled for a device.
-        promote: All three.
+        promote: Whether all three conditions hold.
         sentence: The verdict in words.
     """
 
@@ -129,7 +129,7 @@ def core_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     """Apply the promotion checklist to every temporal core against the incumbent.
 
     Args:
-        outcomes: Of the temporal core sweep.
+        outcomes: Outcomes of the temporal core sweep.
     """
     rewards = _by_level(outcomes, "reward_ema")
     rates = _by_level(outcomes, "steps_per_2_cpu_seconds")
@@ -193,8 +193,8 @@ class SweepResult:
     """Result of a sweep: outcomes, table rows, promotion checklist, charts, report.
 
     Attributes:
-        document: What is kept of it, as `--json` prints it.
-        outcomes: Of every cell.
+        document: JSON document of the sweep, as `--json` prints it.
+        outcomes: Outcomes of all cells.
         rows: One line per level.
         verdicts: The promotion checklist, for temporal cores alone.
         charts: Figures by level and reward curves, SVG.
@@ -222,8 +222,8 @@ def perform_sweep(
     """Run a sweep: measure the open cells, ingest their rows, and write the report.
 
     Args:
-        name: The sweep.
-        config: Its settings.
+        name: Name of the sweep.
+        config: Settings of the sweep.
         on_line: Called with a line for every cell measured.
         again: Measure every cell anew.
 
@@ -279,7 +279,7 @@ def read_sweep(name: str, profile: str) -> dict[str, Any]:
     """Load the JSON document of a profile's latest sweep.
 
     Raises:
-        RecordError: It has not been made.
+        RecordError: The sweep has not been run.
     """
     return read_document(_path(name, profile), made_by=f"{name}, partition {profile},")
 

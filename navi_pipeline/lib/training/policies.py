@@ -46,7 +46,7 @@ def parse_start(text: str) -> Start:
 
 
 def asset_name(algorithm: str) -> str:
-    """Return the name of an algorithm's asset, which is part of the key of its runs."""
+    """Return the asset name of a learner, which is part of its runs' keys."""
     return f"{algorithm}_policy"
 
 
@@ -103,7 +103,7 @@ def train_policy(
         seed: Seed of the run.
         total_steps: Decisions summed over rows, or None.
         epochs: Passes over the demonstrations, for bc.
-        start: Where the weights of PPO come from.
+        start: Source of PPO's initial weights.
         on_line: Called with every line of the trainer.
         stop: Asked twice a second; once it answers True the trainer checkpoints and ends.
 

@@ -162,8 +162,8 @@ def interruption(code: int, last: Sequence[str]) -> str | None:
     """Return the external cause of a child's end (signal, full disk) as a predicate; None for any other end.
 
     Args:
-        code: Its exit code.
-        last: Its last lines of output.
+        code: Exit code of the child.
+        last: Last lines of the child's output.
     """
     if code in _TOLD_TO_END:
         return f"was ended by {signal.Signals(-code).name}"
@@ -174,7 +174,7 @@ def disk_is_full(output: str) -> bool:
     """Return whether a child failed because the disk is full or the user's quota is exceeded.
 
     Args:
-        output: Its last line of output.
+        output: End of the child's output.
     """
     # What was only logged before its error did not end it, and may well be logged each time.
     ended_by = f"\n{output}".rpartition("\nerror: ")[2]
@@ -204,7 +204,7 @@ def runs_in_use(*, prefix: str = "") -> list[str]:
     """List the runs whose lock a process holds.
 
     Args:
-        prefix: What the names of those runs begin with; the locks of others are not looked at.
+        prefix: Prefix of the run names; other locks are not checked.
     """
     files = sorted((navi_home() / "runs" / ".locks").glob("*.lock"))
     return [file.stem for file in files if file.name.startswith(prefix) and is_locked(file)]
@@ -214,11 +214,11 @@ def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> 
     """Wait until no process holds a run, so that a dying trainer can write its last checkpoint.
 
     Args:
-        run_id: The run, or what the names of several begin with.
-        ending: Asked five times a second; once it answers True nobody waits any more.
+        run_id: Name of the run, or prefix of several.
+        ending: Polled five times a second; True ends the wait.
 
     Returns:
-        Whether nobody holds the run now.
+        Whether the run is free now.
     """
     deadline = time.monotonic() + LOCK_PATIENCE
     while held := bool(runs_in_use(prefix=run_id)):

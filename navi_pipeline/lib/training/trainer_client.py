@@ -204,7 +204,7 @@ def train_in_child(
         asset: Asset name of the run directory's key.
         partition: Partition of the key.
         on_line: Called with every line of the trainer.
-        command: The command and what it is given besides the configuration.
+        command: `navi` command with its arguments besides the configuration.
         retries: Times that a killed child is started again.
         grace_seconds: Time between SIGTERM and SIGKILL when cancelled [s].
         stop: Asked twice a second; once it answers True the trainer checkpoints and ends.
@@ -238,8 +238,8 @@ def run_navi(
     """Run a `navi` command in a supervised child process, or as a Ray job, and parse its JSON output.
 
     Args:
-        arguments: Of `navi`.
-        what: What the child is called in messages.
+        arguments: Command-line arguments of `navi`.
+        what: Name of the child in messages.
         on_line: Called with every line of its standard error.
         retries: Times that a killed child is started again.
         grace_seconds: Time between SIGTERM and SIGKILL when cancelled [s].
@@ -266,7 +266,7 @@ def ended_of_itself(reason: str | None) -> bool:
     """Return whether a run is complete: ended by its steps, its epochs, or early stopping.
 
     Args:
-        reason: What the trainer's result gives, such as `total_steps` or `early_stopping: plateau`.
+        reason: Reason in the trainer's result, such as `total_steps` or `early_stopping: plateau`.
     """
     return reason is not None and reason.partition(":")[0] in ("total_steps", "epochs", "early_stopping")
 
@@ -275,11 +275,11 @@ def require_whole(result: dict[str, Any], what: str) -> None:
     """Raise if a training was stopped before its end.
 
     Args:
-        result: The trainer's.
-        what: What the training is called in the message.
+        result: Result of the trainer.
+        what: Name of the training in the message.
 
     Raises:
-        RunError: It was stopped.
+        RunError: The training was stopped.
     """
     if not ended_of_itself(result.get("reason")):
         raise RunError(
@@ -320,7 +320,7 @@ class Monitor:
         seconds: Time from the first update on after which the trainer is stopped [s].
         stall_seconds: Time without progress after which it is stopped [s].
         interval: Seconds between lines [s].
-        until_step: Step at which it is stopped; None: none.
+        until_step: Step at which the trainer is stopped; None: no limit.
     """
 
     report: Any

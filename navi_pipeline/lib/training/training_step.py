@@ -40,9 +40,9 @@ class LiveTraining:
     four, … more, and with the last observation.
 
     Args:
-        context: Of the asset that trains.
-        interval: Least time between two observations, and until the first curves [s].
-        title: Name over the curves.
+        context: Execution context of the training asset.
+        interval: Minimum time between two observations, and until the first curves [s].
+        title: Title of the curves.
     """
 
     def __init__(self, context: dg.AssetExecutionContext, *, interval: float = 30.0, title: str) -> None:
@@ -128,12 +128,12 @@ def materialize_policy(
     """Train a profile's policy, or reuse the finished run; return the asset's metadata with its curves.
 
     Args:
-        context: Of the asset; its partition is the profile.
+        context: Execution context of the asset; its partition is the profile.
         algorithm: One of `policies.ALGORITHMS`, or bc.
         seed: Seed of the run.
         total_steps: Decisions summed over rows; None takes the profile's.
         epochs: Passes over the demonstrations, for bc.
-        start: Where the weights of PPO come from.
+        start: Source of PPO's initial weights.
         echo: Let the trainer's lines through to standard error.
 
     Raises:

@@ -83,9 +83,9 @@ class Archive:
         """Make a written generation the current one, and remove the others.
 
         Args:
-            number: What `write` returned.
-            counts: Rows of each table, as they were read back.
-            migration: The last one of the database that was written.
+            number: Number of the generation, from `write`.
+            counts: Rows of each table, counted after reading them back.
+            migration: Last migration of the archived database.
         """
         folder = self._path(number)
         tables = {table: {"rows": counts[table], "sha256": _checksum(folder / f"{table}.parquet")} for table in _TABLES}
@@ -100,7 +100,7 @@ class Archive:
 
         Args:
             connection: A database whose migrations were applied.
-            number: Generation; by default the one that counts, after its checksums were compared.
+            number: Generation; by default the current one, whose checksums are verified.
 
         Returns:
             Rows by table; empty if there is no archive.
@@ -205,7 +205,7 @@ def _thin_runs(connection: duckdb.DuckDBPyConnection, keep_days: float, points: 
         connection: The writer's connection.
         keep_days: Age of a run's last row from which on it is thinned [days].
         points: Steps that stay, spread evenly; the last one always does.
-        models: Of the runs that models came from, or of the others.
+        models: Thin the runs that models came from; otherwise the others.
 
     Returns:
         Rows removed.

@@ -40,7 +40,7 @@ def open_database(file: Path | str, *, reader: bool = False) -> duckdb.DuckDBPyC
 
     Args:
         file: The database.
-        reader: Only to be read, and nothing beside it.
+        reader: Open read-only, without access to other files.
 
     Raises:
         duckdb.Error: It cannot be opened.
@@ -76,8 +76,8 @@ def remedy(error: BaseException, otherwise: str) -> str:
     """Return the remedy for a database error, as the end of an error message.
 
     Args:
-        error: What DuckDB or the system raised.
-        otherwise: What to do where the file itself is to blame.
+        error: Exception of DuckDB or the system.
+        otherwise: Remedy if the file itself is damaged.
     """
     text = str(error)
     if "lock" in text and (holder := re.search(r"PID (\d+)", text)):
@@ -98,9 +98,9 @@ def count_duplicate_keys(
     """Count the rows of a table that duplicate another row's natural key.
 
     Args:
-        ask: Answers SQL, of `Warehouse.reader`.
+        ask: Query function of `Warehouse.reader`.
         table: The table.
-        piece_rows: About how many keys are held at a time.
+        piece_rows: Approximate number of keys in memory at a time.
 
     Raises:
         RecordError: There is no such table.

@@ -48,8 +48,8 @@ def fold_segments(
 
     Args:
         connection: The writer's connection.
-        segments: In the order of writing.
-        columns: What `table_columns` returned.
+        segments: Validated segments in the order of writing.
+        columns: Result of `table_columns`.
 
     Raises:
         RecordError: The database took another number of rows than it was given.
@@ -154,12 +154,12 @@ class IngestReport:
     """Result of one ingest: segments, rows, refused segments, migrations.
 
     Attributes:
-        segments: Segments folded in.
-        rows: Rows of them, before rows of equal key replaced each other.
-        repeated: Segments that an interrupted ingest had folded in already.
+        segments: Ingested segments.
+        rows: Their rows, before rows of equal key replaced each other.
+        repeated: Segments that an interrupted ingest had already ingested.
         quarantined: Refused segment → reason.
         migrations: Migrations applied.
-        not_folded: Why nothing was folded in, where that hinders no reader.
+        not_folded: Reason why nothing was ingested, if readers can still query.
     """
 
     segments: int = 0
@@ -174,7 +174,7 @@ class Outbox:
     """Outbox folders of a warehouse: ingests, quarantines and lists segments; moves need the warehouse's lock.
 
     Args:
-        folder: Where producers write; `done/` and `quarantine/` lie in it.
+        folder: Folder that producers write to, with `done/` and `quarantine/`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -189,7 +189,7 @@ class Outbox:
         """List the ingested segments, in the order of ingest where known, else of writing.
 
         Args:
-            order: Names in the order of folding; they keep it among each other. The rest is in the order of writing.
+            order: Segment names in the order of ingest, which they keep. The rest is in the order of writing.
         """
         files = {file.name: file for file in self.done.glob("*.ndjson")}
         known = [name for name in order if name in files]
@@ -202,8 +202,8 @@ class Outbox:
 
         Args:
             connection: The writer's connection.
-            files: What `waiting` or `folded` returned.
-            report: Of the ingest; added to.
+            files: Result of `waiting` or `folded`.
+            report: Report of the ingest, updated in place.
 
         Raises:
             RecordError: The database took another number of rows than it was given.
