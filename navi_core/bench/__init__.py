@@ -1,6 +1,6 @@
 """Catalogue of the benchmarks of `navi bench`.
 
-Each entry is a function in a module of this room. Its annotated parameters are the options of the command, and it
+Each entry is a function in a module of this package. Its annotated parameters are the options of the command, and it
 returns a `Report`. Modules are imported when their command runs, so this catalogue stays light.
 """
 

@@ -1,7 +1,7 @@
 """Benchmark of PPO and GRPO on reference tasks: samples per CPU-second, CPU time until solved, memory.
 
-Every measurement of PPO is a process of its own with one thread, so that its CPU time and its memory are its own; those
-that are compared take turns.
+Each measurement of PPO runs in a child process with one thread, which isolates its CPU time and memory. Compared
+measurements take turns.
 """
 
 import importlib.util

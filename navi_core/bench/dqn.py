@@ -1,6 +1,7 @@
 """Benchmark of Double DQN on reference tasks, optionally against Stable-Baselines3, and of Ape-X on cart-pole.
 
-Of Ape-X: whether it learns with actors and shards of their own, how fast each stage is, what deaths do.
+The Ape-X part measures learning with separate actors and replay shards, the rate of each stage, and the effect of
+killed processes.
 """
 
 import importlib.util

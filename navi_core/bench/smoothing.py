@@ -1,8 +1,8 @@
 """Benchmark of drift smoothing and early stopping: training runs with and without, compared on the same seeds.
 
-A cell (task, variant, seed) is a whole run; its curve is kept in a file named by the hash of its settings, so that what
-is done is not done again. No controller ends a run: it is asked afterwards, evaluation by evaluation, and what its stop
-would have saved and cost is read from the same run, which is therefore its own counterfactual.
+A cell (task, variant, seed) is a complete run. Its curve is cached in a file named by the hash of its settings. Early
+stopping does not end a run: the controller is replayed on the curve, so savings and losses of a stop are read from the
+same run, its own counterfactual.
 """
 
 import json
@@ -202,10 +202,10 @@ _LOWER_IS_BETTER = {"time_to_target", "td_variance", "oscillation"}
 def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> dict[str, float]:
     """Compute the comparison metrics of a learning curve.
 
-    `time_to_target` is the first evaluation at the target, and the run's length where there was none; `final` the mean
-    return of the last four; `auc` the mean of all, where a run that was stopped goes on with its `final`; `td_variance`
-    the mean variance since learning began; `oscillation` the share of evaluations at which the slope of the smoothed
-    return changes its sign, changes below 1 % of its range left out.
+    `time_to_target`: decisions at the first evaluation that reaches the target, or the run's length. `final`: mean
+    return of the last four evaluations. `auc`: mean return of all, where a stopped run continues with its `final`.
+    `td_variance`: mean variance of TD errors since learning began. `oscillation`: fraction of evaluations at which the
+    slope of the smoothed return changes its sign, ignoring changes below 1 % of its range.
 
     Args:
         curve: Learning curve from `curve_of`.

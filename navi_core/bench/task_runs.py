@@ -233,7 +233,7 @@ def _mean_return(config: TrainConfig, env: Environment, checkpoint: Path, episod
 def first_returns(policy: NavigationPolicy, env: Environment) -> Tensor:
     """Return the greedy policy's return in the first episode of every row, (B,).
 
-    One episode a row: were more flown in a fixed time, short ones would count more often than long ones.
+    One episode per row: in a fixed time, short episodes would be over-represented.
     """
     rows = env.num_envs
     obs, state = env.reset(), policy.initial_state(rows)

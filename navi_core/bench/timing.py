@@ -1,7 +1,7 @@
 """Timing utilities: clocks, resident memory, and interleaved calls judged by their median process CPU time.
 
-On a shared machine seconds mean little and ratios within one run mean much: interleaved calls meet
-the same neighbours.
+On a shared machine absolute times are unreliable, but ratios within one run are meaningful: interleaved calls meet the
+same load.
 """
 
 import resource

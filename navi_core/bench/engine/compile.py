@@ -1,7 +1,7 @@
 """Benchmark of scene compilation: time, memory and file size, each case in a fresh process, after its imports.
 
-A process that has compiled before keeps its memory and its kernels; a fresh one shows what a user meets.
-The kernels' machine code lies in numba's cache from a small compilation made first.
+A process that has compiled before keeps memory and kernels; a fresh one measures what a user sees. A small compilation
+first fills numba's cache with the kernels' machine code.
 """
 
 import itertools

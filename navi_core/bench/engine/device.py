@@ -1,7 +1,7 @@
 """GPU benchmark of the engine: correctness against the CPU, throughput, memory, in one table.
 
-`python -m navi_core.bench.engine.device` needs torch, numpy, numba and pydantic alone. With `--device cpu` the same
-program runs on the kernels' twin, to check the program itself; its speeds then mean nothing.
+`python -m navi_core.bench.engine.device` needs only torch, numpy, numba and pydantic. With `--device cpu` the program
+runs on the kernels' CPU twin, to test the program itself; its speeds are then meaningless.
 """
 
 import argparse

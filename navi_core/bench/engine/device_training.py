@@ -110,7 +110,7 @@ def training_rows(
 ) -> Iterator[DeviceRow]:
     """Benchmark PPO training: decisions per second, memory, stage times, and the gap to the device's limits.
 
-    In the update before the measured ones kernels are compiled and graphs recorded; its time is a separate row.
+    The warm-up update compiles kernels and records graphs; its time is a separate row.
 
     Args:
         field: Returns the scenes on the device.

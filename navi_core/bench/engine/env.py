@@ -1,9 +1,8 @@
 """Benchmark of the environment: decisions per second, overhead beyond ray casting, memory growth.
 
-A step of the C++ kernels writes the observation while it traces, so the two cannot be separated within it. Its
-overhead is therefore 1 - c / s: s is the time of a step, c that of a plain `Field.cast_rays` of the very same rays,
-which writes depth, semantic and valid; each step is followed by its cast. What the step writes beyond
-that counts as overhead.
+The C++ kernels write the observation while they trace, so a step's own overhead cannot be timed directly. It is 1 − c /
+s, with s the time of a step and c that of a plain `Field.cast_rays` of the same rays right after it, which writes
+depth, semantic and valid. All further writes of the step count as overhead.
 """
 
 import itertools

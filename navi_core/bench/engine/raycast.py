@@ -1,7 +1,7 @@
 """Benchmark of ray tracers on the same scene and rays: rays per second, and error against brute force.
 
-Machines differ and are shared, so the figures to trust are the ratios: the tracers take turns, repeat after
-repeat, and each is judged by its median process CPU time (of all threads) and wall time.
+Machines differ and are shared, so only ratios are reliable. The tracers take turns, and each is judged by its median
+process CPU time (of all threads) and wall time.
 """
 
 import importlib

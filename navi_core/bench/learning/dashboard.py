@@ -1,7 +1,7 @@
 """Benchmark of the dashboard's overhead: CPU time of training updates with and without an open page, in turns.
 
-One policy learns on; every pair is one update without and one with, in alternating order. The dashboard and its page
-are another process, as in use: its CPU time is counted apart from the training's.
+One policy learns continuously; a pair is one update without and one with a page, in alternating order. The dashboard
+and its page run in another process, as in use, whose CPU time is counted separately.
 """
 
 import subprocess

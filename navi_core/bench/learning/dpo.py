@@ -1,6 +1,6 @@
 """Benchmark of DPO: coverage of a policy before and after it learns preferences between two pilots.
 
-The policy that a run begins with has new weights, so preferences alone explain its gain.
+Runs start from new weights, so the gain is explained by preferences alone.
 """
 
 import tempfile

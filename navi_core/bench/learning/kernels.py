@@ -1,7 +1,7 @@
 """Benchmark of kernels: generalised advantage estimation (GAE) and prioritised replay, against plain implementations.
 
-Advantages: the compiled loop beside the tensor program, numpy, and the definition. Replay: items a second, and how
-exactly it draws, beside running sums with a search.
+GAE: the compiled loop against the tensor program, numpy, and the definition. Replay: items per second and exactness of
+the sampling, against cumulative sums with a binary search.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,9 +1,9 @@
 """Benchmark of recurrent memory: reference tasks that cannot be solved without memory.
 
-Three ways to handle the recurrent state are compared. `carried` is Navi's: stored at the start of
-every training sequence, reset where an episode begins. `memoryless` forgets at every decision.
-`zero_state` acts with memory but begins every training sequence from zeros, a common mistake: the
-policy that learns is then not the one that acted, which the ratio before the first step shows.
+Three ways to handle the recurrent state are compared. `carried` is Navi's: the state is stored at the start of every
+training sequence and reset where an episode begins. `memoryless` resets it at every decision. `zero_state` acts with
+memory but starts every training sequence from zeros, a common mistake: the updated policy then differs from the acting
+one, which the ratio before the first gradient step shows.
 """
 
 import copy
@@ -123,7 +123,7 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
 def memory_cases(names: Sequence[str] = (), cores: Sequence[str] = ()) -> list[MemoryCase]:
     """Return the cases of the named groups (default: all), restricted to the named cores if any are given.
 
-    A user-defined core runs the cases of the GRU.
+    A user-defined core runs the GRU's cases.
 
     Raises:
         ConfigError: There is no core of that name.
@@ -265,8 +265,8 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None], until_s
 def exact_ratio(policy: NavigationPolicy, rollout: Rollout) -> float:
     """Return the largest |ratio − 1| between acting and updating on a rollout's actions, in double precision.
 
-    In single precision they round differently, the more it shows the surer a policy is. Whatever is left here is no
-    rounding: a state that was not carried, or a reset that one of them missed.
+    In single precision, rounding makes both differ, more so for a confident policy. A difference that remains in double
+    precision is an error: a state that was not carried, or a missed reset.
 
     Args:
         policy: Policy to check; it is copied, not changed.

@@ -1,8 +1,7 @@
 """Benchmark of temporal (recurrent) cores against `torch.nn.GRU`: a training sequence, and one acting step.
 
-The named peer `torch-gru` is `torch.nn.GRU`, which knows no resets. Where mamba-ssm imports and a
-CUDA device is there, its fused Mamba-2 takes part with our weights (no state, no resets): for
-comparison only, training and serving refuse it.
+The peer `torch-gru` is `torch.nn.GRU`, which has no resets. If mamba-ssm and a CUDA device are available, its fused
+Mamba-2 is measured with our weights (no state, no resets), for comparison only: training and serving do not accept it.
 """
 
 import importlib.util

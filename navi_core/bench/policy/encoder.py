@@ -1,8 +1,8 @@
 """Benchmark of encoders: time, multiply-accumulates and activation memory, against materialised attention.
 
-The named peer `materialised` is rayvit with the same parameters as transformers are usually written:
-the softmax of every head is a tensor, dropout 0.1 behind it and behind both sublayers, and every
-token of the last layer is computed though only CLS leaves the encoder.
+The peer `materialised` is rayvit with the same parameters in the usual implementation: attention weights of every head
+as a tensor, dropout 0.1 behind them and behind both sublayers, and all tokens of the last layer computed although only
+CLS is used.
 """
 
 import math

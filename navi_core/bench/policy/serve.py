@@ -1,9 +1,8 @@
 """Benchmark of inference: latency of one decision with recurrent state, for every available runtime.
 
-The named peer `eager` is the policy itself under `torch.inference_mode`. The others are exported as
-`navi export` does it and pass the same parity gate before they are timed. A server runs one of them,
-so each has many decisions in a row before the next has its turn: called alternately they would evict
-each other's weights from the caches, and a decision would seem a quarter dearer than it is.
+The peer `eager` is the policy itself under `torch.inference_mode`. The others are exported as by `navi export` and must
+pass the same parity check. A server runs only one of them, so each makes many decisions in a row before the next one's
+turn. Alternating calls would evict each other's weights from the caches and cost about a quarter more.
 """
 
 import importlib.util

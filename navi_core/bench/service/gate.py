@@ -1,6 +1,6 @@
 """Benchmark of the safety gate: latency, prevented collisions, and its effect on a policy's coverage.
 
-A policy flies with and without the gate from the same starts.
+The policy flies with and without the gate from the same starts.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Benchmark of the service's round trip: environment server in a child process, actor server here, over ZeroMQ.
 
-A round trip is what lies between two decisions about the same drone: request, flight, observation, decision. Cases
-take turns in one run, so that they meet the same neighbours.
+A round trip is the time between two decisions for the same drone: request, flight, observation, decision. Cases take
+turns in one run, so that other load on the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PATIENCE = 120.0
 class ServiceCase:
     """Case of the round-trip benchmark: drones, groups that take turns, threads of each server, training or not.
 
-    In one part the servers take turns: one is at work at any time. In two parts both are.
+    With one group the servers alternate; with two groups both work at the same time.
     """
 
     sessions: int
@@ -64,7 +64,8 @@ class ServiceCase:
 def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool) -> list[ServiceCase]:
     """Build the cases: each number of drones with each total number of threads.
 
-    From two threads on each server has half of them, and many drones fly in two parts, so that all are at work.
+    With two or more threads each server gets half of them, and several drones form two groups, so that both servers are
+    busy.
     """
     cases = [ServiceCase(n, groups=min(n, t, 2), threads=max(1, t // 2)) for t in threads for n in sessions]
     return cases + ([ServiceCase(sessions[0], learns=True)] if learns else [])

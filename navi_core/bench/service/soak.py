@@ -1,6 +1,6 @@
 """Soak test of continuous training: memory, versions, consistent counts, and the change of the live reward.
 
-The environment flies in a process of its own; actor and trainer are here, as `navi serve --learn` has them.
+The environment runs in a child process; actor and trainer run in this one, as in `navi serve --learn`.
 """
 
 import tempfile
