@@ -1,7 +1,7 @@
 """Dagster jobs of the graph; a run has one partition, so scenes, profiles and sweep sizes have jobs of their own.
 
-`Flow` passes over the graph, stage by stage. `whole_graph` runs all jobs in order: one click from an empty folder to a
-champion and a full warehouse.
+`Flow` runs the jobs in one process, stage by stage. The job `whole_graph` runs all of them in order: one click from an
+empty home to a champion and a full warehouse.
 """
 
 import os
@@ -232,7 +232,7 @@ class FlowSettings(dg.Config):
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
     """Materialize all assets: scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse.
 
-    The jobs are those of the code location that the run was launched from; `navi materialize` does it in one process.
+    The jobs are those of the run's code location; `navi materialize` runs them in one process.
     """
     job = context.repository_def.get_job
     flow = Flow(

@@ -31,7 +31,7 @@ def kill_and_resume(
 ) -> dict[str, Any]:
     """Materialize the asset `study` under injected SIGKILLs, then audit trials, rows and partitions.
 
-    The last kill meets the process that materializes, the others a worker in the middle of a trial.
+    The last kill hits the supervisor process, the others a worker with a running trial.
 
     Args:
         home: An empty folder, for Navi's home and Dagster's.

@@ -25,8 +25,7 @@ def demo(
 ) -> None:
     """Run the demo, from scenes to a champion: training, evaluation against two scripted pilots, promotion.
 
-    Scenes are generated; every mesh under $NAVI_SCENES is added when that is set. What has not changed
-    since the last run is skipped.
+    Scenes are generated; every mesh under $NAVI_SCENES is added if that is set. Unchanged results are reused.
     """
     from navi_pipeline.cli.graph import run_demo
 
@@ -43,7 +42,7 @@ def materialize(
 ) -> None:
     """Materialize every asset of the graph, and print each duration and Dagster's overhead.
 
-    What has not changed since the last time is reused.
+    Unchanged results are reused.
     """
     from navi_pipeline.cli.graph import run_graph
 
@@ -59,7 +58,7 @@ def query(
 ) -> None:
     """Ingest new rows and query the warehouse: navi query "select * from leaderboard".
 
-    Without SQL, lists the views, the tables and the saved queries; the name of a view or table explains its columns.
+    Without SQL, lists views, tables and saved queries. The name of a view or table explains its columns.
     """
     from navi_pipeline.cli.query import run_query
 

@@ -38,8 +38,7 @@ def sweep(
 ) -> None:
     """Run a parameter sweep: measure each combination in its own process, and print the result.
 
-    Memory that runs out, a crash and a time-out are outcomes of their cell. Cells that are done are not
-    measured again, so a sweep that was interrupted goes on.
+    Out of memory, crash and timeout are outcomes of a cell. Finished cells are reused, so an interrupted sweep resumes.
     """
     from navi_core.config import parse_config
     from navi_pipeline.lib.sweeps.catalogue import SWEEPS
@@ -93,8 +92,8 @@ def ablate(
 ) -> None:
     """Run an ablation study: train each variant with several seeds, and compare it with the base on unseen scenes.
 
-    Cells that are done are not measured again, so it may be stopped, or made in pieces with --cells. The table holds
-    the paired difference to the base with its two-way interval over seeds and scenes.
+    Finished cells are reused, so the command may be stopped and resumed, or split with --cells. The table shows the
+    paired difference to the base with its two-way interval over seeds and scenes.
     """
     from navi_pipeline.lib.ablations.catalogue import VARIANTS
 
@@ -155,8 +154,7 @@ def nightly(
 ) -> None:
     """Run a nightly training job now: preflight, training, resume proof, evaluation, benchmarks, promotion, summary.
 
-    The morning's summary is written to reports/ of the Navi home in Markdown and HTML. Ends with an error when a hard
-    gate does not hold.
+    The summary is written to reports/ of the Navi home, as Markdown and HTML. The command fails if a hard gate fails.
     """
     from navi_pipeline.lib.nightly.night import nightly_config
     from navi_pipeline.lib.nightly.stages import run_night

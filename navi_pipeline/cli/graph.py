@@ -66,8 +66,8 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
 def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_json: bool = False) -> None:
     """Materialize every asset; print each duration, and record the share of time that was Dagster's orchestration.
 
-    Orchestration is what the time holds besides the functions of assets and checks: loading the graph, starting
-    runs, Dagster's events and its database. On a busy machine the share of processor time is the one to trust.
+    Orchestration is the total time minus the functions of assets and checks: loading the graph, starting runs,
+    Dagster's events and its database. On a busy machine, use the share of CPU time.
 
     Args:
         profile: Training profile.

@@ -42,8 +42,8 @@ def run(
 ) -> None:
     """Run a study (hyperparameter search), or resume it.
 
-    Every trial trains in a child process with a run directory of its own. A worker that dies is replaced, and its
-    trial is taken up from its last checkpoint. Ctrl-C lets the trainers checkpoint.
+    Every trial trains in a child process with its own run directory. A dead worker is replaced, and its trial resumes
+    from its last checkpoint. Ctrl-C lets the trainers write a checkpoint.
     """
     from navi_core.presets import merge, parse_assignments
     from navi_pipeline.lib.studies.catalogue import find_study

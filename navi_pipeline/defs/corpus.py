@@ -35,7 +35,7 @@ DEFAULT_SCENES: dict[str, Any] = {"family": "apartment", "train": 16, "validatio
 class SceneSettings(dg.Config):
     """Run config of `scene_sources`: generated scenes per split; meshes under $NAVI_SCENES are always added.
 
-    What was chosen once stays until another value is: whoever makes the graph again does not undo it.
+    Explicit values persist until another one is set; materializing with defaults does not reset them.
     """
 
     family: str | None = Field(

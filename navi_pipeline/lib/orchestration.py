@@ -49,7 +49,8 @@ def process_mark(pid: int) -> str:
 def dagster_home() -> Path:
     """Return the Dagster home: `$DAGSTER_HOME`, or `dagster_home/` of the checkout.
 
-    Where there is no checkout, or it is another user's, it is `dagster/` of the Navi home, made with Navi's settings.
+    If there is no checkout, or it is not writable, the home is `dagster/` of the Navi home, created with Navi's
+    settings.
 
     Raises:
         RunError: It holds no dagster.yaml, or this user may not write to it.
@@ -74,7 +75,7 @@ def dagster_home() -> Path:
 def what_is_missing(home: Path) -> list[str]:
     """Return a message about the sections of Navi's dagster.yaml that a Dagster home lacks; empty if it has all.
 
-    A home's dagster.yaml is its owner's, who may have added to it: an upgrade changes only the one in a checkout.
+    An upgrade of Navi changes only the dagster.yaml of a checkout: another home's file may contain its owner's changes.
     """
     import yaml
 

@@ -22,7 +22,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 def shipped_folder(name: str) -> Path:
     """Resolve a data folder: inside the installed package, or beside it in a checkout.
 
-    Git leaves a file of text where a disk, or its `core.symlinks`, knows no links; so do some that unpack archives.
+    The link beside the package may be missing: Git writes a text file where symbolic links are not supported or
+    disabled, as do some archive tools.
     """
     inside = PACKAGE / name
     return (inside if inside.is_dir() else PACKAGE.parent / name).resolve()
@@ -108,7 +109,7 @@ OUTCOMES: tuple[Outcome, ...] = ("ok", "out_of_memory", "crash", "timeout")
 class BenchmarkLog:
     """Context manager that records one run of a sweep or benchmark in the table `benchmarks`.
 
-    Every run has a name of its own, so that runs of the same benchmark are its history.
+    Every run has a unique name, so the runs of a benchmark form its history.
 
     Args:
         benchmark: Name of the sweep or benchmark, for example `resolution_sweep`.

@@ -1,8 +1,8 @@
 """Dagster run launcher that detects lost run workers; Dagster's default launcher reports them as running for ever.
 
-As long as the code server lives, it reports a worker that was killed. Where it goes too, with the machine for
-instance, or where a command like `navi materialize` is killed, nobody does: the run would keep its place in the queue
-and in the pool, and after two of them none would begin any more.
+The code server reports a killed worker as long as it lives. If the code server dies too (with the machine, for
+example), or a command such as `navi materialize` is killed, nothing reports the run. It would keep its place in queue
+and pool, and two such runs would block all later ones.
 """
 
 import json
@@ -25,13 +25,13 @@ from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 class WatchedRunLauncher(DefaultRunLauncher):
     """Run launcher with health checks for runs of this machine, and termination of those that have a process.
 
-    `dagster.yaml` names it.
+    It is configured in `dagster.yaml`.
     """
 
     def launch_run(self, context: LaunchRunContext) -> None:
         """Launch a run and tag it with this machine's name: other machines share the home but cannot see its process.
 
-        What a copy of a command's run brings along is that command's process, and goes.
+        The tag replaces the process mark that a run copies when it is re-executed from a command's run.
         """
         self._instance.add_run_tags(context.dagster_run.run_id, {PROCESS_TAG: platform.node()})
         super().launch_run(context)

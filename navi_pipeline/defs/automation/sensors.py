@@ -130,8 +130,8 @@ SENSORS: tuple[Any, ...] = (new_scenes, new_demonstrations, run_failures, stale_
 def _known(context: dg.SensorEvaluationContext) -> dict[str, Any]:
     """Parse the Dagster sensor's cursor: signature, stage, time of the last change.
 
-    That time is part of every run's key. Dagster starts a key once and never again, so a listing that comes back
-    would otherwise be lost, and neither what failed nor anything after a reset of the cursor could be asked for again.
+    The time is part of every run key. Dagster starts a run key only once, so without it a restored folder, a failed run
+    or a reset cursor could not request a run again.
     """
     try:
         known = json.loads(context.cursor or "{}")

@@ -1,8 +1,8 @@
 """Ablation cell: one training and one evaluation by `navi` commands, both resumable.
 
-What a cell did is a document that is written last: while it is missing the cell counts as not done. A command that
-fails ends its cell and nothing else: the failure is an outcome. One that was hindered or stopped is none: the cell
-goes on another time. A cell is held by one process at a time, so ablations that share cells may run beside each other.
+The cell's outcome document is written last, so a cell without one is not done. A failed command is an outcome of its
+cell only. A hindered or stopped command is no outcome: the cell resumes the next time. A lock lets one process work on
+a cell, so ablations that share cells may run concurrently.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def run_cell(
 ) -> CellOutcome:
     """Train and evaluate one cell and record its rows; return the outcome if another process has just measured it.
 
-    Its processor time is that of this process's children, so a process measures one cell at a time.
+    CPU time is that of this process's children, so a process must measure one cell at a time.
 
     Args:
         name: Name of the ablation, part of its rows' names.
@@ -188,7 +188,7 @@ class _Commands:
     def train(self, stage: str, *arguments: str) -> dict[str, Any]:
         """Run a training command and return its result; a training that ended early is no outcome.
 
-        A trainer that an earlier process left behind is waited for.
+        Waits for a trainer that an earlier process left running.
         """
         held = RunError(
             f"another process trains {self._runs}*; wait for it or end it, then give the same command again"

@@ -181,9 +181,9 @@ def _summary(
 def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: bool) -> dict[str, SeedComparison]:
     """Compare variants with the base over the seeds that both have; a comparison needs at least two.
 
-    Better and worse follow Holm's rule: among many variants without effect one would often seem to have one.
-    Nor would seeds that are added until something shows mean what the first ones do: before all cells are measured
-    there is no verdict, and a comparison that more seeds were added to has its p-value times the looks at it.
+    Better and worse follow Holm's rule, to correct for multiple comparisons among variants. There is no verdict before
+    all cells are measured, because stopping early at a favourable result would bias it. The p-value of a comparison
+    with added seeds is multiplied by the number of looks.
     """
     made: dict[str, SeedComparison] = {}
     sides: dict[str, tuple[list[Any], list[Any]]] = {}

@@ -87,7 +87,7 @@ def load_source(source: SceneSource) -> Mesh | Path:
 def mesh_hash(path: Path) -> str:
     """Return the SHA-256 of a mesh file's content; of the error message if the file cannot be read.
 
-    A broken file is planned like the others, so that they go on, and is due again when it, or its fault, changes.
+    A broken file is planned like the others, and is due again when the file or its error changes.
 
     Raises:
         MeshError: It is no mesh file.
@@ -143,7 +143,7 @@ def chosen_settings() -> dict[str, Any]:
 def plan_settings() -> dict[str, Any]:
     """Return the settings of the last plan (family, train, validation, test), to repeat it.
 
-    Empty where there is no plan, or one of an earlier Navi that holds several families.
+    Empty if there is no plan, or one of an older version of Navi with several families.
     """
     document = _last_plan()
     if "settings" in document:
@@ -208,7 +208,7 @@ _NO_SCENE: dict[str, Any] = {
 def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]:
     """Compile one planned scene, or reuse its .gmdag file, and compute its spawn verdict.
 
-    A mesh file that cannot be used is a scene with the verdict FAIL and the reason: the others go on without it.
+    An unusable mesh file becomes a scene of verdict FAIL with the reason, so that the others can continue.
 
     Args:
         source: The planned scene.
@@ -320,7 +320,7 @@ def unchanged(source: SceneSource, config: CompileConfig) -> bool:
 def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSource]:
     """Return the planned scenes that need compilation: new ones, and outdated ones.
 
-    The hashes of meshes stand in the plan: a look reads two small documents a scene, and no mesh.
+    The mesh hashes are part of the plan, so a check reads two small documents per scene and no mesh.
 
     Args:
         known: Names that were materialized as compiled_scene.

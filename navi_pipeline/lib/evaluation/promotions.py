@@ -33,8 +33,8 @@ def open_registry() -> Registry:
 def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     """Evaluate a version against the champion; move the alias if it wins and a second course confirms the win.
 
-    Both fly the same frozen starts of the validation scenes; the first champion has to beat random
-    flight. A pair that was decided before is not decided again.
+    Both fly the same frozen starts of the validation scenes. The first champion must beat random flight. A decided pair
+    is not decided again.
 
     Args:
         policy: The policy's document.

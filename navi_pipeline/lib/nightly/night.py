@@ -1,9 +1,9 @@
 """Nightly job: its settings, and its stages in order, each with gates, each done once, stored in a JSON document.
 
-    <home>/pipeline/nights/<night>.json    stages that are done; the same night started again goes on behind them
+    <home>/pipeline/nights/<night>.json    finished stages, from which a restarted night resumes
 
-A hard gate that does not hold ends the night's work: what follows is skipped, and the summary is written all
-the same. A soft gate is a warning.
+A failed hard gate ends the night: later stages are skipped, and the summary is still written. A failed soft gate is a
+warning.
 """
 
 import json
@@ -122,8 +122,8 @@ class Night:
     def run(self, name: str, work: Work) -> Stage:
         """Run a stage once and save its result; a finished stage is skipped.
 
-        An error of Navi is a hard gate that does not hold; anything else (a cancelled run, a fault of ours) is raised,
-        and the stage is done again next time.
+        A `NaviError` counts as a failed hard gate. Any other exception (a cancelled run, a bug) is raised, and the
+        stage runs again next time.
         """
         if name in self.stages:
             self.report(f"{name}: {self.stages[name].status} before")
@@ -186,7 +186,7 @@ class Night:
     def _differing(self, raw: object) -> list[str]:
         """Return the `--set` options that restore the settings the night was begun with; empty if they match.
 
-        A setting that a later Navi added, or when to begin and compact, makes no other night.
+        Settings that a later version of Navi added, and those of schedule and compaction, are ignored.
         """
         try:
             begun = parse_config(NightlyConfig, raw)  # type: ignore[arg-type]  # refused below

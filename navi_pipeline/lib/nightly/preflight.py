@@ -1,8 +1,8 @@
 """Preflight checks of a night: disk, corpus, warehouse, initial weights, other runs.
 
-Initial weights are `latest` where it fits, else the newest version of a night, else the champion. `latest` moves to the
+Initial weights are `latest` if compatible, else the newest version of a night, else the champion. `latest` moves to the
 newest training where rewards do not compare, so an experiment of the day may hold it in the evening. A night continues
-with another run's network only where it fits, and never with other rewards: it takes a version of an earlier night.
+from `latest` only if its network and rewards match the profile's.
 """
 
 from __future__ import annotations

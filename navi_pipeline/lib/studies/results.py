@@ -160,7 +160,7 @@ def trials_compared(queue: TrialQueue) -> int:
 def selection_note(trials: int) -> str:
     """Return a note about the selection bias of the best trial's value.
 
-    The best of many values owes some of its lead to its seed: the same settings earn less with another.
+    The maximum over many trials is biased upwards by its seed: the same settings earn less with another seed.
 
     Args:
         trials: Number of trials compared (see `trials_compared`).

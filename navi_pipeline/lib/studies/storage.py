@@ -65,7 +65,7 @@ def open_storage(config: StudyConfig) -> BaseStorage:
 class _JournalLock:
     """Journal lock for Optuna, held as a file lock of the kernel, which releases it when the writer is killed.
 
-    Taking it cuts off the unfinished line of a killed writer: while the lock is held, no process writes.
+    Acquiring the lock truncates an incomplete line of a killed writer, as no process writes while the lock is held.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -131,8 +131,8 @@ def study_pruner(config: StudyConfig) -> BasePruner:
 class SlotHyperband(HyperbandPruner):
     """Hyperband pruner that assigns brackets by slot; lost attempts do not compete.
 
-    Optuna draws a trial's bracket from its number, which another attempt at the same slot has not, lets failed trials
-    compete, and knows no brackets before a process has asked for the first time.
+    Optuna's pruner assigns the bracket by trial number, which differs between attempts at a slot. It also lets failed
+    trials compete, and has no brackets before the process's first request.
     """
 
     def _get_bracket_id(self, study: Study, trial: FrozenTrial) -> int:

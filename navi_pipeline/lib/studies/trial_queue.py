@@ -1,9 +1,9 @@
 """Trial queue of a study: workers claim trials, and trials of lost workers are requeued.
 
-A *slot* is one of the trials that a study was asked for; Optuna's trials are attempts at it. A trial whose worker is
-gone has failed, and its slot is taken up by a new trial of the same settings, which goes on in the same run directory
-where the old one stood. So nothing is lost, and no slot counts twice. A trial that failed by itself (out of memory,
-an error, no time left) is an outcome and stays.
+A *slot* is one of the study's requested trials; Optuna's trials are attempts at it. If a worker dies, its trial is
+marked as failed and its slot is queued again: a new trial with the same settings resumes in the same run directory. So
+nothing is lost, and no slot counts twice. A trial that fails by itself (out of memory, an error, time limit) is an
+outcome and is not repeated.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Worker process of a study (`python -m … NAME`): claims and trains trials until none is left.
 
-A trial is a supervised training run. Its metrics are read from the outbox while it runs, and it may be pruned.
+A trial is a supervised training run. Its metrics are read from the outbox during training, and it may be pruned.
 """
 
 import json

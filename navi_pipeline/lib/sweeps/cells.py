@@ -1,7 +1,7 @@
 """Runner for the cells of a sweep: one after the other, each in a child process, each once.
 
-Memory that runs out, a crash and a time-out are outcomes that are recorded like figures; only an interruption of the
-sweep itself ends it, and then it goes on with the first cell that has no outcome yet.
+Out of memory, crash and timeout are recorded as outcomes. Only an interruption of the sweep itself stops it; it then
+resumes with the first cell without an outcome.
 """
 
 import errno

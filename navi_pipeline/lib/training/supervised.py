@@ -1,9 +1,8 @@
 """Supervised child processes: launch, termination, detection of orphans and stale runs.
 
-The child is its own process group and gets SIGTERM when its parent dies, so that neither a cancelled
-run nor a killed worker leaves one behind. Cancelling sends SIGTERM to the group (a trainer
-checkpoints and exits), and SIGKILL after a grace period. A run that nobody works on any more is found by its lock
-and noted in the warehouse.
+The child leads its own process group and receives SIGTERM when its parent dies, so no cancelled run or killed worker
+leaves an orphan. Cancelling sends SIGTERM to the group (a trainer writes a checkpoint and exits), and SIGKILL after a
+grace period. A stale run is detected by its free lock and marked in the warehouse.
 """
 
 import contextlib
@@ -231,8 +230,8 @@ def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> 
 def orphaned_trainers() -> dict[int, str]:
     """Find supervised trainers whose supervisor is gone: process id → run.
 
-    The supervisor leaves its process id in the trainer's environment; a trainer that holds a run's lock and has
-    another parent by now has lost it, and SIGTERM that its death sends was ignored or came too early.
+    The supervisor's process id is in the trainer's environment. A trainer that holds a run's lock but has another
+    parent is an orphan: it ignored the SIGTERM of its parent's death, or received it too early.
     """
     found = {}
     folder = navi_home() / "runs" / ".locks"

@@ -35,9 +35,9 @@ _POINTS = 400
 class LiveTraining:
     """Context manager that reports a training's progress as Dagster asset observations, one per `interval` at most.
 
-    The observations stand in the run's page while it runs, and as plots on the asset's page. Dagster keeps them for
-    ever, and a picture is a hundred times as large as the words: the curves come after one interval, then after two,
-    four, … more, and with the last observation.
+    Observations are shown on the run's page, and as plots on the asset's page. Dagster keeps them for ever, and a
+    picture is a hundred times larger than text. So curves are attached after one interval, then two, four, … more, and
+    to the last observation.
 
     Args:
         context: Execution context of the training asset.

@@ -1,10 +1,10 @@
 """Parquet archive of the warehouse: every table as a file, in place of the ingested segments.
 
-    <home>/warehouse/archive/<generation>/<table>.parquet    zstd, each row once; any DuckDB or pandas reads them
-    <home>/warehouse/archive/manifest.json                   which generation counts, with counts and checksums
+    <home>/warehouse/archive/<generation>/<table>.parquet    zstd, each row once; readable by DuckDB and pandas
+    <home>/warehouse/archive/manifest.json                   current generation, with row counts and checksums
 
-A generation is whole before the manifest names it, and a segment is removed only after that: killed in
-between, the database can still be made anew from the manifest's generation and the segments that are left.
+A generation is complete before the manifest names it, and segments are removed only after that. If the process is
+killed in between, the database can still be rebuilt from the manifest's generation and the remaining segments.
 """
 
 from __future__ import annotations

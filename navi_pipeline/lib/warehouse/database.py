@@ -1,8 +1,8 @@
 """DuckDB connections in UTC, error remedies, the read-only snapshot, and the project's SQL files.
 
-The copy is replaced in one step and written by nobody else. A program that opens it for writing leaves a write-ahead
-log beside it when it is killed. DuckDB replays the log of whatever file has the name, and refuses the next copy with
-it, so a log there is a fault of its own. The SQL is ordered migrations, views, and saved queries.
+The snapshot is replaced atomically and opened read-only. A killed program that had opened it for writing leaves a
+write-ahead log beside it. DuckDB would replay that log into the next snapshot of the same name, or refuse to open it,
+so an existing log is an error. The SQL files are ordered migrations, views, and saved queries.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _CLOSED: dict[str, Any] = {"enable_external_access": False}
 def open_database(file: Path | str, *, reader: bool = False) -> duckdb.DuckDBPyConnection:
     """Open a DuckDB database with the session's time zone set to UTC.
 
-    The time of every row is UTC without a zone, while `now()::timestamp` is the time of the session's zone: by
-    default that of the machine, so that an age would be hours off.
+    Row times are UTC without a time zone, but `now()::timestamp` uses the session's zone, by default the machine's.
+    Without this setting, ages would be hours off.
 
     Args:
         file: The database.
@@ -218,7 +218,7 @@ class SavedQuery:
 def sql_folder() -> Path:
     """Return the folder of SQL migrations, views and queries.
 
-    `$NAVI_SQL` wins; otherwise it is `sql/` of the package, in a checkout a link.
+    `$NAVI_SQL` takes precedence; the default is `sql/` of the package, a link in a checkout.
 
     Raises:
         RecordError: There is no such folder.
@@ -298,7 +298,7 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
 def require_known(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     """Raise if the database has migrations that the folder lacks, so that a newer Navi wrote it.
 
-    Its views would go, and a compaction would leave out the tables and columns that are unknown here.
+    Otherwise its views would be dropped, and a compaction would lose the unknown tables and columns.
 
     Raises:
         NewerWarehouseError: It has some.

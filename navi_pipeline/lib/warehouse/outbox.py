@@ -1,6 +1,6 @@
 """Outbox of a Navi home: segment files that wait for ingest, are ingested, or are in quarantine.
 
-A row replaces the one of the same natural key; the last written wins.
+A row replaces an earlier one of the same natural key.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Segment reader: parses one outbox file and validates it completely before the database is touched.
 
-Rows are parsed at once and converted column by column; a fault is reported with its line and column.
+Rows are parsed at once and converted column by column; an error names its line and column.
 """
 
 import hashlib

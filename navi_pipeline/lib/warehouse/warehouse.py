@@ -1,16 +1,15 @@
 """DuckDB warehouse: one locked writer ingests outbox segments, readers use an atomically replaced snapshot.
 
-    <home>/outbox/*.ndjson            segments of the producers, whole by construction
+    <home>/outbox/*.ndjson            segments of the producers, written atomically
     <home>/outbox/done/               segments whose rows are in the database
-    <home>/outbox/quarantine/         segments that were refused, each with a .reason.txt
+    <home>/outbox/quarantine/         refused segments, each with a .reason.txt
     <home>/warehouse/navi.duckdb      the database; opened by the ingest alone, under ingest.lock
-    <home>/warehouse/compact.lock     held by a compaction or rebuild: one at a time, ingests go on beside the first
-    <home>/warehouse/read.duckdb      the readers' snapshot, which nobody writes to
-    <home>/warehouse/archive/         Parquet in place of older segments; with done/ all that a rebuild needs
+    <home>/warehouse/compact.lock     held by a compaction or rebuild; ingests continue during a compaction
+    <home>/warehouse/read.duckdb      the read-only snapshot for readers
+    <home>/warehouse/archive/         Parquet in place of older segments; a rebuild needs it and done/
 
-DuckDB lets one process write and nobody else read meanwhile, and several processes that retry to
-open one file can lose commits that were acknowledged. One lock around the only writer, and a
-separate file for readers, avoid both.
+While one process writes, DuckDB lets no other process read; and processes that retry to open one file can lose
+acknowledged commits. One lock around the only writer, and a separate file for readers, avoid both.
 """
 
 from __future__ import annotations
@@ -95,8 +94,8 @@ class Warehouse:
     def ingest(self) -> IngestReport:
         """Ingest all segments of the outbox, and replace the read-only snapshot.
 
-        Interrupted anywhere, the next ingest completes it: rows are replaced by natural key in one
-        transaction per batch together with the segments' names, and files move only after the commit.
+        An interrupted ingest is completed by the next one: each batch upserts rows and records segment names in one
+        transaction, and files move only after the commit.
 
         Raises:
             RecordError: The lock is held too long, the database is broken, or counts disagree.
@@ -137,8 +136,8 @@ class Warehouse:
     ) -> CompactReport:
         """Compact the warehouse: write all rows to the Parquet archive, drop ingested segments, shrink the database.
 
-        The new archive is read back into a new database, and nothing is removed before both agree. All this is done
-        with a copy, beside the ingests that go on meanwhile: what they fold in is folded into the new database again.
+        The new archive is read back into a new database, and nothing is removed before the row counts agree. This runs
+        on a copy, concurrently with ingests, whose segments are then ingested into the new database again.
 
         Args:
             keep_days: Thin metrics and stage timings of runs that no model came from and that are older than this, and
