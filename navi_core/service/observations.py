@@ -35,8 +35,8 @@ def distance_matrix(
     Args:
         obs: (3, Az, El) float32: normalised depth, semantic id, valid.
         env_id: Number of the drone.
-        episode_id: Of its episode.
-        step_id: Of the decision that led here.
+        episode_id: Number of the episode.
+        step_id: Step id of the decision that led to this observation.
         position: (3,) [m].
         yaw: [rad].
         before: (3, Az, El) observation before, for the change of depth; None at the first of an episode.
@@ -74,7 +74,7 @@ class ObservationPublisher:
     pauses (an update) `heartbeat` repeats the last one, as a sign of life.
 
     Args:
-        publisher: The socket.
+        publisher: Publisher socket.
         limits: `observation_hz` and `heartbeat_seconds`.
         clock: Returns seconds; replaced in tests.
 
@@ -143,8 +143,8 @@ class SceneView:
         Every map comes with its scene event: a viewer may have joined since the last one.
 
         Args:
-            row: Of the drone.
-            height: Of the drone [m].
+            row: Row of the drone.
+            height: Height of the drone [m].
         """
         env = self._env
         scene, episode = (int(env.counters[name][row]) for name in ("scene", "episode"))
@@ -177,11 +177,11 @@ def goal_event(env: NavigationEnv, row: int, *, env_id: int, episode_id: int, st
     """Build the telemetry event with the goal of a row's present episode; None in an environment without goals.
 
     Args:
-        env: The environment.
-        row: The row.
-        env_id: Its number on the wire.
+        env: Environment with goals, or without.
+        row: Row of the drone.
+        env_id: Number of the drone on the wire.
         episode_id: Number of its episode there.
-        step_id: Of the decision that led here.
+        step_id: Step id of the drone's last decision.
     """
     if env.goals is None:
         return None

@@ -38,7 +38,7 @@ class Recording(Journal):
     """Reader of a recording of wire messages; use it as a context manager.
 
     Args:
-        path: The file.
+        path: File of the recording.
         limits: Size of a message.
 
     Raises:
@@ -105,8 +105,8 @@ class RecordingWriter(JournalWriter):
         """Append one validated message; it is synced to disk a second later at most.
 
         Args:
-            topic: Its topic.
-            payload: Its MessagePack bytes.
+            topic: Topic of the message.
+            payload: MessagePack bytes of the message.
             when: When it was received [s since 1970].
 
         Raises:
@@ -162,7 +162,7 @@ def record_session(
         seconds: Duration [s]; None until stopped.
         stop: Called several times a second; true ends the recording.
         progress: Called several times a second with the counts so far.
-        limits: Of the sockets.
+        limits: Queue and message limits of the sockets.
 
     Raises:
         ConfigError: `seconds` is not above 0.

@@ -145,7 +145,7 @@ class HealthPages:
 
     Args:
         address: host:port; port 0 takes any free one.
-        metrics: Of the server.
+        metrics: Metrics of the server.
         status: Returns plain data with "healthy"; called from another thread.
 
     Raises:
@@ -220,8 +220,8 @@ class Server(abc.ABC):
     Args:
         name: `environment` or `actor`.
         http: host:port of the pages, None for none.
-        publisher: Of observations, actions and telemetry; closed with the server.
-        limits: Of the wire.
+        publisher: Socket of observations, actions and telemetry; closed with the server.
+        limits: Heartbeat interval and timeouts of the wire.
 
     Attributes:
         metrics: Counters, gauges, latencies.

@@ -33,7 +33,7 @@ def running_actor(
     Args:
         source: A .pt checkpoint, a .onnx or .pt2 program, or a version or alias of the registry.
         config: Endpoints, gate, followed alias.
-        registry: Of versions and aliases.
+        registry: Model registry of versions and aliases.
         scenes: Scenes of the gate, as `load_scenes` takes them.
         resolution: Compile resolution of meshes and generated scenes.
         training: Continuous training; None does not train.

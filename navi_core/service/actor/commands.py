@@ -128,8 +128,8 @@ class StepClient:
     """Step client: ZeroMQ DEALER socket that requests environment steps for an actor.
 
     Args:
-        endpoint: Of the environment.
-        limits: Of the wire.
+        endpoint: Endpoint of the environment server.
+        limits: Queue, message and time limits of the wire.
         metrics: Counters of the actor.
 
     Attributes:

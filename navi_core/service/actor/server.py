@@ -53,7 +53,7 @@ class ActorServer(Server):
 
     Attributes:
         publisher: Publishes actions and telemetry.
-        sessions: The drones.
+        sessions: Sessions of the drones.
         model: Served now.
         decisions: Made so far.
     """

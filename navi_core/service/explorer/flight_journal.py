@@ -1,4 +1,4 @@
-"""Write-ahead journal of a manual flight that is being recorded: a killed explorer loses no decision.
+"""Crash-recovery journal of a manual flight that is being recorded: a killed explorer loses no decision.
 
     .<time>-<pid>.flight beside the dataset's flights, a journal (`record/journal.py`) of the format "NAVIFLY2":
         topic "facts"       JSON: the facts of the `Demonstration`, and the bins of its sensor

@@ -57,17 +57,17 @@ class ExplorerSession:
 
     Attributes:
         scene: The scene being flown.
-        number: Its number among the choices.
-        env: Its environment, one row.
+        number: Index of the scene among the choices.
+        env: Environment of the scene, one row.
         observation: (3, Az, El) of the drone.
         trajectory: Positions since the start of the flight, (x, y, z) each [m].
         trajectory_version: Changes whenever `trajectory` changes other than by growing.
-        last: Of the last decision: weighted `reward`, unweighted reward `terms`, `speed` after it [m/s], whether it
+        last: Facts of the last decision: weighted `reward`, unweighted `terms`, `speed` after it [m/s], whether it
             `collided`, and the sum of the flight's rewards so far (`episode_return`).
         paused: Whether time is stopped.
         recording: The flight being recorded, or None.
         saved: Files written by this session.
-        recovered: Those among them from journals of killed explorers.
+        recovered: Files of `saved` that were recovered from journals of killed explorers.
     """
 
     trajectory_version = 0

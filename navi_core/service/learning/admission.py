@@ -50,7 +50,7 @@ class VersionReturns:
 
     Attributes:
         first: Mean reward per decision of the first episodes, at most `window`.
-        latest: The same of the last counted ones, at most `window`.
+        latest: Mean reward per decision of the last counted episodes, at most `window`.
     """
 
     def __init__(self, window: int) -> None:
@@ -119,8 +119,8 @@ class ServingVersion:
     """Policy version in service: number and frozen weights.
 
     Attributes:
-        version: Its number.
-        policy: Its weights, never changed again.
+        version: Version number.
+        policy: Policy with frozen weights.
     """
 
     version: int
@@ -134,7 +134,7 @@ class Rollback:
     Attributes:
         version: The rejected version.
         live_reward: Mean reward per decision of its tested episodes.
-        returned_to: The version that serves again.
+        returned_to: Version that serves again.
     """
 
     version: int
@@ -174,8 +174,8 @@ class Admission:
         """Deploy a trained update of the served version from the next decision on.
 
         Args:
-            version: Its number.
-            policy: Its weights.
+            version: Number of the new version.
+            policy: Policy with its frozen weights.
 
         Returns:
             The replaced objects, to be freed without a lock: freeing a network takes a millisecond.
@@ -194,8 +194,8 @@ class Admission:
         """Deploy weights promoted elsewhere (a new champion); a rollback to the previous version is not possible.
 
         Args:
-            version: Its number.
-            policy: Its weights.
+            version: Number of the new version.
+            policy: Policy with its frozen weights.
 
         Returns:
             The replaced objects, as `admit` does.
@@ -216,8 +216,8 @@ class Admission:
         whole episodes are compared, each counted for the version under which it began.
 
         Args:
-            version: Of the decision.
-            reward: Of the decision.
+            version: Version that made the decision.
+            reward: Reward of the decision.
             drone: Number of the drone.
             ends: Whether the episode ended with it.
         """
@@ -313,7 +313,7 @@ class ShadowResult:
             difference, and no more collisions than a fifth more.
         difference: Mean of the candidate's reward per decision minus the other's.
         error: Standard error of that mean over drones.
-        collisions: Of the candidate and of the other.
+        collisions: Collision counts of the candidate and of the other.
     """
 
     passed: bool
@@ -329,11 +329,11 @@ class ShadowFlight:
         field: Scenes.
         env: Observation, dynamics, reward.
         rows: Drones.
-        decisions: Of each drone.
-        seed: Of the starts; another one for every call.
+        decisions: Decisions of each drone.
+        seed: Seed of the starts; another one for every call.
 
     Attributes:
-        env: Its environment.
+        env: Environment of the evaluation.
     """
 
     def __init__(self, field: Field, env: EnvConfig, rows: int, decisions: int, seed: int = 0) -> None:

@@ -49,9 +49,9 @@ class TrainingMetrics:
         """Record the metrics of one update.
 
         Args:
-            loss: Of the update.
+            loss: Loss of the update.
             samples: Experiences learned from.
-            seconds: Its duration [s].
+            seconds: Duration of the update [s].
             agreed: Experiences with the same verdict of the gate as in flight.
             judged: Experiences that the gate re-validated.
         """
@@ -109,7 +109,7 @@ class ContinuousTrainer:
         gate: Validates each experience again; None without one.
         scale: Mean and deviation of the returns in the critic's units.
         shadow: Compares a candidate with the version in service; needed for `shadow_evaluation`.
-        record: Of versions.
+        record: Recorder of versions.
         save: Called with the version in service after every round of the thread.
 
     Raises:
@@ -117,7 +117,7 @@ class ContinuousTrainer:
             the reward mode needs a gate and there is none.
 
     Attributes:
-        admission: The version in service.
+        admission: Admission controller, which holds the version in service.
         lock: Held while versions are numbered and handed over.
         metrics: Counts and rolling means.
         model_version: Number of the newest version; every update and every adopted policy is one.
@@ -311,7 +311,7 @@ def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None
     """Validate that a policy can be trained in service.
 
     Args:
-        policy: Its configuration is looked at.
+        policy: Policy whose configuration is validated.
         name: In the message.
 
     Raises:
@@ -334,7 +334,7 @@ def require_gate(config: ContinuousTrainingConfig, gate: RolloutGate | None, sha
     """Validate that settings which need a gate have one.
 
     Args:
-        config: Of the training.
+        config: Configuration of the training.
         gate: None without one.
         shadow: Flies shadow evaluations, in the gate's scenes.
 

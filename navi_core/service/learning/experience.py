@@ -33,15 +33,15 @@ class Experience:
         yaw: [rad].
         velocity: (4,) body velocity [m/s, rad/s].
         action: (4,) unclamped.
-        log_prob: Of the action under the policy that acted [nat].
+        log_prob: Log-probability of the action under the policy that acted [nat].
         value: Prediction of that policy, in units of reward.
         gate_send: Verdict of the gate on the proposed motion; true without a gate. Where it is false the drone flew
             slower, or hovered.
-        expected_reward: Of the gate for that motion, per decision; 0 without a gate.
-        components: Of the expected reward, by name.
+        expected_reward: Reward that the gate expects of that motion, per decision; 0 without a gate.
+        components: Components of the expected reward, by name.
         actual_reward: Reward of the environment; None while pending.
         timestamp: Seconds since 1970.
-        model_version: Of the weights that acted.
+        model_version: Version of the weights that acted.
         observation: (3, Az, El); None where the buffer stores latents.
         aux: (A,) auxiliary input.
         scene: Number of the scene in the gate's field, −1 where there is none.
@@ -134,7 +134,7 @@ class Trajectory:
 
     Attributes:
         count: Decisions so far.
-        ended: The episode ended with the last.
+        ended: Whether the episode ended with the last decision.
         terminated: It ended because the task was done.
         entries: Decisions that the buffer holds as completed.
     """
@@ -187,8 +187,8 @@ class Trajectory:
         """Compute the generalised advantage estimate (GAE) and the target return of a decision.
 
         Args:
-            number: The decision.
-            reward: Its training reward; the following decisions keep their rewards.
+            number: Index of the decision.
+            reward: Training reward of the decision; the following decisions keep their rewards.
             discount: γ.
             trace: λ (Schulman et al. 2016, equation 16), along the decisions that follow in the trajectory.
         """

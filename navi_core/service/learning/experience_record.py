@@ -1,4 +1,4 @@
-"""Persistent record of experiences and policy versions: outbox rows, with a write-ahead journal.
+"""Persistent record of experiences and policy versions: outbox rows, with a crash-recovery journal.
 
 Between two writes a journal holds the completed experiences, so that a killed service loses none.
 
@@ -41,7 +41,7 @@ _STRANGE = "not a journal of experiences; inspect it, then remove it"
 
 
 class ExperienceJournal:
-    """Write-ahead journal of experience rows: keeps them from their completion until the outbox has them.
+    """Crash-recovery journal of experience rows: keeps them from their completion until the outbox has them.
 
     Args:
         folder: Folder of the journals.
@@ -171,10 +171,10 @@ class ServiceRecord:
 
     Args:
         model: First model of the service.
-        seed: Of the service.
-        config_hash: Of its settings.
+        seed: Seed of the service.
+        config_hash: Hash of the service's settings.
         outbox: Folder of segments; None: that of the Navi home.
-        share: Of the experiences that are recorded, drawn at random; the others are only counted.
+        share: Fraction of the experiences that are recorded, drawn at random; the others are only counted.
 
     Raises:
         RecordError: The outbox or the journal cannot be made.

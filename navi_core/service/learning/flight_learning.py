@@ -48,9 +48,9 @@ class FlightLearning:
 
     Args:
         model: Computed eagerly: programs give neither log-probability nor latent.
-        config: Of the training.
+        config: Configuration of the training.
         gate: None: every motion is sent, and none is validated.
-        seed: Of samples and shadow evaluations.
+        seed: Seed of samples and shadow evaluations.
         outbox: Where experiences and versions are recorded; None: that of the Navi home.
         registry: Gets the weights that serve at the end, or when another model takes over, and those that a killed
             service left, as versions; None drops them.
@@ -59,7 +59,7 @@ class FlightLearning:
         ConfigError: The model is a program or cannot be learned on, or a setting needs a gate and there is none.
 
     Attributes:
-        trainer: The trainer; `close` ends its thread.
+        trainer: Continuous trainer; `close` ends its thread.
     """
 
     _runner: EagerRunner
@@ -145,8 +145,8 @@ class FlightLearning:
             state: Before the decisions.
             reset: (N,) an episode begins.
             decision: Actions, values, log-probabilities and latents.
-            choice: Of the gate. A motion flown slower is learned as proposed, with its rewards: learning from unchanged
-                motions alone would favour motions that the gate slows.
+            choice: Choice of the gate. A motion flown slower is learned as proposed, with its rewards: learning from
+                unchanged motions alone would favour motions that the gate slows.
         """
         assert decision.log_prob is not None
         mean, deviation = self._scale

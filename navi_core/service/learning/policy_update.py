@@ -186,8 +186,8 @@ class LearnedWeights:
         """Save the weights to the checkpoint file, once a minute at most, unless this version is saved already.
 
         Args:
-            number: Of the weights.
-            policy: The weights.
+            number: Version number of the weights.
+            policy: Policy with the weights.
             decisions: Since the beginning.
 
         Raises:

@@ -52,7 +52,7 @@ class ExperienceReplayBuffer:
 
     Args:
         config: Capacity, what is stored, lock timeout.
-        seed: Of the samples.
+        seed: Seed of the random samples.
         gated: Whether a gate expects rewards; without one the actual reward counts whole.
 
     Attributes:
@@ -79,7 +79,7 @@ class ExperienceReplayBuffer:
         A pending one waits for `update_pending_reward`. One that is not finite or of another width is refused.
 
         Args:
-            experience: The decision.
+            experience: Experience of the decision.
             learn: Sample it later; false keeps it in the trajectory of later ones alone.
         """
         drone, fault = experience.session_id, experience.fault(self._width)
@@ -116,7 +116,7 @@ class ExperienceReplayBuffer:
         """Complete the pending experience of a session with its reward; return whether there was one.
 
         Args:
-            session_id: The drone.
+            session_id: Number of the drone.
             reward: Actual reward; one that is not finite drops the experience.
             ends: Whether the episode ended with it.
             terminated: Whether it ended because the task was done.
@@ -135,7 +135,7 @@ class ExperienceReplayBuffer:
         """Close the trajectory of a session whose last decision was complete before its episode ended.
 
         Args:
-            session_id: The drone.
+            session_id: Number of the drone.
             terminated: Whether it ended because the task was done.
         """
         with self._locked() as held:

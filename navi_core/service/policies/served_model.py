@@ -63,7 +63,7 @@ class Runner(abc.ABC):
         name: Name of the policy on the wire.
 
     Attributes:
-        metadata: Of the largest exported program; empty for a policy.
+        metadata: Metadata of the largest exported program; empty for a policy.
     """
 
     def __init__(self, config: PolicyConfig, name: str) -> None:
@@ -81,7 +81,7 @@ class Runner(abc.ABC):
         Args:
             obs: (N, 3, Az, El).
             aux: (N, 3) auxiliary inputs of the step before.
-            state: Of the N drones.
+            state: Recurrent states of the N drones.
             reset: (N,) bool, an episode begins.
             noise: (N, 4) standard normal draws; None flies the typical action.
         """
@@ -122,7 +122,7 @@ class ProgramRunner(Runner):
     """Inference runner of exported programs (ONNX, AOTInductor) with fixed batch sizes; smaller batches are padded.
 
     Args:
-        programs: By their rows.
+        programs: Exported programs by their batch sizes.
         name: Name of the policy on the wire.
     """
 
@@ -186,8 +186,8 @@ class ServedModel:
     Attributes:
         name: Name on the wire: its version, or its file's name.
         runner: Computes it.
-        checkpoint: Its checkpoint; None for an exported program.
-        path: Its file.
+        checkpoint: Loaded checkpoint; None for an exported program.
+        path: File of the checkpoint or program.
     """
 
     name: str
@@ -330,7 +330,7 @@ class AliasFollower:
         alias: For instance "champion".
         served: Version served now.
         load: Loads a version by name.
-        registry: Of the alias.
+        registry: Registry that holds the alias.
         seconds: Interval of checks [s].
     """
 

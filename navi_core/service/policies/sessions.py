@@ -30,7 +30,7 @@ class Session:
         published: Newest observation published since, or that of the refused request; None without one.
         heard_at: Time of the last message of the drone [s, monotonic].
         velocity: (4,) body velocity predicted by the gate [m/s, rad/s].
-        velocity_before: The same before the last decision.
+        velocity_before: (4,) predicted body velocity before the last decision.
         decisions: Made so far.
         goal: (3,) goal of this episode [m]; None where it is unknown.
         waits_since: Since when `matrix` waits for a goal [s, monotonic]; None where it does not.
@@ -82,7 +82,7 @@ class SessionTable:
     """Table of sessions with batched recurrent states and auxiliary inputs, one row per slot.
 
     Args:
-        runner: The policy; gives the shapes of its state.
+        runner: Inference runner; gives the shapes of the recurrent state.
         capacity: Largest number of sessions.
         shaper: Computes the auxiliary input; None: it is zero.
         shaper_state: Trained curiosity.
@@ -182,7 +182,7 @@ class SessionTable:
         Args:
             sessions: N drones.
             reset: (N,) bool, an episode began; from `gather`.
-            state: Of the N drones.
+            state: Recurrent states of the N drones.
             latent: (N, D).
         """
         slots = torch.tensor([session.slot for session in sessions])

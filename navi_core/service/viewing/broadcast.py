@@ -50,7 +50,7 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
 
     Attributes:
         endpoint: Where it publishes.
-        publisher: The socket.
+        publisher: Publisher socket.
         viewers: Publishes observations at a limited rate.
     """
 
@@ -129,8 +129,8 @@ class WatchedEnv(EnvironmentWrapper):
     """Environment wrapper that publishes one drone to a broadcast's viewers; everything else passes through.
 
     Args:
-        env: The environment.
-        broadcast: Of the training.
+        env: Environment of the training.
+        broadcast: Broadcast that publishes the training.
 
     Attributes:
         decisions: Decisions of this process.

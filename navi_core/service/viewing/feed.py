@@ -54,8 +54,8 @@ class DroneSelector:
     """Client that selects the drone which a publisher shows, by messages upstream (XSUB to XPUB).
 
     Args:
-        endpoint: The publisher.
-        limits: Of the socket.
+        endpoint: Endpoint of the publisher.
+        limits: Queue and message limits of the socket.
     """
 
     def __init__(self, endpoint: str, limits: WireConfig | None = None) -> None:
@@ -107,7 +107,7 @@ class Feed:
     Args:
         endpoints: Publishers.
         handle: Called with each batch, from the feed's thread.
-        limits: Of the sockets.
+        limits: Queue and message limits of the sockets.
         watching: Receive observations from the start.
     """
 
@@ -211,7 +211,7 @@ class PublisherNote:
     """Discovery note (locked file) of a publisher of this process, until it is withdrawn.
 
     Args:
-        announcement: Its content.
+        announcement: Content of the note.
 
     Raises:
         OSError: The folder cannot be written.
@@ -262,7 +262,7 @@ def _read(path: Path, *, living: bool = True) -> Announcement | None:
     """Read and validate a discovery note; None for an invalid file, as other processes write these.
 
     Args:
-        path: The file.
+        path: File of the note.
         living: Also return None where the publisher is gone.
     """
     try:

@@ -27,7 +27,7 @@ class ExploreShow:
     """Page backend of an `ExplorerSession`: real-time loop and command handlers.
 
     Args:
-        session: The session.
+        session: Explorer session to show.
     """
 
     def __init__(self, session: ExplorerSession) -> None:

@@ -168,7 +168,7 @@ def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] 
     """Send the changed kinds of messages to all viewers, and clear the changes.
 
     Args:
-        hub: The viewers.
+        hub: Hub of the viewers.
         digest: State of the page.
         groups: Further numbers of a service, by title.
     """

@@ -45,7 +45,7 @@ class LiveShow:
     Args:
         endpoints: Publishers to watch; none: those found on this machine, else the default ports.
         status: Addresses of servers' pages, http://host:port, whose /status is shown.
-        limits: Of the sockets.
+        limits: Queue and message limits of the sockets.
         discover: Search for trainings on this machine.
 
     Raises:
@@ -281,7 +281,7 @@ class ReplayShow:
     """Page backend of the replay: plays a recording to its viewers; pauses without viewers.
 
     Args:
-        recording: The recording.
+        recording: Open recording to play.
         title: Shown at the top.
 
     Raises:

@@ -93,7 +93,7 @@ def array(dtype: str, *shape: int | str, absent: bool = False, most: float | Non
     """Build a validator of arrays of one dtype and shape.
 
     Args:
-        dtype: Its name.
+        dtype: Name of the dtype.
         shape: Axes: a length, or the name of one ("B", "Az", "El", "N").
         absent: Also accept an empty array (0, 0, …) for "not drawn".
         most: Largest magnitude; None also accepts non-finite numbers.
