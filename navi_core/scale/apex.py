@@ -89,7 +89,7 @@ def train_apex(
         cluster: Makes the cluster of actors and shards.
         spaces: Spaces of the task; None for flight.
         shape: Shape of an observation.
-        workers: The learners.
+        workers: Learner processes (ranks).
         stop: Polled between updates; SIGTERM and SIGINT also stop a run in the main thread.
         progress: Called about every second.
         fresh: Ignore the checkpoints of the run directory.

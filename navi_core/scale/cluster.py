@@ -252,7 +252,7 @@ class Cluster(ABC):
 
     Args:
         config: The run's configuration.
-        workers: The learners.
+        workers: Learner processes (ranks).
         actors: Actors of all learners.
 
     Attributes:
@@ -312,7 +312,7 @@ class LocalShard(ShardPort):
         make: Factory of an empty shard.
 
     Attributes:
-        shard: The shard; None where it is lost.
+        shard: Replay shard; None where it is lost.
     """
 
     def __init__(self, number: int, make: Callable[[], ReplayShard]) -> None:
@@ -340,7 +340,7 @@ class LocalCluster(Cluster):
     Args:
         config: The run's configuration.
         scenes: Scenes to fly in; none for a task.
-        workers: The learners.
+        workers: Learner processes (ranks).
 
     Attributes:
         actors: The actors by number; a dead one is missing.

@@ -118,7 +118,7 @@ class RayCluster(Cluster):
         config: The run's configuration.
         run_id: Id of the run, which names its namespace.
         scenes: Files of compiled scenes, readable on every machine with actors; none for a task.
-        workers: The learners.
+        workers: Learner processes (ranks).
         address: Address of a running Ray; None starts one here.
         actors: Actors to start; None starts the configured number, 0 leaves them to `navi actor`.
 
@@ -291,8 +291,8 @@ def launch_apex(
         config: The run's configuration, of algorithm dqn.
         run: Open run directory; None in all learners but the first.
         scenes: Compiled scenes to fly in; none for a task. Actors on Ray read their files.
-        workers: The learners.
-        address: Of a running Ray; None starts one here.
+        workers: Learner processes (ranks).
+        address: Address of a running Ray; None starts one here.
         processes: Actors to start on Ray; None starts the configured number, 0 leaves them to `navi actor`.
         in_process: Without Ray: actors and shards take turns here.
         initial: A checkpoint whose weights a new run starts from.

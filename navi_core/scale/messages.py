@@ -38,7 +38,7 @@ class Report:
         returns: Environment returns of the episodes that ended.
         lengths: Their decisions.
         td_mean: Mean temporal difference, by the actor's own weights.
-        td_var: Its variance.
+        td_var: Variance of the temporal differences.
         local_structure: Fraction of latent neighbours with similar targets.
     """
 
@@ -137,7 +137,7 @@ class Parameters:
         step: Gradient steps so far.
         decisions: Decisions trained on so far.
         checksum: SHA-256 of names, types, shapes and bits.
-        arrays: The weights by name.
+        arrays: Arrays of the weights by parameter name.
     """
 
     version: int

@@ -87,7 +87,7 @@ class ShardedReplay(Replay):
     Args:
         config: The run's configuration.
         ports: This learner's shards.
-        workers: The learners.
+        workers: Learner processes (ranks).
         prefetch: Minibatches requested ahead; 0 requests each when it is needed.
         lost: Called with every lost shard, after its replacement.
         device: Device of the minibatches.
