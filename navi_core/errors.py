@@ -29,7 +29,7 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape text for printing: every control or invisible character becomes "?".
+    """Sanitise text for printing: replace every control or invisible character by "?".
 
     Names inside meshes and files are other people's: an escape sequence in one must not reach a terminal.
 

@@ -227,7 +227,7 @@ class EarlyStopConfig(Config):
 
 
 class AdaptationConfig(Config):
-    """Settings of adapting the smoother's step and the learning rate to evaluation results."""
+    """Settings of slow adaptation of the drift smoother and the learning rate to evaluation results."""
 
     enabled: bool = False
     """Whether anything is adapted; algorithm dqn alone."""

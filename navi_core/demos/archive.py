@@ -213,7 +213,7 @@ def array_allocator(need: int, folder: Path, remedy: str) -> Allocate:
             with tempfile.TemporaryFile(dir=home) as file:
                 file.truncate(size)
                 if hasattr(os, "posix_fallocate"):
-                    # Taken now: a disk that is full later would end the process without a word.
+                    # Disk space is reserved now: a disk that fills up later would kill the process without a message.
                     os.posix_fallocate(file.fileno(), 0, size)
                 return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
         except OSError as error:

@@ -193,7 +193,7 @@ class Checkpoint(TrainedFacts):
         """Return the reward shaper's state with the trained curiosity (RND), empty where it was off."""
         collector = self.extra.get("collector") or {}
         kept = collector.get("shaper") or {} if self.rnd_state is None else self.rnd_state
-        # Places that the training remembered are none of another flight's.
+        # The loop memory of the training flight does not apply to another flight.
         return {key: value for key, value in kept.items() if key != "memory"}
 
 

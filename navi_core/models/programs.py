@@ -103,7 +103,7 @@ def export_policy(
     training = policy.training
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # It takes a minute, and the folder may be anybody's: whoever is killed until then leaves nothing in it.
+        # An export takes a minute; a process killed meanwhile leaves nothing in the target folder.
         with tempfile.TemporaryDirectory(prefix="navi-export-") as workshop:
             made = Path(workshop) / path.name
             policy.eval()

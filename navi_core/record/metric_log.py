@@ -103,7 +103,7 @@ class MetricLog(Closing):
     def observe(
         self, observer: Callable[[int, dict[str, float]], None], close: Callable[[], None] | None = None
     ) -> None:
-        """Register a callback `observer(step, values)` for later `scalars` calls (TensorBoard); `close` ends it."""
+        """Register an observer callback for later `scalars` calls (TensorBoard); `close` runs when the log closes."""
         self._observers.append(observer)
         if close is not None:
             self._closing.append(close)

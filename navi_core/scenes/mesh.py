@@ -147,7 +147,7 @@ def check_mesh(mesh: Mesh, where: str | None = None) -> Mesh:
         raise MeshError(f"{where}: {ids.shape} semantic ids for {len(faces)} faces; one per face is needed")
     bad = ~np.isfinite(vertices).all(axis=1)
     if bad.any():
-        # Scans keep places that no face uses, with no numbers in them.
+        # Scans contain unused vertices with non-finite coordinates.
         bad &= np.isin(np.arange(len(vertices)), faces)
     if bad.any():
         first = int(np.argmax(bad))
@@ -209,7 +209,7 @@ _ON_ITS_SIDE = "if it lies on its side: --up-axis z (compile.up_axis=z)"
 
 
 def _lies_on_its_side(extent: npt.NDArray[np.float64]) -> bool:
-    # Buildings are wider than high; a model standing on end is worth a word, but towers exist.
+    # Buildings are wider than high; a tall model gets a warning only, since towers exist.
     return bool(extent[1] > 3.0 * max(extent[0], extent[2]) or (extent[2] < 4.0 < extent[1] and extent[0] > extent[2]))
 
 

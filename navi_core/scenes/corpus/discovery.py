@@ -42,7 +42,7 @@ def benchmark_sources(split: str) -> list[SceneSource]:
 
 
 def require_frozen(scene: Scene | Mesh) -> None:
-    """Refuse a scene with the name of a frozen benchmark scene that was generated differently.
+    """Refuse a scene that has a frozen benchmark scene's name but another source hash.
 
     Raises:
         SceneError: Its source hash is not the frozen one.

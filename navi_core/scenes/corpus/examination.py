@@ -241,7 +241,7 @@ def _look_at_other(file: Path) -> tuple[str, str]:
             return _scene_state(file)
         rows = read_manifest(file).rows
     except (NaviError, OSError) as error:
-        # A foreign manifest.json is nobody's fault.
+        # A manifest.json of another program is no error.
         known = file.suffix.lower() == ".gmdag" or "not a corpus manifest" not in str(error)
         return "broken" if known else "warning", str(error).removeprefix(f"{file}: ")
     lost = [row.name for row in rows if not row.gmdag.is_file()]

@@ -127,13 +127,13 @@ def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
 def _model_folders(files: set[Path], worlds: set[Path]) -> set[Path]:
     """Return the Gazebo model folders: those with a model.config, and those beside a package's `worlds`."""
     found = {file.parent for file in files if file.name == "model.config"}
-    # A world that lies elsewhere, among somebody's scans perhaps, has no claim to the folders there.
+    # A world outside a package, for example among scans, does not claim the folders beside it as models.
     homes = {world.parent.parent for world in worlds if world.parent.name == "worlds"}
     return found | {home / name for home in homes for name in ("models", "meshes", "fuel_models")}
 
 
 def _placed(worlds: Iterable[Path]) -> dict[str, str]:
-    """Map each file that a Gazebo world includes to the name of one including world."""
+    """Map files that Gazebo worlds reference (meshes, models) to the name of a world that uses them."""
     found: dict[str, str] = {}
     for world in sorted(worlds):
         # A broken file is reported when it is read.

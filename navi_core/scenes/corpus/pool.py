@@ -181,7 +181,7 @@ def _threads_for_children(threads: int) -> Iterator[None]:
     """Context manager that limits OMP and numba threads of child processes started inside it."""
     names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
-    # What the user set stays.
+    # User-set variables stay.
     chosen = chosen_threads()
     os.environ.update({name: str(threads) for name in names if name not in chosen})
     try:

@@ -93,7 +93,7 @@ def label_faces(
     used = {names[i] for i in np.unique(index[index >= 0]).tolist()}
     vocabulary = build_vocabulary(used)
     ids = {name: i for i, name in vocabulary.items()}
-    # The last entry serves index −1: a face that nobody named.
+    # The last entry serves index −1: an unnamed face.
     table = np.array([*(ids.get(name, 0) for name in names), ids[UNKNOWN_NAME]], dtype=np.int32)
     return vocabulary, table[index]
 

@@ -56,7 +56,7 @@ def read_obj(path: Path) -> list[Part]:
             shown = line[:60].decode("utf-8", "replace").strip()
             raise MeshError(f"line {number} {shown!r} is broken or truncated: {error}") from None
     points = np.array(vertices, dtype=np.float64).reshape(-1, 3)
-    # Only where every vertex has one: a partial list belongs to nobody.
+    # Only if every vertex has a colour: a partial list is ambiguous and ignored.
     shades = np.array(colors, dtype=np.float32) if colors and len(colors) == len(vertices) else None
     parts: list[Part] = []
     for (group_object, group, material), (rings, lengths) in faces.items():
