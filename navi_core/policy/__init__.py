@@ -1,4 +1,4 @@
-"""Policy: encoders, temporal cores, actor-critic heads, curiosity, episodic memory, reward shaping."""
+"""Policy networks: encoders, temporal (recurrent) cores, actor-critic and Q heads, curiosity, reward shaping."""
 
 from navi_core.policy.cores import TemporalCore, build_core, register_core, ssd_scan
 from navi_core.policy.encoders import build_encoder, register_encoder

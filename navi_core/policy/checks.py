@@ -1,4 +1,4 @@
-"""Checks of a custom encoder or core when it is built: shapes, and that acting and learning agree."""
+"""Contract checks of a custom encoder or core at construction: shapes, types, and `step` equal to `forward`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ _TOLERANCE = 1e-3
 
 
 def check_encoder(name: str, encoder: nn.Module, azimuth_bins: int, elevation_bins: int, width: int) -> None:
-    """Refuse an encoder that does not map (B, 3, Az, El) to float32 (B, D), each row by itself.
+    """Validate that an encoder maps (B, 3, Az, El) to float32 (B, D).
 
     Raises:
-        ConfigError: It is no module, or answers another shape or type.
+        ConfigError: It is no module, or returns another shape or type.
     """
     if not isinstance(encoder, nn.Module):
         raise ConfigError(f"encoder {name}: what it was registered with made a {type(encoder).__name__}, no nn.Module")
@@ -28,7 +28,7 @@ def check_encoder(name: str, encoder: nn.Module, azimuth_bins: int, elevation_bi
 
 
 def check_core(name: str, core: TemporalCore, width: int) -> None:
-    """Refuse a core whose `step` and `forward` are not one function of inputs, state and resets.
+    """Validate that a temporal core's `step` and `forward` are one function of inputs, state and resets.
 
     Raises:
         ConfigError: It is no `TemporalCore`, its shapes are others, or a sequence is not its steps one after another.
@@ -69,7 +69,7 @@ def check_core(name: str, core: TemporalCore, width: int) -> None:
 
 @contextmanager
 def _tried(module: nn.Module) -> Iterator[None]:
-    """Run a module in evaluation mode, without gradients and without drawing from the stream of the weights."""
+    """Context manager that runs a module in evaluation mode, without gradients, and preserves the random state."""
     training = module.training
     module.eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -1,8 +1,8 @@
-"""Distributions of actions over a head's outputs.
+"""Action distributions of the policy heads: Gaussian, Beta, categorical.
 
-Every distribution speaks of actions (…, 4) as the environment takes them, draws them from standard
-normal noise given from outside (so that a draw is a function of seed, row and step), and knows
-log-density, entropy and divergence. Entropies and densities are those of the 4-vectors, in nat.
+Every distribution is over actions (…, 4) as the environment takes them. It samples by transforming given standard
+normal noise (so a draw is a function of seed, row and step), and computes log-density and entropy of the 4-vectors, in
+nat.
 """
 
 import abc
@@ -17,37 +17,37 @@ _AXIS, _DRAW = 0x9E3779B1, 0x85EBCA6B
 
 
 class ActionDistribution(abc.ABC):
-    """A distribution over actions (…, 4)."""
+    """Abstract action distribution over actions (…, 4)."""
 
     @abc.abstractmethod
     def typical(self) -> Tensor:
-        """Return the actions (…, 4) of deterministic flight."""
+        """Return the deterministic actions (…, 4): mean or mode."""
 
     @abc.abstractmethod
     def sample(self, noise: Tensor) -> Tensor:
-        """Return actions (…, 4) drawn by standard normal noise (…, 4); no gradient flows through the draw."""
+        """Sample actions (…, 4) by transforming standard normal noise (…, 4); the sample carries no gradient."""
 
     @abc.abstractmethod
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Return the log density or log probability (…,) of actions (…, 4)."""
+        """Return the log density or log probability (…,) of actions (…, 4) [nat]."""
 
     @abc.abstractmethod
     def entropy(self) -> Tensor:
-        """Return the entropy (…,)."""
+        """Return the entropy (…,) [nat]."""
 
 
 class DiagonalGaussian(ActionDistribution):
-    """N(mean (…, A), diag(exp(log_std (A,)))²); actions are unclamped, the environment clamps."""
+    """Diagonal Gaussian N(mean (…, A), diag(exp(log_std (A,)))²); actions are unclamped, the environment clamps."""
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         self.mean, self.log_std = mean, log_std
 
     def typical(self) -> Tensor:
-        """Return the mean."""
+        """Return the mean (…, A), the deterministic action."""
         return self.mean
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return mean + std · noise."""
+        """Sample actions as mean + std · noise."""
         return self.mean.detach() + torch.exp(self.log_std.detach()) * noise
 
     def log_prob(self, actions: Tensor) -> Tensor:
@@ -56,14 +56,14 @@ class DiagonalGaussian(ActionDistribution):
         return (-0.5 * z * z - self.log_std - _HALF_LOG_TWO_PI).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Return the differential entropy, the same everywhere."""
+        """Return the differential entropy (…,), which does not depend on the mean."""
         return (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum(-1).expand(self.mean.shape[:-1])
 
 
 class ScaledBeta(ActionDistribution):
-    """Independent Beta(α, β) on (−1, 1) per axis, α and β above 1 so that each has one mode (Chou et al. 2017).
+    """Independent Beta(α, β) distributions on (−1, 1) per axis, unimodal by α, β > 1 (Chou et al. 2017).
 
-    A bounded action space needs no clamp, and so no gradient is lost at it.
+    A bounded distribution needs no clamping of actions, so no gradient is lost to it.
 
     Args:
         outputs: Head outputs (…, 2·A): first all of α, then all of β, through softplus + 1.
@@ -76,15 +76,15 @@ class ScaledBeta(ActionDistribution):
         self.alpha, self.beta = (1 + F.softplus(outputs)).chunk(2, dim=-1)
 
     def typical(self) -> Tensor:
-        """Return the mean."""
+        """Return the mean (…, A), the deterministic action."""
         return 2 * self.alpha / (self.alpha + self.beta) - 1
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return draws by two gammas an axis (Marsaglia and Tsang 2000).
+        """Sample actions as ratios of two gamma draws per axis (Marsaglia and Tsang 2000).
 
-        Rejection needs more randomness than one normal: the bits of the given one seed a counter-based
-        hash. All attempts are made at once and the first accepted taken; that none of 8 is has a
-        probability below 1e-10.
+        Rejection sampling needs more randomness than one normal, so the bits of the noise seed a counter-based
+        hash. All 8 attempts are computed at once and the first accepted one is taken; the probability that all
+        are rejected is below 1e-10.
         """
         bits = noise.contiguous().view(torch.int32).to(torch.int64)
         # Axes with equal noise must still differ.
@@ -96,7 +96,7 @@ class ScaledBeta(ActionDistribution):
         return 2 * share - 1
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Return the log density (…,) of actions in (−1, 1); those outside count as at the edge."""
+        """Return the log density (…,) of actions in (−1, 1); others are clamped to the edge."""
         share = ((actions + 1) / 2).clamp(self._EDGE, 1 - self._EDGE).double()
         alpha, beta = self._precise()
         density = (alpha - 1) * share.log() + (beta - 1) * torch.log1p(-share) - _log_beta(alpha, beta)
@@ -111,20 +111,20 @@ class ScaledBeta(ActionDistribution):
         return each.sum(-1, dtype=self.alpha.dtype)
 
     def _precise(self) -> tuple[Tensor, Tensor]:
-        """Return α and β in double precision.
+        """Return α and β in double precision, for log density and entropy.
 
-        A sure policy has them in the thousands; what is summed of an axis is then as large, and its sum is of the order
-        of 1. Over the axes it may be summed as it came: a cast of its own would keep all of it in exported programs,
-        whose log density is undefined.
+        A confident policy has values in the thousands. The terms of an axis are then as large, but their sum is of the
+        order of 1 (cancellation). The sum over the axes casts back by its `dtype`: a separate cast would keep these
+        nodes in exported programs, which do not define the log density.
         """
         return self.alpha.double(), self.beta.double()
 
 
 class Categorical(ActionDistribution):
-    """A choice among the rows of a table of actions.
+    """Categorical distribution over the rows of an action table.
 
     Args:
-        logits: (…, K).
+        logits: Unnormalised log probabilities (…, K).
         table: Actions (K, A), all different.
     """
 
@@ -132,36 +132,36 @@ class Categorical(ActionDistribution):
         self.log_probs, self.table = logits.log_softmax(-1), table
 
     def typical(self) -> Tensor:
-        """Return the most probable action."""
+        """Return the most probable action (…, A)."""
         return self.table[self.log_probs.argmax(-1)]
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return the action at the quantile of the first axis's noise."""
+        """Sample by inverse CDF: the action at the quantile of the first axis's noise."""
         quantile = torch.special.ndtr(noise[..., :1].double())
         below = self.log_probs.detach().double().exp().cumsum(-1) <= quantile
         return self.table[below.sum(-1).clamp_max(len(self.table) - 1)]
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Return the log probability (…,) of actions of the table."""
+        """Return the log probability (…,) of actions (…, A) of the table."""
         return self.log_probs.gather(-1, table_index(actions, self.table)[..., None]).squeeze(-1)
 
     def entropy(self) -> Tensor:
-        """Return the entropy (…,)."""
+        """Return the entropy (…,) [nat]."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
 
 def table_index(actions: Tensor, table: Tensor) -> Tensor:
-    """Return which row of a table (K, A) actions (…, A) are, (…,)."""
+    """Look up the table index (…,) of actions (…, A): the nearest row of a table (K, A)."""
     return (actions[..., None, :] - table).abs().sum(-1).argmin(-1)
 
 
 def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
-    """Return log B(α, β)."""
+    """Return log B(α, β), the log of the beta function."""
     return torch.lgamma(alpha) + torch.lgamma(beta) - torch.lgamma(alpha + beta)
 
 
 def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:
-    """Return Gamma(shape, 1) draws for shapes of at least 1; `bits` (int64) are the randomness."""
+    """Sample Gamma(shape, 1) for shapes of at least 1, with `bits` (int64) as the randomness."""
     d = (shape.double() - 1 / 3)[..., None]
     c = torch.rsqrt(9 * d)
     attempt = torch.arange(attempts, device=bits.device)
@@ -176,7 +176,7 @@ def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:
 
 
 def _uniform(bits: Tensor, place: Tensor, step: int, first: int) -> Tensor:
-    """Hash to uniform draws in (0, 1) by bits and number, which is place·step + first.
+    """Hash bits and a counter (place·step + first) to uniform numbers in (0, 1).
 
     Two rounds of a 32-bit mixer (Wellons 2018), in int64 to stay exact.
     """
@@ -190,8 +190,8 @@ def _uniform(bits: Tensor, place: Tensor, step: int, first: int) -> Tensor:
 
 
 def _int32(number: int) -> int:
-    """Return the number of 32 bits with the same lowest ones.
+    """Wrap an integer to the signed 32-bit integer with the same low bits.
 
-    Only those of a product count, and Triton takes no greater constant where it multiplies what counts elements.
+    Only the low bits of a product are used, and Triton accepts no larger constant where it multiplies element indices.
     """
     return (number + 2**31) % 2**32 - 2**31

@@ -1,4 +1,4 @@
-"""Heads of the policy: actor and critic, or a Q value for every choice with ε-greedy exploration."""
+"""Policy heads: actor-critic, or a Q head with ε-greedy exploration."""
 
 import math
 
@@ -11,7 +11,7 @@ from navi_core.errors import ConfigError
 from navi_core.policy.distributions import ActionDistribution, Categorical, DiagonalGaussian, ScaledBeta, table_index
 
 ACTION_AXES = 4
-"""Forward, vertical, lateral, yaw."""
+"""Number of action axes: forward, vertical, lateral, yaw."""
 
 _HIDDEN = 64
 PRIVILEGED = 3
@@ -28,7 +28,7 @@ def _orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:
 
 
 class ActorCritic(nn.Module):
-    """Actor D-64-n and critic D-64-1, with a Gaussian 16,841 parameters at D 128.
+    """Actor-critic head: actor MLP D → 64 → n, critic MLP D → 64 → 1; 16,841 parameters at D 128, Gaussian.
 
     The actor's outputs are a tanh mean beside a state-independent log_std (gaussian), α and β of every
     axis (beta), or a logit for every motion primitive (discrete). Orthogonal initialisation: gain √2 in
@@ -38,12 +38,12 @@ class ActorCritic(nn.Module):
         width: Feature width D.
         distribution: `gaussian`, `beta` or `discrete`.
         log_std_init: Initial log standard deviation of every axis (gaussian).
-        stop_value_gradient: Detach the critic's input, so the trunk learns from the actor alone.
+        stop_value_gradient: Detach the critic's input, so the trunk gets gradients from the actor alone.
         privileged: The critic also has privileged inputs, see `PRIVILEGED`; not for reference tasks.
-        spaces: A reference task's actions; with choices the distribution is discrete. None for flight.
+        spaces: Action space of a reference task; with choices the distribution is discrete. None for flight.
 
     Raises:
-        ConfigError: No such distribution.
+        ConfigError: The distribution is unknown.
     """
 
     table: Tensor
@@ -78,7 +78,7 @@ class ActorCritic(nn.Module):
         self.privileged = privileged and spaces is None
         read = width + _SCALED * self.privileged
         self.critic = nn.Sequential(_orthogonal(read, _HIDDEN, math.sqrt(2)), nn.Tanh(), _orthogonal(_HIDDEN, 1, 1.0))
-        # A parameter for the Gaussian alone: nothing else has one to learn or to freeze.
+        # A parameter for the Gaussian alone; the other distributions have none.
         log_std = torch.full((axes,), float(log_std_init))
         self.log_std = nn.Parameter(log_std) if distribution == "gaussian" else None
         self.register_buffer("table", torch.tensor(choices), persistent=False)
@@ -86,29 +86,29 @@ class ActorCritic(nn.Module):
 
     @property
     def value_layer(self) -> nn.Linear:
-        """Last layer of the critic."""
+        """Last linear layer of the critic, the output of the value."""
         layer = self.critic[-1]
         assert isinstance(layer, nn.Linear)
         return layer
 
     def forward(self, features: Tensor) -> tuple[ActionDistribution, Tensor]:
-        """Return the distribution of actions and the values (…,) of features (…, D)."""
+        """Compute the action distribution and the values (…,) of features (…, D)."""
         return self.distribution(features), self.value(features)
 
     def distribution(self, features: Tensor) -> ActionDistribution:
-        """Return the distribution of actions at features (…, D)."""
+        """Build the action distribution of features (…, D)."""
         outputs = self.actor(features)
         if self.log_std is not None:
             return DiagonalGaussian(outputs, self.log_std)
         return ScaledBeta(outputs) if self.kind == "beta" else Categorical(outputs, self.table)
 
     def value(self, features: Tensor, privileged: Tensor | None = None) -> Tensor:
-        """Return values (…,) of features (…, D).
+        """Compute the critic's values (…,) of features (…, D).
 
         Args:
-            features: Features.
-            privileged: Privileged inputs (…, 3), see `PRIVILEGED`. Without them, outside training, its
-                values are those of a flight that has just begun with nothing left to see.
+            features: Features of the trunk.
+            privileged: Privileged inputs (…, 3), see `PRIVILEGED`. None, outside training, is all zeros: a flight
+                that has just begun with nothing left to see.
         """
         if self.stop_value_gradient:
             features = features.detach()
@@ -119,7 +119,7 @@ class ActorCritic(nn.Module):
 
 
 def _scaled(privileged: Tensor | None, features: Tensor) -> Tensor:
-    """Return the scaled privileged inputs (…, 4), of the order of 1."""
+    """Scale the privileged inputs (…, 3) to network inputs (…, 4) of the order of 1."""
     if privileged is None:
         return features.new_zeros((*features.shape[:-1], _SCALED))
     area, share, decisions = privileged.unbind(-1)
@@ -127,7 +127,7 @@ def _scaled(privileged: Tensor | None, features: Tensor) -> Tensor:
 
 
 class EpsilonGreedy(ActionDistribution):
-    """The best choice, or with probability ε any.
+    """ε-greedy action distribution: the greedy action, or with probability ε a uniformly random one.
 
     Args:
         values: Q values (…, K).
@@ -140,13 +140,13 @@ class EpsilonGreedy(ActionDistribution):
         self.epsilon = epsilon.view(-1, *[1] * (values.ndim - 2)) if epsilon.ndim else epsilon
 
     def typical(self) -> Tensor:
-        """Return the best action."""
+        """Return the greedy action (…, A)."""
         return self.table[self.values.argmax(-1)]
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return the best action, or any: one normal of the noise decides whether, and which.
+        """Sample ε-greedily; one normal of the noise decides both whether to explore and the action.
 
-        Below its quantile ε the draw is uniform on [0, ε), so its place there names one of K.
+        A quantile below ε is uniform on [0, ε), so its position there selects one of K actions.
         """
         quantile = torch.special.ndtr(noise[..., 0].double())
         count = len(self.table)
@@ -154,33 +154,33 @@ class EpsilonGreedy(ActionDistribution):
         return self.table[torch.where(quantile < self.epsilon, place, self.values.argmax(-1))]
 
     def probabilities(self) -> Tensor:
-        """Return the probability of every choice (…, K)."""
+        """Return the probability of every action (…, K)."""
         best = torch.nn.functional.one_hot(self.values.argmax(-1), len(self.table))
         epsilon = self.epsilon[..., None] if self.epsilon.ndim else self.epsilon
         return ((1 - epsilon) * best + epsilon / len(self.table)).to(self.values.dtype)
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Return the log probability (…,) of actions of the table; −∞ for others than the best without exploration."""
+        """Return the log probability (…,) of actions of the table; −∞ for non-greedy ones without exploration."""
         index = table_index(actions, self.table)
         return self.probabilities().gather(-1, index[..., None]).squeeze(-1).log()
 
     def entropy(self) -> Tensor:
-        """Return the entropy (…,)."""
+        """Return the entropy (…,) [nat]."""
         out: Tensor = torch.special.entr(self.probabilities()).sum(-1)
         return out
 
 
 class QHead(nn.Module):
-    """Features → hidden layer → a value for every choice; with `dueling` a value and centred advantages.
+    """Q head: features → hidden layer → a Q value per action; with `dueling` a state value and centred advantages.
 
-    Orthogonal initialisation with gain √2 in the hidden layer and 0.01 before the values, so that at first no choice
-    is better than another.
+    Orthogonal initialisation with gain √2 in the hidden layer and 0.01 before the values, so that all actions start
+    with nearly equal values.
 
     Args:
         width: Feature width D.
         hidden: Width of the hidden layer, whose activations are the latents of drift smoothing.
         dueling: Sum a value and advantages less their mean (Wang et al. 2016).
-        spaces: A reference task's actions; None for the motion primitives of flight.
+        spaces: Action space of a reference task; None for the motion primitives of flight.
 
     Raises:
         ConfigError: The task's actions are continuous.
@@ -208,11 +208,11 @@ class QHead(nn.Module):
         self.register_buffer("epsilon", torch.tensor(0.0, dtype=torch.float64), persistent=False)
 
     def latents(self, features: Tensor) -> Tensor:
-        """Return hidden activations (…, H) of features (…, D)."""
+        """Compute the hidden activations (…, H) of features (…, D)."""
         return torch.relu(self.hidden(features))
 
     def values_of(self, latents: Tensor) -> Tensor:
-        """Return Q values (…, K) of latents (…, H)."""
+        """Compute Q values (…, K) from hidden activations (…, H)."""
         values: Tensor = self.values(latents)
         if self.state_value is None:
             return values
@@ -220,14 +220,14 @@ class QHead(nn.Module):
         return out
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return Q values (…, K) of features (…, D)."""
+        """Compute Q values (…, K) of features (…, D)."""
         return self.values_of(self.latents(features))
 
     def distribution(self, features: Tensor) -> EpsilonGreedy:
-        """Return the distribution of actions at features (…, D), with the ε that the learner has set."""
+        """Build the ε-greedy action distribution of features (…, D), with the ε set by the learner."""
         return EpsilonGreedy(self(features), self.table, self.epsilon)
 
     def value(self, features: Tensor, _privileged: Tensor | None = None) -> Tensor:
-        """Return the value (…,) of the best choice at features (…, D); there is no privileged critic."""
+        """Return the greedy state value max Q (…,) of features (…, D); there is no privileged critic."""
         out: Tensor = self(features).amax(-1)
         return out

@@ -1,8 +1,7 @@
-"""The policy: observation → embedding → state → action and value.
+"""Policy network: observation → encoder → temporal (recurrent) core → heads for action and value.
 
-Acting (`act`, one step with a carried state) and learning (`evaluate`, a sequence from the state
-stored at its start) compute the same function, resets inside the sequence included; so before the
-first update the importance ratio is one.
+Acting (`act`, one step with a carried state) and learning (`evaluate`, a sequence from the state stored at its start)
+compute the same function, including resets inside the sequence, so the importance ratio is one before the first update.
 """
 
 import copy
@@ -28,18 +27,18 @@ from navi_core.policy.encoders.cnn import PictureEncoder, VectorEncoder
 from navi_core.policy.heads import PRIVILEGED, ActorCritic, QHead
 
 AUX_INPUTS = 3
-"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward. Those of an occupancy memory
-and of a goal follow."""
+"""Number of auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward. Those of an
+occupancy memory and of a goal follow."""
 
 _PLACE_HIDDEN = 96
 
 
 class Trunk(nn.Module):
-    """Encoder, auxiliary input and temporal core.
+    """Network trunk: encoder, embedding of auxiliary inputs, and temporal (recurrent) core.
 
     Args:
         config: Network configuration; kept as `config`.
-        spaces: A reference task's, whose observations are vectors or pictures; None for flight.
+        spaces: Observation and action spaces of a reference task (vectors or images); None for flight.
 
     Raises:
         ConfigError: The observation size does not fit the encoder, or the width the core.
@@ -49,7 +48,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.config = config
         self.half_encoder = False
-        """Whether the encoder's products are taken in bfloat16 (autocast); what follows stays float32."""
+        """Whether the encoder runs in bfloat16 (autocast); later layers stay float32."""
         self.encoder = _encoder(config, spaces)
         own = config.aux_inputs - OCCUPANCY_INPUTS * config.place_memory
         self.aux = None if config.aux == "off" else nn.Linear(own, config.width)
@@ -61,19 +60,19 @@ class Trunk(nn.Module):
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
 
     def step(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, Tensor, State]:
-        """Return embedding (B, D), features (B, D) and the new state of one step; no reset where it is None."""
+        """Run one step: return embedding (B, D), features (B, D) and the new state; `reset` None means no reset."""
         embedding = self._embed(obs)
         features, state = self.core.step(self.joined(embedding, aux, reset), state, reset)
         return embedding, features, state
 
     def sequence(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor, State]:
-        """Return embeddings, features (B, T, D) and the last state of sequences (B, T, …); equals `step` T times."""
+        """Run sequences (B, T, …): return embeddings, features (B, T, D) and the last state; equals `step` T times."""
         embedding = self._embed(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
         features, state = self.core(self.joined(embedding, aux, reset), state, reset)
         return embedding, features, state
 
     def _embed(self, obs: Tensor) -> Tensor:
-        """Return embeddings (B, D), float32."""
+        """Encode observations to float32 embeddings (B, D), under bfloat16 autocast if configured."""
         if not self.half_encoder:
             whole: Tensor = self.encoder(obs)
             return whole
@@ -84,12 +83,12 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def forget_aux(self) -> None:
-        """Make the weights of the auxiliary input zero: it is not read until it has been trained."""
+        """Zero the weights of the auxiliary input, so it has no effect until it is trained."""
         if self.aux is not None:
             self.aux.weight.zero_()
 
     def joined(self, embedding: Tensor, aux: Tensor, reset: Tensor | None) -> Tensor:
-        """Add the auxiliary input to embeddings (…, D)."""
+        """Add the projected auxiliary input to embeddings (…, D)."""
         if self.aux is None:
             return embedding
         wanted = (*embedding.shape[:-1], self.config.aux_inputs)
@@ -104,7 +103,7 @@ class Trunk(nn.Module):
             places, goal = goal[..., :OCCUPANCY_INPUTS], goal[..., OCCUPANCY_INPUTS:]
             embedding = embedding + self.places(places)
         if reset is not None:
-            # A new episode has no step before it; its goal and what is seen of its floor are known.
+            # A new episode has no previous step; its goal and occupancy features are known.
             step = step * (~reset)[..., None]
         if self.config.aux == "no_reward":
             # The shaped reward is privileged: its entry is zero in training and evaluation alike.
@@ -130,17 +129,17 @@ def _encoder(config: PolicyConfig, spaces: Spaces | None) -> nn.Module:
     return build_encoder(config.encoder, config.azimuth_bins, config.elevation_bins, **options)
 
 
-# torch draws initial weights from one generator of the process: two threads that build at once would seed it for
-# each other, and either would get weights of no seed.
+# torch draws initial weights from one global generator: two threads that build at once would reseed it for each other,
+# and the weights would depend on timing.
 _GENERATOR = threading.RLock()
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's CPU generator while modules are built, and leave it as it was; one thread at a time.
+    """Context manager that seeds torch's CPU generator for weight initialisation and restores it; one thread at a time.
 
     Args:
-        seed: Of the weights.
+        seed: Seed of the weights.
     """
     with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -149,7 +148,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ActOutput:
-    """One decision of B rows."""
+    """Output of `NavigationPolicy.act`: actions, log densities, values and state of one decision of B rows."""
 
     action: Tensor
     """Unclamped actions (B, 4); the environment clamps."""
@@ -158,14 +157,14 @@ class ActOutput:
     value: Tensor
     """State values (B,)."""
     state: State
-    """State after this step."""
+    """Recurrent state after this step."""
     embedding: Tensor
     """Encoder output (B, D), before the auxiliary input."""
 
 
 @dataclass(frozen=True)
 class EvaluateOutput:
-    """A batch of sequences seen by the current weights."""
+    """Output of `NavigationPolicy.evaluate`: log densities, values and entropies of sequences under current weights."""
 
     log_prob: Tensor
     """Log density of the given actions (B, T) [nat]."""
@@ -176,13 +175,13 @@ class EvaluateOutput:
     embedding: Tensor
     """Encoder output (B, T, D), before the auxiliary input."""
     state: State
-    """Core state after the sequences."""
+    """Recurrent state after the sequences."""
 
 
 class NavigationPolicy(Trunk):
-    """Trunk and actor-critic heads, or a Q head; with `separate_value` the critic has a trunk of its own.
+    """Policy network: trunk with actor-critic heads or a Q head; with `separate_value` the critic has its own trunk.
 
-    The state is the core's, followed by that of the critic's core where it has one.
+    The recurrent state is the core's, followed by that of the critic's core if it has one.
 
     Args:
         config: Network configuration; kept as `config`.
@@ -209,12 +208,12 @@ class NavigationPolicy(Trunk):
         self.critic_trunk = Trunk(config, spaces) if config.separate_value else None
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero state of `rows` rows."""
+        """Return the zero recurrent state of `rows` rows."""
         state = self.core.initial_state(rows, device)
         return state if self.critic_trunk is None else state + self.critic_trunk.core.initial_state(rows, device)
 
     def act(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> ActOutput:
-        """Decide one step of every row.
+        """Select an action for every row: one policy step, sampled or deterministic.
 
         Args:
             obs: Raw observations (B, 3, Az, El).
@@ -223,7 +222,7 @@ class NavigationPolicy(Trunk):
                 with goals the 4 of `relative_goal`. In training those of a privileged critic follow, 3 more.
             state: State before this step; not modified.
             reset: (B,) bool; True where a new episode starts with this observation.
-            noise: Standard normal draws (B, 4); None flies the distribution's typical action.
+            noise: Standard normal draws (B, 4); None selects the deterministic action.
 
         Returns:
             The decision; `log_prob` is that of the unclamped action.
@@ -240,10 +239,10 @@ class NavigationPolicy(Trunk):
         return ActOutput(action, log_prob, self.heads.value(seen, privileged), mine + critics, embedding)
 
     def value(self, obs: Tensor, aux: Tensor, state: State) -> Tensor:
-        """Return the values (B,) of observations (B, 3, Az, El) seen from `state`, without a reset.
+        """Compute the critic's values (B,) of observations (B, 3, Az, El) given `state`, without a reset.
 
-        The caller's state is neither advanced nor modified: this values the last observation of an
-        episode before it is reset.
+        The caller's state is neither advanced nor modified. Used to bootstrap from the last observation of a
+        truncated episode, before its reset.
         """
         mine, critics = self._split(state)
         aux, privileged = self._parted(aux)
@@ -251,7 +250,7 @@ class NavigationPolicy(Trunk):
         return self.heads.value(trunk.step(obs, aux, own, None)[1], privileged)
 
     def evaluate(self, obs: Tensor, aux: Tensor, state0: State, reset: Tensor, actions: Tensor) -> EvaluateOutput:
-        """Score given actions along sequences.
+        """Compute log-probabilities, values and entropies of given actions along sequences.
 
         Args:
             obs: Raw observations (B, T, 3, Az, El).
@@ -261,7 +260,7 @@ class NavigationPolicy(Trunk):
             actions: Unclamped actions (B, T, 4).
 
         Returns:
-            Log-probabilities, values, entropies, embeddings and the last states under the current weights.
+            Log-probabilities, values, entropies, embeddings and last states under the current weights.
         """
         mine, critics = self._split(state0)
         aux, privileged = self._parted(aux)
@@ -274,27 +273,27 @@ class NavigationPolicy(Trunk):
         return EvaluateOutput(log_prob, self.heads.value(seen, privileged), entropy, embedding, mine + critics)
 
     def _parted(self, aux: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the policy's auxiliary input and the critic's privileged inputs."""
+        """Split an auxiliary input into the policy's part and the critic's privileged inputs (or None)."""
         public = self.config.aux_inputs
         if self.heads.privileged and aux.shape[-1] == public + PRIVILEGED:
             return aux[..., :public], aux[..., public:]
         return aux, None
 
     def forget_aux(self) -> None:
-        """Make the weights of the auxiliary input zero, those of the critic's trunk included."""
+        """Zero the weights of the auxiliary input, those of the critic's trunk included."""
         super().forget_aux()
         if self.critic_trunk is not None:
             self.critic_trunk.forget_aux()
 
     def _split(self, state: State) -> tuple[State, State]:
-        """Return the core's part of a state and the critic's, which is empty without a critic trunk."""
+        """Split a recurrent state into the actor core's and the critic core's (empty without a critic trunk)."""
         if self.critic_trunk is None:
             return state, ()
         return state[: len(state) // 2], state[len(state) // 2 :]
 
 
 def build_policy(config: PolicyConfig, seed: int = 0, spaces: Spaces | None = None) -> NavigationPolicy:
-    """Build a policy whose initial weights are a function of the configuration and the seed alone.
+    """Build a policy with initial weights that are a function of configuration and seed alone.
 
     The global random state is neither used nor changed.
 
@@ -311,7 +310,7 @@ def build_policy(config: PolicyConfig, seed: int = 0, spaces: Spaces | None = No
 
 
 def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
-    """Return the number of parameters of encoder, aux, core, heads and the other parts, and their total.
+    """Count the parameters of encoder, aux, core, heads and the other parts, and their total.
 
     The keys are encoder, aux, core, heads, places (with `place_memory`), critic_trunk (with `separate_value`) and
     total.
@@ -326,9 +325,9 @@ def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
 
 
 def custom_networks(encoder: str, core: str) -> str | None:
-    """Return the source digests of custom parts; None where both are built in.
+    """Return the source digests of a custom encoder and core; None if both are built in.
 
-    With the weights and the code of Navi they determine how a policy flies.
+    With the weights and the code of Navi they determine the policy's outputs.
 
     Raises:
         ConfigError: A part is neither built in nor registered.
@@ -339,13 +338,13 @@ def custom_networks(encoder: str, core: str) -> str | None:
 
 
 def count_macs(call: Callable[[], Any]) -> int:
-    """Return the multiply-accumulate operations of the products and convolutions that `call` makes.
+    """Count the multiply-accumulate operations (MACs) of the matrix products and convolutions of a call.
 
-    Elementwise work is not counted. Attention runs in its plain form meanwhile, because fused kernels
-    hide their products from the counter.
+    Elementwise operations are not counted. Attention runs unfused meanwhile, because fused kernels hide their
+    products from the counter.
 
     Args:
-        call: What to count; it runs once, without gradients.
+        call: Function to measure; it runs once, without gradients.
     """
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         call()
@@ -354,9 +353,9 @@ def count_macs(call: Callable[[], Any]) -> int:
 
 
 def policy_macs(policy: NavigationPolicy) -> dict[str, int]:
-    """Return the measured multiply-accumulates of one decision of one row by part, and their total.
+    """Measure the multiply-accumulate operations (MACs) of one decision of one row, by part and in total.
 
-    The parts are those of `parameter_counts`. The policy itself is not touched: a copy runs on the CPU.
+    The parts are those of `parameter_counts`. A copy of the policy runs on the CPU.
     """
     policy = copy.deepcopy(policy).cpu()
     config = policy.config

@@ -1,8 +1,7 @@
-"""Observation preprocessing: the one place where raw sensor channels become network inputs.
+"""Observation preprocessing: scales raw sensor channels (depth, semantic id, validity) to network inputs.
 
-The environment's tensor holds normalised log depth, raw corpus-wide semantic ids and a validity
-mask. Indoors the depth channel spans only about .03 to .47, so a fixed affine spreads it; the
-semantic ids are scaled here and nowhere else.
+The environment's tensor holds normalised log depth, raw corpus-wide semantic ids and a validity mask. Indoors the depth
+channel spans only about .03 to .47, so a fixed affine transform spreads it. Semantic ids are scaled only here.
 """
 
 import torch
@@ -12,11 +11,11 @@ from torch.nn import functional as F
 from navi_core.errors import ConfigError
 
 SEMANTIC_SCALE = 255.0
-"""Semantic ids are clamped to this and divided by it."""
+"""Bound and divisor of semantic ids in the network input."""
 
 
 class ObservationScaling(nn.Module):
-    """Fixed channel scaling in front of every encoder; it has no parameters.
+    """Fixed channel scaling of observations in front of every encoder; no parameters.
 
     depth → (depth − shift) / scale, semantic id → min(id, 255) / 255, valid → valid.
 
@@ -42,7 +41,7 @@ class ObservationScaling(nn.Module):
         self.scale = float(scale)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Scale the channels of a batch of observations.
+        """Scale a batch of raw observations, channel by channel, to network inputs.
 
         Args:
             obs: Raw observations (B, 3, Az, El): depth, semantic id, valid.
@@ -61,7 +60,7 @@ class ObservationScaling(nn.Module):
         return out
 
     def ring(self, obs: Tensor, before: int = 0, after: int = 0) -> Tensor:
-        """Scale into the layout of convolutions over azimuth, wrapped around the circle.
+        """Scale observations into the layout of azimuth convolutions, with circular padding.
 
         Args:
             obs: Raw observations (B, 3, Az, El).
@@ -69,7 +68,7 @@ class ObservationScaling(nn.Module):
             after: First azimuth bins repeated behind the last.
 
         Returns:
-            (B, before + Az + after, 3·El) float32, channels grouped by kind.
+            (B, before + Az + after, 3·El) float32, channels grouped by sensor channel.
 
         Raises:
             ConfigError: The shape is not (B, 3, Az, El) of this scaling.
@@ -90,7 +89,7 @@ class ObservationScaling(nn.Module):
         return out.flatten(2)
 
     def patches(self, obs: Tensor, patch: int) -> Tensor:
-        """Scale into square patches with an empty one in front, for the token that summarises them.
+        """Scale observations into flattened square patches (patchify), with an empty row in front for the CLS token.
 
         Args:
             obs: Raw observations (B, 3, Az, El).
@@ -119,10 +118,10 @@ class ObservationScaling(nn.Module):
         return out
 
     def _scaled(self, obs: Tensor) -> Tensor:
-        """Return the numbers of `_write` without writing in place.
+        """Scale the channels out of place, the `torch.compile` form of `_write`.
 
-        A compiler fuses the temporaries away and cannot write through views with `out=`; other runtimes would copy
-        everything for each write.
+        A compiler fuses the temporaries away and cannot write through views with `out=`. Other runtimes would copy the
+        whole tensor for each write.
         """
         semantic = torch.clamp(obs[:, 1], max=SEMANTIC_SCALE).div(SEMANTIC_SCALE)
         return torch.stack((torch.sub(obs[:, 0], self.shift).div(self.scale), semantic, obs[:, 2]), dim=1)

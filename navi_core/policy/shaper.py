@@ -1,15 +1,15 @@
-"""Reward shaping on the actor's side: existential tax, velocity, curiosity, loop penalty.
+"""Reward shaping on the actor's side, before storage: existential tax, velocity bonus, curiosity (RND), loop penalty.
 
-shaped = reward + tax + w_v·speed + β(step)·intrinsic − loop penalty. A part whose coefficients are
-zero is neither built nor computed.
+shaped = reward + tax + w_v·speed + β(step)·intrinsic − loop penalty. A term whose coefficients are zero is neither
+built nor computed.
 
-Curiosity is random network distillation (Burda et al. 2018): the error of predicting a fixed random network on an
-embedding falls with every visit, so new views earn more. The running mean and variance that normalise it are frozen in
-evaluation mode.
+Curiosity is random network distillation (RND, Burda et al. 2018): the error of predicting a fixed random network on an
+embedding falls with every visit, so new views earn a higher reward. The running mean and variance that normalise it are
+frozen in evaluation mode.
 
-The episodic memory compares a row's view with the earlier views of its episode: one ring buffer of unit embeddings per
-row, preallocated on the device and written in place; nothing is ever rebuilt. An embedding is normalised once per tick,
-for the query and for the insertion; both touch fixed shapes and are timed apart.
+The episodic memory compares a row's embedding with the earlier embeddings of its episode. It is one ring buffer of unit
+embeddings per row, preallocated on the device and written in place. An embedding is normalised once per step, for the
+query and for the insertion; both have fixed shapes and are timed separately.
 """
 
 import copy
@@ -28,13 +28,13 @@ from navi_core.policy.navigation_policy import seeded
 
 
 class EpisodicMemory:
-    """Ring buffers of the embeddings of each row's current episode.
+    """Episodic memory: per-row ring buffers of the embeddings of the current episode, for loop detection.
 
     Args:
         rows: Rows B.
         capacity: Embeddings kept in total; each row gets capacity // rows.
         width: Embedding width D.
-        exclusion: Only memories at least this many steps old are compared.
+        exclusion: Least age of compared embeddings [steps].
         device: Device of the buffers.
 
     Raises:
@@ -67,15 +67,15 @@ class EpisodicMemory:
 
     @staticmethod
     def unit(embedding: Tensor) -> Tensor:
-        """Return embeddings (B, D) at unit length, as `query` and `append` take them."""
+        """Normalise embeddings (B, D) to unit length, as `query` and `append` take them."""
         return F.normalize(embedding.detach(), dim=-1)
 
     def query(self, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """Compare unit embeddings (B, D) with the past of their rows.
+        """Find each row's most similar earlier embedding by cosine similarity, given unit embeddings (B, D).
 
         Returns:
-            Highest cosine similarity (B,) to a memory at least `exclusion` steps old, and that
-            memory's age (B,) [steps]; 0 and 0 where there is none.
+            Highest cosine similarity (B,) to an embedding at least `exclusion` steps old, and its
+            age (B,) [steps]; 0 and 0 where there is none.
         """
         used = self._used()
         if not used:
@@ -91,23 +91,23 @@ class EpisodicMemory:
         return torch.where(found, best, 0.0), torch.where(found, age.gather(1, slot[:, None]).squeeze(1), 0)
 
     def append(self, unit: Tensor) -> None:
-        """Remember unit embeddings (B, D) as this step of their rows."""
+        """Append unit embeddings (B, D) of the current step to the ring buffers."""
         self._units[self._row, self._count % self.capacity] = unit
         self._count += 1
         self._bound = min(self._bound + 1, self.capacity)
 
     def clear(self, done: Tensor) -> None:
-        """Forget the episode of every row where `done` (B,) is True."""
+        """Clear the buffers of rows whose episode ended, `done` (B,) bool."""
         self._count.masked_fill_(done, 0)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the memory's content; only slots in use are copied, those that a row does not use are zero."""
+        """Return the buffers' content; only used slots are copied, unused ones of a row are zero."""
         used = self._used()
         empty = self._slot[:used] >= self._count[:, None]
         return {"units": self._units[:, :used].masked_fill(empty[..., None], 0.0), "count": self._count.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned.
+        """Restore the buffers from a `state_dict`.
 
         Raises:
             ConfigError: The content is of other rows, width or a larger capacity.
@@ -127,7 +127,7 @@ class EpisodicMemory:
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of a stream of batches, merged in float64 (Chan et al. 1979)."""
+    """Running mean and variance of a stream of batches, merged in float64 (Chan et al. 1979)."""
 
     mean: Tensor
     variance: Tensor
@@ -139,11 +139,11 @@ class RunningMoments(nn.Module):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
 
     def update(self, values: Tensor, reduce: Callable[..., None] | None = None) -> None:
-        """Merge a batch of finite values (B,).
+        """Merge a batch of finite values (B,) into the running moments.
 
         Args:
             values: The batch.
-            reduce: Sums tensors over the processes of a run: each merges what all of them saw.
+            reduce: All-reduce (sum) over the processes of a run, so that each merges the batches of all.
         """
         values = values.detach().double()
         count, mean = torch.full_like(self.count, values.numel()), values.mean()
@@ -164,7 +164,7 @@ class RunningMoments(nn.Module):
         self.count.copy_(total)
 
     def normalise(self, values: Tensor) -> Tensor:
-        """Return (values − mean) / standard deviation in the dtype of `values`."""
+        """Normalise values: (values − mean) / standard deviation, in their dtype."""
         scale = torch.rsqrt(self.variance + 1e-12)
         return ((values.double() - self.mean) * scale).to(values.dtype)
 
@@ -174,7 +174,9 @@ def _network(width: int, features: int) -> nn.Sequential:
 
 
 class RND(nn.Module):
-    """Frozen target and trained predictor, each width-128-64; 24,768 parameters each at width 128.
+    """Random network distillation: frozen random target and trained predictor, each D → 128 → 64.
+
+    Each has 24,768 parameters at D 128.
 
     Args:
         width: Embedding width D.
@@ -190,20 +192,20 @@ class RND(nn.Module):
         self.clamp = clamp
 
     def error(self, embedding: Tensor) -> Tensor:
-        """Return the mean squared prediction error (…,) of embeddings (…, D); no gradient reaches them."""
+        """Compute the mean squared prediction error (…,) on embeddings (…, D), without gradient to them."""
         embedding = embedding.detach()
         out: Tensor = (self.predictor(embedding) - self.target(embedding)).square().mean(-1)
         return out
 
     @torch.no_grad()
     def intrinsic(self, embedding: Tensor, reduce: Callable[..., None] | None = None) -> Tensor:
-        """Return normalised intrinsic rewards (B,) in ±clamp of embeddings (B, D).
+        """Compute normalised intrinsic rewards (B,), clamped to ±clamp, of embeddings (B, D).
 
-        In training mode the batch first enters the running moments; in evaluation mode they stay.
+        In training mode the batch first updates the running moments; in evaluation mode they are frozen.
 
         Args:
             embedding: Encoder outputs.
-            reduce: Sums tensors over the processes of a run.
+            reduce: All-reduce (sum) over the processes of a run.
         """
         error = self.error(embedding)
         if self.training:
@@ -212,29 +214,29 @@ class RND(nn.Module):
 
 
 Reduce = Callable[..., None]
-"""Replaces tensors by their sums over the processes of a run, in place."""
+"""Type of an in-place all-reduce (sum) of tensors over the processes of a run."""
 
 
 @dataclass(frozen=True)
 class ShapedReward:
-    """Shaped rewards of one decision of B rows."""
+    """Shaped rewards of one decision of B rows, with their terms."""
 
     total: Tensor
     """Shaped reward (B,)."""
     intrinsic: Tensor
     """Normalised, clamped RND reward (B,), before the coefficient β; zero when RND is off."""
     loop_similarity: Tensor
-    """Cosine similarity (B,) to the most similar old enough memory; zero when memory is off."""
+    """Cosine similarity (B,) to the most similar embedding of sufficient age; zero when the memory is off."""
     loop_penalty: Tensor
-    """Subtracted penalty (B,), at least 0."""
+    """Loop penalty (B,), at least 0, subtracted from the reward."""
 
 
 def loop_penalty(similarity: Tensor, age: Tensor, config: ShaperConfig) -> Tensor:
-    """Return coefficient·(similarity − threshold)·decay(age) above the threshold, else 0.
+    """Compute the loop penalty: coefficient·(similarity − threshold)·decay(age) above the threshold, else 0.
 
     Args:
         similarity: Cosine similarities (B,).
-        age: Steps Δ (B,) since the remembered step.
+        age: Age Δ (B,) of the similar embedding [steps].
         config: Coefficient, threshold, τ, and the decay: `half_life` 2^(−Δ/τ) or `exponential` exp(−Δ/τ).
     """
     rate = age.to(similarity.dtype) / -config.loop_tau
@@ -243,10 +245,10 @@ def loop_penalty(similarity: Tensor, age: Tensor, config: ShaperConfig) -> Tenso
 
 
 class RewardShaper:
-    """Shapes the rewards of B rows that step together; owns RND, its optimizer and episodic memory.
+    """Reward shaper of B vectorised rows; owns the RND networks, their optimiser and the episodic memory.
 
     Args:
-        config: Coefficients.
+        config: Coefficients of the shaping terms.
         rows: Rows B.
         width: Embedding width D.
         seed: Seed of the RND networks; the global random state is left alone.
@@ -274,18 +276,18 @@ class RewardShaper:
             )
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode; in evaluation mode the RND normalisation and predictor stay as they are."""
+        """Set training mode; in evaluation mode the RND normalisation and predictor are frozen."""
         self.training = mode
         if self.rnd is not None:
             self.rnd.train(mode)
         return self
 
     def eval(self) -> Self:
-        """Set evaluation mode."""
+        """Set evaluation mode: RND is frozen."""
         return self.train(False)
 
     def rnd_coefficient(self, step: int) -> float:
-        """Return β at `step`: linear from rnd_start to rnd_end over rnd_decay_steps, then constant."""
+        """Return the curiosity coefficient β at `step`: linear from rnd_start to rnd_end over rnd_decay_steps."""
         if self.rnd is None:
             return 0.0
         share = min(max(step, 0) / self.config.rnd_decay_steps, 1.0)
@@ -303,16 +305,16 @@ class RewardShaper:
         timer: Callable[[str], AbstractContextManager[None]] | None = None,
         reduce: Reduce | None = None,
     ) -> ShapedReward:
-        """Shape one decision of every row.
+        """Shape the rewards of one decision of every row: add tax, velocity bonus and curiosity, subtract loop penalty.
 
         Args:
             embedding: Encoder output (B, D) of the observation the decision was made on.
             reward: Environment rewards (B,).
             speed: Linear speeds (B,) [m/s].
-            done: (B,) bool; the row's episode ends with this decision, its memory is cleared after.
+            done: (B,) bool; the row's episode ends with this decision, and its memory is cleared afterwards.
             step: Decisions so far summed over rows; drives the curiosity schedule.
             timer: Times the stages `memory_query`, `memory_append` and `shaping_rnd`.
-            reduce: Sums tensors over the processes of a run, so that all normalise curiosity alike.
+            reduce: All-reduce (sum) over the processes of a run, so that all normalise curiosity alike.
         """
         config = self.config
         timed = timer if timer is not None else nullcontext
@@ -337,7 +339,7 @@ class RewardShaper:
         return ShapedReward(total, intrinsic, similarity, penalty)
 
     def learn(self, embedding: Tensor, share: float = 1.0) -> Tensor:
-        """Add the gradient of the RND predictor on embeddings (…, D); return their loss, a scalar.
+        """Backpropagate the RND predictor's loss on embeddings (…, D) and return it, a scalar.
 
         In evaluation mode, or without RND, nothing is learned; without RND the loss is 0.
 
@@ -354,10 +356,10 @@ class RewardShaper:
         return loss.detach()
 
     def step(self, reduce: Reduce | None = None) -> None:
-        """Take one optimizer step of the RND predictor with what `learn` has added up.
+        """Take one optimiser step of the RND predictor with the gradients accumulated by `learn`.
 
         Args:
-            reduce: Sums tensors over the processes of a run.
+            reduce: All-reduce (sum) over the processes of a run.
         """
         if self._optimizer is None or self.rnd is None or not self.training:
             return
@@ -369,12 +371,12 @@ class RewardShaper:
         self._optimizer.zero_grad(set_to_none=True)
 
     def forget(self, rows: Tensor) -> None:
-        """Forget the episodes of `rows` (B,) bool, which did not end but are not gone on with."""
+        """Clear the episodic memory of `rows` (B,) bool, whose episodes were abandoned."""
         if self.memory is not None:
             self.memory.clear(rows)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a snapshot of RND weights, moments, optimizer and episodic memory in plain containers."""
+        """Return a copy of RND weights, moments, optimiser state and episodic memory, in plain containers."""
         state: dict[str, Any] = {}
         if self.rnd is not None and self._optimizer is not None:
             # Copied, for optimizers adopt the tensors they are given: two shapers must not share them.
@@ -385,7 +387,7 @@ class RewardShaper:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; a part this shaper or the state lacks is left alone.
+        """Restore RND, optimiser and episodic memory from a `state_dict`; parts that either side lacks are skipped.
 
         Raises:
             ConfigError: The memory is of other rows or width.

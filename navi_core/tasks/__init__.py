@@ -1,4 +1,4 @@
-"""Reference tasks: small known problems with the environment's protocol, to prove learners on before they fly."""
+"""Reference tasks: standard RL benchmarks with the environment's interface, to test learners before flight."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +35,7 @@ _TASKS: dict[str, type[ReferenceTask]] = {
     "snake": Snake,
 }
 REFERENCE_TASKS: tuple[str, ...] = tuple(_TASKS)
-"""Names of the tasks."""
+"""Names of the built-in reference tasks."""
 
 
 def reference_task(
@@ -46,15 +46,15 @@ def reference_task(
     normalise_observations: bool = False,
     **options: Any,  # noqa: ANN401 (keywords of the task)
 ) -> Environment:
-    """Build a task by name.
+    """Build a reference task (vectorised environment) by name.
 
     Args:
-        name: One of `REFERENCE_TASKS`, or gymnasium: and the id of one of its environments; ids that begin with ALE/
-            are Atari's, with its preprocessing.
+        name: One of `REFERENCE_TASKS`, or `gymnasium:` and the id of a Gymnasium environment; ids that begin with
+            ALE/ are Atari games, with their usual preprocessing.
         num_envs: Rows B.
         seed: Seed of every draw.
-        normalise_observations: Bring vectors to mean 0 and deviation 1 by what was seen so far.
-        options: Of the task: `k` and `decks` (repeat_previous), `decks` (repeat_first), `masked` (cart_pole,
+        normalise_observations: Normalise vector observations by running mean and variance, see `NormalisedTask`.
+        options: Options of the task: `k` and `decks` (repeat_previous), `decks` (repeat_first), `masked` (cart_pole,
             pendulum), `size` (snake), those of `AtariTask`, or those of the Gymnasium environment.
 
     Raises:

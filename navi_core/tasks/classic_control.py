@@ -1,7 +1,7 @@
-"""Classic control problems: cart-pole, acrobot and pendulum, step for step as Gymnasium's.
+"""Classic control tasks: vectorised cart-pole, acrobot and pendulum with Gymnasium's dynamics.
 
-Cart-pole (Barto, Sutton and Anderson 1983) and acrobot (Sutton 1996) are stepped for many rows at once by compiled
-loops: physics in double precision, time limit, autoreset and observation.
+Cart-pole (Barto, Sutton and Anderson 1983) and acrobot (Sutton 1996) have compiled loops that step many rows at once:
+physics in double precision, time limit, autoreset and observation.
 """
 
 import math
@@ -19,7 +19,7 @@ from navi_core.world.counter_random import Purpose, stream_key
 from navi_core.world.interface import StepBatch, StepInfo
 
 CART_POLE, ACROBOT = 0, 1
-"""Numbers of the tasks."""
+"""Task codes of the compiled loops."""
 
 Numbers = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ _ACROBOT_SECONDS = 0.2
 
 @numba.njit(inline="always", error_model="numpy")
 def _cart_pole(body: Numbers, action: int) -> tuple[float, bool]:
-    """Advance one row; return its reward and whether its episode is over."""
+    """Step the cart-pole dynamics of one row; return its reward and termination flag."""
     x, speed, angle, turn = body[0], body[1], body[2], body[3]
     force = _FORCE if action == 1 else -_FORCE
     cos, sin = math.cos(angle), math.sin(angle)
@@ -50,7 +50,7 @@ def _cart_pole(body: Numbers, action: int) -> tuple[float, bool]:
 
 @numba.njit(inline="always", error_model="numpy")
 def _swing(first: float, second: float, first_speed: float, second_speed: float, torque: float) -> tuple[float, float]:
-    """Return both angular accelerations; links of length 1 and mass 1, moments of inertia 1."""
+    """Compute both angular accelerations of the acrobot; links of length 1 and mass 1, moments of inertia 1."""
     d1 = 0.25 + (1.0 + 0.25 + math.cos(second)) + 2.0
     d2 = 0.25 + 0.5 * math.cos(second) + 1.0
     phi2 = 0.5 * 9.8 * math.cos(first + second - math.pi / 2.0)
@@ -77,7 +77,7 @@ def _wrapped(angle: float) -> float:
 
 @numba.njit(inline="always", error_model="numpy")
 def _acrobot(body: Numbers, action: int) -> tuple[float, bool]:
-    """Advance one row by a Runge-Kutta step of fourth order; return its reward and whether its episode is over."""
+    """Step the acrobot dynamics of one row by fourth-order Runge-Kutta; return its reward and termination flag."""
     torque, h = action - 1.0, _ACROBOT_SECONDS
     a, b, u, v = body[0], body[1], body[2], body[3]
     p1, q1 = _swing(a, b, u, v, torque)
@@ -125,25 +125,25 @@ def step_episodes(
     episode_return: Seen,
     episode_length: Counts,
 ) -> None:
-    """Advance every row by one decision; a row whose episode ends begins the next one at once.
+    """Step every row by one decision, compiled, with time limit and same-step autoreset.
 
     Args:
         task: `CART_POLE` or `ACROBOT`.
         key: `counter_random.stream_key` of the seed.
         first_row: Number of the first row among those of the run.
-        limit: Decisions after which an episode is cut off.
-        actions: (B,) numbers of actions.
-        body: (B, 4), changed.
-        episode: (B,), changed.
-        length: (B,) decisions of the present episodes, changed.
-        earned: (B,) returns of the present episodes, changed.
-        obs: (B, n) of the state after any reset, written.
-        final_obs: (B, n) of the state before it, written.
-        reward: (B,), written.
-        terminated: (B,), written.
-        truncated: (B,), written; the time limit, where nothing terminated.
+        limit: Decisions after which an episode is truncated.
+        actions: (B,) action indices.
+        body: (B, 4) physical state, changed.
+        episode: (B,) episode numbers, changed.
+        length: (B,) decisions of the current episodes, changed.
+        earned: (B,) returns of the current episodes, changed.
+        obs: (B, n) observations after any reset, written.
+        final_obs: (B, n) observations before any reset, written.
+        reward: (B,) rewards, written.
+        terminated: (B,) termination flags, written.
+        truncated: (B,) flags of the time limit without termination, written.
         episode_return: (B,) return of the episode so far, before any reset; written.
-        episode_length: (B,) its decisions, written.
+        episode_length: (B,) decisions of the episode so far, before any reset; written.
     """
     # Cart-pole starts within ±0.05, acrobot within ±0.1.
     spread = 0.05 if task == CART_POLE else 0.1
@@ -168,14 +168,14 @@ def step_episodes(
 
 @numba.njit(cache=True, error_model="numpy")
 def advance_rows(task: int, actions: Counts, body: Numbers, reward: Numbers, over: Flags) -> None:
-    """Advance every row by one decision, without time limit or reset.
+    """Step the dynamics of every row by one decision, compiled, without time limit or reset.
 
     Args:
         task: `CART_POLE` or `ACROBOT`.
-        actions: (B,) numbers of actions.
-        body: (B, 4), changed.
-        reward: (B,), written.
-        over: (B,) whether the episode is over, written.
+        actions: (B,) action indices.
+        body: (B, 4) physical state, changed.
+        reward: (B,) rewards, written.
+        over: (B,) termination flags, written.
     """
     for row in range(len(actions)):
         if task == CART_POLE:
@@ -185,12 +185,12 @@ def advance_rows(task: int, actions: Counts, body: Numbers, reward: Numbers, ove
 
 
 class CartPole(ReferenceTask):
-    """Reward 1 a decision until the pole falls or the cart leaves; 500 decisions at most.
+    """Cart-pole task: reward 1 a decision until the pole falls or the cart leaves the track; 500 decisions at most.
 
     Args:
         num_envs: Rows B.
-        seed: Seed of the starts.
-        masked: Show position and angle alone; the velocities must be remembered.
+        seed: Seed of the initial states.
+        masked: Observe position and angle alone (partially observable: velocities must be inferred).
         first_row: Number of the first row among those of the run.
     """
 
@@ -223,11 +223,11 @@ class CartPole(ReferenceTask):
 
 
 class Acrobot(ReferenceTask):
-    """Reward −1 a decision until the tip is above the line; 500 decisions at most.
+    """Acrobot task: reward −1 a decision until the tip is above the line; 500 decisions at most.
 
     Args:
         num_envs: Rows B.
-        seed: Seed of the starts.
+        seed: Seed of the initial states.
         first_row: Number of the first row among those of the run.
     """
 
@@ -252,12 +252,12 @@ _TORQUE, _SPEED, _PENDULUM_GRAVITY, _PENDULUM_SECONDS = 2.0, 8.0, 10.0, 0.05
 
 
 class Pendulum(ReferenceTask):
-    """Reward −(angle² + 0.1·speed² + 0.001·torque²) a decision, 200 decisions.
+    """Pendulum swing-up task: reward −(angle² + 0.1·speed² + 0.001·torque²) a decision, 200 decisions.
 
     Args:
         num_envs: Rows B.
-        seed: Seed of the starts.
-        masked: Show the angle's cosine and sine alone; the speed must be remembered.
+        seed: Seed of the initial states.
+        masked: Observe the angle's cosine and sine alone (partially observable: the speed must be inferred).
         first_row: Number of the first row among those of the run.
     """
 
@@ -291,10 +291,10 @@ _KINDS: dict[type[ReferenceTask], int] = {CartPole: CART_POLE, Acrobot: ACROBOT}
 
 
 class NativeStep:
-    """Compiled twin of a reference task's `step`; the state stays in the task and is changed in place.
+    """Compiled replacement of a reference task's `step`; it changes the task's state in place.
 
-    Rounding of sine and cosine apart, the rows follow the same trajectories. The tensors of a batch are overwritten
-    by the next step.
+    Trajectories equal those of `step` up to rounding of sine and cosine. The tensors of a batch are overwritten by the
+    next step.
 
     Args:
         task: A task for which `supports` holds.
@@ -316,7 +316,7 @@ class NativeStep:
         return type(env) in _KINDS
 
     def __call__(self, actions: Tensor) -> StepBatch:
-        """Advance every row by one decision, actions (B, 1) float32."""
+        """Step every row by one decision, actions (B, 1) float32; returns the batch of the step."""
         written = (
             self._obs, self._final, self._reward, self._terminated, self._truncated, self._returns, self._lengths
         )  # fmt: skip

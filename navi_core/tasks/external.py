@@ -1,4 +1,4 @@
-"""Tasks over external environments: those of Gymnasium, and Atari games with the field's preprocessing."""
+"""Adapters of external environments: Gymnasium, and Atari games with the standard preprocessing."""
 
 import abc
 from pathlib import Path
@@ -17,45 +17,45 @@ from navi_core.world.interface import StepBatch
 
 
 class ExternalTask(Task):
-    """B environments of one kind, each restarted in the step in which its episode ends.
+    """Abstract vectorised adapter of B external environments, with same-step autoreset.
 
-    An episode's seed is a function of (seed, row, episode). What an environment holds cannot be saved: after
-    `load_state_dict` every row begins the episode after the one it was in.
+    An episode's seed is a function of (seed, row, episode). The inner state of an environment cannot be saved: after
+    `load_state_dict` every row begins the episode after its current one.
     """
 
     restarts = True
-    """`load_state_dict` begins new episodes; what was seen before it is not what is seen after."""
+    """Flag: `load_state_dict` begins new episodes, so observations of before are stale."""
     _obs: np.ndarray
 
     @abc.abstractmethod
     def _begin(self, rows: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """Begin new episodes in rows (B,) bool, each with its seed of (B,); return what all rows see."""
+        """Reset the environments of rows (B,) bool, each with its seed of (B,); return the observations of all rows."""
 
     def reset(self) -> Tensor:
-        """Begin every row's first episode; returns (B, …) observations."""
+        """Reset every row to its first episode; return observations (B, …)."""
         self._episode = torch.zeros_like(self.rows)
         return self._begin_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the numbers of the episodes."""
+        """Return the episode numbers, the only state that can be saved."""
         return {"episode": self._episode.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the episodes after those that `state_dict` was taken in; the observation is that of their start."""
+        """Restore the episode numbers and begin the next episode in every row; observations are those of its start."""
         self._episode = state["episode"].clone() + 1
         self._begin_all()
 
     def observe(self) -> Tensor:
-        """Return the present observations (B, …)."""
+        """Return the current observations (B, …)."""
         return torch.from_numpy(self._obs.copy())
 
     def _stepped(self, final: np.ndarray, score: Tensor, reward: Tensor, over: Tensor, cut: Tensor) -> StepBatch:
-        """Account for a step and restart what has ended.
+        """Build the step batch: update counters, and reset the environments whose episode ended.
 
         Args:
-            final: (B, …) what is seen after the step.
-            score: (B,) reward of the environment; returns are its sums.
-            reward: (B,) what the learner is shown.
+            final: (B, …) observations after the step, before any reset.
+            score: (B,) reward of the environment, summed to the episode return.
+            reward: (B,) reward for the learner, possibly clipped.
             over: (B,) bool, terminated.
             cut: (B,) bool, truncated.
         """
@@ -68,7 +68,7 @@ class ExternalTask(Task):
         return StepBatch(self.observe(), reward, over, cut, torch.from_numpy(final), info)
 
     def _seeds(self) -> np.ndarray:
-        """Return the seeds (B,) of the rows' present episodes."""
+        """Return the seeds (B,) of the rows' current episodes."""
         bits: np.ndarray = words(self.seed, Purpose.TASK, self.rows, self._episode).numpy()
         return bits & (2**31 - 1)
 
@@ -80,21 +80,22 @@ class ExternalTask(Task):
 
 
 PREFIX = "gymnasium:"
-"""Prefix of an environment's id in the name of a task."""
+"""Prefix of a task name that contains a Gymnasium environment's id."""
 
 
 class GymnasiumEnv(ExternalTask):
-    """B environments of Gymnasium of one id, stepped one after another: vectors in, a choice or a vector out.
+    """Adapter of B Gymnasium environments of one id, stepped serially: vector observations, discrete or vector actions.
 
     Args:
         name: Id of a registered environment, such as LunarLander-v3, or module:id.
         num_envs: Rows B.
         seed: Seed of the episodes.
         first_row: Number of the first row among those of the run.
-        options: Of the environment.
+        options: Keyword arguments of `gymnasium.make`.
 
     Raises:
-        ConfigError: gymnasium or the environment is not installed, or its spaces are others than vectors and choices.
+        ConfigError: gymnasium or the environment is not installed, the observation space is no vector, or the action
+            space neither discrete nor a bounded vector.
     """
 
     def __init__(self, name: str, num_envs: int, seed: int = 0, *, first_row: int = 0, **options: Any) -> None:  # noqa: ANN401 (keywords of the environment)
@@ -123,7 +124,7 @@ class GymnasiumEnv(ExternalTask):
         self.reset()
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Advance every row by one decision.
+        """Step every row by one decision.
 
         Args:
             actions: (B, axes); one of `spaces.choices` in each row, or numbers in (−1, 1) for the whole range.
@@ -142,7 +143,7 @@ class GymnasiumEnv(ExternalTask):
         return self._stepped(final, reward, reward, terminated, truncated)
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close all environments."""
         for env in self._envs:
             env.close()
 
@@ -161,7 +162,7 @@ class GymnasiumEnv(ExternalTask):
 
 
 def _extra(gymnasium: ModuleType, name: str) -> str:
-    """Return which extra an environment's library comes with, as the end of a message; empty where none does."""
+    """Return the install hint of an environment's library (pip extra), as the end of a message; empty if unknown."""
     spec = gymnasium.registry.get(name)
     entry = str(spec.entry_point) if spec is not None else ""
     found = next((extra for extra in ("mujoco", "box2d") if f".{extra}" in entry), None)
@@ -169,26 +170,25 @@ def _extra(gymnasium: ModuleType, name: str) -> str:
 
 
 ATARI = "ALE/"
-"""Prefix of a game's name in the id of its environment."""
+"""Prefix of the environment ids of Atari games."""
 
 
 class AtariTask(ExternalTask):
-    """B Atari games of one kind, with the field's preprocessing (Machado et al. 2018).
+    """Vectorised adapter of B Atari games of one kind, with the standard preprocessing (Machado et al. 2018).
 
-    A decision lasts four frames; of the last two the brighter pixels are kept, in grey and at 84x84; four such pictures
-    are seen at once. An episode is a whole game, with up to 30 idle frames before it, and an action is repeated against
-    the policy's will as often as the environment's id defines (a quarter of the time for -v5). All rows are stepped by
-    the library's own vector environment, on one thread.
+    Frame skip 4, pixel-wise maximum of the last two frames, greyscale, 84x84, and a stack of four frames. An episode is
+    a whole game, with up to 30 no-op frames at the start. The environment's id defines the probability of sticky
+    actions (a quarter for -v5). All rows are stepped by the library's own vector environment, by default on one thread.
 
     Args:
         name: Id of a registered environment, such as ALE/Breakout-v5.
         num_envs: Rows B.
         seed: Seed of the games.
         first_row: Number of the first row among those of the run.
-        clip_rewards: Show the learner the signs of rewards alone (Mnih et al. 2015); returns are of the game's score.
-        fire_reset: Press FIRE at the start, where a game waits for it.
+        clip_rewards: Clip the learner's rewards to their signs (Mnih et al. 2015); returns sum the game's score.
+        fire_reset: Press FIRE at the start of games that wait for it.
         life_ends: End an episode with every life.
-        threads: Threads of the emulators.
+        threads: Number of emulator threads.
 
     Raises:
         ConfigError: ale-py is not installed, there is no such game, or its ROM is missing.
@@ -229,10 +229,10 @@ class AtariTask(ExternalTask):
         self.reset()
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Advance every row by one decision.
+        """Step every row by one decision.
 
         Args:
-            actions: (B, 1); numbers of the game's actions.
+            actions: (B, 1) indices of the game's actions.
 
         Raises:
             ConfigError: The actions have another shape.
@@ -244,7 +244,7 @@ class AtariTask(ExternalTask):
         return self._stepped(np.array(seen), score, reward, torch.tensor(over), torch.tensor(cut))
 
     def close(self) -> None:
-        """Let the emulators go."""
+        """Release the emulators."""
         del self._games
 
     def _begin(self, rows: np.ndarray, seeds: np.ndarray) -> np.ndarray:
@@ -257,7 +257,7 @@ class AtariTask(ExternalTask):
 
 
 def _wanted(name: str) -> dict[str, Any]:
-    """Return what the registered environment of an id is made with, whose ROM is there."""
+    """Look up the keyword arguments of an Atari environment id, and check that its ROM is installed."""
     try:
         import ale_py.roms
         import gymnasium

@@ -1,10 +1,10 @@
-"""Games: memory tasks with a deck of cards, and Snake, for many rows at once.
+"""Vectorised games: memory tasks with a deck of cards (POPGym), and Snake.
 
-The cards follow the rules of POPGym (Morad et al. 2023). Every decision shows one suit of a shuffled deck, and an
-episode ends with the last card. Answers are worth ±1 in total, so that guessing earns −½ and perfect memory 1.
+The card tasks follow the rules of POPGym (Morad et al. 2023). Every observation is one suit of a shuffled deck, and an
+episode ends with the last card. The rewards of an episode sum to at most ±1: random answers earn −½, perfect memory 1.
 
-Snake's moves, its food and what it sees are loops. The body is kept as the decision at which each cell becomes free
-again, so a move writes one cell and a meal adds one to those that are taken.
+Snake's moves, food and observations are compiled loops. The body is stored as the decision at which each cell becomes
+free again, so a move writes one cell, and eating adds one to the occupied cells.
 """
 
 import abc
@@ -38,7 +38,7 @@ class _Cards(ReferenceTask):
 
     @abc.abstractmethod
     def _asked(self, shown: Tensor) -> Tensor:
-        """Return the numbers of the cards that are asked for (B,); negative where none is."""
+        """Return the index (B,) of the card to recall in every row; negative for none."""
 
     def _begin(self, episode: Tensor) -> State:
         return {"deck": self._draws(episode, self.cards).argsort(dim=1) % _SUITS, "shown": torch.zeros_like(episode)}
@@ -59,12 +59,12 @@ class _Cards(ReferenceTask):
 
 
 class RepeatPrevious(_Cards):
-    """Repeat the suit of the k-th latest card; k = 4 is what was shown three decisions ago.
+    """Memory task: recall the suit of the k-th latest card; k = 4 is the card shown three decisions ago.
 
     Args:
         num_envs: Rows B.
         seed: Seed of the decks.
-        k: Which card; 1 is the one just shown.
+        k: Position of the card to recall, counted back; 1 is the one just shown.
         decks: Decks of 52 cards; an episode has 52·decks − 1 decisions.
         first_row: Number of the first row among those of the run.
 
@@ -82,7 +82,7 @@ class RepeatPrevious(_Cards):
 
 
 class RepeatFirst(_Cards):
-    """Repeat the suit of the episode's first card in every decision."""
+    """Memory task: recall the suit of the episode's first card in every decision."""
 
     def __init__(self, num_envs: int, seed: int = 0, *, decks: int = 1, first_row: int = 0) -> None:
         super().__init__(num_envs, seed, decks, first_row, 1)
@@ -95,16 +95,16 @@ Counts = npt.NDArray[np.int64]
 Seen = npt.NDArray[np.float32]
 
 NUMBERS = 27
-"""Numbers of an observation: wall, body and food along eight rays, where the food lies, and the length."""
+"""Size of an observation: wall, body and food along eight rays, relative position of the food, and the length."""
 DIRECTIONS = np.array([[-1, 0], [-1, 1], [0, 1], [1, 1], [1, 0], [1, -1], [0, -1], [-1, -1]])
-"""Rows and columns of the eight rays; every second one is a heading."""
+"""Steps (row, column) along the eight rays; every second one is a heading."""
 HEAD, HEADING, NOW, LENGTH, FOOD, EATEN, HUNGER = range(7)
-"""Columns of a snake's numbers."""
+"""Column indices of a snake's state array."""
 
 
 @numba.njit(inline="always", error_model="numpy")
 def _serve(body: Counts, snake: Counts, key: int, row: int, episode: int) -> None:
-    """Put food on a free cell; every free cell is equally likely."""
+    """Place food on a uniformly drawn free cell; no food (−1) if the grid is full."""
     free = 0
     for cell in range(len(body)):
         free += body[cell] <= snake[NOW]
@@ -122,15 +122,15 @@ def _serve(body: Counts, snake: Counts, key: int, row: int, episode: int) -> Non
 
 @numba.njit(cache=True, error_model="numpy")
 def begin_snakes(size: int, key: int, first_row: int, episode: Counts, body: Counts, snake: Counts) -> None:
-    """Begin an episode in every row: three cells in the middle, heading right, and food.
+    """Reset every row to a new episode: a snake of three cells in the middle, heading right, and food.
 
     Args:
         size: Cells of an edge.
         key: `counter_random.stream_key` of the seed.
         first_row: Number of the first row among those of the run.
-        episode: (B,) numbers of the episodes.
+        episode: (B,) episode numbers.
         body: (B, size²) decisions at which cells become free, written.
-        snake: (B, 7) written.
+        snake: (B, 7) state of the snakes, written.
     """
     for row in range(len(episode)):
         body[row, :] = 0
@@ -155,7 +155,7 @@ def move_snakes(
     reward: npt.NDArray[np.float64],
     over: npt.NDArray[np.bool_],
 ) -> None:
-    """Move every snake by one cell.
+    """Step the game: move every snake by one cell; compute rewards and terminations.
 
     Args:
         size: Cells of an edge.
@@ -163,9 +163,9 @@ def move_snakes(
         first_row: Number of the first row among those of the run.
         patience: Decisions without food after which a snake starves.
         actions: (B,) 0 straight on, 1 to the left, 2 to the right.
-        episode: (B,) numbers of the episodes.
-        body: (B, size²), changed.
-        snake: (B, 7), changed.
+        episode: (B,) episode numbers.
+        body: (B, size²) decisions at which cells become free, changed.
+        snake: (B, 7) state of the snakes, changed.
         reward: (B,) 1 for food, −1 for a crash or starvation; written.
         over: (B,) whether the episode is over; written.
     """
@@ -203,17 +203,17 @@ def move_snakes(
 
 @numba.njit(cache=True, error_model="numpy")
 def see_snakes(size: int, body: Counts, snake: Counts, seen: Seen) -> None:
-    """Write what every snake sees, as seen from its head along its heading.
+    """Compute the observation of every snake, relative to its head and heading.
 
     Along each of eight rays, clockwise from straight ahead: 1/distance to the wall, 1/distance to the nearest cell of
-    the body (0 for none), 1 where the food lies on it. Then how far ahead and to the right the food is, in edges, and
-    the root of the share of cells that the snake fills.
+    the body (0 for none), 1 if the food lies on the ray. Then the food's distance ahead and to the right, in edge
+    lengths, and the square root of the share of cells that the snake fills.
 
     Args:
         size: Cells of an edge.
-        body: (B, size²).
-        snake: (B, 7).
-        seen: (B, 27), written.
+        body: (B, size²) decisions at which cells become free.
+        snake: (B, 7) state of the snakes.
+        seen: (B, 27) observations, written.
     """
     for row in range(len(snake)):
         s, cells, out = snake[row], body[row], seen[row]
@@ -225,7 +225,7 @@ def see_snakes(size: int, body: Counts, snake: Counts, seen: Seen) -> None:
             out[3 * ray + 1] = out[3 * ray + 2] = 0.0
             while 0 <= y < size and 0 <= x < size:
                 cell = y * size + x
-                # What will be free when the snake gets there next is no obstacle one cell away.
+                # A cell that becomes free before the snake can enter it is no obstacle.
                 if out[3 * ray + 1] == 0.0 and cells[cell] > s[NOW] + 1:
                     out[3 * ray + 1] = 1.0 / distance
                 if cell == s[FOOD]:
@@ -241,10 +241,10 @@ def see_snakes(size: int, body: Counts, snake: Counts, seen: Seen) -> None:
 
 
 class Snake(ReferenceTask):
-    """Reward 1 for food, −1 for a crash or for starving; straight on, left or right; 2000 decisions at most.
+    """Snake task: reward 1 for food, −1 for a crash or starvation; straight, left or right; 2000 decisions at most.
 
-    A snake starves after as many decisions without food as there are cells. It sees what lies along eight rays from its
-    head, and where the food is.
+    A snake starves after as many decisions without food as there are cells. Its observation covers eight rays from the
+    head and the relative position of the food.
 
     Args:
         num_envs: Rows B.

@@ -1,4 +1,4 @@
-"""Bases of the reference tasks: rows, episodes, autoreset in the same step, counter-based draws, normalisation."""
+"""Base classes of reference tasks (vectorised environments): episodes, autoreset, seeded draws, normalisation."""
 
 import abc
 from dataclasses import replace
@@ -16,7 +16,7 @@ State = dict[str, Tensor]
 
 
 class Task(Environment):
-    """B rows of one task: their numbers, and the accounts of their episodes.
+    """Abstract vectorised environment of one reference task: B rows with episode counters and returns.
 
     Args:
         num_envs: Rows B.
@@ -39,21 +39,21 @@ class Task(Environment):
         self.rows = torch.arange(first_row, first_row + num_envs)
 
     def _checked(self, actions: Tensor) -> Tensor:
-        """Return actions (B, axes) on the CPU.
+        """Validate the shape of actions (B, axes) and return them on the CPU.
 
         Raises:
-            ConfigError: They have another shape.
+            ConfigError: The actions have another shape.
         """
         if tuple(actions.shape) != (self.num_envs, self.spaces.axes):
             raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected {(self.num_envs, self.spaces.axes)}")
         return actions.detach().to("cpu")
 
     def _account(self, score: Tensor, reward: Tensor, done: Tensor) -> StepInfo:
-        """Account for a step and return its details.
+        """Update episode counters and returns after a step, and return the step's info.
 
         Args:
-            score: (B,) reward of the environment; returns are its sums.
-            reward: (B,) what the learner is shown.
+            score: (B,) reward of the environment, summed to the episode return.
+            reward: (B,) reward for the learner, possibly clipped.
             done: (B,) bool, rows whose episode ended; they begin the next one.
         """
         returns, length = self._return + score, self._length + 1
@@ -68,10 +68,10 @@ class Task(Environment):
 
 
 class ReferenceTask(Task):
-    """B rows of a task whose state is tensors; a draw is a function of (seed, row, episode, number)."""
+    """Abstract vectorised task with tensor state; random draws are a function of (seed, row, episode, number)."""
 
     limit: int
-    """Decisions after which an episode is cut off."""
+    """Time limit: decisions after which an episode is truncated."""
 
     def __init__(self, num_envs: int, seed: int = 0, *, first_row: int = 0) -> None:
         super().__init__(num_envs, seed, first_row=first_row)
@@ -79,23 +79,23 @@ class ReferenceTask(Task):
 
     @abc.abstractmethod
     def _begin(self, episode: Tensor) -> State:
-        """Return every row's state at the start of its episode (B,)."""
+        """Return the initial state of every row's episode (B,)."""
 
     @abc.abstractmethod
     def _advance(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
-        """Return the state after actions (B, axes), rewards (B,) and whether each episode is over (B,) bool."""
+        """Apply actions (B, axes): return the next state, rewards (B,) and termination flags (B,) bool."""
 
     @abc.abstractmethod
     def _observe(self, state: State) -> Tensor:
-        """Return observations (B, n)."""
+        """Compute observations (B, n) of a state."""
 
     def _draws(self, episode: Tensor, count: int) -> Tensor:
-        """Return uniform numbers (B, count) in [0, 1) of the rows' episodes (B,)."""
+        """Draw uniform numbers (B, count) in [0, 1) for the rows' episodes (B,), counter-based."""
         rows, number = self.rows[:, None].expand(-1, count), torch.arange(count)
         return uniform(self.seed, Purpose.TASK, rows, episode[:, None], number)
 
     def reset(self) -> Tensor:
-        """Begin every row's first episode; returns (B, n) observations."""
+        """Reset every row to its first episode; return observations (B, n)."""
         self._episode = torch.zeros_like(self.rows)
         self._length = torch.zeros_like(self.rows)
         self._return = torch.zeros(self.num_envs)
@@ -103,7 +103,7 @@ class ReferenceTask(Task):
         return self._observe(self._state).float()
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Advance every row by one decision.
+        """Step every row by one decision, with same-step autoreset.
 
         Args:
             actions: (B, axes); one of `spaces.choices` in each row, or unclamped numbers.
@@ -123,11 +123,11 @@ class ReferenceTask(Task):
         return StepBatch(self._observe(self._state).float(), reward, terminated, truncated, final, info)
 
     def rows_state(self) -> tuple[Tensor, ...]:
-        """Return the states, episode numbers, lengths and returns (B, …) of the rows; a compiled step changes them."""
+        """Return the rows' state tensors, episode numbers, lengths and returns (B, …); a compiled step changes them."""
         return (*self._state.values(), self._episode, self._length, self._return)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything a row's future depends on."""
+        """Return the full state of all rows: episodes, lengths, returns and task state."""
         return {
             "episode": self._episode.clone(),
             "length": self._length.clone(),
@@ -136,7 +136,7 @@ class ReferenceTask(Task):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the full state of all rows from a `state_dict`."""
         self._episode, self._length, self._return = (state[k].clone() for k in ("episode", "length", "return"))
         self._state = {name: x.clone() for name, x in state["state"].items()}
 
@@ -146,11 +146,12 @@ _EPSILON = 1e-8
 
 
 class NormalisedTask(EnvironmentWrapper):
-    """A task whose vector observations are brought to mean 0 and deviation 1 by the observations so far.
+    """Environment wrapper that normalises vector observations by running mean and variance, bounded by ±10.
 
-    The usual preprocessing of tasks with quantities of unlike size, such as those of MuJoCo: (x − mean) / √(variance +
-    ε), bounded by ±10, with moments of all rows merged in float64 (Chan et al. 1979). They belong to the environment:
-    what the collector stores is what the policy saw. Of several processes each has its own rows' moments.
+    The usual preprocessing of tasks with quantities of different scale, such as those of MuJoCo: (x − mean) /
+    √(variance + ε), with moments of all rows merged in float64 (Chan et al. 1979). The moments belong to the
+    environment, so the collector stores the normalised observations. Each process of a run keeps the moments of its
+    own rows.
 
     Args:
         task: The task.
@@ -161,7 +162,7 @@ class NormalisedTask(EnvironmentWrapper):
         count: Observations so far.
 
     Raises:
-        ConfigError: The task shows pictures.
+        ConfigError: The task's observations are images.
     """
 
     spaces: Spaces
@@ -177,32 +178,32 @@ class NormalisedTask(EnvironmentWrapper):
         self.count = 0
 
     def reset(self) -> Tensor:
-        """Begin every row's first episode; returns (B, n) normalised observations."""
+        """Reset every row to its first episode; return normalised observations (B, n)."""
         return self._seen(self.env.reset())
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Advance every row by one decision; observations are normalised, rewards and returns are the task's."""
+        """Step every row by one decision; observations are normalised, rewards and returns unchanged."""
         batch = self.env.step(actions)
         return replace(batch, obs=self._seen(batch.obs), ended_obs=self._scaled(batch.ended_obs))
 
     def observe(self) -> Tensor:
-        """Return the present observations (B, n), normalised."""
+        """Return the current observations (B, n), normalised."""
         return self._scaled(self.env.observe())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the task's state and the moments."""
+        """Return the task's state and the running moments."""
         moments = {"mean": self.mean.clone(), "variance": self.variance.clone(), "count": self.count}
         return {"task": self.env.state_dict(), "moments": moments}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore the task's state and the running moments from a `state_dict`."""
         moments = state["moments"]
         self.mean, self.variance = moments["mean"].clone(), moments["variance"].clone()
         self.count = int(moments["count"])
         self.env.load_state_dict(state["task"])
 
     def _seen(self, obs: Tensor) -> Tensor:
-        """Merge observations (B, n) into the moments, then return them normalised."""
+        """Update the running moments with observations (B, n), then return them normalised."""
         values = obs.double()
         count, mean = len(values), values.mean(0)
         total, delta = self.count + count, mean - self.mean

@@ -214,7 +214,7 @@ def _alike(here: object, there: object) -> bool:
 
 
 class EpochInterrupted(Exception):  # noqa: N818 - a stop that was asked for is no error
-    """Exception that aborts an epoch because the run is to stop."""
+    """Exception that aborts an epoch because a stop was requested."""
 
 
 def cloning_loss(log_prob: Tensor, entropy: Tensor, mask: Tensor, beta: float) -> tuple[Tensor, Tensor]:

@@ -123,7 +123,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             self.pairs = self.pairs.remapped(vocabulary)
 
     def scenes_of_data(self) -> list[str]:
-        """Return the content and source hashes of the preference file's scenes; empty without."""
+        """Return the content and source hashes of the preference file's scenes; empty without a file."""
         return [] if self.pairs is None else self.pairs.scenes
 
     def prepare(self, rollout: Rollout, index: int, _now: dict[str, float], timer: StageTimer) -> _Update:
@@ -240,7 +240,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
 
     @torch.no_grad()
     def _margins(self, chosen: np.ndarray) -> Tensor:
-        """Return log π(winner) − log π(loser) of pairs of the file, (P,) float64."""
+        """Compute the log-probability margins log π(winner) − log π(loser) of pairs of the file, (P,) float64."""
         parts = []
         for first in range(0, len(chosen), self.config.dpo.minibatch):
             batch = self._file_batch(chosen[first : first + self.config.dpo.minibatch])

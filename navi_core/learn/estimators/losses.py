@@ -84,7 +84,7 @@ def reference_kl(log_prob: Tensor, reference_log_prob: Tensor, estimator: str) -
 def double_dqn_targets(
     q_online_next: Tensor, q_target_next: Tensor, reward: Tensor, terminated: Tensor, discount: float | Tensor
 ) -> Tensor:
-    """Compute Double DQN targets: reward + discount · Q_target(s′, argmax Q_online(s′, ·)); reward alone at the end.
+    """Compute Double DQN targets: reward + discount · Q_target(s′, argmax Q_online(s′, ·)); reward alone if terminated.
 
     The online network selects the action and the target network evaluates it (van Hasselt, Guez and Silver 2016,
     equation 4), which reduces the overestimation of plain Q-learning.

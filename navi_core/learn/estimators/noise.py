@@ -52,7 +52,7 @@ def action_noise(
 
 
 def shuffled(seed: int, count: int, *keys: int, device: torch.device | str = "cpu") -> Tensor:
-    """Draw a random permutation of `count` items on `device`.
+    """Draw a seeded random permutation of `count` items on `device`.
 
     Args:
         seed: Seed of the run.
@@ -67,7 +67,7 @@ def shuffled(seed: int, count: int, *keys: int, device: torch.device | str = "cp
 
 
 def uniforms(seed: int, count: int, *keys: int, device: torch.device | str = "cpu") -> Tensor:
-    """Draw uniform numbers in [0, 1) on `device`.
+    """Draw seeded uniform numbers in [0, 1) on `device`.
 
     Args:
         seed: Seed of the run.
@@ -100,7 +100,7 @@ def spread(seed: int, count: int, total: int, *keys: int) -> Tensor:
 
 
 def normals(seed: int, shape: tuple[int, ...], *keys: int, device: torch.device | str = "cpu") -> Tensor:
-    """Draw standard normal numbers on `device`.
+    """Draw seeded standard normal numbers on `device`.
 
     Args:
         seed: Seed of the run.

@@ -138,7 +138,7 @@ class Replay(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of items."""
+        """Return the number of items in the buffer."""
 
     @abstractmethod
     def sample(self, n: int) -> tuple[dict[str, Tensor], Any, Tensor]:
@@ -149,7 +149,7 @@ class Replay(ABC):
         """Update the priorities of items at the indices that `sample` returned."""
 
     def anneal(self, share: float) -> None:
-        """Anneal β linearly from β₀ to 1.
+        """Anneal the exponent β of the importance weights linearly from β₀ to 1.
 
         Args:
             share: Fraction of the schedule done, clamped to [0, 1].
@@ -265,7 +265,7 @@ class PrioritizedReplay(Replay):
         return {name: x.index_select(0, index) for name, x in self._fields.items()}, index, weights
 
     def update(self, indices: object, priorities: ArrayLike | Tensor) -> None:
-        """Update the priorities of items.
+        """Update the priorities of items, usually |temporal difference| after a gradient step.
 
         Args:
             indices: Buffer indices (n,), as `sample` or `add` returned them.

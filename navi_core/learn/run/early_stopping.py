@@ -148,7 +148,7 @@ class EarlyStopController:
         return self.update(seen.td_mean, seen.td_var, seen.local_structure, seen.val_reward)
 
     def _plateau_risk(self) -> float:
-        """Return the plateau risk in [0, 1]: rise of the smoothed reward over the window, per hysteresis band."""
+        """Return the plateau risk in [0, 1]: the smoothed reward's rise over the window, scaled by the hysteresis."""
         if len(self._rewards) < 2:
             return 1.0
         rise = self._rewards[-1] - self._rewards[0]

@@ -1,15 +1,15 @@
-"""Temporal cores: memory with an explicit state.
+"""Temporal (recurrent) cores with an explicit state: GRU, Mamba-2, Mamba-1, none; and their registry.
 
 Every core has `initial_state(B)`, `step(x (B, D), state, reset (B,)) -> y, state` for acting and
 `core(x (B, T, D), state, reset (B, T)) -> y, state` for updating; both compute the same function.
 The state is a tuple of float32 tensors, batch first. Reset contract: `reset[t]` zeroes the state
-(and a convolution window) before t is consumed; `reset[0]` overrides the incoming state; the final
+(and a convolution window) before t is consumed; `reset[0]` also zeroes the incoming state; the final
 state is not zeroed.
 
-Each hand-written recurrence has a plain form for torch.compile beside it: whole expressions, nothing written in place,
-gradients by autograd. The hand-written forms save memory and passes over it by writing in place and by their own
-backwards. A compiler does that by itself and does not follow theirs: torch 2.11 breaks its graph in them and learns
-from wrong gradients. Both forms compute the same.
+Each hand-written recurrence has a plain form for torch.compile beside it: whole expressions, no in-place writes,
+gradients by autograd. The hand-written forms save memory traffic by in-place writes and custom backwards. A compiler
+optimises by itself and does not support theirs: torch 2.11 breaks its graph in them and computes wrong gradients. Both
+forms compute the same function.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ __all__ = [
 CoreFactory = Callable[[int], TemporalCore]
 
 CORES: Parts[CoreFactory] = Parts(CORE_NAMES)
-"""Temporal cores by name; each takes the model width."""
+"""Registry of temporal core factories by name; each takes the model width."""
 
 
 register_core = registration(
@@ -64,7 +64,7 @@ register_core("none", NoCore)
 
 
 def build_core(name: str, width: int = 128, layers: int = 1) -> TemporalCore:
-    """Build a temporal core.
+    """Build a temporal (recurrent) core by name.
 
     Args:
         name: A key of `CORES`.

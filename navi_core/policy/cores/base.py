@@ -1,4 +1,4 @@
-"""Temporal core: interface, identity, and residual stack."""
+"""Interface of temporal (recurrent) cores, identity core, and residual stack of cores."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 State = tuple[Tensor, ...]
-"""Memory of B rows: float32 tensors, batch first."""
+"""Recurrent state of B rows: float32 tensors, batch first."""
 
 
 class AutogradContext(Protocol):
-    """Context of a `torch.autograd.Function`, which torch leaves untyped."""
+    """Protocol of the `ctx` of a `torch.autograd.Function`, which torch leaves untyped."""
 
     saved_tensors: tuple[Any, ...]
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors for the backward pass."""
+        """Save tensors for the backward pass."""
 
     def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 (`forward` sets the attributes)
 
@@ -25,9 +25,9 @@ class AutogradContext(Protocol):
 
 
 class TemporalCore(nn.Module, abc.ABC):
-    """Memory with an explicit state; `step` and `forward` compute the same function.
+    """Abstract temporal (recurrent) core with an explicit state; `step` and `forward` compute the same function.
 
-    Reset contract: True zeroes the row's state before that input is consumed, also an incoming
+    Reset contract: True zeroes the row's state before that input is consumed, also the incoming
     state; the state after the last input is not zeroed.
     """
 
@@ -37,7 +37,7 @@ class TemporalCore(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume one input per row.
+        """Run the core for one step: one input per row, with the recurrent state passed in and out.
 
         Args:
             x: Inputs (B, D).
@@ -50,7 +50,7 @@ class TemporalCore(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume a sequence.
+        """Run the core over a sequence, with the recurrent state passed in and out.
 
         Args:
             x: Inputs (B, T, D).
@@ -63,7 +63,7 @@ class TemporalCore(nn.Module, abc.ABC):
 
 
 class NoCore(TemporalCore):
-    """Identity, for tasks with a Markov observation.
+    """Identity core without memory, for tasks with a Markov observation.
 
     Args:
         width: Model width D.
@@ -74,23 +74,23 @@ class NoCore(TemporalCore):
         self.width = width
 
     def initial_state(self, _rows: int, _device: torch.device | str | None = None) -> State:
-        """Return the empty state."""
+        """Return the empty recurrent state."""
         return ()
 
     def step(self, x: Tensor, state: State, _reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Return inputs (B, D) as they are."""
+        """Return inputs (B, D) unchanged."""
         return x, state
 
     def forward(self, x: Tensor, state: State, _reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Return sequences (B, T, D) as they are."""
+        """Return sequences (B, T, D) unchanged."""
         return x, state
 
 
 class ResidualCore(TemporalCore):
-    """Stack of temporal blocks with the interface of one; the states lie one after another.
+    """Pre-norm residual stack of temporal cores with the interface of one; the layers' states are concatenated.
 
     Args:
-        build: Makes one block.
+        build: Factory of one block.
         width: Model width D.
         layers: Number of blocks, at least 2.
     """
@@ -107,11 +107,11 @@ class ResidualCore(TemporalCore):
         return tuple(part for block in self.blocks for part in block.initial_state(rows, device))
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume one input (B, D) per row; see the block's `step`."""
+        """Advance the stack by one input (B, D) per row; see the block's `step`."""
         return self._run(x, state, reset, step=True)
 
     def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume a sequence (B, T, D); see the block's `forward`."""
+        """Run the stack over a sequence (B, T, D); see the block's `forward`."""
         return self._run(x, state, reset, step=False)
 
     def _run(self, x: Tensor, state: State, reset: Tensor | None, *, step: bool) -> tuple[Tensor, State]:

@@ -1,10 +1,9 @@
-"""Gated recurrent unit with resets inside the sequence (Cho et al. 2014, PyTorch's gate convention).
+"""GRU core: gated recurrent unit with resets inside the sequence (Cho et al. 2014, PyTorch's gate convention).
 
-A fused GRU knows no resets, and cutting a batch at every reset makes ragged pieces. Here the input
-projection of all steps is one product, and one autograd function walks the recurrence with the
-state masked before each step; its hand-written backward keeps per-step work to one small product
-and takes the weight gradients of all steps in one large product at the end. Cost does not depend on
-where or how often episodes end.
+A fused GRU has no resets, and splitting a batch at every reset makes ragged pieces. Here the input projection of all
+steps is one product, and one autograd function runs the recurrence with the state masked before each step. Its
+hand-written backward needs one small product per step and computes the weight gradients of all steps in one large
+product at the end. The cost does not depend on where or how often episodes end.
 """
 
 import math
@@ -18,7 +17,7 @@ from navi_core.policy.cores.base import AutogradContext, State, TemporalCore
 
 
 class _GRUScan(torch.autograd.Function):
-    """h_t = (1 − z)·n + z·h', with h' = keep_t·h_{t−1}; time-major."""
+    """Autograd function of the GRU recurrence h_t = (1 − z)·n + z·h', with h' = keep_t·h_{t−1}; time-major."""
 
     @staticmethod
     def forward(
@@ -80,7 +79,10 @@ class _GRUScan(torch.autograd.Function):
 def gru_recurrence(
     inputs: Tensor, h: Tensor, keep: Tensor | None, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return states (T, B, D) and the last; arguments as those of `gru_scan`, `keep` (T, B, 1) in place of resets."""
+    """Run the GRU recurrence in plain PyTorch, for torch.compile; return states (T, B, D) and the last.
+
+    The arguments are those of `gru_scan`, with `keep` (T, B, 1), the negated resets, in place of `reset`.
+    """
     width, outputs = h.shape[-1], []
     for t in range(len(inputs)):
         previous = h if keep is None else h * keep[t]
@@ -93,7 +95,7 @@ def gru_recurrence(
 
 
 def gru_scan(inputs: Tensor, h0: Tensor, weight: Tensor, bias: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Run the recurrence of a GRU over projected inputs.
+    """Run the GRU recurrence over projected inputs, with resets inside the sequence.
 
     Args:
         inputs: W_ih·x + b_ih of every step, (T, B, 3·D), gates in the order reset, update, candidate.
@@ -111,7 +113,7 @@ def gru_scan(inputs: Tensor, h0: Tensor, weight: Tensor, bias: Tensor, reset: Te
 
 
 class GRUBlock(TemporalCore):
-    """One GRU layer, (B, T, D) to (B, T, D); 99,072 parameters at D 128. The state is (h (B, D),).
+    """GRU core of one layer, (B, T, D) to (B, T, D); 99,072 parameters at D 128. The state is (h (B, D),).
 
     Args:
         width: Input width.
@@ -135,7 +137,7 @@ class GRUBlock(TemporalCore):
         return (torch.zeros(rows, self.hidden, device=self.bias_hh.device if device is None else device),)
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume one input per row.
+        """Advance the core by one input per row.
 
         Args:
             x: Input (B, D).
@@ -158,7 +160,7 @@ class GRUBlock(TemporalCore):
         return h, (h,)
 
     def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume a sequence; equals `step` applied T times.
+        """Run the core over a sequence; equals `step` applied T times.
 
         Args:
             x: Inputs (B, T, D).

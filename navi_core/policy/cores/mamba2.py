@@ -1,9 +1,8 @@
-"""Mamba-2 block with an explicit state, in plain PyTorch (Dao and Gu 2024).
+"""Mamba-2 core with an explicit state, in plain PyTorch (Dao and Gu 2024).
 
-Parameter names, layout and gate order (norm(y · silu(z))) are those of the official block, so that
-weights can move to its fused kernels. The convolution is four shifted multiply-adds that carry the
-window of the last three inputs and honour resets. Their backward is written by hand because the arrays are large and
-the arithmetic trivial: memory is the cost, so every tap reuses one scratch array.
+Parameter names, layout and gate order (norm(y · silu(z))) are those of the official block, so weights are compatible
+with its fused kernels. The convolution is four shifted multiply-adds that carry the window of the last three inputs and
+support resets. Its backward is written by hand because memory traffic is the cost: every tap reuses one scratch array.
 """
 
 import math
@@ -21,7 +20,7 @@ from navi_core.policy.cores.ssd import ssd_scan, ssd_step
 def causal_convolution(
     raw: Tensor, window: Tensor, weight: Tensor, bias: Tensor, reset: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Convolve a sequence.
+    """Apply a causal depthwise convolution to a sequence, with a carried input window and resets.
 
     Args:
         raw: Inputs (B, T, channels).
@@ -34,7 +33,7 @@ def causal_convolution(
         Outputs (B, T, channels) and the new window. First derivatives only.
     """
     past = weight.shape[-1] - 1
-    # On the CPU a look at the mask is free and spares masked passes; elsewhere it would be a
+    # On the CPU reading the mask is free and saves masked passes; elsewhere it would be a
     # synchronisation. Multiplying by an all-one mask changes no bit, so both ways agree.
     looks = not torch.compiler.is_compiling() and raw.device.type == "cpu"
     masked = reset is not None and not (looks and not bool(reset.any()))
@@ -48,10 +47,12 @@ def causal_convolution(
 
 
 def plain_convolution(padded: Tensor, taps: Tensor, bias: Tensor, segment: Tensor | None) -> Tensor:
-    """Return bias + Σ_k taps_k · padded_{t+k} (B, T, channels), where t + k lies in the segment of t.
+    """Compute the causal convolution in plain PyTorch, for torch.compile.
+
+    Returns bias + Σ_k taps_k · padded_{t+k} (B, T, channels), where t + k lies in the segment of t.
 
     Args:
-        padded: Inputs behind the window before them (B, past + T, channels).
+        padded: Window and inputs, concatenated (B, past + T, channels).
         taps: (past + 1, channels).
         bias: (channels,).
         segment: (B, past + T) numbers that change with every reset, or None.
@@ -68,7 +69,7 @@ def plain_convolution(padded: Tensor, taps: Tensor, bias: Tensor, segment: Tenso
 
 
 class _Convolution(torch.autograd.Function):
-    """out_t = bias + Σ_k taps_k · padded_{t+k}, where t + k lies in the segment of t."""
+    """Autograd function of the causal convolution out_t = bias + Σ_k taps_k · padded_{t+k}, within the segment of t."""
 
     @staticmethod
     def forward(ctx: AutogradContext, padded: Tensor, taps: Tensor, bias: Tensor, segment: Tensor | None) -> Tensor:
@@ -103,13 +104,13 @@ class _Convolution(torch.autograd.Function):
 
 
 def _same(segment: Tensor, tap: int, past: int) -> Tensor:
-    """Whether the input a tap meets is in the output's segment, (B, T, 1)."""
+    """Return the mask (B, T, 1) of a tap: True where its input is in the output's segment (no reset between)."""
     steps = segment.shape[1] - past
     return (segment[:, tap : tap + steps] == segment[:, past:])[..., None]
 
 
 class _GatedRMSNorm(torch.autograd.Function):
-    """norm(y · silu(z)) · weight in few passes over memory; the gate's products are recomputed."""
+    """Autograd function of norm(y · silu(z)) · weight with little memory traffic; the gate is recomputed."""
 
     @staticmethod
     def forward(ctx: AutogradContext, y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -134,13 +135,13 @@ class _GatedRMSNorm(torch.autograd.Function):
 
 
 def gated_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return norm(y · silu(z)) · weight over the last axis."""
+    """Compute the gated RMS norm, norm(y · silu(z)) · weight over the last axis, in plain PyTorch."""
     gated = y * F.silu(z)
     return gated * torch.rsqrt(gated.square().mean(-1, keepdim=True) + eps) * weight
 
 
 class GatedRMSNorm(nn.Module):
-    """Root mean square norm of y · silu(z), with a weight per channel."""
+    """Gated RMS normalisation of y · silu(z), with a weight per channel."""
 
     def __init__(self, width: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -148,13 +149,13 @@ class GatedRMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return norm(y · silu(z)) · weight over the last axis."""
+        """Compute norm(y · silu(z)) · weight over the last axis."""
         norm = gated_norm if torch.compiler.is_compiling() else _GatedRMSNorm.apply
         return norm(y, z, self.weight, self.eps)
 
 
 class Mamba2Block(TemporalCore):
-    """One Mamba-2 layer, (B, T, D) to (B, T, D); 117,388 parameters with the defaults.
+    """Mamba-2 core of one layer, (B, T, D) to (B, T, D); 117,388 parameters with the defaults.
 
     The state is (conv window (B, channels, d_conv − 1), oldest first; SSM state (B, H, P, N)).
 
@@ -207,7 +208,7 @@ class Mamba2Block(TemporalCore):
         )
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume one input per row.
+        """Advance the core by one input per row.
 
         Args:
             x: Input (B, D).
@@ -228,7 +229,7 @@ class Mamba2Block(TemporalCore):
         return self.out_proj(self.norm(y.flatten(1), z)), (window[..., 1:], h)
 
     def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume a sequence; equals `step` applied T times.
+        """Run the core over a sequence; equals `step` applied T times.
 
         Args:
             x: Inputs (B, T, D).
@@ -251,12 +252,12 @@ class Mamba2Block(TemporalCore):
         return self.conv1d.bias
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gate z (…, inner), convolution input (…, channels) and positive dt (…, H)."""
+        """Project inputs to gate z (…, inner), convolution input (…, channels) and positive step sizes dt (…, H)."""
         z, raw, dt = self.in_proj(x).split((self.inner, self.conv1d.in_channels, self.heads), dim=-1)
         return z, raw, F.softplus(dt + self.dt_bias)
 
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return values (…, H, P) and the maps B and C (…, G, N) of convolved channels."""
+        """Split convolved channels into values (…, H, P) and the maps B and C (…, G, N)."""
         maps = self.groups * self.state_size
         values, maps_in, maps_out = mixed.split((self.inner, maps, maps), dim=-1)
         shape = (self.groups, self.state_size)

@@ -1,12 +1,12 @@
-"""The Mamba-1 block of the package mambapy, with an explicit state and resets.
+"""Mamba-1 core: the block of the package mambapy, with an explicit state and resets.
 
-The package's own sequence form neither takes nor returns a state. Its parameters, modules and
-`step` are used as they are; the sequence form here carries the state and honours resets. Weights
-move to and from a plain `mambapy.mamba.MambaBlock` through `block`.
+The package's own sequence form neither takes nor returns a state. Its parameters, modules and `step` are used as they
+are; the sequence form here carries the state and supports resets. Weights are exchanged with a plain
+`mambapy.mamba.MambaBlock` through `block`.
 
-The recurrence (Gu and Dao 2023): every channel e has its own step size and N decays, so no quadratic form exists. It is
-walked step by step over the batch, and a hand-written backward walks it once more. Decays are recomputed there, so that
-only the states of the sequence are kept.
+In the recurrence (Gu and Dao 2023) every channel e has its own step size and N decays, so no quadratic form exists. It
+is computed step by step over the batch, with a hand-written backward. The backward recomputes the decays, so only the
+states of the sequence are stored.
 """
 
 import torch
@@ -20,7 +20,7 @@ from navi_core.policy.cores.mamba2 import causal_convolution
 
 
 class _SelectiveScan(torch.autograd.Function):
-    """h_t = keep_t·exp(dt_t·A)·h_{t−1} + drive_t ⊗ B_t,  y_t = h_t·C_t; time-major."""
+    """Autograd function of the scan h_t = keep_t·exp(dt_t·A)·h_{t−1} + drive_t ⊗ B_t,  y_t = h_t·C_t; time-major."""
 
     @staticmethod
     def forward(
@@ -72,7 +72,10 @@ def _decay(dt: Tensor, A: Tensor, keep: Tensor | None, t: int) -> Tensor:
 def selective_recurrence(
     drive: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return h_t·C_t (T, B, E) and the last state of h_t = keep_t·exp(dt_t·A)·h_{t−1} + drive_t ⊗ B_t; time-major."""
+    """Run the selective scan (Mamba-1 recurrence) in plain PyTorch, for torch.compile; time-major.
+
+    Returns h_t·C_t (T, B, E) and the last state of h_t = keep_t·exp(dt_t·A)·h_{t−1} + drive_t ⊗ B_t.
+    """
     outputs = []
     for t in range(len(drive)):
         decay = (dt[t, :, :, None] * A).exp()
@@ -86,7 +89,7 @@ def selective_recurrence(
 def selective_scan(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h0: Tensor, reset: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Run the selective recurrence over a sequence.
+    """Run the selective scan (Mamba-1 state-space recurrence) over a sequence.
 
     Args:
         x: Inputs (B, T, E).
@@ -109,13 +112,13 @@ def selective_scan(
 
 
 class MambaPyBlock(TemporalCore):
-    """One Mamba-1 layer, (B, T, D) to (B, T, D); 153,344 parameters with the defaults.
+    """Mamba-1 core of one layer, (B, T, D) to (B, T, D); 153,344 parameters with the defaults.
 
     The state is (conv window (B, E, kernel − 1), oldest first; SSM state (B, E, N)), E the inner width.
 
     Args:
         width: Model width D.
-        state_size: N; mamba2's by default, so that both remember as much per channel.
+        state_size: State size N; by default that of mamba2, so that both have the same memory per channel.
         kernel: Taps of the causal convolution.
         expand: Inner width over D.
 
@@ -144,13 +147,13 @@ class MambaPyBlock(TemporalCore):
         )
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume one input (B, D) per row, by the package's own step."""
+        """Advance the core by one input (B, D) per row, by the package's own step."""
         window, h = state if reset is None else (part * (~reset)[:, None, None] for part in state)
         y, (h, window) = self.block.step(x, (h, window))
         return y, (window, h)
 
     def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Consume a sequence (B, T, D); equals `step` applied T times."""
+        """Run the core over a sequence (B, T, D); equals `step` applied T times."""
         block, (window, h) = self.block, state
         raw, z = block.in_proj(x).chunk(2, dim=-1)
         mixed, window = causal_convolution(raw, window, block.conv1d.weight, block.conv1d.bias, reset)

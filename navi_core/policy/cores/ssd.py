@@ -1,4 +1,4 @@
-"""State space duality: the Mamba-2 recurrence as masked matrix products (Dao and Gu 2024).
+"""State space duality (SSD): the Mamba-2 recurrence as masked matrix products (Dao and Gu 2024).
 
 Per head, with decay exp(dt·A) in (0, 1):
 
@@ -27,7 +27,7 @@ from navi_core.errors import ConfigError
 from navi_core.policy.cores.base import AutogradContext
 
 CHUNK = 64
-"""Most steps in one quadratic block."""
+"""Largest chunk length of the quadratic form [steps]."""
 
 
 def ssd_scan(
@@ -40,7 +40,7 @@ def ssd_scan(
     h0: Tensor | None = None,
     reset: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run the selective state space recurrence over a sequence.
+    """Run the selective state-space recurrence (Mamba-2) over a sequence, chunk by chunk.
 
     Args:
         x: Inputs (B, T, H, P).
@@ -83,7 +83,10 @@ def _compiled(
 def ssd_chunk(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h: Tensor, reset: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs (B, T, H, P) and the last state of `ssd_scan` over all steps at once; arguments as there."""
+    """Compute one chunk of `ssd_scan` in quadratic form, plain PyTorch for torch.compile.
+
+    Returns outputs (B, T, H, P) and the last state; the arguments are those of `ssd_scan`.
+    """
     steps, per_group = x.shape[1], x.shape[2] // B.shape[2]
     total = torch.cumsum((dt * A).double(), dim=1)  # (B, T, H)
     visible = torch.ones(steps, steps, dtype=torch.bool, device=x.device).tril()
@@ -105,7 +108,7 @@ def ssd_chunk(
 
 
 class _Scan(torch.autograd.Function):
-    """`ssd_scan` with every argument given; arrays by step are (B, T, …), those by head (B, H, T, …)."""
+    """Autograd function of `ssd_scan` with all arguments given; arrays by step are (B, T, …), by head (B, H, T, …)."""
 
     @staticmethod
     def forward(
@@ -120,7 +123,7 @@ class _Scan(torch.autograd.Function):
         reset: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
-        # Of y what came through a decay; the backward needs it, and y less the rest would have lost its digits.
+        # The part of y that passed a decay. The backward needs it; y minus the rest would lose digits (cancellation).
         decayed = torch.empty_like(y) if any(ctx.needs_input_grad) else y
         kept: list[Tensor] = []
         for start in range(0, x.shape[1], CHUNK):
@@ -170,13 +173,13 @@ class _Scan(torch.autograd.Function):
 
 
 def _decays(dt: Tensor, A: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the decay from step s to t (B, H, T, T), from the incoming state to t and from t to the end (B, T, H)."""
+    """Compute the decays from step s to t (B, H, T, T), from the incoming state to t, and t to the end (B, T, H)."""
     steps = dt.shape[1]
     total = torch.cumsum((dt * A).double(), dim=1)  # (B, T, H)
     by_head = total.transpose(1, 2)
     visible = torch.ones(steps, steps, dtype=torch.bool, device=dt.device).tril()
     from_start, to_end = total.to(dt.dtype).exp(), (total[:, -1:] - total).to(dt.dtype).exp()
-    # On the CPU a look at the mask is free and spares the masks; elsewhere it would be a synchronisation.
+    # On the CPU reading the mask is free and saves masked passes; elsewhere it would be a synchronisation.
     if reset is not None and (reset.device.type != "cpu" or bool(reset.any())):
         segment = torch.cumsum(reset, dim=1)
         visible = visible & (segment[:, :, None] == segment[:, None, :])[:, None]  # (B, 1, T, T)
@@ -190,7 +193,7 @@ def _decays(dt: Tensor, A: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor
 def _advance(
     x: Tensor, dt: Tensor, B: Tensor, C: Tensor, h0: Tensor, decay: tuple[Tensor, ...], decayed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute one chunk, without what a step adds to its own output, into `decayed`.
+    """Forward pass of one chunk: write the outputs, without each step's own contribution, into `decayed`.
 
     Returns:
         The mixing weights (B, H, T, T) with zeros on the diagonal, that diagonal C_t·B_t (B, T, H), and the state
@@ -229,9 +232,9 @@ def _retreat(
     grad_c: Tensor,
     further: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Go back through one chunk: fill the gradients of B and C, return those of dt·x and, if `further`, of `h0`.
+    """Backward pass of one chunk: fill the gradients of B and C; return those of dt·x and, if `further`, of `h0`.
 
-    That of dt·x is without what a step adds to its own output.
+    The gradient of dt·x excludes each step's contribution to its own output.
     """
     between, from_start, to_end = decay
     maps_in, maps_out = B.transpose(1, 2), C.transpose(1, 2)
@@ -256,26 +259,26 @@ def _retreat(
 
 
 def _by_head(x: Tensor, dt: Tensor) -> Tensor:
-    """dt·x as (B, H, T, P)."""
+    """Compute dt·x, transposed to (B, H, T, P)."""
     rows, steps, heads, width = x.shape
     out = x.new_empty(rows, heads, steps, width)
     return torch.mul(x.transpose(1, 2), dt.transpose(1, 2)[..., None], out=out)
 
 
 def _grouped(by_step: Tensor, maps: Tensor) -> Tensor:
-    """View (B, T, H, P) as (B, G, T, H/G·P)."""
+    """View (B, T, H, P) as (B, G, T, H/G·P), heads by group."""
     return by_step.view(*by_step.shape[:2], maps.shape[2], -1).transpose(1, 2)
 
 
 def _grouped_state(h: Tensor, maps: Tensor) -> Tensor:
-    """View a state (B, H, P, N) as (B, G, H/G·P, N)."""
+    """View a state (B, H, P, N) as (B, G, H/G·P, N), heads by group."""
     return h.reshape(h.shape[0], maps.shape[2], -1, h.shape[-1])
 
 
 def ssd_step(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h: Tensor, reset: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Advance the recurrence of `ssd_scan` by one step.
+    """Advance the selective state-space recurrence (Mamba-2) by one step; the acting form of `ssd_scan`.
 
     Args:
         x: Input (B, H, P).
@@ -304,7 +307,7 @@ def ssd_step(
 
 
 def _per_head(maps: Tensor, per_group: int) -> Tensor:
-    """Repeat group maps (B, G, N) to (B, H, N)."""
+    """Repeat group maps (B, G, N) for each head, (B, H, N)."""
     return maps if per_group == 1 else maps.repeat_interleave(per_group, dim=1)
 
 

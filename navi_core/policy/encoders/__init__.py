@@ -1,4 +1,4 @@
-"""Encoders: one observation in, one embedding out, no memory."""
+"""Encoders: memoryless networks from one observation to one embedding, with their registry."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -26,7 +26,7 @@ __all__ = [
 EncoderFactory = Callable[..., nn.Module]
 
 ENCODERS: Parts[EncoderFactory] = Parts(ENCODER_NAMES)
-"""Encoder backends by name."""
+"""Registry of encoder factories by name."""
 
 
 register_encoder = registration(

@@ -1,15 +1,14 @@
-"""Convolutional encoders: the ring CNN, the spherical CNN, and those of reference tasks (pictures, plain vectors).
+"""Convolutional encoders: ring CNN and spherical CNN for panoramas; image and vector encoders of reference tasks.
 
 **Ring CNN**: 1-D convolutions around the azimuth circle, elevation bins as channels. The encoder of the CPU presets.
-Azimuth wraps, so every convolution pads circularly; elevation does not, so its bins (times three sensor channels) are
-input channels and nothing is assumed about them. The last feature ring is flattened, never averaged: *where* something
-is steers the drone.
+Azimuth wraps, so every convolution pads circularly. Elevation does not, so its bins (times three sensor channels) are
+input channels. The last feature ring is flattened, not averaged, to keep the direction of features.
 
 **Spherical CNN**: two-dimensional convolutions over (azimuth, elevation), averaged over the whole sphere. The source
 system's convolutional encoder, layer by layer. Azimuth wraps, elevation is padded with zeros. Each stage ends in
-GroupNorm, whose statistics are one observation's own, so a row does not depend on its batch. The global average knows
-*what* is around, not *where*: turning by the total stride (8 azimuth bins) leaves the embedding as it is. A task that
-needs headings wants rayvit or ring_cnn.
+GroupNorm, whose statistics are per observation, so a row does not depend on its batch. Global average pooling discards
+direction: the embedding is invariant to rotations by the total stride (8 azimuth bins). Use rayvit or ring_cnn for
+tasks that need headings.
 """
 
 import math
@@ -24,17 +23,18 @@ from navi_core.policy.observation import ObservationScaling
 
 
 def repeats(kernel: int, stride: int) -> tuple[int, int]:
-    """Return how many bins a circular convolution repeats before the first bin and behind the last.
+    """Return the circular padding of a convolution: bins repeated before the first and behind the last.
 
-    Output bin i is centred on input bin stride·i, so rolling the input by `stride` bins rolls the output by one when
-    stride divides the number of bins. With stride 2 the last window ends a bin earlier: that bin need not be repeated.
+    Output bin i is centred on input bin stride·i, so rolling the input by `stride` bins rolls the output by one
+    (equivariance) if stride divides the number of bins. With stride 2 the last window ends a bin earlier, so one bin
+    less is repeated.
     """
     before = kernel // 2
     return before, kernel - before - stride
 
 
 def wrap(x: Tensor, dim: int, before: int, after: int) -> Tensor:
-    """Return `x` with its last `before` bins along `dim` repeated in front and its first `after` bins behind."""
+    """Pad `x` circularly along `dim`: its last `before` entries in front, its first `after` behind."""
     parts = [x.narrow(dim, x.shape[dim] - before, before), x]
     if after:
         parts.append(x.narrow(dim, 0, after))
@@ -44,11 +44,11 @@ def wrap(x: Tensor, dim: int, before: int, after: int) -> Tensor:
 STEM_CHANNELS = 48
 CHANNELS = 112
 RING_BINS = 16
-"""Stride-2 stages are stacked until the feature ring has at most this many azimuth bins."""
+"""Target size of the feature ring [azimuth bins]: stride-2 stages are stacked until it is at most this."""
 
 
 class RingConv(nn.Module):
-    """Circular 1-D convolution over azimuth (see `wrap`), then ReLU."""
+    """Circular 1-D convolution over azimuth (see `wrap`), followed by ReLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class RingConv(nn.Module):
         return self.convolve(wrap(x, 1, self.before, self.after))
 
     def convolve(self, wrapped: Tensor) -> Tensor:
-        """Convolve a ring whose ends are repeated already, (B, before + L + after, C)."""
+        """Convolve a circularly padded ring (B, before + L + after, C)."""
         y = self.conv(wrapped[:, None].permute(0, 3, 1, 2))
         return F.relu(y, inplace=True).permute(0, 2, 3, 1).squeeze(1)
 
 
 class RingCNN(nn.Module):
-    """(B, 3, Az, El) observations to (B, D) embeddings; 257,568 parameters at 64x16, D 128.
+    """Ring CNN encoder: (B, 3, Az, El) observations to (B, D) embeddings; 257,568 parameters at 64x16, D 128.
 
     Args:
         azimuth_bins: Az, a multiple of 8.
@@ -114,13 +114,13 @@ class RingCNN(nn.Module):
         return self.norm(self.project(features.flatten(1)))
 
     def features(self, obs: Tensor) -> Tensor:
-        """Return the last feature ring (B, bins, C) of raw observations (B, 3, Az, El)."""
+        """Compute the last feature ring (B, bins, C) of raw observations (B, 3, Az, El)."""
         wrapped = self.scaling.ring(obs, self.stem.before, self.stem.after)
         return self.stages(self.stem.convolve(wrapped))
 
 
 AZIMUTH_STRIDE = 8
-"""Azimuth bins of one feature column: the product of the strides."""
+"""Azimuth bins per feature column: the product of the strides."""
 GROUPS = 8
 
 
@@ -143,7 +143,7 @@ class CircularAzimuthConv2d(nn.Conv2d):
 
 
 class Stage(nn.Module):
-    """Convolutions, affine GroupNorm, ReLU."""
+    """CNN stage: convolutions, affine GroupNorm, ReLU."""
 
     def __init__(self, *convolutions: nn.Conv2d) -> None:
         super().__init__()
@@ -151,18 +151,18 @@ class Stage(nn.Module):
         self.norm = nn.GroupNorm(GROUPS, convolutions[-1].out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform (B, C, Az, El)."""
+        """Apply the stage to feature maps (B, C, Az, El)."""
         return F.relu(self.norm(self.convolutions(x)), inplace=True)
 
 
 def _separable(inputs: int, outputs: int, stride: tuple[int, int]) -> Stage:
-    """A depthwise 3 × 3 convolution and a pointwise one."""
+    """Build a depthwise-separable stage: depthwise 3 × 3 convolution, then pointwise."""
     depthwise = CircularAzimuthConv2d(inputs, inputs, stride=stride, groups=inputs)
     return Stage(depthwise, nn.Conv2d(inputs, outputs, 1))
 
 
 class SphericalCNN(nn.Module):
-    """(B, 3, Az, El) observations to (B, D) embeddings; 226,752 parameters at D 128.
+    """Spherical CNN encoder: (B, 3, Az, El) observations to (B, D) embeddings; 226,752 parameters at D 128.
 
     Args:
         azimuth_bins: Az, a multiple of 8.
@@ -208,15 +208,15 @@ class SphericalCNN(nn.Module):
         return self.norm(self.head(self.features(obs).mean(dim=(2, 3))))
 
     def features(self, obs: Tensor) -> Tensor:
-        """Return the last feature map (B, 128, Az / 8, ⌈El / 4⌉) of raw observations (B, 3, Az, El)."""
+        """Compute the last feature map (B, 128, Az / 8, ⌈El / 4⌉) of raw observations (B, 3, Az, El)."""
         return self.stages(self.scaling(obs))
 
 
 class VectorEncoder(nn.Module):
-    """Two tanh layers, n-width-width, orthogonal with gain √2.
+    """MLP encoder of vector observations: two tanh layers, n → D → D, orthogonal initialisation with gain √2.
 
     Args:
-        inputs: Numbers n of an observation.
+        inputs: Observation size n.
         width: Embedding width D.
         scale: Divides each number; empty for 1.
     """
@@ -233,20 +233,20 @@ class VectorEncoder(nn.Module):
         self.layers: Callable[[Tensor], Tensor] = nn.Sequential(first, nn.Tanh(), second, nn.Tanh())
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return embeddings (B, D) of observations (B, n)."""
+        """Encode observations (B, n) to embeddings (B, D)."""
         return self.layers(obs / self.scale)
 
 
 class PictureEncoder(nn.Module):
-    """8x8 stride 4, 4x4 stride 2, 3x3 stride 1, then a layer of D units; ReLU, orthogonal with gain √2.
+    """Image encoder (Nature CNN): convolutions 8x8/4, 4x4/2, 3x3/1, a layer of D units; ReLU, orthogonal gain √2.
 
     Args:
-        shape: (C, H, W) of a stack, values 0 … 255.
+        shape: (C, H, W) of a frame stack, values 0 … 255.
         width: Embedding width D.
-        channels: Of the three convolutions.
+        channels: Output channels of the three convolutions.
 
     Raises:
-        ConfigError: The pictures are smaller than the kernels reach.
+        ConfigError: The images are smaller than the kernels' receptive field.
     """
 
     def __init__(self, shape: tuple[int, ...], width: int, channels: tuple[int, int, int] = (32, 64, 64)) -> None:
@@ -268,5 +268,5 @@ class PictureEncoder(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return embeddings (B, D) of pictures (B, C, H, W), bytes or numbers 0 … 255."""
+        """Encode images (B, C, H, W), bytes or numbers 0 … 255, to embeddings (B, D)."""
         return torch.relu(self.out(self.layers(obs.float() / 255.0)))

@@ -1,8 +1,7 @@
-"""RayViT: a small vision transformer over patches of the ray panorama.
+"""RayViT: a small vision transformer encoder over patches of the ray panorama.
 
-Pre-norm layers (Xiong et al. 2020), scaled dot-product attention, no dropout, so acting and
-updating compute the same function. Only the CLS token leaves the encoder, hence the last layer
-attends from one query per observation instead of one per patch.
+Pre-norm layers (Xiong et al. 2020), scaled dot-product attention, and no dropout, so acting and updating compute the
+same function. Only the CLS token is the output, so the last layer has one attention query per observation.
 """
 
 import math
@@ -17,20 +16,20 @@ from navi_core.policy.observation import ObservationScaling
 
 
 def spherical_positions(azimuth_bins: int, elevation_bins: int, patch: int, width: int) -> Tensor:
-    """Return fixed position codes of the patch centres, (patches, width).
+    """Compute fixed, seamless position encodings of the patch centres on the sphere, (patches, width).
 
-    Half of the code holds cos and sin of integer multiples of the azimuth, times cos(elevation), for
-    at the poles azimuth means nothing; the other half those of the polar angle. Integer harmonics
-    have period 2π, so the code has no seam: first and last azimuth patch are ordinary neighbours.
+    Half of the encoding holds cos and sin of integer multiples of the azimuth, times cos(elevation), as azimuth
+    is undefined at the poles. The other half holds those of the polar angle. Integer harmonics have period 2π,
+    so there is no seam: first and last azimuth patch are ordinary neighbours.
 
     Args:
         azimuth_bins: Az; bin i looks at azimuth 2π·i/Az.
         elevation_bins: El; bin j looks at polar angle π·j/(El−1), 0 is up.
         patch: Patch edge in bins.
-        width: Code width, a multiple of 4.
+        width: Encoding width, a multiple of 4.
 
     Returns:
-        Float32 codes; patch (a, e) is row a·(El/patch) + e.
+        Float32 encodings; patch (a, e) is row a·(El/patch) + e.
     """
     harmonics = torch.arange(1, width // 4 + 1, dtype=torch.float64)
     middle = (patch - 1) / 2
@@ -44,7 +43,7 @@ def spherical_positions(azimuth_bins: int, elevation_bins: int, patch: int, widt
 
 
 def solid_angle_bias(azimuth_bins: int, elevation_bins: int, patch: int) -> Tensor:
-    """Return the log solid angle of every token relative to the patches' mean, (1 + patches,).
+    """Compute the attention bias of every token: log solid angle relative to the patches' mean, (1 + patches,).
 
     The grid is uniform in angle, so a patch near a pole covers less of the sphere than one at the
     horizon (by the cosine of its elevation). Added to the attention scores, the bias makes softmax
@@ -65,7 +64,7 @@ def solid_angle_bias(azimuth_bins: int, elevation_bins: int, patch: int) -> Tens
 
 
 class Layer(nn.Module):
-    """One pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x))."""
+    """Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, x: Tensor, key_bias: Tensor | None = None) -> Tensor:
-        """Transform tokens.
+        """Apply the layer to tokens (B, N, D).
 
         Args:
             x: Tokens (B, N, D).
@@ -93,7 +92,7 @@ class Layer(nn.Module):
         return self._residual(x, mixed.transpose(1, 2).flatten(2))
 
     def first_token(self, x: Tensor, key_bias: Tensor | None = None) -> Tensor:
-        """Return the first token (B, D) of `forward(x)` without computing the others, keys or values.
+        """Compute only the first token (B, D) of `forward(x)`, with one query and without keys and values.
 
         With a single query q the scores q·(W_k n + b_k) are (W_kᵀq)·n and a constant, which softmax
         drops, and Σ a (W_v n + b_v) is W_v (Σ a n) + b_v, as weights a sum to one. So each head
@@ -119,7 +118,7 @@ class Layer(nn.Module):
 
 
 class RayViT(nn.Module):
-    """(B, 3, Az, El) observations to (B, D) embeddings; 306,560 parameters with the defaults.
+    """Vision transformer encoder: (B, 3, Az, El) observations to (B, D) embeddings; 306,560 parameters by default.
 
     Args:
         azimuth_bins: Az, a multiple of the patch edge.
