@@ -50,7 +50,7 @@ class CapturedStep:
             actions: (B, 4); copied.
 
         Returns:
-            The outcome, in memory that the next call overwrites: clone what is to be kept.
+            The step result, in memory that the next call overwrites: clone tensors to keep them.
 
         Raises:
             ConfigError: The actions have another shape.

@@ -222,11 +222,11 @@ def _owned(tensor: torch.Tensor) -> torch.Tensor:
 PERIOD = 2.0 * math.pi
 
 _TRUSTED_MISFIT = 0.02
-"""Mean misfit under which free flight is believed without a further look [m]."""
+"""Mean scan-matching error below which collision-free flight is accepted without a search [m]."""
 _SUBSTEPS_TRIED = 6
-"""More substeps than these are blocked together in the search for a collision."""
+"""Most substeps searched one by one for a collision; further ones are blocked together."""
 _NEAR_SURFACE = 0.35
-"""Clearance above radius and way within which a collision is thought possible at all [m]."""
+"""Clearance beyond radius and path length below which a collision is considered possible [m]."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -283,7 +283,7 @@ def _misfit(before: Floats, now: Floats, old: Floats, new: Floats) -> float:
     Args:
         before: (4,) pose of the old scan.
         now: (4,) supposed pose of the new one.
-        old: (Az,) horizontal ranges, ≤ 0 where nothing was met [m].
+        old: (Az,) horizontal ranges [m], ≤ 0 at a miss.
         new: (Az,) the same, of the new scan.
     """
     bins = old.shape[0]

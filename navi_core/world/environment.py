@@ -33,12 +33,12 @@ from navi_core.world.spawning import BODY, StartPoses, build_pools, drone_state,
 from navi_core.world.step import NativeStep, TensorStep
 
 MOST_ROWS = 2**20
-"""Rows of one environment at most; far beyond use, so that a slip of the keyboard allocates nothing."""
+"""Upper limit of an environment's rows, far beyond use: a mistyped number must not exhaust the memory."""
 FAR = 1e7
-"""A restored position, angle or speed beyond this is a fault [m, rad, m/s]."""
+"""Sanity limit of restored positions, angles and speeds [m, rad, m/s]."""
 _MOTION = ("position", "yaw", "velocity")
 SEEDS = (-(2**63), 2**63 - 1)
-"""Least and greatest seed: 64 bits."""
+"""Range of valid seeds: 64 bits."""
 
 
 class NavigationEnv(Environment):
@@ -46,11 +46,11 @@ class NavigationEnv(Environment):
 
     Args:
         field: Scenes; row r starts in scene r mod S and moves on after `episodes_per_scene` episodes. The
-            environment state on the field's device.
+            environment's state is on the field's device.
         num_envs: Rows B.
         config: Observation, dynamics, reward, episodes.
-        first_row: Number of the first row among those of the run: several processes share them out, and a
-            row's life does not depend on the process it state in.
+        first_row: Index of the first row among those of the run: several processes share the run's rows, and a
+            row's episodes do not depend on its process.
         seed: Seed of spawns, ages and sensor faults. Draws are functions of (seed, purpose, row, episode, step).
         tensor_only: Run the tensor programs of other devices on the CPU too. Actions that are no numbers
             are then not refused but flown as zero and flagged in `info["action_fault"]`, as on other devices.
@@ -123,8 +123,8 @@ class NavigationEnv(Environment):
         """Reset every row to a new episode and return the (B, 3, Az, El) observation.
 
         Args:
-            seed: A new seed of what is drawn for episodes; None keeps the one there is. A scene's goals stay where
-                the constructor's seed put them; which is whose is drawn anew.
+            seed: New seed of the episodes' draws; None keeps the current one. A scene's goals stay where
+                the constructor's seed put them; their assignment to rows is drawn anew.
             episode: Number of the episode to begin.
         """
         whole_number("episode", episode, 0, 2**31)
@@ -270,8 +270,8 @@ class NavigationEnv(Environment):
     def progress(self) -> torch.Tensor:
         """Return (B, 3) privileged inputs of the critic: work left in the current episodes, decisions flown.
 
-        Unseen floor [m²], its share and the decisions flown; with goals the way [m] and whether the goal is near
-        enough to stop at (0 or 1) instead of the floor.
+        Unseen floor [m²], its fraction and the decisions flown; with goals the path length [m] and whether the goal is
+        near enough to stop at (0 or 1) instead of the floor.
         """
         flown = self.counters["length"].to(torch.float32)
         if self.goals is not None:

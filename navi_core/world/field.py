@@ -35,10 +35,10 @@ def cos_sin(yaw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 _LOG = logging.getLogger("navi.world")
 UNKNOWN_SURFACE = "surface"
-"""Name of semantic id 1: a surface that nothing names."""
+"""Name of semantic id 1: a surface without a name."""
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 MOST_THREADS = 1024
-"""Threads of the kernels at most; a call with billions of them would take the process down."""
+"""Upper limit of kernel threads: a mistyped number must not take the process down."""
 
 
 @cache
@@ -60,7 +60,7 @@ class RayHits:
     Attributes:
         depth: (B, R) float32 distance along the ray [m]; `max_distance` at a miss.
         semantic: (B, R) int32 corpus-wide id; 0 at a miss.
-        valid: (B, R) bool, true where a surface was met.
+        valid: (B, R) bool, true at a hit.
     """
 
     depth: torch.Tensor
@@ -90,7 +90,7 @@ class Field:
             by one thread: the C++ kernels wake another one for each 8,192 of a call.
         vocabulary: Corpus-wide semantic ids by name. By default they are made of the scenes' own
             names: 1 is the unknown surface, the rest follow sorted by name.
-        tracer: On the CPU "native" (C++), "numba", "auto": C++ where a compiler is at hand, or
+        tracer: On the CPU "native" (C++), "numba", "auto": C++ if a compiler is found, or
             "cuda": the work of the CUDA kernels, a ray at a time, to check a program for CUDA without a
             GPU. None reads NAVI_TRACER, else "auto". CUDA has its own kernels.
 
@@ -146,7 +146,7 @@ class Field:
 
     @property
     def tracer(self) -> str:
-        """Name of the kernels in use: "native", "numba" or "cuda"."""
+        """Name of the tracer (ray-casting kernels) in use: "native", "numba" or "cuda"."""
         return self._tracer.name
 
     @property
@@ -156,12 +156,12 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """Size of the arrays that the kernels in use read [bytes]; the scenes themselves are not counted."""
+        """Memory size of the arrays that the kernels in use read [bytes]; the scenes themselves are not counted."""
         return self.packed.nbytes
 
     @property
     def num_scenes(self) -> int:
-        """Number of scenes."""
+        """Number of scenes S."""
         return len(self.scenes)
 
     def bounds(self, index: int) -> npt.NDArray[np.float64]:

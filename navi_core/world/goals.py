@@ -1,7 +1,7 @@
 """Point-goal navigation: goals, geodesic shortest paths to them, and the success criterion.
 
-The way is the geodesic distance through the scene's reachable voxels, kept for every goal and voxel, so that a step
-looks it up. A goal is reached where the drone is within the success radius and has stopped (Anderson et al. 2018, On
+Path lengths are geodesic distances through the scene's reachable voxels, kept for every goal and voxel, so that a step
+looks them up. A goal is reached where the drone is within the success radius and has stopped (Anderson et al. 2018, On
 evaluation of embodied navigation agents, arXiv:1807.06757).
 """
 
@@ -23,7 +23,7 @@ from navi_core.world.field import cos_sin
 from navi_core.world.floor.reachable import FloorMap
 
 _MOST_BYTES = 4 << 30
-"""Memory that the ways to all goals may take."""
+"""Memory limit of the distance fields to all goals [bytes]."""
 _CORNERS = torch.tensor(list(np.ndindex(2, 2, 2)))
 
 
@@ -134,10 +134,10 @@ class Goals:
         floors: Reachable floor of each scene.
         spawns: (S, P, 3) spawn positions [m].
         count: (S,) entries of each scene's pool.
-        config: Of the goals.
+        config: Settings of the goals.
         rows: (B,) int64 indices of the rows among those of the run.
-        seed: Of the goals' places; who gets which is drawn by `begin`'s.
-        device: Where they live.
+        seed: Seed of the goals' positions; their assignment to rows is drawn with the seed of `begin`.
+        device: Device of the goals.
 
     Attributes:
         index: (B,) int64 goal of each row, among those of its scene.
@@ -259,7 +259,7 @@ class Goals:
             scene: (N,) int64 of the episodes.
             position: (N, 3) where they begin [m].
             episode: (N,) int64 their numbers.
-            seed: Of the draws.
+            seed: Seed of the draws.
         """
         part, lengths = self.subset(rows), []
         for goal in range(self.config.per_scene):
@@ -296,7 +296,7 @@ class Goals:
             slot: (B,) int64 entry of its spawn pool.
             episode: (B,) int64 its number.
             position: (B, 3) where it begins [m].
-            seed: Of the draws.
+            seed: Seed of the draws.
         """
         draw = uniform(seed, Purpose.GOAL, self._rows, episode, 1)
         pick = (draw * self._allowed[scene, slot]).to(torch.int64)

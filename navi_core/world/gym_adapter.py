@@ -15,7 +15,7 @@ so are the episodes that follow.
 
 The batch resets in the same step (`AutoresetMode.SAME_STEP`): `obs` is then the next episode's first,
 `info["final_obs"]` and `info["final_info"]` hold the end of the last one. `autoreset_mode` chooses another: NEXT_STEP,
-which most of gymnasium's vector wrappers ask for, or DISABLED, where `options={"reset_mask": …}` names who begins. Its
+which most of gymnasium's vector wrappers ask for, or DISABLED, where `options={"reset_mask": …}` names the rows. Its
 first episodes are of different lengths, so that later ones do not end together (`config={"stagger": False}` begins
 all alike). A process for each drone needs `vector_kwargs={"context": "spawn"}`: the ray kernels' threads do not outlive
 a fork. Copies (`pickle`, `copy.deepcopy`) go on as what was copied. docs/guides/PYTHON.md has programs.
@@ -65,9 +65,9 @@ from navi_core.world.gym_conversion import (
 from navi_core.world.sensor.panorama import panorama_image
 
 ENV_ID = "Navi/Explore-v0"
-"""Name under which gymnasium knows the environment."""
+"""Gymnasium id of the exploration environment."""
 GOAL_ENV_ID = "Navi/PointGoal-v0"
-"""Name of the one whose drones fly to goals."""
+"""Gymnasium id of the point-goal environment."""
 
 
 class ExploreVectorEnv(VectorEnv):
@@ -136,7 +136,7 @@ class ExploreVectorEnv(VectorEnv):
 
         Args:
             seed: A new seed, from which episodes are counted anew; without one the next episodes begin.
-            options: Where they begin, for all drones or for each: `scene`, `position`, `yaw`, `goal`. `reset_mask`,
+            options: Start poses, for all drones or for each: `scene`, `position`, `yaw`, `goal`. `reset_mask`,
                 (B,) bool, leaves all other rows as they are.
         """
         mask, start = reset_options(options, self.env)
@@ -251,7 +251,7 @@ class ExploreEnv(gymnasium.Env):
 
         Args:
             seed: A new seed.
-            options: Where it begins: `scene`, `position`, `yaw`, `goal`.
+            options: Start pose: `scene`, `position`, `yaw`, `goal`.
         """
         reset_options(options, self.env, batch=False)  # refuses a mask
         obs, info = self._batch.reset(seed=seed, options=options)

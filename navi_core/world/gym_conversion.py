@@ -19,7 +19,7 @@ from navi_core.world.interface import StepBatch
 from navi_core.world.spawning import StartPoses
 
 _START: dict[str, tuple[int, ...]] = {"scene": (), "position": (3,), "yaw": (), "goal": (3,)}
-"""Options of a reset that choose start poses and goals, and their shapes for one drone."""
+"""Reset options for start poses and goals, with their shapes for one drone."""
 
 
 def found_scenes(
@@ -86,10 +86,10 @@ def reset_options(
     Args:
         options: `reset_mask` (batch), and of `_START`: for every row alike, or one for each.
         env: Environment to reset.
-        batch: Whether it is a batch to its user, who may then leave rows out.
+        batch: Whether the user sees a batch and may leave rows out.
 
     Raises:
-        ConfigError: Names the option and what is allowed.
+        ConfigError: Invalid option; names it and the allowed values.
     """
     if not isinstance(options, Mapping | None):
         raise ConfigError(f"options is {options!r}; allowed: None, or a dictionary")
@@ -188,7 +188,7 @@ def known_autoreset(mode: AutoresetMode | str) -> AutoresetMode:
 Array = npt.NDArray[Any]
 Info = dict[str, Any]
 Obs = dict[str, Array]
-"""Observations (B, …) by name: "view", and "goal" with goals."""
+"""Observation dictionary (B, …): "view", and "goal" with goals."""
 
 
 def begin_episodes(env: NavigationEnv, episode: int, seed: int | None, start: StartPoses) -> Array:
@@ -217,7 +217,7 @@ def last_observed(batch: StepBatch) -> dict[str, torch.Tensor]:
 
 
 def to_user(obs: Obs) -> Any:
-    """Return a copy of an observation for the user: the view alone, or a dictionary."""
+    """Copy an observation for the gymnasium user: the view alone, or a dictionary with the goal."""
     mine = {name: value.copy() for name, value in obs.items()}
     return mine if len(mine) > 1 else mine["view"]
 

@@ -132,7 +132,7 @@ class Environment(abc.ABC):
         raise self._lacks("observe")
 
     def progress(self) -> torch.Tensor:
-        """Return (B, 3) privileged critic inputs: the work left in the episodes and the decisions flown."""
+        """Return the (B, 3) privileged inputs of the critic: work left in the episodes and decisions flown."""
         raise self._lacks("progress")
 
     def poses(self) -> Poses:
@@ -179,7 +179,7 @@ class EnvironmentWrapper(Environment):
         return self.env.observe()
 
     def progress(self) -> torch.Tensor:
-        """Return (B, 3) privileged critic inputs."""
+        """Return the (B, 3) privileged inputs of the critic, see `Environment.progress`."""
         return self.env.progress()
 
     def poses(self) -> Poses:

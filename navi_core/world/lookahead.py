@@ -25,7 +25,7 @@ from navi_core.world.rewards import BAND_START, NEAR_DISTANCE, RewardTerms
 from navi_core.world.sensor.panorama import Panorama, PanoramaReader, SphericalSensor, denormalise_depth
 
 _NOTHING = 2.0
-"""Normalised depth where nothing is hit."""
+"""Normalised depth of a ray that misses."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class HorizonFlight:
 
     Args:
         field: Gives the clearance; on the CPU.
-        config: Of the drone.
-        substeps: Of the whole flight.
+        config: Dynamics of the drone.
+        substeps: Physics substeps of the whole flight.
         max_distance: Range of the observations [m].
         kernels: Fly by one call of C++ where the field has it, else decision by decision; they agree to rounding.
     """
@@ -123,7 +123,7 @@ class HorizonFlight:
         """Simulate the flights with held actions to the end of the horizon.
 
         Args:
-            start: Of B flights.
+            start: Initial states of B flights.
             action: (B, 4) to be held, clamped to [−1, 1] here.
 
         Raises:
@@ -189,7 +189,7 @@ class HorizonFlight:
 
 
 COARSE = (24, 6)
-"""Azimuth and elevation bins that an outlook casts, and reads of observations."""
+"""Azimuth and elevation bins of a lookahead's coarse panorama, cast and sampled from observations."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class FlightOutlook:
         field: Scenes that the drones may be in, on the CPU.
         env: The environment's observation and reward.
         drone: Flies.
-        substeps: Of the horizon.
+        substeps: Physics substeps of the horizon.
         kernels: Ask the C++ where the field has it, else tensor operations; they agree to rounding.
 
     Attributes:
@@ -260,7 +260,7 @@ class FlightOutlook:
         )
 
     def look(self, position: Tensor, yaw: Tensor, scene: Tensor) -> Panorama:
-        """Cast a coarse panorama from each of B poses: (B, 3) [m], (B,) [rad], (B,) int64."""
+        """Ray-cast a coarse panorama from each of B poses: (B, 3) [m], (B,) [rad], (B,) int64."""
         hits = self._sensor.cast(position.contiguous(), yaw.contiguous(), scene.to(torch.int32))
         return self._reader.read(hits, self._rewards.band(scene))
 
@@ -268,7 +268,7 @@ class FlightOutlook:
         """Update the visit counts and seen floor of some drones with their current poses and observations.
 
         Args:
-            past: Of N drones, updated.
+            past: Memory of N drones, updated.
             rows: (B,) int64 numbers of the drones, each at most once.
             start: Their poses and observations.
         """
@@ -286,7 +286,7 @@ class FlightOutlook:
         """Simulate held actions to the horizon and return end states and reward terms; `past` stays unchanged.
 
         Args:
-            past: Of N drones, which remember the start.
+            past: Memory of N drones, start included.
             rows: (B,) int64 numbers of the drones.
             start: Initial states of the B flights.
             action: (B, 4) to be held, clamped to [−1, 1] here.

@@ -27,16 +27,16 @@ CELL = 0.4
 SIZE = 160
 """Cells of a map along each axis: 64 m."""
 VIEW_RADIUS = 3.2
-"""Floor nearer than this has been seen [m], as the protocol counts it."""
+"""View radius within which floor counts as seen [m], as in the evaluation protocol."""
 SIGHT = 6.4
-"""How far straight flights are followed [m]."""
+"""Length of the straight flights that the features evaluate [m]."""
 
 _SCROLL = 16.0
-"""A drone this far from the middle moves the map on [m]."""
+"""Distance from the map's centre at which the map scrolls [m]."""
 _STOREY = 1.5
-"""A drone this far above or below its map begins another [m]."""
+"""Height difference to the map at which a new map (storey) begins [m]."""
 _JUMP = 2.0
-"""No drone moves more than twice a decision's most along one axis; larger jumps of a pose are clipped to this."""
+"""Limit of the motion features along one axis, in a decision's maximum; larger jumps of a pose are clipped."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class OccupancyMemory:
         rows: Rows B.
         azimuth_bins: Az of the observations.
         elevation_bins: El of the observations.
-        dynamics: Of the drone whose actions are reckoned.
+        dynamics: Dynamics of the drone, for dead reckoning.
         max_distance: Range of the sensor, M [m].
     """
 
@@ -70,7 +70,7 @@ class OccupancyMemory:
         self._limits = np.array([*dynamics.max_speed, dynamics.max_yaw_rate])
         self._all = np.arange(rows)
         self.marks = np.zeros((rows, SIZE, SIZE), np.uint8)
-        """(B, G, G) what is free, what has been seen and where walls are, see `kernels.place_map`."""
+        """(B, G, G) marks of free, seen and wall cells, see `mapping.occupancy_map`."""
         self.pose = np.zeros((rows, 4))
         """(B, 4) x, y, z [m] from the middle of the map, and yaw [rad], as far as the row knows."""
         self._velocity = np.zeros((rows, 4))
@@ -233,7 +233,7 @@ class OccupancyMemory:
         )  # fmt: skip
 
     def _move(self, chosen: npt.NDArray[np.int64], start: Floats) -> None:
-        """Write each row's motion ahead, right [m] and left [rad] as features, in shares of a decision's maximum."""
+        """Write ego-motion features: ahead, right [m] and left turn [rad], in shares of a decision's maximum."""
         d, now = self._dynamics, self.pose[chosen]
         x, z = now[:, 0] - start[:, 0], now[:, 2] - start[:, 2]
         sin, cos = np.sin(start[:, 3]), np.cos(start[:, 3])

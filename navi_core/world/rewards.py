@@ -80,7 +80,7 @@ class RewardTerms:
     Attributes:
         visits: (B, cells) int64, what each exploration cell remembers: a bit for each of 16 heading sectors,
             20 bits of visits (which stay at the largest count), and above them the stamp of the episode that
-            wrote it. What another episode wrote counts as nothing, so that no table is ever cleared.
+            wrote it. Entries of another episode count as nothing, so that no table is ever cleared.
     """
 
     def __init__(self, field: Field, rows: int, config: RewardConfig, max_linear_speed: float) -> None:
@@ -214,10 +214,10 @@ class RewardTerms:
 
 
 RewardTerm = Callable[[StepBatch, torch.Tensor], torch.Tensor]
-"""Reward (B,) float32 of a step and of the (B, 4) actions in [−1, 1] that were flown in it."""
+"""Callable reward term: (B,) float32 of a step and its executed (B, 4) actions in [−1, 1]."""
 
 REWARDS: Parts[Callable[[EnvConfig], RewardTerm]] = Parts(REWARD_NAMES)
-"""Every reward term by name; Navi's are computed by `RewardTerms` and the kernels."""
+"""Plugin registry of reward terms by name; Navi's are computed by `RewardTerms` and the kernels."""
 
 register_reward = registration(
     REWARDS,
@@ -243,7 +243,7 @@ class CustomRewards:
     """Custom (user-registered) reward terms of an environment; those of weight 0 are recorded only.
 
     Args:
-        config: Of the environment.
+        config: Settings of the environment.
 
     Raises:
         ConfigError: A term is not registered, or is built as what cannot be called.

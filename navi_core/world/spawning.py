@@ -52,7 +52,7 @@ class SpawnPool:
         position: (P, 3) [m].
         yaw: (P,) [rad], toward structure.
         score: (P,).
-        verdict: Of the scene.
+        verdict: Verdict on the scene.
     """
 
     position: torch.Tensor
@@ -170,7 +170,7 @@ POOL_SIZE = 32
 """Best-scored spawn poses kept per scene; each keeps its observation in memory, as the scattered ones do."""
 
 BODY = {"position": 3, "yaw": 1, "velocity": 4, "front": 1, "clearance": 1, "seen": 4, "return": 1}
-"""Numbers of a drone's state and their widths, in the order of `SpawnPools.body` and of the environment's
+"""Layout of a packed drone state, widths by name, in the order of `SpawnPools.body` and of the environment's
 body: position [m], yaw [rad], velocity [m/s, rad/s], front distance [m], clearance [m], the four fractions of
 the panorama, and the episode's return so far."""
 
@@ -184,7 +184,7 @@ class SpawnPools:
         body: (S, P, 15) float32, by `BODY`.
         obs: (S, P, 3, Az, El) float32 without sensor faults.
         floor: (S, P, C/8) uint8 footprints, see `FloorView.footprint`.
-        verdicts: Of the scenes.
+        verdicts: Verdicts on the scenes.
     """
 
     count: torch.Tensor
@@ -301,7 +301,7 @@ class StartPoses:
         """Validate shapes, finiteness, scene indices, and that goals are given only in a task with goals.
 
         Raises:
-            ConfigError: Names the value and what is allowed.
+            ConfigError: Invalid value; names it and the allowed values.
         """
         shapes = {"scene": (rows,), "position": (rows, 3), "yaw": (rows,), "goal": (rows, 3)}
         for name, shape in shapes.items():
@@ -324,7 +324,7 @@ class StartPoses:
             scene: (N,) int64 of the episodes.
             field: Geometry.
             floors: Reachable space of each scene.
-            radius: Of the drone [m].
+            radius: Radius of the drone [m].
 
         Raises:
             ConfigError: Names the value and its scene.

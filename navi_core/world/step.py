@@ -29,7 +29,7 @@ class TensorStep:
     """Environment step as a tensor program of fixed shapes; updates the state in place, on any device.
 
     Args:
-        config: Of the environment.
+        config: Settings of the environment.
         sensor: Casts the rays.
         dynamics: Flies.
         reader: Reads panoramas.
@@ -73,7 +73,7 @@ class TensorStep:
 
         Args:
             actions: (B, 4) float32.
-            seed: Of the spawns.
+            seed: Seed of the spawns.
 
         Raises:
             NonFiniteError: With `refuse`, an action is NaN or infinite; nothing has moved.
@@ -164,13 +164,13 @@ class NativeStep:
 
     Args:
         tracer: The C++ kernels of the field.
-        config: Of the environment.
+        config: Settings of the environment.
         directions: (Az·El, 3) of the sensor.
         dynamics: Flies.
         reader: Reads panoramas and lends the memory of observations.
         rewards: Counts visits and weighs the terms.
         view: Keeps the seen floor.
-        pools: Where episodes begin.
+        pools: Spawns of new episodes.
         rows: (B,) int64 numbers of the rows among those of the run.
         body: (B, 15) by `pools.BODY`, updated.
         counters: "episode", "age", "length", "scene", each (B,) int64, updated.
@@ -222,7 +222,7 @@ class NativeStep:
 
         Args:
             action: (B, 4) float32.
-            seed: Of the spawns.
+            seed: Seed of the spawns.
 
         Raises:
             NonFiniteError: An action is NaN or infinite; nothing has moved.

@@ -14,11 +14,11 @@ from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.rooms import storey_of
 
 OVERHEAD_PIXELS = 256
-"""Edge of the published picture (the wire's `overhead`)."""
+"""Edge of the published image in pixels (the wire's `overhead`)."""
 _MARGIN = 0.5
-"""Free space around the scene's bounds [m]."""
+"""Margin around the scene's bounds [m]."""
 _BAND = 0.75
-"""Heights that share a picture [m]."""
+"""Height of a band whose flights share an image [m]."""
 _GOLDEN_RATIO = 0.61803398875
 _SEEN = np.array([51, 191, 89], np.float32)
 _SEEN_SHARE = 0.35
@@ -32,7 +32,7 @@ class Overhead:
         image: (P, P, 3) uint8 RGB.
         corner: x and z of the upper left corner [m].
         metres_per_pixel: Edge of a pixel [m].
-        height: Where the scene is cut open [m].
+        height: Height of the horizontal cut [m].
         floor: (P, P) int64 flat cell of `FloorView` that each pixel lies in, on the storey of the height; −1 outside
             the reachable floor.
     """
@@ -75,7 +75,7 @@ def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pix
     Args:
         field: Geometry.
         scene_index: Scene.
-        height: Where to cut [m].
+        height: Height of the cut [m].
         floor: Reachable floor of the scene.
         pixels: Edge of the picture.
     """
@@ -121,7 +121,7 @@ def cut_from_above(
     Args:
         field: Geometry.
         scene_index: Scene.
-        height: Where to cut [m].
+        height: Height of the cut [m].
         xs: Columns [m].
         zs: Rows [m].
     """

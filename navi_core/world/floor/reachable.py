@@ -2,7 +2,7 @@
 
 A scene's reachable set is its largest connected part of free space over a floor: the voxels within the surface's
 bounds in which the drone keeps its clearance, and beneath which there is surface, or a hole in a floor. Outside the
-walls of a scan there is nothing beneath: whoever flies out of a window is in no room. Of rooms on open ground that is
+walls of a scan there is nothing beneath: a drone beyond a window is in no room. Of rooms on open ground that is
 larger than they are, the rooms alone are meant (`rooms.py`). Seen from above the set is a grid of floor cells, one for
 each storey.
 """
@@ -26,8 +26,8 @@ _MAX_VOXELS = 200_000_000
 def over_floor(surface: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Mask the voxels (nx, ny, nz), y upward, that are surface, have surface beneath, or lie over a hole in a floor.
 
-    What has nothing beneath it and cannot be left at its height but over a floor is a hole: a scanner misses places
-    that are glossy or in shadow, and the rooms on their sides are one. What leads to the edge of the plan is outside.
+    A gap with nothing beneath that is enclosed by floor at its height is a hole: a scanner misses places
+    that are glossy or in shadow, and the rooms beside are one. A gap at the edge of the plan is outside.
 
     Args:
         surface: Voxels that hold surface, or are near it.
@@ -141,7 +141,7 @@ class FloorView:
         rows: Number of rows B.
         fan: (R, 2) horizontal unit directions (x, z) in the drone's frame.
         radius: No ray is longer than this [m].
-        device: Where the maps live.
+        device: Device of the maps.
 
     Attributes:
         seen: (B, C) bool, cells of the row's scene, storey slowest, then x; C is a multiple of 8 with at least one cell

@@ -1,7 +1,7 @@
 """Segmentation of rooms from the open ground around them, and of storeys: reachable floor over reachable floor.
 
-From a place in a room nearly every horizontal look meets something, with a ceiling or without; from the ground beside
-a house half of them and more meet nothing. Where such ground is the larger part of what can be flown, as around a house
+From a point in a room nearly every horizontal ray hits something, with a ceiling or without; from the ground beside
+a house half of them and more miss. Where such ground is the larger part of what can be flown, as around a house
 that stands on a plane, most flights would begin outside the walls and be rewarded for the lawn. The rooms alone are the
 floor then. Places that are open as a whole, a yard or a street, have no rooms of such a size, and stay as they are.
 
@@ -26,15 +26,15 @@ _LOG = logging.getLogger("navi.world")
 
 _LOOKS = 16
 _ROOM = 12
-"""Looks from a place in a room that meet something, at least: just outside a corner they may be as many."""
+"""Fewest of 16 rays that hit from a point in a room: just outside a corner they may be as many."""
 _OPEN = 10
-"""Fewer of them from open ground; in a room that lacks a wall, as a scan's may, hardly a place has so few."""
+"""Number of hits below which a point is open ground; in a room without one wall (a scan) hardly a point has so few."""
 _BLOCK = 0.5
-"""Voxels in a block of this edge look alike [m]; less than what a wall keeps its two sides apart."""
+"""Edge of a block of voxels that share one sample [m]; less than the thickness that separates two sides of a wall."""
 _LEAST_AREA = 16.0
-"""Least floor of rooms that are what a scene is about [m²]; a shed in a yard is not."""
+"""Least floor area of rooms that count instead of the open ground [m²]; a shed in a yard does not."""
 _LEAST_SHARE = 0.1
-"""The same as a share of the floor within and without walls."""
+"""Least floor area of such rooms as a fraction of the whole floor."""
 _SAMPLE = 512
 _PER_CAST = 1 << 17
 
@@ -85,7 +85,7 @@ def _decide(
 ) -> npt.NDArray[np.bool_] | None:
     """Decide on the first map of a scene which voxels are its rooms; None where all reachable floor counts.
 
-    What is closed on all sides is first of all a block: only what has a way to the ground is known for a room.
+    A space that is closed on all sides is first of all a block: only one with a path to the ground is a room.
     """
     if not _seems_open(field, scene_index, largest, corner, cell):
         return None
@@ -165,7 +165,7 @@ def _met(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -> np
 
 
 _STOREY_HEIGHT = 1.8
-"""Least distance of two floors [m]."""
+"""Least height between two storeys' floors [m]."""
 
 _HEADROOM = 1.0
 """Least reachable height above a floor [m]."""
@@ -174,7 +174,7 @@ _LEAST_STOREY_AREA = 8.0
 """Least area of a connected patch of an upper floor above another [m²]."""
 
 _UNEVENNESS = 0.3
-"""Heights that count as one floor [m]."""
+"""Height differences that count as one floor [m]."""
 
 
 def find_storeys(free: npt.NDArray[np.bool_], cell: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

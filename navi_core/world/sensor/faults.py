@@ -23,8 +23,8 @@ class SensorFaults:
     """Sensor fault model: adds depth noise and ray dropout to observations.
 
     Args:
-        config: Which faults, and how strong.
-        seed: Of the draws.
+        config: Kinds and strengths of the faults.
+        seed: Seed of the draws.
         rows: (B,) int64 keys of the rows.
         max_distance: Range M of the sensor [m].
     """
@@ -88,7 +88,7 @@ class SensorModel:
         config: Faults and delay of the sensor, its range.
         pools: Spawn pools with the observation at each start pose.
         rows: (B,) int64 keys of the rows.
-        seed: Of the faults.
+        seed: Seed of the faults.
         sparse: Spoil spawns only where an episode begins, which the host has to look for; else those of every row.
 
     Attributes:

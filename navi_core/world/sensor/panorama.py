@@ -138,7 +138,7 @@ class Recycler:
     """Memory pool of uninitialised float32 tensors on the CPU; released memory is reused.
 
     Args:
-        shape: Of the tensors.
+        shape: Shape of the tensors.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -181,7 +181,7 @@ class PanoramaReader:
 
     Args:
         config: Bins and range of the sensor, limiter, view radius.
-        device: Where the hits are.
+        device: Device of the hits.
         tracer: The C++ kernels; None takes the tensor program.
 
     Attributes:
