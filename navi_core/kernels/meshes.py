@@ -15,7 +15,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 _LEAST_TURN = 0.2
-"""Cosine under which a triangle may not turn in a collapse: it would fold over its neighbours."""
+"""Least cosine between a triangle's normals before and after a collapse: below it folds over its neighbours."""
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -180,9 +180,9 @@ def collapse_edges(
 
 
 _FLAT = 1e-6
-"""Share of a polygon's area that a triangle of its fan may be turned over by and still be called flat."""
+"""Tolerance for inverted triangles in the fan of a flat polygon, as a share of its area."""
 _MOST_FORCED = 8
-"""Corners cut off where there was no ear after which none is looked for: the outline crosses itself all over."""
+"""Most forced corners (no ear found) before the search stops: the outline crosses itself all over."""
 
 
 @numba.njit(cache=True, inline="always")

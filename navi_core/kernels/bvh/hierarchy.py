@@ -16,14 +16,14 @@ from navi_core.kernels.bvh.triangles import SLIVER_RATIO, closest_distance_squar
 WIDTH = 8
 """Children of a node."""
 GROUP = 8
-"""Triangles of a leaf at most: one group, stored together."""
+"""Most triangles of a leaf: one group, stored together."""
 STACK = 192
-"""Boxes that a walk keeps at most, enough for 26 halvings by count; `kTreeStack` of csrc/rays/views.h."""
+"""Depth of the traversal stack, enough for 26 halvings by count; `kTreeStack` of csrc/rays/views.h."""
 NOBODY = -(2**31)
-"""In place of a triangle behind the last of a group, and of a child that is not there."""
+"""Sentinel index of a missing triangle of a group, and of a missing child."""
 _BINS = 16
 _TRIANGLE_COST = 0.2
-"""Cost of a triangle over that of a box: dearer ones make emptier leaves and more memory, but no more speed."""
+"""Cost of a triangle test in box tests: higher values make emptier leaves and more memory, but no more speed."""
 _SPLIT_DEPTH = 48
 _VOID = np.float32(3e38)
 
@@ -288,7 +288,7 @@ def bvh_closest(  # noqa: C901 (numba kernel: one compiled loop)
         corners: (L, 9, 8).
         ids: (L, 8).
         node: The root.
-        group: Where the groups of the scene begin.
+        group: Offset of the scene's first group.
         x: Query x (likewise y, z).
         y: Query y.
         z: Query z.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 SLIVER_RATIO = 1e-7
 """Height over longest edge under which a triangle is treated as its edges."""
 _PLANE_SLACK = 0.01
-"""How far a plane may be from where it is computed [voxel]; at 2048 voxels rounding is far below."""
+"""Tolerance of a computed plane's position [voxel]; at 2048 voxels rounding is far below."""
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]

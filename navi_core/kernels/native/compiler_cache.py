@@ -25,7 +25,7 @@ from navi_core.machine.file_lock import wait_for_lock
 SOURCES = Path(__file__).parents[1] / "csrc"
 """Folder of the C++ and CUDA sources."""
 NO_CACHE = "set XDG_CACHE_HOME to a folder that you may write to, on a disk that may hold programs"
-"""What to do where a build can be neither kept nor loaded."""
+"""Remedy in error messages if a build can be neither cached nor loaded."""
 _TIMEOUT = 300
 
 
@@ -97,7 +97,7 @@ def _refuse_planted(product: Path, home: Path) -> None:
 
 
 def _owners(place: Path) -> set[int]:
-    """Return the owners' user ids of a file and, where it is a link, of the link, which may be pointed elsewhere."""
+    """Return the user ids of a file's owner and, if it is a link, of the link's owner, who may redirect it."""
     return {place.stat().st_uid, place.lstat().st_uid}
 
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class CudaUnavailableError(ConfigError):
-    """Error: the CUDA kernels cannot be built or loaded on this machine; the message names cause and remedy."""
+    """Exception for CUDA kernels that cannot be built or loaded here; the message names the cause and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
     """Compile the CUDA kernels for an architecture and return the cubin (machine code), from the cache if present.
 
     Args:
-        architecture: Of the GPU, as "sm_90".
+        architecture: GPU architecture, as "sm_90".
         flags: Further flags that NVRTC and nvcc both know, as "-DNAME=1".
 
     Raises:
@@ -196,10 +196,10 @@ class KernelResources:
     """GPU resources of one compiled kernel: registers, local and shared memory.
 
     Attributes:
-        registers: Of a thread.
+        registers: Registers of a thread.
         local_bytes: Stack and spilled registers of a thread.
-        shared_bytes: Of a block.
-        architecture: Of its machine code, 90 for sm_90.
+        shared_bytes: Shared memory of a block.
+        architecture: Architecture of the machine code, 90 for sm_90.
     """
 
     registers: int
@@ -235,7 +235,7 @@ class CudaKernels:
         module = ctypes.c_void_p()
         self._functions: dict[str, ctypes.c_void_p] = {}
         self.resources: dict[str, KernelResources] = {}
-        """What each kernel takes."""
+        """GPU resources of each kernel, by name."""
         with self._current():
             self._call("cuModuleLoadData", ctypes.byref(module), image)
             for name in KERNELS:

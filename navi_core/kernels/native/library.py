@@ -110,7 +110,7 @@ class Drone(ctypes.Structure):
 
 @_from_header
 class Flights(ctypes.Structure):
-    """ctypes struct of the rows' drone states in one decision."""
+    """ctypes struct of B drones' states, actions and outcomes in one decision."""
 
 
 @_from_header
@@ -197,13 +197,13 @@ _UNITS = {
         *("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
     ),
 }
-"""Translation units and what each may assume of the CPU; the first one chooses among the others."""
+"""Translation units with their CPU requirements; the first one chooses among the others at run time."""
 
 logger = logging.getLogger(__name__)
 
 
 class NativeUnavailableError(ConfigError):
-    """Error: the C++ kernels cannot be built or loaded on this machine; the message names cause and remedy."""
+    """Exception for C++ kernels that cannot be built or loaded here; the message names the cause and the remedy."""
 
 
 def find_compiler() -> list[str] | None:

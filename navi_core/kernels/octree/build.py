@@ -14,9 +14,9 @@ import numpy.typing as npt
 from navi_core.kernels.bvh.triangles import triangle_overlaps_box
 
 LIST_DILATION = 0.02
-"""A list holds every triangle within this distance of its cell [voxel], so that boundaries cannot leak."""
+"""Dilation of a cell [voxel]: its list holds every triangle within this distance, so that boundaries cannot leak."""
 CLEARANCE_STEPS = 16
-"""Stored distances of empty cells count sixteenths of a voxel."""
+"""Resolution of the empty cells' stored distances: steps per voxel (sixteenths)."""
 _DESCEND = 64
 
 Int32 = npt.NDArray[np.int32]
@@ -227,7 +227,7 @@ def _gap(a: int, a_size: int, b: int, b_size: int) -> int:
 
 @numba.njit(cache=True, error_model="numpy")
 def _nearest_surface(children: Int32, unit: int, x: int, y: int, z: int, size: int, stack: Int64) -> int:
-    """Search the octree for the squared distance of a box to the nearest surface leaf's box, in finest cells."""
+    """Search the octree for the squared distance from a box to the nearest surface leaf's box [finest cells²]."""
     best = 12 * unit * unit
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3], stack[0, 4], stack[0, 5] = 0, 0, 0, 0, unit, 0
     top = 1

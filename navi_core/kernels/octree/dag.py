@@ -17,7 +17,7 @@ from navi_core.kernels.bvh.triangles import SLIVER_RATIO
 COARSE_CELLS = 64
 """Cells along an edge of the coarse grid (fewer where the resolution is smaller)."""
 SPLIT = 4
-"""A split cell has SPLIT³ subcells."""
+"""Subdivisions of a split cell along an edge: SPLIT³ subcells."""
 
 UInt32 = npt.NDArray[np.uint32]
 Int32 = npt.NDArray[np.int32]
@@ -43,7 +43,7 @@ class SurfaceTree:
 
     @property
     def nbytes(self) -> int:
-        """Size of the arrays [bytes]."""
+        """Memory size of the arrays [bytes]."""
         return self.grid.nbytes + self.records.nbytes + self.items.nbytes
 
 
@@ -117,9 +117,9 @@ def triangle_planes(triangles: npt.NDArray[np.floating]) -> npt.NDArray[np.float
 
 
 KIND_SHIFT = 30
-"""A reference (uint32) holds its kind in the two highest bits."""
+"""Bit position of a reference's kind: the two highest bits of a uint32."""
 VALUE_MASK = (1 << KIND_SHIFT) - 1
-"""The lower bits: a distance, a list's number, or a row."""
+"""Mask of a reference's value, the lower bits: a distance, a list's number, or a row."""
 EMPTY, SURFACE, INNER = 0, 1, 2
 LEVELS_BELOW = 4
 """Levels below the coarse grid: two splits of 4³ at run time."""

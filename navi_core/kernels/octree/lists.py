@@ -130,7 +130,7 @@ def decode_items(data: UInt8, bounds: Int64, limit: int, items: Int32) -> int:
     """Decode ascending lists into `items`; return −1, or the offset of the first invalid byte.
 
     Args:
-        data: What `encode_items` wrote.
+        data: Bytes of `encode_items`.
         bounds: (N + 1,) bounds of the lists, none empty, from 0 to the number of items.
         limit: Items must be below this.
         items: (M,) out.

@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 FP16_SLACK = 0.002
-"""Balls are taken smaller by this much [voxel]: fp16 rounds distances below two voxels by at most half of it."""
+"""Reduction of the empty balls' radii [voxel]: fp16 rounds distances below two voxels by at most half of it."""
 PLANE_TOLERANCE = 0.02
-"""Corner distances that differ from a plane's by more [voxel], or a normal that is longer or shorter, fit none."""
+"""Tolerance of a plane fit: largest residual of corner distances [voxel] and of the normal's length."""
 AMBIGUOUS = 0.004
-"""Axes that fit this much alike are ambiguous: across the middle of a voxel, all corners are at half a voxel."""
+"""Tolerance for ambiguous axes of a fit: across the middle of a voxel, all corners are at half a voxel."""
 FLAT_NORMAL = 0.01
-"""A normal whose square lacks more than this is cut by the surface on all four edges of an axis; fp16 lacks less."""
+"""Largest deficit of a normal's squared length: above it the surface cuts all four edges of an axis; fp16: less."""
 OVERLAP = 0.02
 """Growth of a plane's piece beyond its voxel [voxel], so that no ray passes between two that differ a little."""
 PARTS = 3
-"""Cells along an edge of a voxel in which the gap between the balls is sampled."""
+"""Samples along an edge of a voxel in the gap between the balls."""
 MARGIN = 0.03
-"""Faces of the gap may lie this deep in a ball [voxel]: the gap at a face's centre is not the widest of the face."""
+"""Depth that faces of the gap may lie in a ball [voxel]: the gap at a face's centre is not the widest of the face."""
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -244,7 +244,7 @@ def _is_border(corners: Float32, labels: npt.NDArray[np.int64], axis: int, face:
 
 @numba.njit(cache=True, error_model="numpy")
 def _write_rectangle(triangles: Float32, axis: int, face: int, p: int, begin: int, end: int) -> None:
-    """Write the two triangles of the cells' faces (p, begin…end) across an axis [voxel]."""
+    """Write the two triangles of a rectangle of cell faces (p, begin…end) across an axis [voxel]."""
     one, two = (axis + 1) % 3, (axis + 2) % 3
     for c in range(3):
         for t in range(2):

@@ -18,10 +18,10 @@ from navi_core.kernels.native.library import Cast, Hierarchies, Points, Rays, Su
 from navi_core.kernels.rays.packed import PackedField, cell_words
 
 THREADS = 128
-"""Threads of a block; csrc/cuda/trace_cuda.cu is built for no more."""
+"""Most threads of a CUDA block; csrc/cuda/trace_cuda.cu is built for no more."""
 _WARP = 32
 TILES = ((8, 4), (4, 8), (16, 2), (2, 16))
-"""Azimuths and elevations that a warp takes; the first that divides a panorama, the squarest in angle."""
+"""Ray tiles of a warp (azimuths, elevations), squarest in angle first; the first that divides a panorama is used."""
 _MOST_BLOCKS = 2**31 - 1
 
 

@@ -23,7 +23,7 @@ class RayField(Protocol):
 
     @property
     def cast_rays(self) -> Callable[..., object]:
-        """Cast R rays from each origin."""
+        """Cast R rays from each of B origins, as `Field.cast_rays`."""
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
         """Return the distance from each point to the nearest surface."""

@@ -23,8 +23,8 @@ class PackedField:
     Args:
         frame: (S, 4) float64 minimum corner and voxel size of each scene [m].
         cells: (S, 2) int32 coarse cells per edge and resolution.
-        surface: Makes what `surface` holds.
-        hierarchy: What `hierarchy` holds.
+        surface: Builder of the arrays in `surface`.
+        hierarchy: Arrays in `hierarchy`.
     """
 
     def __init__(

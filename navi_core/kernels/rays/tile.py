@@ -28,7 +28,7 @@ from navi_core.kernels.rays.tile_leaf import (
 )
 
 TIE = 1e-4
-"""Faces closer together than this are coincident: the lowest triangle index wins [voxel]."""
+"""Distance below which faces are coincident [voxel]: the lowest triangle index wins."""
 _HUGE = np.float32(1e30)
 _FLAT = np.float32(1e-20)
 _SHORT = np.float32(1.0 - 4 * 2.0**-24)

@@ -7,11 +7,11 @@ import numpy.typing as npt
 from navi_core.kernels.bvh.hierarchy import GROUP
 
 LANES = 16
-"""Rays of a tile."""
+"""SIMD lanes: rays of a tile."""
 FAR = np.float32(3e38)
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 _ROUNDING = np.float32(4e-7)
-"""Rounding of an edge test, over the one-norms of its vectors."""
+"""Relative rounding error of an edge test, over the one-norms of its vectors."""
 
 # The state of a tile, rows of LANES numbers: directions and widened inverse directions by axis, the least time met
 # and the bound of interest, the stay in the present box, the present triangle's time, and who takes part.

@@ -41,9 +41,9 @@ from navi_core.kernels.rays.packed import PackedField
 from navi_core.kernels.rays.tile import cast_tiles, tile_layout
 
 TRACERS = ("auto", "native", "numba", "cuda")
-"""Names of the tracers on the CPU; "cuda" is the work of the CUDA kernels, a ray at a time."""
+"""Names of the CPU tracers; "cuda" emulates the CUDA kernels, a ray at a time."""
 LANES = (0, 4, 8, 16)
-"""Rays that the native tracer takes at once: 0 for what suits the CPU, 4 anywhere, 8 AVX2, 16 AVX-512."""
+"""SIMD lanes of the native tracer: 0 for what suits the CPU, 4 anywhere, 8 AVX2, 16 AVX-512."""
 
 # Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
 _CAST: Callable[..., npt.NDArray[np.int64]] = cast_tiles
