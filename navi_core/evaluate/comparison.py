@@ -23,9 +23,9 @@ from navi_core.evaluate.statistics import (
 )
 
 FEWEST_STARTS = 6
-"""Fewest pairs of a verdict: five pairs all fall on one side by chance in 6 % of the cases."""
+"""Least number of pairs for a verdict: five pairs all fall on one side by chance in 6 % of the cases."""
 _PROFILE_POINTS = 21
-"""Thresholds of a performance profile."""
+"""Number of thresholds of a performance profile."""
 
 _POSE = ("start_x", "start_y", "start_z", "start_yaw")
 _GOAL = ("goal_x", "goal_y", "goal_z")
@@ -86,7 +86,7 @@ def protocol_differences(a: EvalResult, b: EvalResult) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Paired difference a − b of one metric, with its interval and verdict."""
+    """Paired difference a − b of one metric, with its confidence interval and verdict."""
 
     metric: str
     """Metric compared."""
@@ -128,7 +128,7 @@ class Comparison(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class SeedComparison(Verdict):
-    """Comparison of two training methods over seeds and scenes, by the two-way interval."""
+    """Paired comparison of two training methods over seeds and scenes, by the two-way confidence interval."""
 
     iqm_a: float
     """Interquartile mean over seeds and scenes of the first."""
@@ -157,7 +157,7 @@ class SeedComparison(Verdict):
 def compare(
     a: EvalResult, b: EvalResult, metric: str = "c_vis_auc", *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Comparison:
-    """Compare two subjects by the paired interval over scenes and starts.
+    """Compare two subjects by the paired confidence interval over scenes and starts.
 
     Args:
         a: First subject.
@@ -313,7 +313,7 @@ def compare_seeds(
     *,
     names: tuple[str, str] | None = None,
 ) -> SeedComparison:
-    """Compare two training methods by the paired two-way interval over training seeds and scenes.
+    """Compare two training methods by the paired two-way confidence interval over training seeds and scenes.
 
     Seed i of one side is paired with seed i of the other. A side with one result, such as a pilot, counts as fixed;
     only the seeds of the other side are random. A fixed checkpoint is named in the sentence.

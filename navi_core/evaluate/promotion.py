@@ -21,7 +21,7 @@ from navi_core.models import ModelVersion, Registry, load_checkpoint, trained_on
 from navi_core.scenes import Scene
 
 COLLISION_TOLERANCE = 1.0
-"""Mean rise of collisions per minute that is tolerated while its interval includes 0."""
+"""Tolerated mean rise of collisions per minute while its interval includes 0."""
 
 METRIC = "c_vis_auc"
 """Metric in which the challenger must be better."""
@@ -34,7 +34,7 @@ _LISTED = 5
 """Scenes listed in a refusal."""
 _SEEN = "{version}, or an ancestor of it, was trained on {seen} of these scenes; promote on scenes that are new to it"
 _CONFIRMING = 1_000_000
-"""First seed of confirming flights, which no version is selected by."""
+"""Seed offset of confirming flights, by which no version is selected."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def decide(
     tolerance: float = COLLISION_TOLERANCE,
     seen: int = 0,
 ) -> Decision:
-    """Decide a promotion from two evaluations on the same starts.
+    """Decide a model promotion from paired evaluations of challenger and champion (or random pilot).
 
     The challenger must be better: the paired interval of `c_vis_auc` lies above 0. It must not collide more: the paired
     interval of the collisions per minute does not lie above 0, and their mean rises by at most `tolerance`. It must not
@@ -187,7 +187,7 @@ def decide_and_confirm(
     alias: str = "champion",
     seen: int = 0,
 ) -> tuple[Decision, list[tuple[EvalResult, EvalResult]]]:
-    """Decide a promotion; a challenger that wins flies once more from other starts.
+    """Decide a model promotion; a challenger that wins is evaluated once more from other starts.
 
     Args:
         version: The challenger's version.

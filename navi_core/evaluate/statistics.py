@@ -183,7 +183,7 @@ MIN_SEEDS = 5
 
 @dataclass(frozen=True)
 class TwoWayInterval(Interval):
-    """Mean over seeds and scenes with its two-way random-effects interval, in the unit of the values."""
+    """Mean over seeds and scenes with its two-way random-effects confidence interval, in the unit of the values."""
 
     standard_error: float
     """Standard error of the mean."""

@@ -64,7 +64,7 @@ class Course:
     """The protocol that the starts were made for."""
 
     def seen(self, trained_on: Collection[str]) -> list[str]:
-        """Return the names of scenes whose content or source hash is in `trained_on`."""
+        """Return the names of the training scenes in the course: content or source hash in `trained_on`."""
         pairs = zip(self.field.scenes, self.scene_hashes, strict=True)
         return [scene.name for scene, content in pairs if content in trained_on or scene.source_hash in trained_on]
 
@@ -174,7 +174,7 @@ def _lowest_layer(floor: FloorMap) -> int:
 
 
 def _start_layer(floor: FloorMap) -> int:
-    """Return the voxel layer of the starts: eye height, or the freest layer where eye height is cluttered."""
+    """Choose the voxel layer of the starts: eye height, or the freest layer where eye height is cluttered."""
     share = floor.free.sum(axis=(0, 2))
     # The layer at which most columns begin: pits and lift shafts are ignored.
     begins = int(np.bincount(floor.free.argmax(axis=1)[floor.free.any(axis=1)]).argmax())

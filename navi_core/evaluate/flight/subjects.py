@@ -299,7 +299,7 @@ def require_vocabulary(subject: Subject, vocabulary: Mapping[str, int], surfaces
         subject: The policy.
         vocabulary: Semantic id by name in the scenes.
         surfaces: Names that occur.
-        remedy: What to do with the policy's vocabulary.
+        remedy: Advice on the policy's vocabulary, for the error message.
     """
     trained = subject.vocabulary or {}
     for surface in sorted(surfaces):

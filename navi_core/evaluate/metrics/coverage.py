@@ -137,7 +137,7 @@ REPORTED_STEPS = (100, 200, 1000)
 """Decisions at which a curve's value is reported."""
 
 REPORTED_SHARES = (50, 75, 90)
-"""Percentages whose first decision is reported."""
+"""Coverage levels [%] whose first decision is reported."""
 
 
 @dataclass(frozen=True)
