@@ -21,9 +21,9 @@ from navi_core.world.dynamics import front_distance, limiter_bins
 
 _SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
 _DETOURS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.9, -1.9])
-"""Directions tried against the wanted one [rad]."""
+"""Deviations from the wanted direction that steering tries [rad]."""
 _GIVE_UP = 0.2
-"""Speed share below which another direction is tried."""
+"""Speed fraction below which steering tries another direction."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -145,9 +145,9 @@ def steer(
 CELL = 0.1
 """Edge of a map cell [m]."""
 _PATH = 512
-"""Cells of a path that are kept."""
+"""Most cells of a stored path."""
 _PATIENCE = 20
-"""Decisions after which a height that is not reached is given up, and so many more for each metre of a later climb."""
+"""Timeout of a climb: decisions until an unreached height is given up, and as many for each metre of a later climb."""
 
 
 class MapSettings(PilotSettings, total=False):
@@ -214,7 +214,7 @@ class MapPilot(Pilot):
 
     @abstractmethod
     def _grids(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Floats]:
-        """Return the distance grids (S, X, Z), each row's grid (B,), and each row's corner (B, 2) [m]."""
+        """Return the obstacle-distance grids (S, X, Z), each row's grid (B,), and each row's corner (B, 2) [m]."""
 
     def _allocate(self, batch: int, device: torch.device) -> None:  # noqa: ARG002 (the interface's arguments)
         self._velocity = np.zeros((batch, 4))
@@ -235,7 +235,7 @@ class MapPilot(Pilot):
         self._age[gone] = 0
 
     def executed(self, actions: Tensor) -> None:
-        """Record the executed actions, (B, 4)."""
+        """Record the executed actions, (B, 4), for dead reckoning."""
         command = np.clip(actions.detach().cpu().numpy().astype(np.float64), -1.0, 1.0) * self._limits
         command[:, :3] *= self._limiter[:, None]
         self._command = command

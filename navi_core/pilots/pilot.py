@@ -81,7 +81,7 @@ class Pilot(ABC):
         """Record the executed actions, (B, 4), if they differ from those that `act` returned."""
 
     def reset(self, rows: Tensor, keys: Tensor) -> None:
-        """Reset rows: new random keys and an empty memory; a first call, or one of another size, sets the batch size.
+        """Reset rows to given random keys and empty memory; a first call, or one of another size, sets the batch size.
 
         Args:
             rows: Rows to reset, bool (B,).

@@ -22,15 +22,15 @@ from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.rooms import storey_of
 
 LEVEL = 0.1
-"""Heights are rounded to this [m]."""
+"""Height resolution of the planning maps [m]."""
 _VIEW_FAN = 128
 _SPACING = 5
 """Cells between two viewpoints along an axis."""
 _FAN = 256
 _LEAST_CELLS = 50
-"""Unseen cells for which another storey is flown to."""
+"""Least number of unseen cells for which another storey is visited."""
 _MOVED = 1e-3
-"""A place farther than this from the free flight's end counts as a collision [m]."""
+"""Deviation from the end of free flight above which a collision is assumed [m]."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def _views(
         reachable: (X, Z) floor that counts.
         start: (V + 1,) written without `write`: place of each list.
         cells: (n,) flat indices, written with `write`.
-        write: Which of the two passes.
+        write: Whether this is the second pass.
     """
     nx, nz = reachable.shape
     stamp = np.full(nx * nz, -1, np.int32)
@@ -147,7 +147,7 @@ class PlannerPilot(MapPilot):
 
     Args:
         view_radius: Range within which floor counts as seen [m].
-        patience: Added to every way [m]; a small one prefers what is near, a large one what is much.
+        patience: Constant added to every path length [m]; small values prefer near viewpoints, large ones high gains.
         replan: See `MapPilot`.
         settings: The others of `MapPilot`.
     """
@@ -259,7 +259,7 @@ class PlannerPilot(MapPilot):
     def _best_view(self, one: Slice, seen: npt.NDArray[np.bool_], cost: npt.NDArray[np.float32], here: int) -> int:
         """Select the next best view: flat index of the viewpoint, −1 where nothing worth a flight is left.
 
-        What a viewpoint promises in vain, seen from another place in its cell, counts as seen: who is there would stay.
+        Cells that a viewpoint promises in vain to a row in its cell count as seen; otherwise the row would stay.
         """
         views = one.viewpoints, one.view_start, one.view_cells
         goal = _best_view(*views, seen, cost, self.patience / CELL)

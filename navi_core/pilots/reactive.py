@@ -171,7 +171,7 @@ class FarthestRayPilot(Pilot):
     Args:
         window_degrees: Half-width over which a way must be free [degrees].
         band_degrees: Elevations from the horizon that count as in the way [degrees].
-        turn_cost: What turning round costs, in [0, 1].
+        turn_cost: Discount of a direction behind, in [0, 1].
         braking: Length ahead below which it slows [m].
         reach: Length beyond which a way counts no further [m].
         speed: Largest forward command, in (0, 1].
@@ -296,15 +296,15 @@ def _forward_and_turn(forward: Tensor, turn: Tensor) -> Tensor:
 
 
 PATIENCE = 0.5
-"""A drone that has been on a spot for so long is stuck [s]."""
+"""Time on one spot after which a drone is stuck [s]."""
 SPOT = 0.1
 """Radius of a spot [m]."""
 SPOT_TURN = 0.1
-"""A drone that turns farther is not on the spot [rad]."""
+"""Largest turn of a drone that counts as staying on the spot [rad]."""
 AWAY = 1.0
-"""A drone this far from where it was stuck is free [m]."""
+"""Distance from the spot at which a stuck drone is free [m]."""
 DISTURBANCE = 1.0
-"""Standard deviation of what is added to the actions meanwhile, but for the vertical one, as a share of the limits."""
+"""Standard deviation of the action noise of stuck drones, vertical axis excepted, as a share of the limits."""
 
 
 class Recovery:
@@ -313,7 +313,7 @@ class Recovery:
     Args:
         rows: Drones R.
         decision_hz: Decisions a second.
-        seed: Of the disturbances, which are functions of seed, key and decision alone.
+        seed: Seed of the disturbances, which are functions of seed, key and decision alone.
 
     Attributes:
         stuck: (R,) bool, drones whose last actions were disturbed.

@@ -19,7 +19,7 @@ def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:  # noqa: ANN401 (
 
 
 PILOTS: Parts[Callable[..., Pilot]] = Parts(PILOT_NAMES)
-"""Every scripted pilot by its name; of Navi's the planner alone is privileged."""
+"""Plugin registry of scripted pilots by name; of Navi's the planner alone is privileged."""
 
 register_pilot = registration(
     PILOTS,
