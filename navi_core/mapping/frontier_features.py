@@ -17,29 +17,29 @@ from navi_core.mapping.occupancy_map import FREE, SEEN, WALL
 FIFTHS = 5
 """Cost of a straight step between cells; a diagonal one costs 7, √2 to one per cent (Borgefors 1986)."""
 UNREACHED = 2**30
-"""Way of a cell from which no frontier is reached."""
+"""Path cost of a cell from which no frontier is reached."""
 UNSEEN, EDGE, SLIVER = 0, 1, 2
-"""What counts as frontier: free cells that have not been seen, with many such around; where no way leads to one, open
+"""Frontier rules: free cells that have not been seen, with many such around; where no path leads to one, open
 cells beside much that is not known, as a room is whose door was passed; where there is none either, unseen cells with
 some around. Fewer are slivers in corners that a flight sees in passing."""
 NOWHERE = -1
-"""No goal, in place of its cell: the way is to the frontier."""
+"""Sentinel cell index for no goal: paths lead to the frontier."""
 
 _DIAGONAL = 7
 _BUCKETS = 16
 _MANY, _MUCH, _SOME = 15, 8, 4
 """Cells in a window of 5 × 5, 5 × 5 and 3 × 3 with a frontier cell in its middle: unseen, unknown, unseen ones."""
 _LOOK = 2.0
-"""A direction is judged by the cell this far along it [m], or by the last free one before."""
+"""Distance [m] along a direction at which it is judged, or at the last free cell before."""
 _MARGIN = 12
-"""Cells around what is drawn and a goal through which the way to the goal may lead."""
+"""Margin in cells around the drawn area and a goal through which a path to the goal may lead."""
 _PAST = 28
-"""With a goal, ways are bounded by the one from here and this much more [fifths]: a promise is −1 from 25 on
+"""Bound of path costs with a goal: the cost from here and this much more [fifths]: a promise is −1 from 25 on
 over 2 m, and a neighbour's way is at most two diagonal steps at double cost longer, unless a corner parts them."""
 _NEAR, _HOME = 4.0, 6.0
-"""Ways to the frontier at which its nearness falls to 1/e: from the end of a direction, and from here [m]."""
+"""Decay lengths of nearness (value 1/e) by path length to the frontier: end of a direction, and from here [m]."""
 _COUNT_SCALE = 3.0
-"""Divides logarithms of counts."""
+"""Divisor of the log counts."""
 
 Floats = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -109,13 +109,13 @@ def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
 ) -> None:
     """Compute shortest-path costs from every free cell to the nearest frontier or a goal; no corner cutting.
 
-    Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the way may lead through what is not known,
-    which costs double, as does what lies beside it (the free-space assumption, Koenig and Likhachev 2002).
+    Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the path may lead through unknown cells,
+    which cost double, as do cells beside them (the free-space assumption, Koenig and Likhachev 2002).
 
     Args:
         marks: (G, G) marks of one row.
         box: (4,) first and last index that may be marked, along x and along z.
-        rule: What counts as frontier.
+        rule: Frontier rule.
         way: (G, G) fifths of a cell, `UNREACHED` where there is no way; written within the box.
         queue: (16, G²) scratch.
         fill: (16,) scratch.
@@ -198,11 +198,11 @@ def _beside(
         marks: (G, G) marks.
         way: (G, G) ways.
         box: (4,) where they are written.
-        px: Where the drone is, in cells.
-        pz: Where the drone is, in cells.
-        yaw: Where it faces [rad].
+        px: x of the drone, in cells.
+        pz: z of the drone, in cells.
+        yaw: Yaw of the drone [rad].
         reach: (Az,) horizontal ranges, in cells.
-        hoped: Whether what is not known counts as free.
+        hoped: Whether unknown cells count as free.
     """
     i, k = math.floor(px), math.floor(pz)
     bins, best, bi, bk = len(reach), UNREACHED, i, k

@@ -20,23 +20,23 @@ import numpy.typing as npt
 
 FREE, SEEN, WALL, HIT, VOID = 1, 2, 4, 8, 16
 GAP = 0.6
-"""Distance between neighbouring hits that is taken for wall [m]; a door is wider."""
+"""Largest distance between neighbouring hits that counts as wall [m]; a door is wider."""
 FAR = 255
 """`near` of a cell without a hit within `NEAR_RADIUS`."""
 NEAR_RADIUS = 7
-"""Cells around a hit whose distance to it is kept."""
+"""Radius in cells around a hit in which distances are kept."""
 LONGEST = 12.0
-"""Ranges are believed up to here [m]; farther ones are drawn too coarsely by neighbouring bins."""
+"""Largest range drawn into the map [m]; farther ones are drawn too coarsely by neighbouring bins."""
 
 _INTO = 0.05
-"""How far behind its surface a wall is marked [m]; both faces of a thin wall then lie in the same cell more often."""
+"""Offset of a wall mark behind its surface [m]; both faces of a thin wall then lie in the same cell more often."""
 _SURE = 8.0
-"""Surfaces farther than this are no walls of a policy's map [m]: level rays are not quite level, and meet floor or
+"""Largest range of wall marks in a policy's map [m]: level rays are not quite level, and meet floor or
 ceiling."""
 _FAN, _PILOT_FAN = 2, 4
 """Rays drawn per azimuth bin; between two bins the shorter of both ranges is believed."""
 _DEEP = 2.0
-"""What is this far beneath the height of flight, and still meets nothing, has passed where a floor would be [m]."""
+"""Depth beneath the height of flight at which a ray without a hit shows that there is no floor [m]."""
 
 Floats = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -98,10 +98,10 @@ def walk(
 
     Args:
         marks: (G, G) marks, x first; updated.
-        px: Where the ray begins, along x.
-        pz: Where it begins, along z.
-        dx: Its direction, a unit vector.
-        dz: Its direction, a unit vector.
+        px: x of the origin.
+        pz: z of the origin.
+        dx: x of the unit direction.
+        dz: z of the unit direction.
         end: Length of the ray.
         seen_end: Length within which a crossed cell is also SEEN.
         cleared: Marks that a crossed cell loses; 0 for none.
@@ -145,10 +145,10 @@ def join(
 
     Args:
         marks: (G, G) marks, x first; updated.
-        x0: Where the line begins, along x.
-        z0: Where it begins, along z.
-        x1: Where it ends, along x.
-        z1: Where it ends, along z.
+        x0: x of the line's start.
+        z0: z of the line's start.
+        x1: x of the line's end.
+        z1: z of the line's end.
         mark: Mark of a cell on the line.
         unless: Marks that keep a cell from being marked; 0 for none.
     """
@@ -261,7 +261,7 @@ def draw(
         pose: (R, 4) x, y, z [m] from the middle of the map, and yaw [rad].
         reach: (R, Az) horizontal ranges [m].
         met: (R, Az) whether they end at a surface.
-        box: (R, 4) first and last index of what is drawn, along x and along z; widened.
+        box: (R, 4) first and last index of the drawn area, along x and along z; widened.
         cell: Edge of a cell [m].
         view_radius: Range within which floor counts as seen [m].
     """
@@ -339,7 +339,7 @@ def chart(  # noqa: C901 (numba kernel: one compiled loop)
         points: (B, R, 3) hit points of all rays, in the drone's frame before yaw [m].
         valid: (B, R) whether the rays hit.
         rows: (B,) rows to be drawn.
-        box: (B, 4) first and last index of what is drawn, along x and along z; widened.
+        box: (B, 4) first and last index of the drawn area, along x and along z; widened.
         cell: Edge of a cell [m].
         band: Surfaces closer than this to the height of flight are in the way [m].
         view_radius: Range within which floor counts as seen [m].

@@ -17,7 +17,7 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 _AROUND = np.array([step for step in np.ndindex(3, 3, 3) if step != (1, 1, 1)]) - 1
-"""Steps (26, 3) from a voxel to those around it."""
+"""Neighbour offsets (26, 3) of a voxel."""
 
 
 @numba.njit(cache=True)
