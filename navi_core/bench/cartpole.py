@@ -37,7 +37,7 @@ _MODULES = {"sb3": "stable_baselines3", "gymnasium": "gymnasium"}
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _TIMEOUT = 3600
 MEASURED_ELSEWHERE = {"pufferlib 3.0, its MLP": (320_000.0, 1), "pufferlib 3.0, its LSTM": (45_000.0, 1)}
-"""Published PufferLib figures (samples per CPU-second, epochs), measured on another day and machine."""
+"""Reference figures of PufferLib (samples per CPU-second, epochs), measured on another day and machine."""
 
 
 _CASE: Row = {
@@ -135,7 +135,7 @@ def run_cartpole(
 
 
 def against_puffer(rows: Sequence[Row]) -> str:
-    """Format the throughput ratios of `navi` at 1 epoch to PufferLib's published figures."""
+    """Format the throughput ratios of `navi` at 1 epoch to the stated reference figures of PufferLib."""
     row = next((r for r in rows if r["trainer"] == "navi" and (r["processes"], r["epochs"]) == (1, 1)), None)
     if row is None:
         return ""

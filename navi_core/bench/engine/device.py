@@ -359,7 +359,7 @@ def device(
     *,
     as_json: bool,
 ) -> int:
-    """Run the device benchmark with the options of the command."""
+    """Command `navi bench device`: run the device benchmark with the options as flags of `main`."""
     arguments = ["--device", device, "--resolution", str(resolution), "--size", size, "--repeats", str(repeats)]
     arguments += ["--scene", *scene] if scene else []
     arguments += ["--drones", *map(str, drones)] if drones else []

@@ -30,7 +30,7 @@ _MEMORY = 97
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One row of the device benchmark's table.
+    """Dataclass of one row of the device benchmark's table: name, value, unit, bound met or not.
 
     Attributes:
         what: Name of the measurement.

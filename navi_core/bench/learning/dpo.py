@@ -22,7 +22,7 @@ from navi_core.scenes import Scene
 from navi_core.world import Field
 
 _PROTOCOL = EvalConfig(starts=3, max_steps=200)
-"""Evaluation protocol, the quick one of `navi evaluate`."""
+"""Evaluation configuration: the quick protocol of `navi evaluate`."""
 _SETTINGS: dict[str, Any] = {
     "algorithm": "dpo",
     "actors": 8,
