@@ -199,7 +199,7 @@ class StudyConfig(Config):
     learner: LearnerName = "ppo"
     """Learner to tune: ppo, grpo, dqn, bc, or a user-defined one of a module in NAVI_PLUGINS."""
     preset: str | None = None
-    """Preset of the fixed settings."""
+    """Preset (YAML file of settings) with the settings that do not vary."""
     settings: dict[str, Any] = {}
     """Fixed settings, nested as in a configuration file; they override the preset."""
     demonstrations: tuple[str, ...] = ()

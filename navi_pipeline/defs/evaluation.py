@@ -41,7 +41,7 @@ class EvaluationSettings(dg.Config):
     seed: int = Field(default=0, description="Seed of the starts.")
 
     def protocol(self) -> EvalConfig:
-        """Return the validated evaluation protocol."""
+        """Return the validated evaluation configuration (protocol)."""
         return parse_config(EvalConfig, self.model_dump())
 
 
@@ -177,7 +177,7 @@ def _gate(name: str, pilot: str, metric: str, description: str, *, blocking: boo
     )
     @worked_as(name)
     def gate(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """Check the policy's paired comparison with a pilot on one metric."""
+        """Asset check: read the policy's paired comparison with a pilot on one metric."""
         row = read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric]
         return dg.AssetCheckResult(
             passed=row["better"] if metric == "c_vis_auc" else row["difference"] < 0,

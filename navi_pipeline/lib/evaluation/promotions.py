@@ -19,7 +19,7 @@ ALIAS = "champion"
 """Registry alias of the serving version, the champion."""
 
 _RULES = 2
-"""Version of the decision rules; pairs decided by another version are decided again."""
+"""Version of the promotion gate's decision rules; pairs decided by another version are decided again."""
 
 
 def open_registry() -> Registry:

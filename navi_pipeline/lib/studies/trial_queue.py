@@ -131,7 +131,7 @@ class TrialQueue:
             )
 
     def close(self, *, orderly: bool = True) -> None:
-        """Release the worker's lock.
+        """Release the worker's lock when this process stops working on the study.
 
         Args:
             orderly: Whether the worker leaves no trial behind. Else its lock stays and marks the trial as lost,

@@ -87,7 +87,7 @@ def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference | 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of the promotion checklist for one temporal core.
+    """Result of the promotion checklist for one temporal core: reward, throughput, build needs, verdict.
 
     Attributes:
         core: Name of the challenger.
