@@ -26,9 +26,10 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("NAVI_TRACER", raising=False)
-    monkeypatch.setattr(tracer, "_noticed", False)
+    tracer._notice.cache_clear()
     native.load_library.cache_clear()
     yield
+    tracer._notice.cache_clear()
     native.load_library.cache_clear()
 
 

@@ -151,7 +151,9 @@ def _plain(value: Any) -> Any:
 
 def flight_journal(folder: Path) -> Any:
     """The flight of an explorer that was killed."""
-    (demo,) = recover_flights(folder / "flown")
+    recovered: list[Any] = []
+    recover_flights(folder / "flown", recovered.append)
+    (demo,) = recovered
     names = ("scene", "decision_hz", "limits", "recording_date", "max_distance", "pilot", "vocabulary")
     arrays = {name: digest(getattr(demo, name)) for name in ("observations", "actions", "episode_starts")}
     return arrays | {name: getattr(demo, name) for name in names}

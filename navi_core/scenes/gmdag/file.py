@@ -309,7 +309,10 @@ def load_gmdag(path: Path | str) -> Scene:
     Raises:
         GmdagError: The file is missing, unreadable or breaks its format; offset and reason are named.
     """
-    file = Path(path)
+    try:
+        file = Path(path)
+    except TypeError:
+        raise GmdagError(f"the path of a .gmdag file is a string or a Path, not {type(path).__name__}") from None
     try:
         if os.path.exists(file) and not os.path.isfile(file):
             # A device or a pipe would be read without end.
