@@ -60,7 +60,7 @@ class Workers:
         self._reduce(tensors, "MAX")
 
     def mean(self, value: Tensor) -> Tensor:
-        """Return the mean of a tensor over the processes; `value` itself in a single process."""
+        """All-reduce: return the mean of a tensor over the processes; `value` itself in a single process."""
         if self.size == 1:
             return value
         total = value.clone()
@@ -76,7 +76,7 @@ class Workers:
         return deviation.to(x.dtype), mean.to(x.dtype)
 
     def any(self, flag: bool, device: torch.device | str = "cpu") -> bool:
-        """Return whether the flag is set in any process; all processes get the same answer."""
+        """All-reduce (logical or) of a flag: True in all processes if it is set in any."""
         if self.size == 1:
             return flag
         seen = torch.tensor(float(flag), device=device)

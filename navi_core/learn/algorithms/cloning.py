@@ -187,7 +187,7 @@ _TOLERANCE = 1e-6
 
 
 def require_alike(facts: Iterable[tuple[str, Any, Any]], whose: str, advice: str) -> None:
-    """Validate that recordings were made with the settings of a run.
+    """Validate that recordings (demonstrations or pairs) were made with the settings of a run.
 
     Args:
         facts: Name of a setting, the run's value, and the recordings' value; numbers may differ by rounding.
@@ -326,7 +326,7 @@ class CloningLearner(CriticUnits):
         return float(total) / count
 
     def _evaluate(self, batch: SequenceBatch, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Score the teacher's actions; also return the recurrent states with this batch's lanes advanced."""
+        """Return log-probabilities and entropies of the teacher's actions, and the lanes' new recurrent states."""
         # A recording has only the occupancy features of the auxiliary input; the rest is zero.
         aux = torch.cat((torch.zeros(*batch.mask.shape, AUX_INPUTS, device=self.device), batch.places), dim=-1)
         before = tuple(x.index_select(0, batch.lanes) for x in state)

@@ -22,7 +22,7 @@ from navi_core.world.rewards import REWARDS
 
 
 class Learner(Protocol):
-    """Protocol of a learner, as the run loops use it."""
+    """Protocol of a learner for the run loops: optimiser, `update`, `state_dict` and `load_state_dict`."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

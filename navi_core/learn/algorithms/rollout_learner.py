@@ -196,7 +196,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         """
 
     def stops_early(self, _first: int) -> bool:
-        """Return whether to stop the update after an epoch, whose first row of statistics is number `_first`."""
+        """Return whether to stop the update after an epoch; its statistics start at row `_first` of `steps.rows`."""
         return False
 
     def tensor_metrics(self, _data: Data) -> dict[str, Tensor]:

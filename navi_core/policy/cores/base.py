@@ -1,4 +1,4 @@
-"""Interface of temporal (recurrent) cores, identity core, and residual stack of cores."""
+"""Temporal (recurrent) cores: abstract interface, identity core, and residual stack of cores."""
 
 import abc
 from collections.abc import Callable, Sequence
