@@ -236,7 +236,7 @@ class NavigationEnv(Environment):
         return batch
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return a copy of the environment's full state as tensors: from it, the same actions give the same flights."""
+        """Return a copy of the environment's full state as tensors, sufficient to continue the episodes bit for bit."""
         return {name: value.clone() for name, value in self._state().items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:

@@ -117,7 +117,7 @@ class Environment(abc.ABC):
 
     @abc.abstractmethod
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Step every row by one decision (B, axes)."""
+        """Step every row by one decision; actions (B, axes)."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class EnvironmentWrapper(Environment):
         return self.env.reset()
 
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Step every row by one decision (B, axes)."""
+        """Step every row by one decision; actions (B, axes)."""
         return self.env.step(actions)
 
     def state_dict(self) -> dict[str, Any]:
