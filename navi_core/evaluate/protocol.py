@@ -257,7 +257,7 @@ def evaluate_in_pieces(
     *,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[EvalResult]:
-    """Evaluate every subject in every scene, resumable: stored pieces are loaded instead of flown.
+    """Evaluate every subject in every scene, resumable: cached partial results (pieces) are loaded, not flown again.
 
     Scenes are prepared once for all subjects. The size of a piece keeps the padding of its blocks small.
 
@@ -349,7 +349,7 @@ def _piece_size(config: EvalConfig, scenes: int) -> int:
 
 
 def _stored(file: Path, config: EvalConfig, scenes: Sequence[Scene], subject: Subject) -> EvalResult | None:
-    """Load a stored piece if protocol, weights, code and scenes are the same; else None."""
+    """Load a cached partial result if protocol, weights, code and scenes are the same; else None."""
     if not file.is_file():
         return None
     piece = EvalResult.load(file)

@@ -243,7 +243,7 @@ def measure_coverage(
 
 
 def _stays(storeys: np.ndarray) -> list[tuple[int, int, int]]:
-    """Split a path into its stays on one storey: (storey, first, last + 1) of each, in order."""
+    """Split a path into segments on one storey each: (storey, first, last + 1), in order."""
     edges = [0, *(np.flatnonzero(np.diff(storeys)) + 1).tolist(), len(storeys)]
     return [(int(storeys[first]), first, last) for first, last in pairwise(edges)]
 
