@@ -63,7 +63,7 @@ class Tracer(Protocol):
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, elevations: int,
         depth: Tensor, label: Tensor, valid: Tensor,
     ) -> None:  # fmt: skip
-        """Cast R rays from each of B origins; arguments as of `CudaTracer.cast`. A row of scene −1 is left alone."""
+        """Cast R rays from each of B origins; arguments as of `CudaTracer.cast`. A row of scene −1 is skipped."""
 
     def distance(self, points: Tensor, scene: Tensor, out: Tensor) -> None:
         """Write the distance of each point to the surface [m]."""
