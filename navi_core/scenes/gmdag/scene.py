@@ -96,7 +96,10 @@ class Scene:
 
         if version not in WRITERS:
             raise SceneError(f"no .gmdag version {version!r}; allowed: {', '.join(map(str, WRITERS))}")
-        target = Path(path)
+        try:
+            target = Path(path)
+        except TypeError:
+            raise SceneError(f"the path to save to is a string or a Path, not {type(path).__name__}") from None
         WRITERS[version](self, target)
         return target
 
