@@ -136,7 +136,7 @@ def _borders(faces: Int32, semantic: Int32) -> npt.NDArray[np.bool_]:
     low, high = np.full(len(count), 1 << 30), np.zeros(len(count), np.int64)
     np.minimum.at(low, edge, name)
     np.maximum.at(high, edge, name)
-    return ((count != 2) | (low != high))[edge].reshape(-1, 3)
+    return ((count != 2) | (low != high))[edge].reshape(-1, 3)  # type: ignore[no-any-return]
 
 
 def _rings(faces: Int32, vertices: int) -> tuple[Int64, Int32]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 # More than 60 lines: each scene has one of four outcomes, which are distinguished here.
-def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[CompiledScene]:
+def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[CompiledScene]:  # noqa: C901
     """Discover the corpus, compile or reuse every scene, and leave out those that cannot be flown in.
 
     Of a folder or a manifest, files that cannot be read are left out too, with a warning.

@@ -125,7 +125,7 @@ def compile_source(
 
 
 # Above 60 lines: half of it is the description of eight arguments.
-def compile_corpus(
+def compile_corpus(  # noqa: C901
     sources: Sequence[SceneSource],
     out_dir: Path | str,
     config: CompileConfig | None = None,

@@ -262,7 +262,7 @@ def _scene_state(file: Path) -> tuple[str, str]:
     return "ok", detail
 
 
-def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report], cut: bool) -> list[str]:
+def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report], cut: bool) -> list[str]:  # noqa: C901
     folder, steps = as_argument(root), []
     if cut:
         steps.append("the folder is too large to look at whole; name one of its subfolders")

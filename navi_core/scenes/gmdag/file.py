@@ -106,7 +106,7 @@ def write_v2(scene: Scene, path: Path) -> None:
     write_atomically(path, head + hashlib.sha256(head + rest).digest() + rest)
 
 
-def read_v2(data: bytes, path: Path | str, resolution: int, lower: Float64, voxel_size: float, length: int) -> Scene:
+def read_v2(data: bytes, path: Path | str, resolution: int, lower: Float64, voxel_size: float, length: int) -> Scene:  # noqa: ARG001
     """Decode a version 2 `.gmdag` file into a scene.
 
     Args:

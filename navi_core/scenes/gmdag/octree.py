@@ -67,7 +67,7 @@ def child_slots(inner: Words) -> Int64:
     """Return the array indices of the child words of inner nodes, node by node."""
     count = POPCOUNT[child_mask(inner)]
     rank = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(low_index(inner), count) + rank
+    return np.repeat(low_index(inner), count) + rank  # type: ignore[no-any-return]
 
 
 def morton(voxels: Int64) -> Int64:

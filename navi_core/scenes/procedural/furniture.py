@@ -76,7 +76,7 @@ def _chair_parts(x: float, z: float, sign: int) -> list[Part]:
     return parts
 
 
-def chair(rng: np.random.Generator) -> Item:
+def chair(rng: np.random.Generator) -> Item:  # noqa: ARG001
     """Generate one chair."""
     return Item(0.46, 0.5, tuple(_chair_parts(0.0, -0.25, 1)))
 
@@ -262,7 +262,7 @@ def bath(rng: np.random.Generator) -> Item:
     )
 
 
-def toilet(rng: np.random.Generator) -> Item:
+def toilet(rng: np.random.Generator) -> Item:  # noqa: ARG001
     """Generate a toilet with its cistern."""
     return Item(
         0.42,

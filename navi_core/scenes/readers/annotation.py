@@ -84,7 +84,7 @@ def color_codes(part: Part, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int6
 
 def _code(colors: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     values = np.rint(np.clip(np.nan_to_num(colors), 0, 1) * 255).astype(np.int64)
-    return values[:, 0] << 16 | values[:, 1] << 8 | values[:, 2]
+    return values[:, 0] << 16 | values[:, 1] << 8 | values[:, 2]  # type: ignore[no-any-return]
 
 
 def read_names(path: Path) -> dict[str, dict[int, str]]:
@@ -103,7 +103,7 @@ def read_names(path: Path) -> dict[str, dict[int, str]]:
         return {"object_id": _replica(document) if path.suffix.lower() == ".json" else _gibson(document)}
 
 
-def _replica(document: Any) -> dict[int, str]:
+def _replica(document: dict[str, Any]) -> dict[int, str]:
     classes = {int(row["id"]): printable_name(row["name"]) for row in document["classes"]}
     named = (
         (int(row["id"]), classes.get(int(row["class_id"])) or printable_name(row.get("class_name", "")))
@@ -112,7 +112,7 @@ def _replica(document: Any) -> dict[int, str]:
     return {number: name for number, name in named if name}
 
 
-def _gibson(document: Any) -> dict[int, str]:
+def _gibson(document: dict[str, Any]) -> dict[int, str]:
     return {int(row["id"]): name for row in document["objects"] if (name := printable_name(row["class_"]))}
 
 
@@ -299,7 +299,7 @@ def _texture_colors(part: Part, where: Path) -> npt.NDArray[np.int64] | None:
         (middle[:, k] % 1.0 * size).astype(np.int64).clip(0, size - 1) for k, size in ((0, width), (1, height))
     )
     texel = pixels[row, column].astype(np.int64)
-    return texel[:, 0] << 16 | texel[:, 1] << 8 | texel[:, 2]
+    return texel[:, 0] << 16 | texel[:, 1] << 8 | texel[:, 2]  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=2)
@@ -352,4 +352,4 @@ _TURNS = ((0, 1, 2, 1, 1), (0, 2, 1, 1, -1), (0, 2, 1, -1, 1))
 
 
 def _turn(points: npt.NDArray[np.float64], turn: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    return points[:, list(turn[:3])] * np.array([1.0, turn[3], turn[4]])
+    return points[:, list(turn[:3])] * np.array([1.0, turn[3], turn[4]])  # type: ignore[no-any-return]

@@ -280,7 +280,7 @@ def _unrolled(corners: npt.NDArray[np.int64], kind: str) -> npt.NDArray[np.int64
     return faces
 
 
-def _numbers(element: ET.Element | None, kind: Any) -> npt.NDArray[Any]:
+def _numbers(element: ET.Element | None, kind: npt.DTypeLike) -> npt.NDArray[Any]:
     """Parse the numbers in an element's text; DeprecationWarning or ValueError if it holds anything else."""
     text = (element.text or "").strip() if element is not None else ""
     if not text:
@@ -322,4 +322,4 @@ def _rotation(x: float, y: float, z: float, degrees: float) -> Float64:
     x, y, z = np.array([x, y, z]) / length
     angle = np.deg2rad(degrees)
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
-    return np.eye(3) + (np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross)
+    return np.eye(3) + (np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross)  # type: ignore[no-any-return]

@@ -114,7 +114,8 @@ def _placed_part(shape: Part, placements: Float64, names: tuple[str, ...]) -> Pa
     shift = np.arange(count)[:, None, None] * len(shape.points)
     colors, uv = (None if values is None else np.tile(values, (count, 1)) for values in (shape.colors, shape.uv))
     faces = (shape.faces + shift).reshape(-1, 3)
-    return replace(shape, points=_moved(shape.points, placements), faces=faces, objects=names, colors=colors, uv=uv)
+    points = _moved(shape.points, placements)
+    return replace(shape, points=points, faces=faces, objects=names, colors=colors, uv=uv)  # type: ignore[arg-type]
 
 
 def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Float64]]:
@@ -147,7 +148,7 @@ def _local(node: dict[str, Any], index: int) -> Float64:
     translation = np.array(node.get("translation", (0, 0, 0)), dtype=np.float64).reshape(3)
     rotation = np.array(node.get("rotation", (0, 0, 0, 1)), dtype=np.float64).reshape(4)
     scale = np.array(node.get("scale", (1, 1, 1)), dtype=np.float64).reshape(3)
-    return _compose(translation[None], rotation[None], scale[None], f"node {index}")[0]
+    return _compose(translation[None], rotation[None], scale[None], f"node {index}")[0]  # type: ignore[no-any-return]
 
 
 def _compose(translation: Float64, rotation: Float64, scale: Float64, owner: str) -> Float64:

@@ -215,7 +215,7 @@ def _place(
     return out
 
 
-def _orientation(up: Any, front: Any) -> npt.NDArray[np.float64]:
+def _orientation(up: npt.ArrayLike, front: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return the rotation matrix that takes an asset's `up` to +Y and its `front` to −Z."""
     y, z = np.asarray(up, float).reshape(3), -np.asarray(front, float).reshape(3)
     y = y / np.linalg.norm(y)

@@ -17,7 +17,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAMES = (b"o", b"g", b"usemtl")
 
 
-def read_obj(path: Path) -> list[Part]:
+def read_obj(path: Path) -> list[Part]:  # noqa: C901
     """Read an OBJ file: one part per run of faces with the same object, group and material.
 
     Colours behind the positions (`v x y z r g b`) are vertex colours.
@@ -155,7 +155,7 @@ def _read_stl_count(path: Path) -> int | None:
     return count
 
 
-def _read_stl_text(data: bytes, path: Path) -> list[Part]:
+def _read_stl_text(data: bytes, path: Path) -> list[Part]:  # noqa: ARG001
     parts: list[Part] = []
     corners: list[tuple[float, float, float]] = []
     name, closed = "", True

@@ -19,6 +19,7 @@ from navi_core.kernels.meshes import split_polygons
 
 T = TypeVar("T")
 Float64 = npt.NDArray[np.float64]
+Numbers = float | Float64
 Int64 = npt.NDArray[np.int64]
 MAX_TRIANGLES = 50_000_000
 """Triangles of a file over all instances: a small file can place one mesh a million times."""
@@ -136,7 +137,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return document
 
 
-def rotation_matrix(x: Any, y: Any, z: Any, w: Any) -> Float64:
+def rotation_matrix(x: Numbers, y: Numbers, z: Numbers, w: Numbers) -> Float64:
     """Return the rotation matrix (3, 3) of a unit quaternion; (3, 3, N) for N quaternions (N,) each."""
     return np.array(
         [
@@ -285,8 +286,8 @@ def _seam(flat: Float64, ring: Int64, hole: Int64, others: Sequence[Int64], turn
         crossed = (side * _side(eye, target, end) < 0) & (_side(begin, end, eye) * _side(begin, end, target) < 0)
         touched = (side == 0) & (((begin - eye) * (begin - target)).sum(axis=1) < 0)
         if not (crossed | touched).any():
-            return at
-    return order[0]
+            return at  # type: ignore[no-any-return]
+    return order[0]  # type: ignore[no-any-return]
 
 
 def _looks(before: Float64, corner: Float64, after: Float64, target: Float64, turn: float) -> bool:

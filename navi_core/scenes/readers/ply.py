@@ -47,7 +47,7 @@ class _Element:
         return tuple(name for name, _, _ in self.properties)
 
 
-def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:
+def _read_header(path: Path) -> tuple[str, tuple[_Element, ...], int]:  # noqa: C901
     """Parse a PLY header: byte order ("" for text), elements, and header length [bytes].
 
     Raises:
@@ -193,7 +193,7 @@ def _binary_rows_slowly(data: bytes, at: int, order: str, element: _Element) -> 
     return {name: _column(values[name], bool(length)) for name, _, length in element.properties}, at
 
 
-def _read_text(data: bytes, order: str, elements: tuple[_Element, ...]) -> dict[str, Columns]:
+def _read_text(data: bytes, order: str, elements: tuple[_Element, ...]) -> dict[str, Columns]:  # noqa: ARG001
     lines = (line for line in data.splitlines() if line.strip())
     rows: dict[str, Columns] = {}
     for element in elements:

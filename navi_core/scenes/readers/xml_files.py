@@ -23,7 +23,7 @@ class _Tree(ET.TreeBuilder):
         self._depth = self._elements = 0
         self._stop_at = stop_at
 
-    def start(self, tag: str, attrs: dict[str, str]) -> ET.Element:  # type: ignore[override]
+    def start(self, tag: str, attrs: dict[str, str]) -> ET.Element:
         self._depth += 1
         self._elements += 1
         if self._depth > _MAX_DEPTH:
