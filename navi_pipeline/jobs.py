@@ -193,7 +193,7 @@ class Flow:
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Context manager that restores SIGTERM's handler: Dagster leaves SIGINT's, which background jobs ignore."""
+    """Context manager that restores the SIGTERM handler, which Dagster replaces by that of SIGINT."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -209,7 +209,7 @@ def _array(file: Path, data: h5py.Group, path: str) -> h5py.Dataset:
 
 
 def _arrays(file: Path, name: str, data: h5py.Group) -> tuple[h5py.Dataset, h5py.Dataset, h5py.Dataset | None]:
-    """Return the datasets of observations, actions, and executed actions (None where equal to the actions)."""
+    """Return one episode's HDF5 datasets: observations, actions, executed actions (None where equal to the actions)."""
     import h5py
 
     group = _node(file, data, name, h5py.Group)

@@ -305,7 +305,7 @@ def _shares_containers(payload: dict[str, Any]) -> bool:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    """Return whether a tensor's storage is complete; an expanded tensor of few bytes could claim any size."""
+    """Return whether a tensor is a dense CPU tensor whose storage holds all its elements (not an expanded view)."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
     return plain and tensor.untyped_storage().nbytes() >= tensor.nbytes
 

@@ -127,17 +127,17 @@ class NumbaTracer:
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, _elevations: int,
         depth: Tensor, label: Tensor, valid: Tensor, /
     ) -> None:  # fmt: skip
-        """Implement `Tracer.cast`."""
+        """Cast rays and write depth, semantic label and validity; implements `Tracer.cast`."""
         layout, out = tile_layout(directions[0].numpy()), (part.numpy() for part in (depth, label, valid))
         rays = (part.numpy() for part in (origins, directions, scene))
         self.work = _CAST(*self._flat, *layout, *rays, max_distance, *out)
 
     def distance(self, points: Tensor, scene: Tensor, out: Tensor) -> None:
-        """Implement `Tracer.distance`."""
+        """Write each point's distance to the nearest surface [m]; implements `Tracer.distance`."""
         out.numpy()[:] = np.sqrt(_CLOSEST(*self._boxes, points.numpy(), scene.numpy(), np.inf)[0])
 
     def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
-        """Implement `Tracer.within`."""
+        """Write whether a surface lies within a radius of each point; implements `Tracer.within`."""
         limit = radius * radius
         out.numpy()[:] = _CLOSEST(*self._boxes, points.numpy(), scene.numpy(), limit)[0] < limit
 
@@ -171,17 +171,17 @@ class NativeTracer:
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, _elevations: int,
         depth: Tensor, label: Tensor, valid: Tensor, turns: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Implement `Tracer.cast`; `turns` (B, 2): cosine and sine of a yaw that rotates each row's directions."""
+        """Cast rays, as `Tracer.cast`; `turns` (B, 2): cosine and sine of a yaw that rotates each row's directions."""
         rays = Rays.of(origins, directions, scene, max_distance, depth, label, valid)
         turn = None if turns is None else turns.data_ptr()
         self._call("cast", self._hierarchies, rays, turn, lanes=True)
 
     def distance(self, points: Tensor, scene: Tensor, out: Tensor) -> None:
-        """Implement `Tracer.distance`."""
+        """Write each point's distance to the nearest surface [m]; implements `Tracer.distance`."""
         self._call("distance", self._hierarchies, points.data_ptr(), scene.data_ptr(), len(points), out.data_ptr())
 
     def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
-        """Implement `Tracer.within`."""
+        """Write whether a surface lies within a radius of each point; implements `Tracer.within`."""
         where = points.data_ptr(), scene.data_ptr(), len(points)
         self._call("within", self._hierarchies, *where, radius, out.data_ptr())
 

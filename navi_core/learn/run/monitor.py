@@ -111,7 +111,7 @@ class RunWatch:
 
     @property
     def on(self) -> bool:
-        """Whether early stopping or adaptation is enabled."""
+        """Whether early stopping or online adaptation of hyperparameters is enabled."""
         return self.config.early_stopping.enabled or self.config.adaptation.enabled
 
     @property

@@ -149,7 +149,7 @@ def rotation_matrix(x: Numbers, y: Numbers, z: Numbers, w: Numbers) -> Float64:
 
 
 def sample_text_facts(path: Path, key: bytes) -> MeshFacts:
-    """Estimate the triangle count of a text mesh from the lines of two samples that begin with `key`."""
+    """Estimate a text mesh's triangle count from the density of lines starting with `key` in two sampled blocks."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         stream.seek(max(0, size // 2 - _SAMPLE // 2))

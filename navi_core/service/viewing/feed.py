@@ -225,7 +225,7 @@ class PublisherNote:
         self._file = self._written(announcement)
 
     def change(self, announcement: Announcement) -> None:
-        """Replace the note's content atomically, under the same name."""
+        """Atomically replace the announcement in the publisher's discovery file, under the same name."""
         before, self._file = self._file, self._written(announcement)
         os.close(before)
 

@@ -57,10 +57,10 @@ def perform_ablation(
     jobs: int = 1,
     on_line: Callable[[str], None],
 ) -> AblationResult:
-    """Measure the open cells of an ablation, seed by seed, and summarise all known ones.
+    """Run the pending runs (variant × seed) of an ablation study, and summarise all finished ones.
 
     Args:
-        names: Variants; none means those of one's own, and without any all.
+        names: Names of variants; if empty, the user-defined ones, or all built-in ones if there are none.
         config: Settings shared by all cells.
         name: Name of the ablation, in its rows and its page.
         cells: Cells to measure now; None means all that wait. 0 shows what is known.

@@ -167,7 +167,7 @@ def own_networks_of(subject: object) -> str | None:
 
 
 def summary_rows(score: Score) -> list[dict[str, Any]]:
-    """Return one display row per subject: coverage in percent, collisions, path length, interval of the difference."""
+    """Return one table row per evaluated policy: coverage [%], collisions, path, AUC difference with its interval."""
     return [
         result_row(name, result) | {"lead of the policy, AUC": _lead(score.comparisons.get(name))}
         for name, result in score.results.items()

@@ -259,7 +259,7 @@ def perform_sweep(
 
 
 def _charts(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[str]:
-    """Draw the first two figures by level (mean and range over the cells), and the reward curves."""
+    """Plot the first two metrics by the swept value (mean and range over seeds), and the reward curve of each cell."""
     charts = [
         interval_chart(
             [
