@@ -35,6 +35,20 @@ _DEFLATE = 1032
 """How often deflate can pack the bytes of one file."""
 _MAX_CHUNK = 64 * 2**20
 """Largest chunk [B] of a smaller array: a chunk is always unpacked whole."""
+_ATTRIBUTES = {
+    f"navi_{name}"
+    for name in (
+        "scene",
+        "decision_hz",
+        "limits",
+        "recording_date",
+        "max_distance",
+        "pilot",
+        "scene_hash",
+        "source_hash",
+        "vocabulary",
+    )
+}
 _NEEDED = ("scene", "decision_hz", "limits", "recording_date")
 
 
@@ -262,11 +276,9 @@ def _facts(file: Path, name: str, attributes: h5py.AttributeManager) -> Facts:
         raise DemoError(f"navi_{key} is {reason}", path=file, field=name)
 
     values = {}
-    for key in attributes:
+    for key in _ATTRIBUTES & set(attributes):
         short = key.removeprefix("navi_")
         held = attributes.get_id(key)
-        if short == key:
-            continue
         if held.shape not in ((), (1,), (4,)) or held.dtype.kind not in "SOfiu":
             refuse(short, f"{held.dtype} {held.shape}; expected a text, a number or four")
         value = attributes[key]

@@ -334,8 +334,9 @@ def compare_seeds(
         )
     for side in (a, b):
         _require_different(side)
+    matrix_a = seed_matrix(a, metric)
     require_pairs(a[0], b[0])
-    matrix_a, matrix_b = seed_matrix(a, metric), seed_matrix(b, metric, a[0].scenes)
+    matrix_b = seed_matrix(b, metric, a[0].scenes)
     interval = two_way_interval(matrix_a - matrix_b)
     name_a, name_b = names or (a[0].subject, b[0].subject)
     better, worse, why_not = verdict_of(a, b, metric, interval.low, interval.high)

@@ -243,6 +243,8 @@ def load_checkpoint(
         field = ".".join(map(str, fault["loc"]))
         reason = f"it lacks {field}" if fault["type"] == "missing" else f"{field}: {fault['msg']}"
         raise CheckpointError(f"{path}: damaged: {reason}") from None
+    except TypeError as error:
+        raise CheckpointError(f"{path}: damaged: {error}") from None
     for name, weight in checkpoint.policy_state.items():
         if not _is_whole(weight):
             raise CheckpointError(f"{path}: damaged: the weight {name} does not lie in the file as a whole")

@@ -96,6 +96,8 @@ def _version_fault(version: str, entry: object, versions: dict[str, Any]) -> str
         read_version(Path(), version, entry)
     except ValidationError as error:
         return f"version {version}: {format_error(error)}"
+    except TypeError as error:
+        return f"version {version}: {error}"
     # A version is registered after its parents; anything else could be a cycle.
     wrong = [p for p in entry["parents"] if p not in versions or int(p[1:]) >= int(version[1:])]
     return f"version {version}: {wrong[0]!r} cannot be its parent" if wrong else None

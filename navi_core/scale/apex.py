@@ -338,7 +338,9 @@ class _Apex(RunSession):
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
         """Report the last metrics, save the final checkpoint, and return the result."""
+        self.counters.episodes = self.totals.episodes
+        if self.counters.saved_at != self.steps:
+            self.save()
         if self.workers.first and self._last is not None:
             self._report(self._last, None)
-        self.counters.episodes = self.totals.episodes
         return super().finish(reason, resumed_from)

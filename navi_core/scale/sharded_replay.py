@@ -106,6 +106,11 @@ class ShardedReplay(Replay):
         device: torch.device | str = "cpu",
     ) -> None:
         replay, count = config.replay, config.distributed.replay_shards
+        if len(ports) * workers.size != count:
+            raise ConfigError(
+                f"{count} shards cannot be shared by {workers.size} learners; "
+                "set distributed.replay_shards to a multiple of the learners"
+            )
         self.ports, self.workers, self._shards, self._prefetch = list(ports), workers, count, prefetch
         self._lost, self._device = lost, torch.device(device)
         self.alpha = replay.alpha if replay.prioritized_replay else 0.0

@@ -172,11 +172,11 @@ def record_session(
         raise ConfigError(f"cannot record for {seconds} s; give more than 0, or nothing to record until stopped")
     limits, began = limits or WireConfig(), time.monotonic()
     selectors = [DroneSelector(endpoint, limits) for endpoint in endpoints] if drone is not None else []
-    for selector in selectors:
-        selector.select(drone or 0)
     subscriber = Subscriber(endpoints, (OBSERVATIONS, *TELEMETRY), limits)
     done = Recorded()
     try:
+        for selector in selectors:
+            selector.select(drone or 0)
         with RecordingWriter(path) as writer:
             done.cut = writer.cut
             while (seconds is None or done.seconds < seconds) and not (stop is not None and stop()):

@@ -214,3 +214,8 @@ def test_compare_command_separates_sides_by_a_keyword():
     for wrong in (["x", "y", "z"], ["vs", "x"], ["x", "vs", "y", "vs", "z"]):
         with pytest.raises(ConfigError, match="vs"):
             two_sides(wrong)
+
+
+def test_comparison_without_results_is_refused():
+    with pytest.raises(EvaluationError, match="no results"):
+        compare_seeds([], [])

@@ -177,3 +177,8 @@ def test_probabilities_are_fractions_of_the_sum():
     replay = PrioritizedReplay(4, alpha=1.0)
     replay.add({"x": torch.zeros(3)}, [1.0, 2.0, 5.0])
     assert replay.probabilities(torch.tensor([2, 0])).tolist() == [0.625, 0.125]
+
+
+def test_shards_that_learners_cannot_share_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be shared by 1 learners"):
+        ShardedReplay(apex_config(distributed={"replay_shards": 2}), [])

@@ -60,8 +60,8 @@ def write_v1(scene: Scene, path: Path) -> None:
     """Write a scene as a version 1 file, atomically; triangles are sampled into a distance octree."""
     nodes = scene.nodes
     if nodes is None:
-        assert scene.triangles is not None
-        assert scene.triangle_semantic is not None
+        if scene.triangles is None or scene.triangle_semantic is None:
+            raise SceneError(f"{scene.name}: holds no triangles to sample distances from")
         nodes = build_v1_nodes(
             scene.triangles.astype(np.float64),
             scene.triangle_semantic,
@@ -208,7 +208,7 @@ def _find_cycle(nodes: Words) -> int | None:
         child = next(rest, None)
         if child is None:
             done.add(index)
-            del path[index]
+            path.popitem()  # `index`, the last key; `del` would leave a gap that `reversed` walks over again
         elif child in path:
             return child
         elif child not in done:

@@ -32,7 +32,7 @@ from navi_core.service.wire import (
     decode,
     encode,
 )
-from navi_core.service.wire.sockets import Publisher, Socket, Subscriber, poller_of
+from navi_core.service.wire.sockets import LINGER_MS, Publisher, Socket, Subscriber, poller_of
 from navi_core.world import Field, NavigationEnv, Poses
 
 _LOG = logging.getLogger("navi.service")
@@ -179,7 +179,7 @@ class EnvironmentServer(Server):
         if c.mode == "step":
             # ZeroMQ drops answers beyond this queue silently, and makes room only in halves of it.
             self._router = Socket("ROUTER", c.wire, "step requests of the environment", SNDHWM=2 * c.backlog)
-            self._parts.callback(self._router.close)
+            self._parts.callback(self._router.close, LINGER_MS)
             try:
                 self.answer_endpoint = self._router.bind(c.answer)
             except NaviError:

@@ -263,12 +263,20 @@ class ExplorerSession:
 
     def _recover(self, folder: Path, known: set[str]) -> None:
         """Recover the flights of killed explorers, unless they were saved before the kill."""
+        failed: list[DemoError] = []
 
         def save(demo: Demonstration) -> None:
             if demo.content_hash() not in known:
-                self.recovered.append(self._save(folder, demo))
+                try:
+                    self.recovered.append(self._save(folder, demo))
+                except DemoError as error:
+                    # The journal is whole; only its copy could not be written.
+                    failed.append(error)
+                    raise
 
         recover_flights(folder, save)
+        if failed:
+            raise failed[0]
         if self.recovered:
             self._index_folder(folder)
 

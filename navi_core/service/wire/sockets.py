@@ -17,9 +17,9 @@ from navi_core.errors import ConfigError, ServiceError, WireError
 from navi_core.service.wire.codec import TOPICS, decode, encode, topic_of
 from navi_core.service.wire.messages import Message
 
-_LINGER_MS = 500
+LINGER_MS = 500
 _OPTIONS = {
-    "LINGER": _LINGER_MS,
+    "LINGER": LINGER_MS,
     # Detects a peer that vanished without closing, and frees its queue. ZeroMQ's heartbeats would abort the process
     # when they drop a reader during a write (libzmq 4.3.5, assertion !_io_error).
     "TCP_KEEPALIVE": 1,
@@ -183,7 +183,7 @@ class Publisher:
 
     def close(self) -> None:
         """Close the socket; pending messages have half a second to leave."""
-        self.socket.close(_LINGER_MS)
+        self.socket.close(LINGER_MS)
 
     def _listen(self) -> None:
         """Read subscription changes and upstream messages from the socket."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.config.learn import upgrade_train_config
+from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.nightly.night import Gate, Night, preset_settings
@@ -77,6 +78,8 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     viewer = ViewerProbe(f"{ASSET}-{night.name}-", lambda: monitor.step is not None) if config.viewer else None
     try:
         result = _train(night, settings, monitor)
+    except NaviError as error:
+        return [Gate("training ends well", True, False, str(error))], {}
     finally:
         watched = [viewer.gate()] if viewer else []
     speed = statistics.median_high(monitor.speeds) if monitor.speeds else 0.0
@@ -147,7 +150,10 @@ def night_policy(night: Night) -> dict[str, Any]:
     """Return the document of the night's policy, as the evaluation expects it."""
     from navi_core.models import load_checkpoint
 
-    result = night.data("resume_proof")
+    result = night.data("resume_proof") or night.data("training")
+    if not result:
+        raise RunError(f"night {night.name} trained nothing")
+    result = {name: value for name, value in result.items() if name != "settings"}
     weights = load_checkpoint(Path(result["checkpoint"])).weights_hash
     # Named by its version: evaluations of other nights' policies stay beside it on the leaderboard.
     named = {"algorithm": "ppo", "profile": f"{ASSET}-{result['version']}", "seed": night.config.seed}

@@ -86,6 +86,7 @@ def _replace_rows(connection: duckdb.DuckDBPyConnection, table: str) -> None:
     done = number_of(connection.execute(f"insert into {table} by name select * from newest"))
     if done != wanted:
         raise RecordError(f"{table}: {wanted} rows were sent, the database took {done}")
+    connection.execute("drop table newest")
 
 
 def _fold_tables(
@@ -111,6 +112,7 @@ def _fold_tables(
         connection.execute(f"create or replace temp table incoming_rows as select {casts}, sent from incoming")
         connection.unregister("incoming")
         _replace_rows(connection, table)
+        connection.execute("drop table incoming_rows")
 
 
 def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:

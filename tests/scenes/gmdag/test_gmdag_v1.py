@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -369,3 +371,16 @@ def test_header_layout_is_the_documented_one():
     assert np.frombuffer(data, "<u4", 2, 4).tolist() == [1, 32]
     assert np.frombuffer(data, "<f4", 4, 12).tolist() == [1.0, 2.0, 3.0, 0.5]
     assert np.frombuffer(data, "<u4", 1, 28).tolist() == [1]
+
+
+def test_long_chain_is_refused_in_linear_time():
+    """A walk that scans its whole path at every step would take minutes for 200,000 nodes."""
+    began = time.process_time()
+    with pytest.raises(GmdagError, match="deep"):
+        read_gmdag(v1_bytes(chain(200_000)), "chain.gmdag")
+    assert time.process_time() - began < 5
+
+
+def test_version_1_without_triangles_is_refused(box_scene, tmp_path):
+    with pytest.raises(SceneError, match="no triangles"):
+        replace(box_scene, triangles=None).save(tmp_path / "a.gmdag", version=1)
