@@ -68,7 +68,7 @@ class Workers:
         return total / self.size
 
     def std_mean(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return population standard deviation and mean over the processes, scalars; all shares are of equal size."""
+        """All-reduce: return population standard deviation and mean over the processes' equal-sized parts, scalars."""
         if self.size == 1:
             return torch.std_mean(x, correction=0)
         mean = self.mean(x.double().mean())

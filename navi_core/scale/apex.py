@@ -266,7 +266,7 @@ class _Apex(RunSession):
         return _Plan(decisions, self.totals.items, debt, "")
 
     def _learn(self, decisions: int, progress: Callable[[Progress], None] | None) -> str:
-        """Take the gradient steps due for some decisions; return the reason if the run ends, else an empty string."""
+        """Train on new decisions: gradient steps, weight sync, checkpoint; return the reason if the run ends, or ''."""
         began, before = self.steps, self.learner.gradient_steps
         with self.naming_checkpoint():
             update = self.learner.learn(decisions, index=self.counters.updates, steps=began)
@@ -293,7 +293,7 @@ class _Apex(RunSession):
         return f"early_stopping: {decision.reason}" if decision is not None and decision.should_stop else ""
 
     def _count_reward(self, reward: float, decisions: int) -> None:
-        """Update the reward's moving average as if all rows had made these decisions with the same reward."""
+        """Update the reward's exponential moving average, as if all rows had made these decisions with one reward."""
         counters, alpha = self.counters, self.config.rule.reward_ema_alpha
         kept = (1.0 - alpha) ** (decisions / self.config.actors)
         first = counters.decisions_seen == 0

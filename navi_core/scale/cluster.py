@@ -79,7 +79,7 @@ def learned_weights(policy: torch.nn.Module, shaper: RewardShaper) -> dict[str, 
 
 
 class ApexActor:
-    """Ape-X actor: collects rollouts with its share of a run's rows and sends them to a replay shard.
+    """Ape-X actor: collects rollouts with its part of a run's environments and sends them to a replay shard.
 
     Args:
         config: The run's configuration; `actors` are the rows of all actors together.
@@ -243,7 +243,7 @@ class Replacements:
 
 
 def of_learner(count: int, workers: Workers) -> list[int]:
-    """Assign shard or actor indices to this learner: every `size`-th from its rank on."""
+    """Assign shard or actor indices to this learner round-robin: every `size`-th from its rank on."""
     return list(range(workers.rank, count, workers.size))
 
 
@@ -305,7 +305,7 @@ class Cluster(ABC):
 
 
 class LocalShard(ShardPort):
-    """In-process port of a replay shard: method calls are direct.
+    """In-process client (adapter) of a replay shard: method calls are direct.
 
     Args:
         number: Index of the shard.

@@ -242,7 +242,7 @@ class RayCluster(Cluster):
             self._hub.call("publish", self._published)
 
     def _make(self, name: str, kind: type, *args: object) -> bool:
-        """Start a named Ray actor unless one of that name answers.
+        """Create a named Ray actor unless one of that name answers (get or create).
 
         The name of a dead actor may stay taken for a moment, so the start is retried.
 

@@ -25,7 +25,7 @@ class ShardLostError(RunError):
 
 @dataclass(frozen=True)
 class Report:
-    """Statistics of one rollout, sent by an actor; (actor, life, number) identifies it.
+    """Report message of an actor: statistics of one rollout; (actor, life, number) identifies it.
 
     Attributes:
         actor: Index of the actor.
@@ -73,7 +73,7 @@ class ExperienceBatch:
 
 @dataclass(frozen=True)
 class ShardSample:
-    """Items that a replay shard drew by priority for one or more minibatches.
+    """Prioritised sample of a replay shard: items, slots and probabilities for one or more minibatches.
 
     Attributes:
         token: Identity of the shard; a replacement has another one.
@@ -90,7 +90,7 @@ class ShardSample:
     probabilities: np.ndarray
 
     def parts(self, count: int) -> list[ShardSample]:
-        """Split the sample into `count` minibatches of equal size, each spread over all strata of the draw."""
+        """Split the sample by stride into `count` minibatches of equal size, spread over all strata of the draw."""
         return [
             ShardSample(
                 self.token,
@@ -130,7 +130,7 @@ class ShardStatus:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Published version of the weights (policy and curiosity predictor), with checksum.
+    """Versioned snapshot of the published weights (policy and curiosity predictor), with SHA-256 checksum.
 
     Attributes:
         version: Number of the version, from 1.
@@ -148,7 +148,7 @@ class Parameters:
 
     @classmethod
     def of(cls, weights: Mapping[str, torch.Tensor], *, version: int, step: int, decisions: int) -> Parameters:
-        """Build a version from a CPU copy of the weights."""
+        """Snapshot the weights: copy them to numpy arrays on the CPU and compute their checksum."""
         arrays = {name: x.detach().cpu().contiguous().clone().numpy() for name, x in weights.items()}
         return cls(version, step, decisions, weights_hash(weights), arrays)
 
@@ -269,7 +269,7 @@ class RunCounters:
             del self._published[old]
 
     def enter(self, report: Report) -> bool:
-        """Count a rollout report; return False for a duplicate."""
+        """Add a rollout report to counters and running statistics; return False for a duplicate, which is dropped."""
         sender = report.actor, report.life
         if report.number <= self._marks.get(sender, -1):
             self.repeated += 1

@@ -162,7 +162,7 @@ class ShardedReplay(Replay):
             self.attempt(port, partial(port.update, token, places, serials, np.concatenate([x for _, x in mine])))
 
     def attempt(self, port: ShardPort, call: Callable[[], T]) -> T | None:
-        """Return the result of a shard call; None if the shard was lost, which is then replaced."""
+        """Execute a shard call with failover: return its result; None if the shard was lost, which is then replaced."""
         try:
             return call()
         except ShardLostError:
@@ -178,7 +178,7 @@ class ShardedReplay(Replay):
         return status
 
     def save(self, port: ShardPort, checkpoint: Path) -> int:
-        """Save a shard's items beside a checkpoint; return the number of items ever added, 0 for a lost shard."""
+        """Save a snapshot of a shard beside a checkpoint; return the number of items ever added, 0 for a lost shard."""
         return self.attempt(port, partial(port.save, str(checkpoint.parent), checkpoint.name)) or 0
 
     def _shares(self, n: int) -> list[tuple[ShardPort, int]]:
@@ -346,17 +346,17 @@ class ReplayShard:
         )
 
     def save(self, folder: str, name: str) -> int:
-        """Save the shard's items beside the checkpoint of that name; return the number ever added."""
+        """Save a snapshot of the shard (replay file) beside the named checkpoint; return the number ever added."""
         place = Path(folder) / f"shard-{self.number}"
         save_replay(self.replay, place / name)
         prune_replays(place)
         return self.replay.added
 
     def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Load the shard's items saved with a checkpoint; False, with a warning, if they are lost."""
+        """Load the shard's snapshot (replay file) of a checkpoint; False, with a warning, if it is lost."""
         return load_replay(self.replay, Path(folder) / f"shard-{self.number}" / name, remembered)
 
     def _serials(self, places: np.ndarray) -> np.ndarray:
-        """Return the serial numbers of the items in the slots; items are numbered in the order they were added."""
+        """Return the serial numbers of the items in ring-buffer slots; items are numbered in order of addition."""
         last = self.replay.added - 1
         return last - (last - places) % self.replay.capacity

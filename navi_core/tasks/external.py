@@ -257,7 +257,7 @@ class AtariTask(ExternalTask):
 
 
 def _wanted(name: str) -> dict[str, Any]:
-    """Look up the keyword arguments of an Atari environment id, and check that its ROM is installed."""
+    """Look up an Atari id's keyword arguments in Gymnasium's registry, and check that its ROM is installed."""
     try:
         import ale_py.roms
         import gymnasium

@@ -111,12 +111,12 @@ class DemoFeed:
         return sum(episode.steps for episode in self.training)
 
     def epoch(self, number: int, device: torch.device) -> Iterator[SequenceBatch]:
-        """Iterate over the training episodes, shuffled as a function of (seed, number)."""
+        """Iterate over sequence batches of the training episodes, shuffled as a function of (seed, number)."""
         order = shuffled(self.seed, len(self.training), number).tolist()
         return self._walk([self.training[n] for n in order], device)
 
     def validation(self, device: torch.device) -> Iterator[SequenceBatch]:
-        """Iterate over the held-out episodes."""
+        """Iterate over sequence batches of the held-out episodes."""
         return self._walk(self.held_out, device)
 
     def _walk(self, episodes: Sequence[Episode], device: torch.device) -> Iterator[SequenceBatch]:
@@ -233,7 +233,7 @@ def cloning_loss(log_prob: Tensor, entropy: Tensor, mask: Tensor, beta: float) -
 
 
 class CloningLearner(CriticUnits):
-    """Learner of behaviour cloning: trains the policy on demonstrations and carries the critic's units unchanged.
+    """Behaviour-cloning learner: trains the policy on demonstrations; keeps the critic's normalisation state unchanged.
 
     Args:
         policy: `NavigationPolicy`.
@@ -326,7 +326,7 @@ class CloningLearner(CriticUnits):
         return float(total) / count
 
     def _evaluate(self, batch: SequenceBatch, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Return log-probabilities and entropies of the teacher's actions, and the lanes' new recurrent states."""
+        """Evaluate the policy on a batch: log-probabilities of the teacher's actions, entropies, recurrent states."""
         # A recording has only the occupancy features of the auxiliary input; the rest is zero.
         aux = torch.cat((torch.zeros(*batch.mask.shape, AUX_INPUTS, device=self.device), batch.places), dim=-1)
         before = tuple(x.index_select(0, batch.lanes) for x in state)

@@ -76,7 +76,7 @@ class CompiledPPOLearner(PPOLearner):
         self._network = Perceptron(policy)
 
     def _backward(self, batch: PPOMicroBatch, now: dict[str, float], timer: StageTimer) -> None:
-        """Accumulate the gradient and statistics of one micro-batch."""
+        """Run the compiled forward and backward pass of one micro-batch; accumulate its gradient and statistics."""
         ppo, network, s = self.config.ppo, self._network, batch.sequences
         with timer("policy_evaluation"):
             logits, values = network.forward(s.obs.flatten(0, 1))
@@ -162,14 +162,14 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _hidden(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Return the tanh activations of a layer; numpy's tanh takes a tenth of torch's time on a CPU."""
+    """Apply a linear layer and tanh (forward pass); numpy's tanh takes a tenth of torch's time on a CPU."""
     out = _linear(layer, x)
     np.tanh(out.numpy(), out=out.numpy())
     return out
 
 
 def _through_tanh(gradient: Tensor, out: Tensor) -> Tensor:
-    """Multiply a gradient (n, w) by the slope 1 − y² of y = tanh(x), in place."""
+    """Backpropagate a gradient (n, w) through y = tanh(x), in place: multiply it by 1 − y²."""
     times_tanh_slope(gradient.numpy(), out.numpy())
     return gradient
 
@@ -187,7 +187,7 @@ def _back(layer: nn.Linear, gradient: Tensor, x: Tensor) -> Tensor:
 
 @numba.njit(cache=True, fastmath=True, error_model="numpy")
 def times_tanh_slope(gradient: Numbers, out: Numbers) -> None:
-    """Multiply a gradient (n, w) by the slope 1 − y² of y = tanh(x), in place."""
+    """Multiply a gradient (n, w) by tanh's derivative 1 − y², y = tanh(x), in place; compiled."""
     a, y = gradient.ravel(), out.ravel()
     for i in range(a.size):
         a[i] *= np.float32(1.0) - y[i] * y[i]

@@ -127,7 +127,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return [] if self.pairs is None else self.pairs.scenes
 
     def prepare(self, rollout: Rollout, index: int, _now: dict[str, float], timer: StageTimer) -> _Update:
-        """Select the preference pairs, and evaluate the reference policy on the rollout."""
+        """Select the preference pairs of the file, or of the rollout with log-probabilities of the reference policy."""
         reference = self.reference_policy()
         if self.pairs is not None:
             if self._start is None:
@@ -155,7 +155,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return data.counts | {"held_out_accuracy": accuracy, "held_out_margin": float(moved.mean())}
 
     def _choose(self, rollout: Rollout, index: int) -> tuple[np.ndarray, dict[str, float]]:
-        """Select pairs of a rollout's segments, (P, 2, 3) row, start and length; also return selection metrics."""
+        """Build (winner, loser) preference pairs of rollout segments, (P, 2, 3) row, start, length; also metrics."""
         dpo = self.config.dpo
         found = find_segments(rollout.terminated, rollout.truncated, dpo.segment_steps, dpo.min_steps)
         returns = segment_returns(rollout.rewards, found).numpy()
@@ -229,7 +229,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     def loss(
         self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Return the mean `dpo_loss` and the means: loss, preference accuracy, margin and entropy."""
+        """Compute a minibatch's mean DPO loss and its metrics: loss, preference accuracy, margin and entropy."""
         assert batch.reference is not None
         moved = self._sums(out.log_prob - batch.reference, batch)
         loss = dpo_loss(moved[:, 0], moved[:, 1], now["beta"]).mean()
@@ -250,11 +250,11 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
         return torch.cat(parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learner's state: reference policy, initial held-out margins, and the critic's units."""
+        """Return the learner's state: reference policy, held-out margins, and the critic's normalisation state."""
         return {"start": self._start} | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore reference policy, held-out margins and critic's units from a `state_dict`."""
+        """Restore reference policy, held-out margins and the critic's normalisation state from a `state_dict`."""
         super().load_state_dict(state)
         self._start = state["start"]
 

@@ -337,7 +337,7 @@ def _diverged(name: str, value: float, where: str) -> NonFiniteError:
 
 
 def batch_structure(batch: QBatch) -> float:
-    """Compute the local structure of a minibatch: share of latent neighbours with similar targets; 1 if none exist."""
+    """Compute a minibatch's local structure: fraction of k-NN latent pairs with similar targets; 1 without any."""
     valid = batch.valid.flatten() > 0
     latents = batch.latents.detach().flatten(0, -2)[valid][:_NEIGHBOURHOOD]
     if len(latents) < 2:

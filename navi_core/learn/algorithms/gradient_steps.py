@@ -85,7 +85,7 @@ class GradientSteps:
         self._peaks = torch.zeros(len(self.peaks), device=self.device)
 
     def accumulate(self, means: Tensor, peaks: Tensor) -> None:
-        """Add a micro-batch's share of each mean (M,), and take the maximum of its peaks (P,)."""
+        """Accumulate a micro-batch's contributions to the means (M,), and the elementwise maximum of peaks (P,)."""
         self._means += means
         self._peaks = torch.maximum(self._peaks, peaks)
 

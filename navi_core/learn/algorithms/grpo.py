@@ -89,9 +89,9 @@ def grpo_loss(
     reference_log_prob: Tensor | None = None,
     kl_estimator: str = "k3",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute a micro-batch's share of the GRPO loss: total, policy loss, mean entropy, mean divergence; scalars.
+    """Compute a micro-batch's contribution to the GRPO loss: total, policy loss, entropy and KL divergence; scalars.
 
-    The shares of all micro-batches add up to the loss of the gradient step.
+    The contributions of all micro-batches add up to the loss of the gradient step.
 
     Args:
         log_prob: (S, L) log π of the actions under the current weights.
@@ -289,7 +289,7 @@ class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
     def loss(
         self, batch: _MicroBatch, out: EvaluateOutput, now: dict[str, float]
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Return the micro-batch's `grpo_loss`, its shares of `means`, and the largest ratio error."""
+        """Compute the micro-batch's GRPO loss, its contributions to `means`, and the largest |importance ratio − 1|."""
         total, policy, entropy, divergence = grpo_loss(
             out.log_prob,
             batch.sequences.log_probs,

@@ -238,7 +238,7 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
             self.rewards.begin_episodes()
 
     def begin_from(self, state: dict[str, Any]) -> None:
-        """Take over the return and reward normalisers of the run whose weights the policy starts from.
+        """Load the return and reward normalisers of the run whose weights the policy starts from.
 
         That run may have had other rows and another `normalise_returns`; the critic's predictions in raw units are
         preserved.

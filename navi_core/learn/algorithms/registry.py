@@ -62,10 +62,10 @@ class TakesVocabulary(Protocol):
 
 @runtime_checkable
 class TakesUnits(Protocol):
-    """Protocol of a learner that trains or carries a critic with normalised units."""
+    """Protocol of a learner that trains a critic on normalised returns, or keeps its normalisation state."""
 
     def begin_from(self, state: dict[str, Any]) -> None:
-        """Load the critic's units of the run whose weights the policy starts from."""
+        """Load the critic's normalisation state of the run whose weights the policy starts from."""
 
 
 @runtime_checkable

@@ -187,7 +187,7 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
 
     @abstractmethod
     def loss(self, batch: Micro, out: EvaluateOutput, now: dict[str, float]) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Compute a micro-batch's share of the loss and of each of `means`, scalars, and its `peaks` (P,).
+        """Compute a micro-batch's contribution to the loss and to each of `means`, scalars, and its `peaks` (P,).
 
         Args:
             batch: The sequences.
@@ -311,19 +311,19 @@ class ReferenceLearner(RolloutLearner[Data, Micro]):
             self.reference.sync(self.policy)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learner's state: reference policy, update counter, and the critic's units."""
+        """Return the learner's state: reference policy, update counter, and the critic's normalisation state."""
         reference = None if self.reference is None else self.reference.state_dict()
         return {self.clock: self.updates, "reference": reference} | self.units.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore reference policy, update counter and critic's units from a `state_dict`."""
+        """Restore reference policy, update counter and the critic's normalisation state from a `state_dict`."""
         self.units.load_state_dict(state)
         self.updates, self.reference = int(state[self.clock]), None
         if state["reference"] is not None:
             self.reference_policy().load_state_dict(state["reference"])
 
     def begin_from(self, state: dict[str, Any]) -> None:
-        """Take over the critic's units of the run whose weights the policy starts from.
+        """Load the critic's normalisation state of the run whose weights the policy starts from.
 
         Args:
             state: `state_dict` of that run's learner.

@@ -137,7 +137,7 @@ class RewardScale:
 
 
 class CriticUnits:
-    """Carrier of a PPO critic's normalisation state through learners without a critic; empty if there was none.
+    """Pass-through state of a PPO run's return and reward normalisers in learners without a critic; may be empty.
 
     GRPO, DPO and cloning leave the parent's critic head unchanged. PPO trained it on normalised returns, and perhaps on
     scaled rewards. A PPO run that continues from their weights needs these units (`ValueScale`, `RewardScale`).

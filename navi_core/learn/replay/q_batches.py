@@ -158,7 +158,7 @@ class TransitionBatches:
 
 @dataclass
 class Tail:
-    """Dataclass of the last `burn_in` decisions of a rollout, prepended to the next rollout's first sequences."""
+    """Burn-in context: last `burn_in` decisions of a rollout, prepended to the next rollout's first sequences."""
 
     parts: dict[str, Tensor]
     """Tensors (burn_in, B, …) by name."""

@@ -30,7 +30,7 @@ def check_execution(config: TrainConfig, device: torch.device) -> None:
 
 
 def use_precision(policy: nn.Module, config: TrainConfig) -> None:
-    """Set the encoders of policy and critic trunk to `config.precision`: bfloat16 autocast, or float32."""
+    """Set the precision of the policy's and critic's encoders to `config.precision`: bfloat16 autocast, or float32."""
     for trunk in policy.modules():
         if isinstance(trunk, Trunk):
             trunk.half_encoder = config.precision == "bf16"

@@ -215,7 +215,7 @@ class TerminalBuffer:
         self._most += rows
 
     def forget(self) -> None:
-        """Discard the kept entries at the start of a new rollout."""
+        """Clear the entries kept of the last rollout, at the start of a new one."""
         self.kept.clear()
 
     def value_into(self, value: Callable[[Tensor, Tensor, State], Tensor], target: Tensor) -> None:

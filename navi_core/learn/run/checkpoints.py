@@ -52,7 +52,7 @@ def keep_checkpoint(
 
 
 def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str) -> Path | None:
-    """Clean a run's checkpoint folder and return the checkpoint to resume from; the caller holds the run's lock.
+    """Clean up a run's checkpoint folder; return the checkpoint to resume from; the caller holds the run's lock.
 
     Args:
         folder: The run's checkpoint folder.

@@ -125,7 +125,7 @@ def _require_fit(config: TrainConfig, data: Dataset) -> None:
 
 
 def _learned(checkpoint: Checkpoint | None) -> frozenset[str]:
-    """Return the scenes that a clone was trained on; empty for a checkpoint of another learner."""
+    """Return the training scenes of a behaviour-cloning checkpoint; empty for a checkpoint of another learner."""
     summary = {} if checkpoint is None else checkpoint.corpus_summary
     if "held_out" not in summary:
         return frozenset()

@@ -21,7 +21,7 @@ _RISING = 1.6449
 
 
 def stop_cost(td_distortion: float, local_structure: float, plateau_risk: float) -> float:
-    """Return the early-stopping cost of three diagnostics in [0, 1]; low if nothing is left to learn."""
+    """Compute the early-stopping cost: weighted sum of three diagnostics in [0, 1]; low if learning has converged."""
     a, b, c = _WEIGHTS
     return a * td_distortion + b * (1.0 - local_structure) + c * plateau_risk
 

@@ -122,7 +122,7 @@ class RunWatch:
     def diagnostics(
         self, policy: NavigationPolicy, rollout: Rollout, update: int, workers: Workers
     ) -> dict[str, float]:
-        """Compute the diagnostics of an update that its learner did not report, from the rollouts of all processes."""
+        """Compute early-stopping diagnostics of a rollout over all processes; empty if off or for DQN."""
         if not self.on or self.config.algorithm == "dqn":
             return {}
         critic = self.config.algorithm == "ppo"

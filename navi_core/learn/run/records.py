@@ -63,7 +63,7 @@ class RunRecord:
         return spent
 
     def status(self, status: str, step: int, counters: Counters, reason: str | None = None) -> None:
-        """Write the run's row in `runs`, with its status.
+        """Write the run's row to the database table `runs`, with status, device, configuration and times.
 
         Args:
             status: running, finished or stopped.
@@ -95,7 +95,7 @@ class RunRecord:
         )
 
     def checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
-        """Write the row of a new checkpoint, or of the one a run resumes from (a kill may have lost its row).
+        """Write a checkpoint's row to the table `checkpoints`, also when a run resumes (a kill may have lost it).
 
         Args:
             path: The checkpoint file.
@@ -117,7 +117,7 @@ class RunRecord:
         self.log.flush()
 
     def stages(self, step: int, timers: Mapping[str, StageTimer]) -> None:
-        """Write the mean and total time of every stage to `stage_timings`.
+        """Write the mean and total time of every stage to the database table `stage_timings`.
 
         Args:
             step: Decisions so far.

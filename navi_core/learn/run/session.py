@@ -96,7 +96,7 @@ class RunSession(ABC):
         """Hook: prepare whatever depends on the checkpoint that the run resumes or starts from; None without one."""
 
     def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
-        """Resume from the run's last checkpoint, or start; return the decisions at the resumed checkpoint, or None.
+        """Resume from the run's last checkpoint, or start a new run; return the checkpoint's decision count, or None.
 
         Raises:
             CheckpointError: A checkpoint does not fit the run.
@@ -166,7 +166,7 @@ class RunSession(ABC):
         extra: dict[str, Any],
         copy: Path | None = None,
     ) -> None:
-        """Write a checkpoint and its database row in the first process.
+        """Write a checkpoint file and its database row (rank 0 only).
 
         Args:
             path: The checkpoint file.
@@ -200,7 +200,7 @@ class RunSession(ABC):
         self.parent = str(path)
 
     def note(self, metrics: dict[str, float], timers: dict[str, StageTimer]) -> None:
-        """Write metrics and stage timings of an update to the metric log, in the first process."""
+        """Log metrics and stage timings of an update to the run's metric log (rank 0 only)."""
         if self.record is not None:
             self.record.log.scalars(self.steps, metrics)
             self.record.stages(self.steps, timers)
@@ -272,7 +272,7 @@ def carry_out(
     fresh: bool = False,
     initial: Path | None = None,
 ) -> TrainResult:
-    """Run a session from start to result: build, resume, learn until a stop, save, return the result.
+    """Execute a training run: build, resume from the checkpoint, train until a stop condition, save, return the result.
 
     Args:
         session: Builds the session from its metric log.
