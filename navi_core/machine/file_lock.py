@@ -1,4 +1,4 @@
-"""File locks between processes: the kernel holds each on an open file and releases it however the holder ends."""
+"""Advisory inter-process file locks (flock); the kernel releases them however the holding process ends."""
 
 import errno
 import fcntl

@@ -178,7 +178,7 @@ class Checkpoint(TrainedFacts):
             ) from None
 
     def row_shaper(self) -> ShaperConfig | None:
-        """Return the reward-shaper configuration of one row in training, with its share of the memory capacity.
+        """Return the reward-shaper configuration of one actor: the memory capacity is divided by the actor count.
 
         None where the auxiliary input was zero: for a behaviour clone, a policy that does not read it, or without
         curiosity and loop memory.

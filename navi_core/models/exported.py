@@ -29,7 +29,7 @@ from navi_core.policy.cores.base import State
 
 
 class Acted(NamedTuple):
-    """Policy output for one decision of B rows.
+    """Policy output of one step for a batch of B rows: action, value, latent, next recurrent state.
 
     Attributes:
         action: (B, 4) unclamped.

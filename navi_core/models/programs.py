@@ -1,4 +1,4 @@
-"""Export of policies as programs: ONNX models and compiled AOTInductor packages.
+"""Policy export to ONNX models and compiled AOTInductor packages, with a numerical parity check.
 
 Every export is verified against its policy over 200 decisions, with its own state fed back and episode ends in between.
 An export that deviates by more than 1e-5 is deleted before it gets its final name.
@@ -37,7 +37,7 @@ GATE_TOLERANCE = 1e-5
 def export_checkpoint(
     checkpoint: Path | str, path: Path | str, *, kind: str, rows: int = 1, threads: int = 1
 ) -> tuple[Path, Parity]:
-    """Export a checkpoint's policy as a program with the recurrent state as explicit input and output.
+    """Export a checkpoint's policy to ONNX or AOTInductor; the recurrent state is an explicit input and output.
 
     Args:
         checkpoint: The checkpoint file.
@@ -80,7 +80,7 @@ def export_policy(
     threads: int = 1,
     metadata: Mapping[str, Any] | None = None,
 ) -> tuple[Path, Parity]:
-    """Export an in-memory policy as a program; see `export_checkpoint`.
+    """Export an in-memory policy to ONNX or AOTInductor; see `export_checkpoint`.
 
     Args:
         policy: The policy, on the CPU.

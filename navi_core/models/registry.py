@@ -226,7 +226,7 @@ class Registry:
         return read_version(self.path, version, book["versions"][version], aliases)
 
     def _why_latest_stays(self, book: dict[str, Any], new: Checkpoint) -> str | None:
-        """Compare with the last `latest` holder of equal reward terms, or with the current one if there is none."""
+        """Apply `why_latest_stays` to the last `latest` version of equal reward terms, else to the current one."""
         current: Checkpoint | None = None
         unlike: set[str] = set()
         versions = book["aliases"].get(LATEST, {"versions": []})["versions"]

@@ -134,7 +134,7 @@ class MetricLog(Closing):
             observer(step, values)
 
     def row(self, table: str, values: dict[str, Any]) -> None:
-        """Append one row to a table.
+        """Append one row to a table's in-memory buffer; `flush` writes it to the outbox.
 
         `run_id`, `step` (that of the latest `scalars` call) and `recorded_at` are filled in where absent.
         Columns that the table does not have are kept in its `extra` column.

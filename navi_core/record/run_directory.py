@@ -193,7 +193,7 @@ _BEST = "best.pt"
 
 
 def learned_by_other_code(path: Path, config: Config) -> Path | None:
-    """Find the last checkpoint of a run of another Navi version with the same settings, as far as both know them.
+    """Find the last checkpoint of an equally configured run of another Navi version (by settings known to both).
 
     Args:
         path: Folder of the new run, `<asset>-<partition>-<hash>`.
@@ -218,7 +218,10 @@ def learned_by_other_code(path: Path, config: Config) -> Path | None:
 
 
 def _agree(then: dict[str, Any], now: Config) -> bool:
-    """Compare the settings known to both versions; a setting written only if set counts as known to both."""
+    """Compare a stored configuration with the current one; return whether the settings known to both are equal.
+
+    A setting that is written only if set counts as known to both.
+    """
     settings = now.model_dump(mode="json")
     for name, field in type(now).model_fields.items():
         if name not in then and field.exclude_if is None:

@@ -65,7 +65,7 @@ def compile_hash(config: CompileConfig) -> str:
 def compile_mesh(
     mesh: Path | str | Mesh, config: CompileConfig | None = None, progress: Progress | None = None
 ) -> Scene:
-    """Compile a triangle mesh into an in-memory scene (`.gmdag` version 2).
+    """Compile a triangle mesh into an in-memory scene: triangles indexed by an octree DAG (`.gmdag` version 2).
 
     Args:
         mesh: A mesh file, or a `Mesh` that is already in metres and +Y up (`up_axis` and `unit_scale`
@@ -160,7 +160,7 @@ def output_path(name: str, source_hash: str, out_dir: Path | str, config: Compil
 
 
 def without_key(file: Path) -> str:
-    """Return the stem of a compiled file without the key suffix `-<8 hex digits>` that the compiler appends."""
+    """Strip the cache-key suffix `-<8 hex digits>`, appended by the compiler, from a compiled file's stem."""
     return _KEY.sub("", file.stem)
 
 
@@ -228,7 +228,7 @@ def is_current(path: Path, source_hash: str, config: CompileConfig) -> bool:
 
 
 def store_verdict(path: Path, scene: Scene, verdict: str) -> None:
-    """Write a spawn check's verdict into a version 2 file and its manifest; the file stays valid for reuse.
+    """Save a spawn check's result (PASS, MARGINAL, FAIL) in a version 2 file and its manifest; it stays reusable.
 
     Args:
         path: The scene's file.

@@ -67,7 +67,7 @@ def decimate(mesh: Mesh, tolerance: float, voxel_size: float) -> tuple[Mesh, Dec
 
 
 def surface_distance(mesh: Mesh, other: Mesh, samples: int = _SAMPLES, seed: int = 0) -> tuple[float, float]:
-    """Return the largest and mean distance from sampled points of one surface to another surface [m].
+    """Estimate the one-sided Hausdorff distance and the mean distance from `mesh` to `other` [m] by sampling.
 
     Args:
         mesh: The surface whose points are taken: spread evenly by area, and corners.

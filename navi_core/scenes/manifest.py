@@ -136,7 +136,7 @@ def update_manifest(path: Path, newer: Manifest) -> Manifest:
 
 
 def note_verdict(gmdag: Path, verdict: str) -> None:
-    """Record a spawn check's verdict and the file's new hash in the manifest beside a compiled file.
+    """Update a compiled file's manifest row: a spawn check's result and the file's new hash.
 
     Without a manifest there, or without a row of this file in it, nothing is written.
 

@@ -94,7 +94,7 @@ def mesh_from_arrays(
 
 
 def _numbers(name: str, what: str, value: npt.ArrayLike, kinds: str) -> npt.NDArray[Any]:
-    """Validate an array's kind of numbers ("f": floats, "iu": integers that fit into 32 bits) and return it."""
+    """Validate an array's dtype kind ("f": floats, "iu": integers that fit into 32 bits) and return the array."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -214,7 +214,7 @@ def _lies_on_its_side(extent: npt.NDArray[np.float64]) -> bool:
 
 
 def _without_strays(mesh: Mesh, step: int = 1) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return robust bounds: minimum and maximum (3,) of every `step`-th triangle without the few outermost ones."""
+    """Compute a bounding box robust to outliers: trimmed minimum and maximum (3,) of every `step`-th triangle."""
     faces = mesh.faces[::step]
     few = min(_STRAYS, len(faces) // 1000)
     lower, upper = np.empty((2, 3))

@@ -204,7 +204,7 @@ def _up_axis(configs: list[Path], name: str) -> tuple[str, str]:
 
 
 def _belongs(file: Path, files: set[Path]) -> str:
-    """Return why a mesh file is a companion file and no scene of its own; empty where it is a scene."""
+    """Classify a mesh file as companion file or scene; return why it is a companion, empty where it is a scene."""
     folder, key, stem, lower = file.parent, annotation_key(file), file.stem, file.name.lower()
     twin = next((stem + ending for ending in _EXPORTED if folder / (stem + ending) in files), "")
     seen = next((stem.removesuffix(ending) for ending in _COLLISIONS if stem.endswith(ending)), "")

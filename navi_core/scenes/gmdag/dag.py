@@ -282,7 +282,7 @@ def _tree(levels: list[_Level], coarse: int, finest: int) -> tuple[Int32, Int32,
 
 
 def _share(children: Int32, counts: list[int], distance: npt.NDArray[np.uint16], number: Int64) -> UInt32:
-    """Merge equal subtrees bottom-up; return the rows (N, 8) of the DAG, the root first."""
+    """Deduplicate equal subtrees bottom-up (octree to DAG); return the DAG's node rows (N, 8), the root first."""
     refs = np.where(children == _EMPTY_CHILD, distance, 0).astype(np.uint32)
     surface = children <= _SURFACE_CHILD
     refs[surface] = (SURFACE << KIND_SHIFT) | number[_SURFACE_CHILD - children[surface]]

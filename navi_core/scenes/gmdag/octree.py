@@ -182,7 +182,7 @@ def _corner_distances(key: Int64, distance: Float32, resolution: int) -> tuple[F
 
 
 def _look_up(key: Int64, wanted: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """Look up keys in a sorted key array: return the indices and the mask of keys that were found."""
+    """Binary-search keys in a sorted key array: return the indices and the mask of keys that were found."""
     found = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
     return found, key[found] == wanted if len(key) else np.zeros(len(wanted), np.bool_)
 
@@ -219,7 +219,7 @@ def _planes(key: Int64, planes: Float64, semantic: Int32) -> tuple[Float64, Int3
 
 
 def _blocks(key: Int64, distance: Float32, semantic: Int32, known: npt.NDArray[np.bool_]) -> tuple[Float64, Int32]:
-    """Extract triangles [voxel] and ids as blocks, for files that do not keep all corners of surface voxels.
+    """Extract voxel-sized cubes (triangles [voxel], ids) for files that lack some corners of surface voxels.
 
     Each such corner becomes a cube of one voxel, so that no ray passes between two. Corners of voxels with all eight
     distances are skipped: there the voxel itself holds the surface.

@@ -241,7 +241,7 @@ def _carve(rng: np.random.Generator, nx: int, nz: int) -> tuple[npt.NDArray[np.b
 
 
 def _runs(line: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return (start, end) of each run of True values in a mask."""
+    """Run-length encode a mask: return (start, end) of each run of True values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], line, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 

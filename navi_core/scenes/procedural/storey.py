@@ -205,7 +205,7 @@ def _points_on(rng: np.random.Generator, triangles: npt.NDArray[np.float64], cou
 def _without_ball(
     triangles: npt.NDArray[np.float64], named: npt.NDArray[np.int64], centre: npt.NDArray[np.float64], radius: float
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Cut a ball-shaped hole into triangles (T, 3, 3) with their names (T,).
+    """Cut a spherical hole into triangles (T, 3, 3) with name indices (T,), by longest-edge bisection.
 
     Triangles near the ball are bisected until they are small; then those with their centre inside it are removed.
     """

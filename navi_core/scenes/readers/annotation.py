@@ -323,7 +323,7 @@ def _decoded(image: bytes, where: Path) -> npt.NDArray[np.uint8]:
 def _transfer(
     annotated: Sequence[Part], index: npt.NDArray[np.int64], parts: Sequence[Part], surface: Path, where: Path
 ) -> npt.NDArray[np.int64]:
-    """Transfer labels: give each face the name of the nearest annotated triangle, measured from the face's centre.
+    """Transfer labels by nearest neighbour: each face gets the name of the annotated triangle nearest its centre.
 
     A dataset exports the annotated mesh separately from the plain one: its triangles have another order, and it may
     have another up axis. Where both are the same surface, the nearest triangle is the same triangle.

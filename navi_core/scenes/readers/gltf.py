@@ -119,7 +119,7 @@ def _placed_part(shape: Part, placements: Float64, names: tuple[str, ...]) -> Pa
 
 
 def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Float64]]:
-    """Yield every node of the default scene with its world matrix; `gltf_check` has excluded cycles."""
+    """Depth-first scene-graph traversal: yield every node and its world matrix; `gltf_check` has excluded cycles."""
     nodes, scenes = document.get("nodes", []), document.get("scenes", [])
     if scenes:
         roots = scenes[_index(document.get("scene", 0), len(scenes), "scene")].get("nodes", [])

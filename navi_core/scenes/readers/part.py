@@ -291,7 +291,7 @@ def _seam(flat: Float64, ring: Int64, hole: Int64, others: Sequence[Int64], turn
 
 
 def _looks(before: Float64, corner: Float64, after: Float64, target: Float64, turn: float) -> bool:
-    """Return whether the direction from a corner to a target lies inside the polygon's angle at the corner."""
+    """In-cone test: return whether a target lies within the polygon's interior angle at a corner."""
     left, right = _side(corner, target, before) * turn >= 0, _side(corner, target, after) * turn <= 0
     return bool(left and right if _side(before, corner, after) * turn >= 0 else left or right)
 

@@ -76,7 +76,7 @@ def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
 def _parts(
     shape: WorldShape, meshes: dict[Path, list[Part] | MeshError], read: Callable[[Path], list[Part]]
 ) -> list[Part]:
-    """Return the parts of one shape in its local frame."""
+    """Load one shape's mesh or tessellate it; return its mesh parts in the local frame."""
     if shape.mesh is None:
         points, faces = shape_triangles(shape.geometry)
         return [Part(points, faces, (shape.kind,))]
@@ -143,7 +143,7 @@ def _cut(points: npt.NDArray[np.float64], inside: npt.NDArray[np.float64]) -> np
 
 
 def _judge(world: World, kept: int) -> None:
-    """Raise if too few parts of a world could be placed."""
+    """Validate a parsed world: raise `MeshError` if too few of its shapes could be placed."""
     lost = sum(world.lost.values())
     if not kept and not lost:
         raise MeshError("shows nothing but ground planes; name a world that holds something")
