@@ -16,6 +16,6 @@ def _spread(word: np.uint64, part: int) -> np.uint64:
 
 @numba.njit(inline="always", error_model="numpy")
 def draw(key: int, row: int, episode: int, step: int) -> np.float64:
-    """Draw `counter_random.uniform` for one row: `key` is the `stream_key` of its seed and purpose."""
+    """Draw one uniform random number in [0, 1) as `counter_random.uniform`; `key`: `stream_key` of seed and purpose."""
     word = _spread(_spread(_spread(np.uint64(key), row), episode), step)
     return np.float64(word >> np.uint64(11)) * 2.0**-53

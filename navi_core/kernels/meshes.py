@@ -1,4 +1,4 @@
-"""Mesh kernels: simplification by edge collapse with plane quadrics, and triangulation of polygons.
+"""Mesh kernels: decimation by edge collapse with quadric errors, and triangulation of polygons.
 
 Edges collapse in passes of edges that do not touch (Garland and Heckbert 1997). Every collapse moves two vertices to
 one place and drops the triangles between them, whose remains other triangles cover: a continuous map of the surface,
@@ -75,7 +75,7 @@ def _error(q: Float64, x: float, y: float, z: float) -> float:
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def edge_costs(vertices: Float64, quadrics: Float64, edges: Int32, cost: Float64, target: Float64) -> None:
-    """Write each edge's collapse target, the best of its ends and its middle, and the quadric error there.
+    """Compute each edge's quadric-error cost and collapse target, the best of its ends and its middle.
 
     Args:
         vertices: (V, 3).
@@ -148,7 +148,9 @@ def collapse_edges(
     vertices: Float64, faces: Int32, quadrics: Float64, edges: Int32, target: Float64, at: Int64, ring: Int32,
     parent: Int32,
 ) -> int:  # fmt: skip
-    """Collapse edges in the given order; none may touch another's triangles; return the number of collapses.
+    """Perform one edge-collapse pass of quadric-error mesh decimation, cheapest first; return the number of collapses.
+
+    Edges are collapsed in the given order; none may touch another's triangles.
 
     Args:
         vertices: (V, 3), the kept ones are moved.

@@ -107,7 +107,7 @@ def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
     goal: int = NOWHERE,
     here: int = NOWHERE,
 ) -> None:
-    """Compute shortest-path costs from every free cell to the nearest frontier or a goal; no corner cutting.
+    """Compute shortest-path costs (Dial's algorithm) from each free cell to a frontier or goal; no corner cutting.
 
     Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the path may lead through unknown cells,
     which cost double, as do cells beside them (the free-space assumption, Koenig and Likhachev 2002).
@@ -241,7 +241,7 @@ def _write_sectors(
     sight: float,
     out: Float32,
 ) -> None:
-    """Write the promise and nearness features of each sector; `own` is the path cost from here, `UNREACHED` for none.
+    """Write each sector's features: promise (path saved per metre), nearness; `own`: path cost here, or `UNREACHED`.
 
     Ways are bounded by `most`.
     """

@@ -141,7 +141,7 @@ def join(
     mark: int,
     unless: int,
 ) -> None:
-    """Draw a straight line into the grid by points at most half a cell apart, both ends included; lengths in cells.
+    """Rasterise a line segment into the grid, sampled at most half a cell apart, both ends included; lengths in cells.
 
     Args:
         marks: (G, G) marks, x first; updated.

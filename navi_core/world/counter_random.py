@@ -47,12 +47,12 @@ def _wrap(value: int) -> int:
 
 
 def stream_key(seed: int, purpose: Purpose) -> int:
-    """Return the 64-bit hash key of a seed and purpose, from which its random draws begin."""
+    """Return the 64-bit stream key of a seed and purpose: the initial word of the counter hash of its draws."""
     return _wrap((seed + 1) * 1_000_003 + int(purpose))
 
 
 def spread(word: torch.Tensor, part: torch.Tensor | int) -> torch.Tensor:
-    """Hash random words with a counter: (B, 1) and (R,) give (B, R), a word and a number another word."""
+    """Mix a counter into random words by hashing; shapes broadcast: words (B, 1) and counters (R,) give (B, R)."""
     # A whole number stays on the host: made a tensor, it would be copied to the device in every call.
     key = _wrap(part * _MIX2 + _GOLDEN) if isinstance(part, int) else part.to(torch.int64) * _MIX2 + _GOLDEN
     return _mix((word + _GOLDEN) ^ key)

@@ -278,7 +278,7 @@ def integrate(
 
 @numba.njit(cache=True)
 def _misfit(before: Floats, now: Floats, old: Floats, new: Floats) -> float:
-    """Return the mean scan-matching error of two horizontal scans under a motion [m], errors cut at half a metre.
+    """Compute the scan-matching residual of two scans: mean range error [m], each cut at 0.5 m; −1 below 8 pairs.
 
     Args:
         before: (4,) pose of the old scan.

@@ -319,7 +319,7 @@ class NavigationEnv(Environment):
         self.__dict__ |= state["added"]
 
     def _added(self) -> dict[str, Any]:
-        """Return the attributes that a subclass, or the holder of the environment, has added."""
+        """Return the instance attributes added by a subclass or a caller, by name, for copies and pickles."""
         return {name: value for name, value in vars(self).items() if name not in self._parts}
 
     def _state(self) -> dict[str, torch.Tensor]:

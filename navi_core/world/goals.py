@@ -59,7 +59,7 @@ def _near(position: torch.Tensor, goal: torch.Tensor, config: GoalConfig) -> tor
 
 
 def way_to(floor: FloorMap, goal: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Return the geodesic distance [m] of every reachable voxel's centre to a goal (3,), as (nx, ny, nz).
+    """Compute the geodesic distance field (nx, ny, nz) [m] of a goal (3,) at each reachable voxel's centre.
 
     Raises:
         SceneError: The point does not lie in a reachable voxel.
@@ -109,7 +109,7 @@ def _corners_around(
 
 
 def _interpolated(ways: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weighted mean (B,) of the finite distances (B, 8), and a (B,) mask of where one is finite."""
+    """Interpolate distances (B, 8): weighted mean (B,) of the finite ones, and a (B,) mask of where one is finite."""
     weight = torch.where(torch.isfinite(ways), weight, 0.0)
     parts = (torch.where(weight > 0, ways, 0.0) * weight).unbind(dim=1)
     total, weights = sum(parts[1:], parts[0]), sum(weight.unbind(dim=1)[1:], weight[:, 0])
@@ -117,7 +117,7 @@ def _interpolated(ways: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _fitting(lengths: npt.NDArray[np.floating], least: float) -> npt.NDArray[np.int64]:
-    """Return the indices of the goals at least `least` away; else of the reachable ones; else of all."""
+    """Filter goals by path length: return the indices of those at least `least` away; else reachable ones; else all."""
     for fit in (np.isfinite(lengths) & (lengths >= least), np.isfinite(lengths)):
         if fit.any():
             return np.flatnonzero(fit)
@@ -241,7 +241,7 @@ class Goals:
         self._measure(rows, scene, position)
 
     def own(self) -> tuple[dict[int, int], torch.Tensor, torch.Tensor]:
-        """Return the custom goals of the rows, for `take_own` of an identically built object."""
+        """Return the custom goals and their distance fields as state for `take_own` of an identically built object."""
         return self._own, self._ways[self._drawn :].clone(), self._place[self._drawn :].clone()
 
     def take_own(self, own: tuple[dict[int, int], torch.Tensor, torch.Tensor]) -> None:
@@ -341,7 +341,7 @@ class Goals:
         return part
 
     def _length(self, position: torch.Tensor, scene: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
-        """Return the (B,) geodesic distance as `way_lengths`; `otherwise` where no voxel around is reachable."""
+        """Interpolate the (B,) geodesic distance to each row's goal; `otherwise` where no voxel around is reachable."""
         place = (position.to(torch.float64) - self._low[scene]) / self._cell - 0.5
         flat, weight = _corners_around(place, self._shape[scene], self._corners)
         length, known = _interpolated(self._ways[self._entry(scene)[:, None], flat], weight)

@@ -108,7 +108,7 @@ def reset_options(
 
 
 def _placed(name: str, value: Any, env: NavigationEnv, rows: npt.NDArray[np.bool_]) -> torch.Tensor:
-    """Return a reset option as (N, …) of the rows that are reset, given once for all or one per row of the batch."""
+    """Broadcast a reset option, given once for all or one per row of the batch, to (N, …) of the rows to reset."""
     if name == "scene":
         value = np.vectorize(lambda scene: _scene_number(scene, env), otypes=[np.int64])(value)
     shape = _START[name]
@@ -256,7 +256,7 @@ def spread(value: Any, rows: npt.NDArray[np.bool_] | None = None) -> Any:
 
 
 def where_rows(mask: npt.NDArray[np.bool_], value: Array, otherwise: Array | None) -> Array:
-    """Select a value in the rows (B,) of a mask and another one elsewhere."""
+    """Merge two arrays by row (`np.where`): `value` in the rows of a mask (B,), `otherwise` elsewhere."""
     if otherwise is None or mask.all():
         return value
     return np.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, otherwise)

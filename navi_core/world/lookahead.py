@@ -194,7 +194,7 @@ COARSE = (24, 6)
 
 @dataclass(frozen=True)
 class Past:
-    """Visit counts and seen floor of N drones, on which the reward terms depend.
+    """Visit counts and coverage maps of N drones, on which the reward terms depend.
 
     Attributes:
         visits: (N, cells) int64 as of `RewardTerms`.
@@ -207,7 +207,7 @@ class Past:
     shares: Tensor
 
     def forget(self, rows: Tensor) -> None:
-        """Clear the visit counts and seen floor of some drones, given by index (B,)."""
+        """Reset the visit counts and coverage maps of the given drones, by index (B,)."""
         self.visits[rows] = 0
         self.seen[rows] = False
         self.shares[rows] = 0.0
@@ -252,7 +252,7 @@ class FlightOutlook:
         self._band = band.log1p() / self._log_range
 
     def past(self, drones: int) -> Past:
-        """Return an empty visit and view memory for N drones."""
+        """Allocate empty visit counts and coverage maps for N drones."""
         return Past(
             self._rewards.visits.new_zeros(drones, self._rewards.visits.shape[1]),
             self._view.seen.new_zeros(drones, self._view.seen.shape[1]),
@@ -265,7 +265,7 @@ class FlightOutlook:
         return self._reader.read(hits, self._rewards.band(scene))
 
     def remember(self, past: Past, rows: Tensor, start: Start) -> None:
-        """Update the visit counts and seen floor of some drones with their current poses and observations.
+        """Update visit counts and coverage maps of the given drones from their current poses and observations.
 
         Args:
             past: Memory of N drones, updated.

@@ -233,7 +233,7 @@ class OccupancyMemory:
         )  # fmt: skip
 
     def _move(self, chosen: npt.NDArray[np.int64], start: Floats) -> None:
-        """Write ego-motion features: ahead, right [m] and left turn [rad], in shares of a decision's maximum."""
+        """Write ego-motion features: motion ahead, right and left turn, each as a fraction of a decision's maximum."""
         d, now = self._dynamics, self.pose[chosen]
         x, z = now[:, 0] - start[:, 0], now[:, 2] - start[:, 2]
         sin, cos = np.sin(start[:, 3]), np.cos(start[:, 3])
@@ -243,7 +243,7 @@ class OccupancyMemory:
         self._out[chosen, -MOVED:] = np.clip(moved / most, -_JUMP, _JUMP)
 
     def _aim(self, chosen: npt.NDArray[np.int64], goal: Tensor | None) -> None:
-        """Store the goal positions of some rows in map coordinates."""
+        """Convert the relative goals of some rows to map coordinates and store them."""
         if goal is None:
             self._goal[chosen] = np.nan
             return
@@ -269,7 +269,7 @@ class OccupancyMemory:
         return torch.from_numpy(self._out[chosen].copy()).to(device)
 
     def _scroll(self, row: int) -> None:
-        """Scroll a row's map by whole cells to centre the drone; what leaves the map is dropped."""
+        """Recentre a row's occupancy grid on the drone, shifted by whole cells; what leaves the map is dropped."""
         by = np.rint(self.pose[row, [0, 2]] / CELL).astype(np.int64)
         there = np.zeros_like(self.marks[row])
         kept = [(max(int(n), 0), min(SIZE + int(n), SIZE)) for n in by]

@@ -71,7 +71,7 @@ def _pack_hierarchies(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) ->
 
 
 def _starts(lengths: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
-    """Return the start offsets of each scene's arrays (S, K), of lengths (S, K)."""
+    """Compute the start offsets (S, K) of the concatenated arrays: exclusive prefix sum of their lengths (S, K)."""
     return np.cumsum([[0] * len(lengths[0]), *lengths[:-1]], axis=0, dtype=np.int64)
 
 

@@ -259,7 +259,7 @@ def initial_state(
 
 
 def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, torch.Tensor, Verdict]:
-    """Find a scene's spawns: position (n, 3) [m], yaw (n,) [rad], and its verdict; a FAIL raises `SceneError`."""
+    """Search a scene for spawn poses: position (n, 3) [m], yaw (n,) [rad], and verdict; FAIL raises `SceneError`."""
     clearance = config.floor_clearance
     floor = FloorMap(field, index, SPAWN_CELL, clearance)
     pool = spawn_pool(field, index, config.spawn, clearance, floor=floor)

@@ -216,7 +216,7 @@ def _collapse(box: Float32, link: Int32, pad: float) -> tuple[Float32, Int32, In
 
 @numba.njit(cache=True, error_model="numpy")
 def _groups(triangles: Float32, order: Int32, leaves: Int32) -> tuple[Float32, Int32]:
-    """Pack the triangles of the leaves: corners (L, 9, 8) and ids (L, 8), for vector instructions."""
+    """Pack the leaves' triangles as structure of arrays for SIMD: corners (L, 9, 8) and ids (L, 8)."""
     corners = np.empty((leaves.shape[0], 9, GROUP), np.float32)
     ids = np.full((leaves.shape[0], GROUP), NOBODY, np.int32)
     for g in range(leaves.shape[0]):

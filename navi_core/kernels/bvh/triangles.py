@@ -126,7 +126,7 @@ def closest_distance_squared(px: float, py: float, pz: float, t: FloatArray) -> 
 
 @numba.njit(cache=True, error_model="numpy")
 def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int64]) -> int:  # noqa: C901 (numba kernel: one compiled loop)
-    """Write the key of every overlapping (triangle, voxel) pair into `keys`; return the number of pairs."""
+    """Voxelise triangles: write the key of every overlapping (triangle, voxel) pair to `keys`; return their number."""
     v = np.zeros((3, 3))
     n = 0
     cell, lo, hi, normal = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3)

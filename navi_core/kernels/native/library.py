@@ -95,7 +95,7 @@ class Rays(ctypes.Structure):
 
 @_from_header
 class Cast(ctypes.Structure):
-    """ctypes struct of rays, and the order in which CUDA's threads take them."""
+    """ctypes struct of a CUDA ray cast: the rays, and the tiles in which the threads take them."""
 
 
 @_from_header
@@ -140,7 +140,7 @@ class Step(ctypes.Structure):
 
 @_from_header
 class Panoramas(ctypes.Structure):
-    """ctypes struct of the hits of B panoramas, and the readings taken from them."""
+    """ctypes struct of B ray-cast panoramas (depth, semantic id, validity per ray) and features computed from them."""
 
 
 @_from_header
@@ -150,7 +150,7 @@ class LookaheadFlight(ctypes.Structure):
 
 @_from_header
 class Lookahead(ctypes.Structure):
-    """ctypes struct of the visit and view memory of N drones, from which a lookahead's reward terms are computed."""
+    """ctypes struct of the visit counts and coverage maps of N drones, and what a lookahead's reward terms need."""
 
 
 @_from_header

@@ -1,4 +1,4 @@
-"""Octree build: assignment of triangles to the cells that they overlap, level by level.
+"""Octree build: voxelisation of triangles into the cells that they overlap, level by level.
 
 Coordinates are voxels of the scene: the cube is [0, resolution]³. The children of a cell are numbered
 x | y<<1 | z<<2, cells of one level by their Morton key (three bits a level, the octant lowest). All
@@ -50,7 +50,7 @@ def cell_corners(keys: Int64) -> Int32:
 
 @numba.njit(cache=True, error_model="numpy")
 def _cells_of(t: Float64, cells: int, edge: float, start: int, cell: Int32, v: Float64, stack: Int32) -> int:  # noqa: C901 (numba kernel: one compiled loop)
-    """Count the cells that a triangle overlaps; write their Morton keys from `start` where that is not negative."""
+    """Voxelise one triangle: count the cells that it overlaps; write their Morton keys from `start` if that is ≥ 0."""
     lo0 = max(math.floor((min(t[0, 0], t[1, 0], t[2, 0]) - LIST_DILATION) / edge), 0)
     lo1 = max(math.floor((min(t[0, 1], t[1, 1], t[2, 1]) - LIST_DILATION) / edge), 0)
     lo2 = max(math.floor((min(t[0, 2], t[1, 2], t[2, 2]) - LIST_DILATION) / edge), 0)
@@ -100,7 +100,7 @@ def _cells_of(t: Float64, cells: int, edge: float, start: int, cell: Int32, v: F
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def _list_cells(triangles: Float64, cells: int, edge: float, start: Int64, count: Int64, cell: Int32) -> None:
-    """Write each triangle's number of overlapping cells, and the cells from `start` where that is not negative."""
+    """Voxelise triangles onto a regular grid (CSR, pass 1 or 2): count each one's cells; list them if `start` ≥ 0."""
     block = 256
     for job in numba.prange((triangles.shape[0] + block - 1) // block):
         v, stack = np.zeros((3, 3)), np.zeros((96, 4), np.int32)
@@ -110,7 +110,7 @@ def _list_cells(triangles: Float64, cells: int, edge: float, start: Int64, count
 
 @numba.njit(cache=True, error_model="numpy")
 def _by_cell(start: Int64, cell: Int32, bucket: Int64, items: Int32) -> None:
-    """Counting sort of (triangle, cell) pairs by cell, lists ascending; `bucket` becomes the lists' bounds."""
+    """Counting sort of (triangle, cell) pairs by cell, lists ascending; `bucket` becomes the lists' CSR offsets."""
     for i in range(cell.shape[0]):
         bucket[cell[i] + 2] += 1
     for c in range(2, bucket.shape[0]):
@@ -122,7 +122,7 @@ def _by_cell(start: Int64, cell: Int32, bucket: Int64, items: Int32) -> None:
 
 
 def coarse_lists(triangles: Float64, cells: int, edge: float) -> tuple[Int64, Int64, Int32]:
-    """Build the triangle lists of the overlapped cells of a regular grid.
+    """Voxelise triangles onto a regular grid: build the triangle list of each overlapped cell (CSR, two passes).
 
     Args:
         triangles: (F, 3, 3) corners [voxel].
@@ -150,7 +150,7 @@ def coarse_lists(triangles: Float64, cells: int, edge: float) -> tuple[Int64, In
 def child_masks(
     triangles: Float64, corner: Int32, edge: float, bounds: Int64, items: Int32, masks: UInt8, count: Int64
 ) -> None:
-    """Write a mask of the overlapped child octants for every listed triangle, and the lengths of the children's lists.
+    """Voxelise listed triangles into child octants: write each one's octant mask and the children's list lengths.
 
     Args:
         triangles: (F, 3, 3) corners [voxel].
@@ -201,7 +201,7 @@ def child_masks(
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def gather_children(chosen: Int64, bounds: Int64, items: Int32, masks: UInt8, place: Int64, out: Int32) -> None:
-    """Write the triangle lists of the children of the chosen cells.
+    """Gather the triangle lists of the children of the chosen cells (CSR).
 
     Args:
         chosen: (K,) cells to split.
@@ -227,7 +227,7 @@ def _gap(a: int, a_size: int, b: int, b_size: int) -> int:
 
 @numba.njit(cache=True, error_model="numpy")
 def _nearest_surface(children: Int32, unit: int, x: int, y: int, z: int, size: int, stack: Int64) -> int:
-    """Search the octree for the squared distance from a box to the nearest surface leaf's box [finest cells²]."""
+    """Branch-and-bound octree search: squared distance from a box to the nearest surface leaf's box [finest cells²]."""
     best = 12 * unit * unit
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3], stack[0, 4], stack[0, 5] = 0, 0, 0, 0, unit, 0
     top = 1
@@ -265,7 +265,7 @@ def _nearest_surface(children: Int32, unit: int, x: int, y: int, z: int, size: i
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def clearances(children: Int32, frame: Int32, steps: int, out: npt.NDArray[np.uint16]) -> None:
-    """Write every empty leaf's distance to the nearest surface leaf, box to box, rounded down.
+    """Compute the octree's distance field: each empty leaf's box distance to the nearest surface leaf, rounded down.
 
     Args:
         children: (N, 8) octree, root first: index of an inner node, −1 an empty leaf, −2 a surface leaf.

@@ -230,7 +230,7 @@ def unfold(children: UInt32, bounds: Int64, items: Int32, resolution: int) -> Su
 
 
 def _halve(children: UInt32, refs: UInt32) -> UInt32:
-    """Return the (N, 8) children of references, one level down; the eight parts of a leaf are that leaf."""
+    """Subdivide references by one octree level into their (N, 8) children; the eight parts of a leaf are that leaf."""
     inner = refs >> KIND_SHIFT == INNER
     out = np.repeat(refs[:, None], 8, axis=1)
     out[inner] = children[refs[inner] & VALUE_MASK]

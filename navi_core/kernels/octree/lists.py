@@ -1,4 +1,4 @@
-"""Concatenated lists of ascending integers: hashing, comparison, and variable-length (varint) encoding.
+"""Ragged lists of ascending integers (CSR): hashing, comparison, and variable-length (varint) encoding.
 
 A number is written seven bits a byte, the lowest first; the highest bit marks that another byte follows.
 """
@@ -46,7 +46,7 @@ def lists_equal(bounds: Int64, items: Int32, other: Int64) -> bool:
 
 @numba.njit(cache=True)
 def take_lists(bounds: Int64, items: Int32, chosen: Int64) -> tuple[Int64, Int32]:
-    """Select lists: return the bounds (K + 1,) and items of the chosen ones (K,)."""
+    """Gather CSR lists: return the offsets (K + 1,) and items of the chosen ones (K,)."""
     out = np.zeros(chosen.shape[0] + 1, np.int64)
     for k in range(chosen.shape[0]):
         out[k + 1] = out[k] + bounds[chosen[k] + 1] - bounds[chosen[k]]
@@ -104,7 +104,7 @@ def decode_numbers(data: UInt8, values: Int64) -> int:
 
 @numba.njit(cache=True)
 def encode_items(bounds: Int64, items: Int32) -> UInt8:
-    """Encode ascending lists as varints of their differences.
+    """Delta-encode ascending lists as varints, zigzag for each list's first item.
 
     A list's first item is written as its difference to the previous list's first item, 0, −1, 1, −2, … as
     0, 1, 2, 3, …; a further item as the gap to the one before, less one.
@@ -127,7 +127,7 @@ def encode_items(bounds: Int64, items: Int32) -> UInt8:
 
 @numba.njit(cache=True)
 def decode_items(data: UInt8, bounds: Int64, limit: int, items: Int32) -> int:
-    """Decode ascending lists into `items`; return −1, or the offset of the first invalid byte.
+    """Decode delta-encoded varint lists into `items`; return −1, or the offset of the first invalid byte.
 
     Args:
         data: Bytes of `encode_items`.
@@ -156,7 +156,7 @@ def decode_items(data: UInt8, bounds: Int64, limit: int, items: Int32) -> int:
 
 @numba.njit(cache=True)
 def first_corners(corners: npt.NDArray[np.uint32]) -> tuple[Int32, Int64]:
-    """Deduplicate corners: number the distinct ones in the order of their first occurrence.
+    """Deduplicate vertices with a hash table: number distinct corners in the order of their first occurrence.
 
     Args:
         corners: (3·F, 3) bit patterns of positions.
@@ -195,7 +195,7 @@ def first_corners(corners: npt.NDArray[np.uint32]) -> tuple[Int32, Int64]:
 
 @numba.njit(cache=True)
 def encode_faces(number: Int32) -> UInt8:
-    """Encode vertex numbers in order of first occurrence: each as its difference to the next new one."""
+    """Delta-encode vertex indices, numbered by first occurrence, as varints: difference to the next new index."""
     out = np.empty(_LONGEST * number.shape[0], np.uint8)
     at, fresh = 0, 0
     for i in range(number.shape[0]):
@@ -207,7 +207,7 @@ def encode_faces(number: Int32) -> UInt8:
 
 @numba.njit(cache=True)
 def decode_faces(data: UInt8, vertices: int, number: Int32) -> int:
-    """Decode the bytes of `encode_faces` into `number`; return −1, or the offset of the first invalid byte."""
+    """Decode varints of `encode_faces` to vertex indices `number`; return −1, or the first invalid byte's offset."""
     at, fresh = 0, 0
     for i in range(number.shape[0]):
         here = at

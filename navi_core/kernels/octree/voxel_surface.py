@@ -206,7 +206,7 @@ def plane_triangles(planes: Float64, edge: int, triangles: Float32, owner: npt.N
 
 @numba.njit(cache=True, error_model="numpy")
 def _nearest_ball(corners: Float32, x: float, y: float, z: float) -> tuple[float, int]:
-    """Return a point's distance to the nearest empty ball's surface [voxel], and that ball's corner."""
+    """Return a point's signed distance to the nearest empty ball's surface [voxel], and that ball's corner."""
     best, label = np.inf, 0
     for c in range(8):
         wx, wy, wz = x - (c & 1), y - ((c >> 1) & 1), z - (c >> 2)
@@ -244,7 +244,7 @@ def _is_border(corners: Float32, labels: npt.NDArray[np.int64], axis: int, face:
 
 @numba.njit(cache=True, error_model="numpy")
 def _write_rectangle(triangles: Float32, axis: int, face: int, p: int, begin: int, end: int) -> None:
-    """Write the two triangles of a rectangle of cell faces (p, begin…end) across an axis [voxel]."""
+    """Triangulate a rectangle of cell faces (p, begin…end) across an axis [voxel]: write its two triangles."""
     one, two = (axis + 1) % 3, (axis + 2) % 3
     for c in range(3):
         for t in range(2):

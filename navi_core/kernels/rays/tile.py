@@ -81,7 +81,7 @@ def _open(
     planes: Float32, node: int, ox: np.float32, oy: np.float32, oz: np.float32, interval: Float32, plane: Int32,
     mixed: int, far: np.float32, near: Float32, leave: Float32,
 ) -> None:  # fmt: skip
-    """Box test of a node (planes from `node`): write where the tile enters (8,) and leaves (8,) each child."""
+    """Slab test of a BVH node (planes from `node`): write where the tile enters (8,) and leaves (8,) each child box."""
     for k in range(WIDTH):
         near[k] = ZERO
         leave[k] = far
@@ -105,7 +105,7 @@ def _open(
 def _stay(
     state: Float32, ax: np.float32, ay: np.float32, az: np.float32, bx: np.float32, by: np.float32, bz: np.float32
 ) -> int:
-    """Box test of each ray, by its entry and exit planes: write the intervals, return the number of rays inside."""
+    """Slab test of each ray, by its entry and exit planes: write the intervals, return the number of rays inside."""
     count = 0
     for lane in range(LANES):
         n, m, o = (
@@ -134,7 +134,7 @@ def _stay(
 def _stay_mixed(
     state: Float32, ax: np.float32, ay: np.float32, az: np.float32, bx: np.float32, by: np.float32, bz: np.float32
 ) -> int:
-    """Box test as `_stay`, for rays of both signs along an axis, by lower and upper planes."""
+    """Slab test as `_stay`, for rays of both signs along an axis, by lower and upper planes."""
     for lane in range(LANES):
         state[NEAR + lane] = ZERO
         state[LEAVE + lane] = FAR

@@ -190,7 +190,7 @@ class NativeTracer:
         return Scenes(hierarchies=ctypes.addressof(self._hierarchies), count=len(self._packed.frame))
 
     def read_panoramas(self, sensor: Sensor, panoramas: Panoramas) -> None:
-        """Compute the readings of panoramas from their hits, bit-equal to those of a step."""
+        """Compute the observations and features of panoramas from their ray hits, bit-equal to those of a step."""
         self._call("read_panoramas", sensor, panoramas, lanes=True)
 
     def fly(self, drone: Drone, flights: Flights) -> None:
@@ -202,7 +202,7 @@ class NativeTracer:
         self._call("fly_ahead", self._hierarchies, drone, flights, held)
 
     def remember(self, lookahead: Lookahead, drones: Drones, observed: Observed) -> None:
-        """Update the visit counts and seen floor of drones with their current poses and observations."""
+        """Update visit counts and coverage maps of the given drones from their current poses and observations."""
         self._call("remember", lookahead, drones, observed)
 
     def lookahead_terms(

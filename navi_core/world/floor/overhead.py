@@ -113,7 +113,7 @@ def tint_seen(view: Overhead, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uin
 def cut_from_above(
     field: Field, scene_index: int, height: float, xs: npt.NDArray[np.floating], zs: npt.NDArray[np.floating]
 ) -> npt.NDArray[np.float64]:
-    """Render the surfaces below a horizontal cut by rays straight down: (nz, nx, 3) in [0, 1], row 0 at the smallest z.
+    """Ray-cast a top-down image of the surfaces below a horizontal cut: (nz, nx, 3) in [0, 1], row 0 at the smallest z.
 
     Surfaces are coloured by their semantic id and darkened with depth; what the cut itself meets (walls, tall
     furniture) is black, and what has nothing below it is white.

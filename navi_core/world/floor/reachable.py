@@ -182,7 +182,7 @@ class FloorView:
         scene_index: torch.Tensor,
         seen: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Mark the floor cells that the fan of horizontal rays crosses and return the newly seen area.
+        """Update the coverage maps with the cells that the fan of horizontal rays crosses; return the newly seen area.
 
         Args:
             position: (B, 3) [m].
@@ -288,7 +288,7 @@ class FloorView:
         first_cell: torch.Tensor,
         on: torch.Tensor,
     ) -> None:
-        """Mark reachable cells (B, N) as seen where `on`, on the storeys that begin at `first_cell` (B,)."""
+        """Mark reachable cells (B, N) in coverage maps where `on`, on the storeys that begin at `first_cell` (B,)."""
         nx, nz = self._shape[scene, 0, None], self._shape[scene, 1, None]
         inside = on & (i >= 0) & (i < nx) & (k >= 0) & (k < nz)
         # The last cell belongs to no grid; what is not to be marked goes there.

@@ -83,7 +83,7 @@ def rooms_on_open_ground(
 def _decide(
     field: Field, scene_index: int, largest: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
 ) -> npt.NDArray[np.bool_] | None:
-    """Decide on the first map of a scene which voxels are its rooms; None where all reachable floor counts.
+    """Segment the room voxels of a scene on its first floor map; None where all reachable floor counts.
 
     A space that is closed on all sides is first of all a block: only one with a path to the ground is a room.
     """
@@ -111,7 +111,7 @@ def in_rooms(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -
 
 
 def _part_of(label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], places: npt.NDArray[np.float64]) -> int:
-    """Return the label of the component that holds most places (N, 3) [voxel], the largest where they lie in none."""
+    """Return the label of the connected component with most points (N, 3) [voxel], the largest if none lie in any."""
     i, j, k = np.clip(np.floor(places).astype(np.int64), 0, np.array(label.shape) - 1).T
     votes = np.bincount(label[i, j, k], minlength=len(sizes))
     votes[0] = 0
@@ -133,7 +133,7 @@ def _seems_open(
 def _met_of_all(
     field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
 ) -> npt.NDArray[np.uint8]:
-    """Return `_met` of each free voxel, 0 elsewhere; rays are cast from one voxel of each block.
+    """Return the ray-hit count `_met` of each free voxel, 0 elsewhere, sampled at one voxel of each block.
 
     It is the block's highest: what lies over the top of a wall is no room for what lies in one beside it.
     """
@@ -213,7 +213,7 @@ def storey_of(heights: npt.NDArray[np.floating], levels: npt.NDArray[np.float64]
 
 
 def _largest(floor: npt.NDArray[np.bool_]) -> int:
-    """Return the size [columns] of the largest connected patch of a slab (nx, layers, nz), seen from above."""
+    """Return the size [columns] of the largest connected component of a slab (nx, layers, nz), seen from above."""
     return int(label_components(np.maximum.reduce(floor, axis=1, keepdims=True))[1].max(initial=0))
 
 

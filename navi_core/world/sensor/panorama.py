@@ -1,4 +1,4 @@
-"""Spherical depth sensor: ray directions, ray casts, readings of panoramas, and their image.
+"""Spherical depth sensor: ray directions, ray casts, features computed from panoramas, and their RGB image.
 
 Azimuth i of Az is 2π·i/Az, bin 0 forward; elevation j of El runs from +π/2 (up) to −π/2, both included. A ray's flat
 index is i·El + j.
@@ -161,7 +161,7 @@ def _give_back(free: list[npt.NDArray[np.float32]], memory: npt.NDArray[np.float
 
 @dataclass(frozen=True)
 class Panorama:
-    """Quantities read from one panorama per row: observation, hit fractions, depth ahead, horizontal reach.
+    """Features of one panorama per row: observation, hit fractions, depth ahead, horizontal reach.
 
     Attributes:
         obs: (B, 3, Az, El) float32 normalised depth, semantic id, valid mask.
@@ -177,7 +177,7 @@ class Panorama:
 
 
 class PanoramaReader:
-    """Reader that turns ray hits of one sensor into observations and the quantities that rewards need.
+    """Feature extractor: converts ray hits of one sensor into observations and the quantities that rewards need.
 
     Args:
         config: Bins and range of the sensor, limiter, view radius.
@@ -201,7 +201,7 @@ class PanoramaReader:
         self.fan = torch.stack([angle.sin(), -angle.cos()], dim=1).to(torch.float32).to(device)
 
     def read(self, hits: RayHits, band: torch.Tensor) -> Panorama:
-        """Compute the readings of a batch of panoramas.
+        """Compute the observations and features of a batch of panoramas from their ray hits.
 
         Args:
             hits: (B, Az·El).
