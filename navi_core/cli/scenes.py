@@ -289,7 +289,7 @@ def _facts(scene: Scene, path: Path) -> dict[str, Any]:
 
 
 def _sharing(scene: Scene) -> dict[str, Any]:
-    """Return the counts of octree nodes and list entries without and with subtree sharing, and the decimation error."""
+    """Return octree statistics: nodes and list entries without and with subtree sharing, and the decimation error."""
     dag, merged = scene.dag, scene.decimation
     return {
         "nodes": None if dag is None else dag.unfolded.nodes,

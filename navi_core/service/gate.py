@@ -294,7 +294,7 @@ def choose_action(gate: RolloutGate, drones: DroneState, action: Tensor, slower:
 def _fastest_free(
     gate: RolloutGate, drones: DroneState, action: Tensor, slower: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """Search the fastest collision-free slower action: return (N,) bool, one was found, and it (N, 4), else hover."""
+    """Find each action's first collision-free scaling by `slower`: (N,) bool found, (N, 4) actions, hover if not."""
     action, chosen = action.clamp(-1.0, 1.0), torch.zeros_like(action)
     found = torch.zeros(len(action), dtype=torch.bool)
     for share in slower:
@@ -308,7 +308,7 @@ def _fastest_free(
 
 
 def _compared_with_hover(gate: RolloutGate, verdict: GateVerdict, drones: DroneState, known: Tensor) -> GateVerdict:
-    """Send low-reward actions unless hovering is expected to earn more; only of drones that are `known` (B,)."""
+    """Override rejections for low reward unless hovering's expected reward is higher; of drones `known` (B,) alone."""
     low = (~verdict.send & ~verdict.collides & known).nonzero().squeeze(1)
     if not len(low):
         return verdict

@@ -1,4 +1,4 @@
-"""Locks that measure their hold times, and pausing of the garbage collector while they are held."""
+"""Mutex that measures its hold times, and a reference-counted pause of the garbage collector while one is held."""
 
 import gc
 import threading
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def settle() -> None:
-    """Freeze all present objects for the garbage collector, whose pauses would delay a decision by milliseconds.
+    """Collect garbage, then `gc.freeze` the live objects: collections that scan them delay a decision by milliseconds.
 
     Called by a process before it serves.
     """

@@ -129,7 +129,7 @@ class TrainFlags:
         return config
 
     def place(self, asset: str) -> dict[str, Any]:
-        """Return run folder and run key as keyword arguments of `run_training`; `asset` is the default asset."""
+        """Return `run_training`'s keyword arguments for run folder and run key; `asset` is the default asset."""
         return {
             "run_root": self.run_root,
             "asset": self.asset or asset,

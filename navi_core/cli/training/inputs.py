@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # More than 60 lines: each scene has one of four outcomes, which are distinguished here.
 def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[CompiledScene]:  # noqa: C901
-    """Discover the corpus, compile or reuse every scene, and leave out those that cannot be flown in.
+    """Build the training corpus: discover scenes, compile or reuse each, and leave out those of spawn verdict FAIL.
 
     Of a folder or a manifest, files that cannot be read are left out too, with a warning.
 
@@ -90,7 +90,7 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
 
 
 def _verdict(scene: Scene, config: TrainConfig) -> tuple[str, str]:
-    """Return a scene's spawn verdict and its reason, from the file or computed here."""
+    """Return a scene's spawn verdict (PASS, MARGINAL, FAIL) and its reason: read from its file, else computed."""
     from navi_core.world import Field, scene_verdict
 
     if scene.verdict is not None:
@@ -140,7 +140,7 @@ def initial_weights(registry: Registry, init: str | None) -> Path | None:
 
 
 def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
-    """Register a run's last checkpoint; return its version and whether `latest` points to it."""
+    """Register a run's last checkpoint in the model registry; return its version, and whether `latest` points to it."""
     import logging
 
     from navi_core.models import record_registry
@@ -166,7 +166,7 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
 
 
 def parent_versions(registry: Registry, initial: str | None) -> list[str]:
-    """Return the registered parent versions: those with the weights that a run began with."""
+    """Look up a run's lineage parents in the model registry: the versions with the weights that the run began with."""
     from navi_core.models import load_checkpoint
 
     if initial is None:

@@ -80,7 +80,7 @@ class Commands:
         return torch.where(finite[:, None], action, 0.0)
 
     def _recovered(self, group: Sequence[Session], reset: Tensor, action: Tensor) -> Tensor:
-        """Perturb the actions of stuck drones, if recovery is on."""
+        """Apply stuck recovery, if it is on: detect stuck drones from their poses and perturb their actions."""
         if self._recovery is None:
             return action
         slots = torch.tensor([session.slot for session in group])

@@ -36,7 +36,7 @@ _MAX_FACTS = 2**24
 
 
 class FlightJournal:
-    """Recording of a manual flight: its decisions in memory, and in the journal file after every change.
+    """Crash-recovery journal of a manual flight: decisions in memory, synchronised to the file after every change.
 
     A full disk is warned of once; the decisions that it refused are written later.
 

@@ -161,7 +161,7 @@ class Trajectory:
         return self.count == len(self.reward)
 
     def grown(self) -> int:
-        """Return the growth in bytes since the last call; a trajectory without entries in the buffer counts as 0."""
+        """Return the memory growth since the last call [bytes]; a trajectory without buffer entries counts as 0."""
         before, self._counted = self._counted, self.nbytes if self.entries else 0
         return self._counted - before
 

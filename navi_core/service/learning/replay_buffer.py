@@ -241,7 +241,7 @@ class ExperienceReplayBuffer:
 
 
 def _row(experience: Experience) -> np.ndarray:
-    """Convert an experience to a structured row, pending and without an index in a trajectory."""
+    """Convert an experience to a NumPy structured-array record, pending (NaN reward) and without a trajectory index."""
     vectors = (experience.position.numpy(), experience.yaw, experience.velocity.numpy(), experience.action.numpy())
     components = [experience.components.get(name, 0.0) for name in COMPONENTS]
     numbers = (experience.log_prob, experience.value, experience.expected_reward, np.nan, components)

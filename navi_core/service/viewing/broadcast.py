@@ -100,7 +100,7 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
             self.publisher.publish(event)
 
     def close(self) -> None:
-        """Stop the thread, close the socket and withdraw the discovery note."""
+        """Stop the thread, close the socket and delete the service-discovery file."""
         self._done.set()
         self._thread.join(5.0)
         self.publisher.close()

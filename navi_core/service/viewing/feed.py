@@ -1,4 +1,4 @@
-"""Discovery of publishers on this machine, and the feed (subscriber thread) of their messages for viewers.
+"""Service discovery of publishers on this machine, and the feed (ZeroMQ subscriber thread) of their messages.
 
 Telemetry is always received; observations only while a page is open, so that a dashboard without viewers costs the run
 nothing. ZeroMQ reconnects by itself, so publishers may be restarted.
@@ -6,11 +6,11 @@ nothing. ZeroMQ reconnects by itself, so publishers may be restarted.
 A viewer selects a drone upstream: ZeroMQ carries messages from a subscriber's socket to a publisher's (XSUB to XPUB).
 The message is 0x02, "drone", and the number as int64 little-endian; the last one of all viewers counts.
 
-Each publisher writes a note with its endpoint:
+Each publisher writes a service-discovery file with its endpoint:
 
     $NAVI_HOME/live/<name>.json    endpoint, process, scenes, semantic names
 
-The publisher holds the lock of its note while it lives; the next publisher removes notes without a lock. The pid of a
+The publisher holds the lock of its file while it lives; the next publisher removes files without a lock. The pid of a
 killed publisher may belong to another process by now.
 """
 
@@ -186,7 +186,7 @@ _MOST_NOTES = 256
 
 @dataclass(frozen=True)
 class Announcement:
-    """Discovery record of one publisher."""
+    """Service-discovery record of one publisher: the JSON content of its discovery file."""
 
     name: str
     """Name of the run."""
@@ -208,10 +208,10 @@ class Announcement:
 
 
 class PublisherNote:
-    """Discovery note (locked file) of a publisher of this process, until it is withdrawn.
+    """Locked service-discovery file of a publisher of this process, from construction until `withdraw`.
 
     Args:
-        announcement: Content of the note.
+        announcement: Content of the file.
 
     Raises:
         OSError: The folder cannot be written.
@@ -225,12 +225,12 @@ class PublisherNote:
         self._file = self._written(announcement)
 
     def change(self, announcement: Announcement) -> None:
-        """Atomically replace the announcement in the publisher's discovery file, under the same name."""
+        """Atomically replace the content of the publisher's service-discovery file, under the same name."""
         before, self._file = self._file, self._written(announcement)
         os.close(before)
 
     def withdraw(self) -> None:
-        """Delete the note, unless a later publisher of the same name has replaced it."""
+        """Delete the service-discovery file, unless a later publisher of the same name has replaced it."""
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._file), self._path.stat()):
                 self._path.unlink()
@@ -249,7 +249,7 @@ def announced() -> list[Announcement]:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete notes of killed publishers; one whose pid lives may be of a version without locks, and stays."""
+    """Delete stale service-discovery files (unlocked, pid dead); some versions hold no lock, so a live pid's stays."""
     for path in folder.glob("*.json"):
         # Where files cannot be locked a note stays, too: its publisher may live on another machine.
         with contextlib.suppress(OSError):
@@ -259,10 +259,10 @@ def _sweep(folder: Path) -> None:
 
 
 def _read(path: Path, *, living: bool = True) -> Announcement | None:
-    """Read and validate a discovery note; None for an invalid file, as other processes write these.
+    """Read and validate a service-discovery file; None for an invalid one, as other processes write these.
 
     Args:
-        path: File of the note.
+        path: The service-discovery file.
         living: Also return None where the publisher is gone.
     """
     try:
@@ -276,7 +276,7 @@ def _read(path: Path, *, living: bool = True) -> Announcement | None:
 
 
 def _locked(file: int, pid: int) -> bool:
-    """Return whether a publisher holds its note's lock; where files cannot be locked, whether the process lives."""
+    """Return whether a publisher holds its discovery file's lock; where locks are unsupported, if its pid lives."""
     try:
         return not try_lock(file, shared=True)
     except OSError:

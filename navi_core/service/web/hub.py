@@ -73,7 +73,7 @@ class Viewer:
         self._ready.set()
 
     async def take(self) -> bytes:
-        """Wait for the next queued message and return it."""
+        """Dequeue the message of the kind that has waited longest; wait while the queue is empty."""
         while not self._waiting:
             self._ready.clear()
             await self._ready.wait()
@@ -165,7 +165,7 @@ def trajectory_array(points: list[tuple[float, float, float]]) -> npt.NDArray[np
 
 
 def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] | None = None) -> None:
-    """Send the changed kinds of messages to all viewers, and clear the changes.
+    """Broadcast the changed parts of the display state to all viewers, and clear the set of changes.
 
     Args:
         hub: Hub of the viewers.

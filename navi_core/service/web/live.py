@@ -251,7 +251,7 @@ def _status_page(address: str) -> str:
 
 
 def _status_of(address: str) -> dict[str, Any]:
-    """Fetch a server's /status; return its numbers and texts, nested ones under joined names."""
+    """Fetch a server's /status JSON and flatten it to at most 64 numbers and texts by dotted key."""
     try:
         with urllib.request.urlopen(f"{address}/status", timeout=1.0) as answer:
             data = json.loads(answer.read(_MAX_STATUS_BYTES))
@@ -375,7 +375,7 @@ class ReplayShow:
 
 
 def _shortened(times: Iterable[float]) -> array[float]:
-    """Return the playback time of each message (s, from 0), without long silences and clocks set back."""
+    """Convert receive times to playback times (s, from 0); each gap is clipped to [0, `_LONGEST_GAP`]."""
     played = array("d", [0.0])
     for before, after in pairwise(times):
         played.append(played[-1] + min(max(after - before, 0.0), _LONGEST_GAP))

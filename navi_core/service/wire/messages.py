@@ -173,7 +173,7 @@ class Message:
     @classmethod
     @cache
     def checks(cls) -> dict[str, Check]:
-        """Return the validator of each field, in the order of the wire."""
+        """Return the validator of each field by name, in serialisation order."""
         return {name: hint.__metadata__[0] for name, hint in get_type_hints(cls, include_extras=True).items()}
 
     def to_map(self) -> dict[str, object]:
