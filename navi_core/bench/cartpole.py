@@ -64,7 +64,7 @@ processes: Processes that share the rows.
 
 
 def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int = 400_000) -> list[Row]:
-    """Build the throughput cases: widths 64 and 32 at 4 epochs and at 1, and the peers.
+    """Build the throughput benchmark's configurations: widths 64 and 32 at 4 epochs and at 1, and the peers.
 
     Args:
         against: Peers, of `PEERS`.
@@ -91,7 +91,7 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
 def run_cartpole(
     cases: Sequence[Row], repeats: int = 3, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> Iterator[Row]:
-    """Measure the throughput of every case in turns; yield the rows at the end.
+    """Run the throughput benchmark (PPO, peers, bare environments), interleaved in turns; yield the rows at the end.
 
     Args:
         cases: Cases to measure.
@@ -152,7 +152,7 @@ def run_solve(
     target: float,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Iterator[Row]:
-    """Train PPO (and a peer) on a task with every seed until solved; yield one row per run.
+    """Train PPO (and a peer) on a task with every seed, measure the time until solved; yield one row per run.
 
     Args:
         trainers: `navi`, and perhaps `sb3` (cart-pole alone), and with how many of the seeds each learns.
@@ -186,7 +186,7 @@ def run_solve(
 
 
 def solve(config: TrainConfig, trainer: str, target: float) -> Row:
-    """Train on a task and return the row of `run_solve`.
+    """Train PPO or GRPO on a reference task; return its learning results as a row of `run_solve`.
 
     Args:
         config: A run of ppo or grpo.

@@ -31,7 +31,7 @@ ORDER = ("planner", "frontier", "forward-plus", "random")
 
 
 def neighbours(results: Sequence[EvalResult], metric: str = "c_vis_auc") -> list[Comparison]:
-    """Compare neighbouring pilots of `ORDER` by the paired interval over scenes and starts."""
+    """Compare adjacent scripted pilots of `ORDER` by the paired confidence interval over scenes and starts."""
     by_name = {result.subject: result for result in results}
     flown = [by_name[name] for name in ORDER if name in by_name]
     return [compare(better, worse, metric) for better, worse in pairwise(flown)]
@@ -47,7 +47,7 @@ def time_evaluation(
     repeats: int,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Row]:
-    """Time evaluations (flight and metrics, without building the course); the median counts.
+    """Benchmark evaluations (flight and metrics, without building the course) by their median time.
 
     Args:
         scenes: Scenes of the evaluation, 16 starts in all.
@@ -264,7 +264,7 @@ def simulate_starts(
 
 
 def _effects(generator: np.random.Generator, shape: str, scenes: int, starts: int) -> np.ndarray:
-    """Sample effects (scenes, starts) of mean 0 and standard deviation 1."""
+    """Sample random effects (scenes, starts), normal or skewed, of mean 0 and standard deviation 1."""
     if shape == "skewed":
         return 1.0 - generator.exponential(size=(scenes, starts))
     return generator.normal(size=(scenes, starts))

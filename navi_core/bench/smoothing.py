@@ -71,7 +71,7 @@ class SmoothingCell:
 
 
 def smoothing_cells(tasks: Sequence[str], seeds: Sequence[int]) -> list[SmoothingCell]:
-    """Build the cells of baseline and smoothing for every task, with and without noise, ordered by seed."""
+    """Build the run grid: baseline and drift smoothing for every task, with and without noise, ordered by seed."""
     return [
         SmoothingCell(task, noisy, variant, seed, alpha)
         for seed in seeds
@@ -82,7 +82,7 @@ def smoothing_cells(tasks: Sequence[str], seeds: Sequence[int]) -> list[Smoothin
 
 
 def ablation_cells(task: str, seeds: Sequence[int], *, noisy: bool = True) -> list[SmoothingCell]:
-    """Build the ablation cells alpha_step × d, with a baseline for each d (the network's width), and one unbounded."""
+    """Build the ablation grid alpha_step × d, with a baseline for each d (the network's width), and one unbounded."""
     alpha, dim, tau = _UNBOUND
     return [
         cell
@@ -99,7 +99,7 @@ def ablation_cells(task: str, seeds: Sequence[int], *, noisy: bool = True) -> li
 
 
 def cell_config(cell: SmoothingCell, changes: dict[str, Any] | None = None) -> TrainConfig:
-    """Build the training configuration of a cell."""
+    """Build the training configuration of one benchmark run (cell)."""
     smoothing: dict[str, Any] = {"latent_dim": cell.latent_dim}
     if cell.alpha_step:
         smoothing |= {"enabled": True, "alpha_step_init": cell.alpha_step, "trust_region_tau": cell.tau}
@@ -121,7 +121,7 @@ def run_cells(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     changes: dict[str, Any] | None = None,
 ) -> dict[SmoothingCell, dict[str, Any]]:
-    """Train the missing cells and return all available learning curves.
+    """Run the pending training runs (task × variant × seed) and return all available learning curves.
 
     Args:
         cells: Cells to train.
@@ -180,7 +180,7 @@ def stop_step(curve: Mapping[str, Any], config: EarlyStopConfig) -> int | None:
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
-    """Load the curve of a finished cell; None if the file is missing or invalid."""
+    """Load the learning curve of a finished run from its JSON file; None if the file is missing or invalid."""
     try:
         data = json.loads(path.read_text())
         return data["curve"] if isinstance(data["curve"]["returns"], list) else None
@@ -323,7 +323,7 @@ def verdict(row: Row) -> str:
 
 
 def _stop(curve: Mapping[str, Any], task: str, at: int | None) -> tuple[float, float]:
-    """Return the fraction of steps that a stop saves, and the fraction of the final gain reached at the stop."""
+    """Return the fraction of steps that early stopping saves, and the fraction of the final gain reached by then."""
     if at is None:
         return 0.0, 1.0
     floor = _RANDOM[task]

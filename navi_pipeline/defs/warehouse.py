@@ -32,7 +32,7 @@ def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
 
 
 def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
-    """Ingest all waiting segments; return the warehouse's metadata and data version.
+    """Ingest all waiting outbox segments into DuckDB; return the asset's metadata and data version.
 
     Args:
         warn: Called with every segment in quarantine.

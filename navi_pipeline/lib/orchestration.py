@@ -127,7 +127,7 @@ def now() -> Work:
 
 @contextmanager
 def worked_as(name: str) -> Iterator[None]:
-    """Context manager or decorator that adds the time of its block or calls to the work of `name`."""
+    """Context manager or decorator that times its block or calls and adds wall and CPU time to `WORK[name]`."""
     began = now()
     try:
         yield
@@ -136,7 +136,7 @@ def worked_as(name: str) -> Iterator[None]:
 
 
 def worked(function: F) -> F:
-    """Decorate an asset's or check's function so that the time of each call is counted as its work."""
+    """Decorator that measures wall and CPU time of an asset's or check's function, summed over its calls."""
     return worked_as(function.__name__)(function)
 
 

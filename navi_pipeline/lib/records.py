@@ -135,7 +135,7 @@ class BenchmarkLog:
         outcome: Outcome = "ok",
         detail: str | None = None,
     ) -> None:
-        """Record one repeat of one cell; its rows are durable when this returns.
+        """Record one repeated measurement of a benchmark cell; its rows are durable when this returns.
 
         Args:
             cell: Name of the cell, for example `256x48` or `gru`.

@@ -95,7 +95,7 @@ def run_device(
 
 
 def _guarded(name: str, part: Callable[[], Iterator[DeviceRow]]) -> Iterator[DeviceRow]:
-    """Yield the rows of a part, or a row with its error if it fails."""
+    """Yield the rows of one part of the benchmark; an exception becomes a row with the error."""
     try:
         yield from part()
     except Exception as error:  # whatever it is: time on a device is short, and the other parts are wanted
@@ -131,7 +131,7 @@ def _machine(setting: _Setting) -> Iterator[DeviceRow]:
 
 
 def _correctness(setting: _Setting) -> Iterator[DeviceRow]:
-    """Compare ray casts with brute force over all triangles, with the CPU tracer, and bit for bit with the twin."""
+    """Compare ray casts with brute force over all triangles, the CPU tracer, and bitwise the kernels' CPU twin."""
     rng = np.random.default_rng(setting.seed)
     for scene in setting.scenes:
         on_cpu, twin, field = Field([scene]), Field([scene], tracer="cuda"), _field(setting, [scene])

@@ -226,7 +226,7 @@ def _open3d(scene: Scene, origins: torch.Tensor, directions: torch.Tensor, threa
 def _truth(
     scene: Scene, field: Field, origins: torch.Tensor, directions: torch.Tensor, exact_rays: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return depth, semantic id and index of a sample of rays, computed by brute force over all triangles."""
+    """Compute ground truth of a sample of rays by brute force over all triangles: depth, semantic id, index."""
     assert scene.triangles is not None
     total = len(origins) * len(directions)
     count = int(min(exact_rays or min(4000.0, max(64.0, _BRUTE_TESTS / len(scene.triangles))), total))

@@ -37,7 +37,7 @@ _OTHER_STARTS = 1_000_003
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """Training run of the memory benchmark: task, temporal (recurrent) core, handling of its state, settings.
+    """Run configuration of the memory benchmark: task, temporal (recurrent) core, handling of its state, settings.
 
     Attributes:
         task: Reference task.
@@ -95,7 +95,7 @@ _NOW = (("gamma", 0.0), ("gae_lambda", 0.0), ("minibatch", 16))
 
 
 def _deep(task: str, chunk: int, width: int, **options: int) -> tuple[MemoryCase, ...]:
-    """Build the two-layer cases of a task for both cores."""
+    """Build the run configurations of a task with two-layer recurrent cores, Mamba-2 and GRU."""
     ppo = (*_NOW, ("rollout", chunk), ("bptt", chunk))
     policy = (("core_layers", 2), ("width", width))
     return tuple(
@@ -121,7 +121,7 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
 
 
 def memory_cases(names: Sequence[str] = (), cores: Sequence[str] = ()) -> list[MemoryCase]:
-    """Return the cases of the named groups (default: all), restricted to the named cores if any are given.
+    """Return the run configurations of the named groups (default: all), restricted to the named cores, if any.
 
     A user-defined core runs the GRU's cases.
 
@@ -141,7 +141,7 @@ def run_memory(
     *,
     until_solved: bool = True,
 ) -> Iterator[Row]:
-    """Train every memory case with every seed; yield a row after each.
+    """Run the recurrent-memory benchmark: train a policy on each task and seed; yield one row per run.
 
     Args:
         cases: Cases to train.
@@ -169,7 +169,7 @@ def run_memory(
 
 
 def case_config(case: MemoryCase, seed: int) -> TrainConfig:
-    """Build the training configuration of a case: no shaping, no auxiliary input, sequences of 16 decisions."""
+    """Build a benchmark run's training configuration: no shaping, no auxiliary input, sequences of 16 decisions."""
     return parse_config(
         TrainConfig,
         {
@@ -263,7 +263,7 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None], until_s
 
 @torch.no_grad()
 def exact_ratio(policy: NavigationPolicy, rollout: Rollout) -> float:
-    """Return the largest |ratio − 1| between acting and updating on a rollout's actions, in double precision.
+    """Return the largest |importance ratio − 1| of acting and updating on a rollout's actions, in float64.
 
     In single precision, rounding makes both differ, more so for a confident policy. A difference that remains in double
     precision is an error: a state that was not carried, or a missed reset.

@@ -33,7 +33,7 @@ def fused_available() -> bool:
 
 
 def core_names(names: Sequence[str] | None = None) -> list[str]:
-    """Return the names of the cores to measure; by default the available ones of `CORE_NAMES`. The peer is included.
+    """Return the names of the cores to measure (default: the available `CORE_NAMES`), the reference core first.
 
     Raises:
         ConfigError: An unknown core, or mamba-ssm asked for by name where it cannot run.
@@ -60,7 +60,7 @@ def run_core(
     repeats: int = 15,
     device: str = "cpu",
 ) -> Iterator[Row]:
-    """Benchmark every core at every shape in turns; the first core is the peer of its shape.
+    """Benchmark every temporal core at every shape in turns; the first core is the reference of its shape.
 
     Args:
         names: From `core_names`.

@@ -44,7 +44,7 @@ ENCODER_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def encoder_names(names: Sequence[str] = ()) -> list[str]:
-    """Return the names of the encoders to measure, by default `ENCODER_VARIANTS`; the first is the peer.
+    """Return the names of the encoders to measure, by default `ENCODER_VARIANTS`; the first is the reference.
 
     Raises:
         ConfigError: An unknown variant.
@@ -56,7 +56,7 @@ def encoder_names(names: Sequence[str] = ()) -> list[str]:
 def run_encoder(
     names: Sequence[str], bins: Sequence[tuple[int, int]], *, batch: int = 32, threads: int = 1, repeats: int = 7
 ) -> Iterator[Row]:
-    """Benchmark every encoder at every size in turns; the first encoder is the peer of its size.
+    """Benchmark every encoder at every size in turns; the first encoder is the reference of its size.
 
     Args:
         names: From `encoder_names`.

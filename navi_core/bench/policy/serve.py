@@ -31,7 +31,7 @@ RUNTIMES = {"eager": "", "onnx": ".onnx", "aoti": ".pt2"}
 
 
 def runtime_names(names: Sequence[str] | None = None) -> list[str]:
-    """Return the names of the runtimes to measure, by default the available ones; the peer is included.
+    """Return the inference runtimes to measure, by default the available ones; eager PyTorch is the reference.
 
     Raises:
         ConfigError: An unknown runtime, or onnx asked for by name where it is not installed.

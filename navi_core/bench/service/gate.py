@@ -133,7 +133,7 @@ class _Flight:
 
 
 def _truth(flight: _Flight, decisions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for random motions (N,) whether they collide when held, and whether the gate holds them back."""
+    """Label random actions (N,) by simulation: whether they collide when held, and whether the gate blocks them."""
     held = -(-flight.gate.config.substeps // flight.env.config.dynamics.steps_per_decision)
     collides, waits = [], []
     for _ in range(decisions):

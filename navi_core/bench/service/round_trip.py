@@ -50,7 +50,7 @@ _PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class ServiceCase:
-    """Case of the round-trip benchmark: drones, groups that take turns, threads of each server, training or not.
+    """Configuration of the round-trip benchmark: drones, alternating groups, threads of each server, training.
 
     With one group the servers alternate; with two groups both work at the same time.
     """
@@ -62,7 +62,7 @@ class ServiceCase:
 
 
 def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool) -> list[ServiceCase]:
-    """Build the cases: each number of drones with each total number of threads.
+    """Build the benchmark's configurations: each number of drones with each total number of threads.
 
     With two or more threads each server gets half of them, and several drones form two groups, so that both servers are
     busy.
@@ -82,7 +82,7 @@ def run_service(
     rounds: int = 10,
     decisions: int = 200,
 ) -> Iterator[Row]:
-    """Benchmark the cases in turns; yield one row per case.
+    """Run the round-trip benchmark, its configurations in turns; yield one row per configuration.
 
     Args:
         cases: Cases to measure; the first one is the reference of the others.

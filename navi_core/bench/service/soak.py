@@ -37,7 +37,7 @@ _LOOKS = 200
 
 
 class _Listening(FlightLearning):
-    """Flight learning that also records the mean live reward of each episode."""
+    """Continuous training in flight that also records the mean live reward of each episode."""
 
     def __init__(self, *args: Any) -> None:  # noqa: ANN401 (arguments of `FlightLearning`)
         super().__init__(*args)
@@ -309,6 +309,6 @@ def soak(
 
 
 def _gain(row: Mapping[str, Any]) -> str:
-    """Format the gain of learning with its interval; a dash if too few episodes ended."""
+    """Format the reward gain of learning with its 95 % confidence interval; a dash if too few episodes ended."""
     gain, error = row["gain"], row["gain_error"]
     return f"{gain:+.4f} ± {error:.4f}" if gain == gain and error == error else "–"

@@ -247,7 +247,7 @@ _GRACE = 60.0
 def run_cell_in_child(
     name: str, variant: Variant, config: AblationConfig, seed: int, *, stop: Callable[[], bool]
 ) -> CellOutcome:
-    """Measure a cell in a supervised child process, which ends with this process or on request.
+    """Run an ablation cell in a supervised child process, which ends with this process or on request.
 
     Args:
         name: Name of the ablation.
@@ -272,7 +272,7 @@ def run_cell_in_child(
 
 
 def main(name: str, variant: str, seed: str, settings: str) -> int:
-    """Entry point of the child process: measure one cell; SIGTERM ends its command first."""
+    """Entry point of the child process: run one ablation cell; SIGTERM ends its command first."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         config = parse_config(AblationConfig, json.loads(settings))

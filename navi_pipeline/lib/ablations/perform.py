@@ -1,4 +1,4 @@
-"""Runner of an ablation: measure open cells, compare variants with the base, write rows and an HTML report."""
+"""Runner of an ablation study: runs pending cells (variant × seed), compares with the base, writes a report."""
 
 import json
 import threading
@@ -100,7 +100,7 @@ def _measure(
     jobs: int,
     on_line: Callable[[str], None],
 ) -> RunError | None:
-    """Measure cells in child processes, `jobs` at a time, and report each when it is done.
+    """Run cells (variant × seed) in child processes, `jobs` at a time, and report each when it is done.
 
     Returns:
         Why the first cell ended that has no outcome; the others were stopped then, and go on another time.
@@ -209,7 +209,7 @@ def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: 
 
 
 def _earlier_looks(sides: dict[str, tuple[list[Any], list[Any]]]) -> dict[str, list[int]]:
-    """Return the seed counts of earlier comparisons that used a subset of these evaluations, by variant."""
+    """Query interim analyses: seed counts of earlier comparisons on a subset of these evaluations, by variant."""
     Warehouse().ingest()
     known = Warehouse().query(
         "select seeds, evaluations from comparisons where metric = ? and \"over\" = 'seeds and scenes' and seeds >= 5",

@@ -20,7 +20,7 @@ _AXES = ("forward", "vertical", "lateral", "yaw")
 
 
 def expert_config(profile: str, **settings: object) -> ExpertConfig:
-    """Build the teacher's configuration with the sensor and drone dynamics of a profile.
+    """Build the scripted teacher's recording configuration with the sensor and drone dynamics of a profile.
 
     Raises:
         ConfigError: A setting has an impossible value.
@@ -31,7 +31,7 @@ def expert_config(profile: str, **settings: object) -> ExpertConfig:
 
 
 def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Callable[[str], None]) -> dict[str, Any]:
-    """Record the teacher's flights in the first training scenes, or reuse those of the same settings and scenes.
+    """Record a demonstration dataset of the scripted teacher in the first training scenes, or reuse an equal one.
 
     Args:
         profile: Training profile, whose sensor and drone `config` has.

@@ -279,12 +279,12 @@ def _floor_plan(field: Field, name: str) -> tuple[str, float]:
 
 
 def _key(content_hash: str | None, compile_hash: str | None, split: str) -> str:
-    """Return the cache key of a scene's card: content, compiler settings, split, and version of the card."""
+    """Return the cache key (hash) of a scene's JSON card: content, compiler settings, split, version of the card."""
     return content_key(_CARD, content_hash, compile_hash, split)
 
 
 def _recorded(source: SceneSource, measured: dict[str, Any]) -> dict[str, Any]:
-    """Record the row of a scene in the outbox and as its card; return the row."""
+    """Write a scene's row to the outbox and to its JSON file (card); return the row."""
     row = {
         "name": source.name,
         "split": source.split,

@@ -31,7 +31,7 @@ def open_registry() -> Registry:
 
 # Above 60 lines: the order of flights, writes and the alias's move is what makes a decision safe to repeat.
 def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
-    """Evaluate a version against the champion; move the alias if it wins and a second course confirms the win.
+    """Evaluate a model version against the champion; promote it if it wins and a second course confirms the win.
 
     Both fly the same frozen starts of the validation scenes. The first champion must beat random flight. A decided pair
     is not decided again.

@@ -175,7 +175,7 @@ def summary_rows(score: Score) -> list[dict[str, Any]]:
 
 
 def _lead(against: dict[str, Comparison] | None) -> str:
-    """Format the policy's mean difference to a pilot with its interval; empty for the policy itself."""
+    """Format the policy's mean AUC difference to a pilot with its confidence interval; empty for itself."""
     if not against:
         return ""
     auc = against["c_vis_auc"]
@@ -197,7 +197,7 @@ def result_row(name: str, result: EvalResult) -> dict[str, Any]:
 
 
 def comparison_row(comparison: Comparison) -> dict[str, Any]:
-    """Convert a comparison to a dictionary for metadata and JSON."""
+    """Convert a statistical comparison to a dictionary for metadata and JSON."""
     return {
         "metric": comparison.metric,
         "policy": comparison.mean_a,

@@ -150,11 +150,11 @@ class Night:
         return stage
 
     def data(self, stage: str) -> dict[str, Any]:
-        """Return the data that a stage kept; empty if it was skipped."""
+        """Return the output data of a finished stage, for later stages; empty if it was skipped."""
         return self.stages[stage].data if stage in self.stages else {}
 
     def gate_rows(self) -> list[dict[str, Any]]:
-        """Return every gate as a table row."""
+        """Return every gate (acceptance check) as a table row."""
         return [
             {"gate": gate.name, "stage": stage.name, "kind": "hard" if gate.hard else "soft",
              "holds": "yes" if gate.passed else "NO", "figures": gate.detail}

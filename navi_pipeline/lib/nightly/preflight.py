@@ -74,7 +74,7 @@ def choose_start(config: TrainConfig, registry: Registry) -> Start:
 
 
 def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str]]:
-    """Yield candidate versions for the initial weights with their origin, in order of preference."""
+    """Yield candidate model versions for the initial weights with their origin, in order of preference."""
     versions = {version.version: version for version in registry.list()}
     aliases = registry.aliases()
     if "latest" in aliases:
@@ -90,7 +90,7 @@ def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str]]:
 
 
 def _why_not(config: TrainConfig, version: ModelVersion, *, needs_same_rewards: bool) -> str | None:
-    """Return the reason why a version cannot be a night's initial weights; None if it can."""
+    """Check a model version's compatibility as initial weights; return the reason against it, None if compatible."""
     from navi_core.models import load_checkpoint
     from navi_core.models.lineage import same_network, same_rewards
 

@@ -105,7 +105,7 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 
 def _drift_gate(rows: list[dict[str, Any]]) -> Gate:
-    """Return the gate that compares the night's CPU time per decision with earlier nights."""
+    """Check for a performance regression: the night's CPU time per decision against earlier nights."""
     slower = [row for row in rows if row["drifts"] and row["judged"]]
     if not rows:
         detail = "fewer than 3 earlier nights on this hardware; there is nothing to compare with yet"
@@ -245,7 +245,7 @@ def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
 
 
 def stages_of(config: NightlyConfig) -> dict[str, Work]:
-    """Return stage name → work of a night, in order; a validation night has no training and no promotion."""
+    """Return stage name → function of a night, in order; a validation night has no training and no promotion."""
     if not config.train:
         return {"preflight": preflight, "evaluation": evaluation, "benchmarks": benchmarks}
     return {

@@ -39,7 +39,7 @@ class ViewerProbe:
         self._thread.start()
 
     def gate(self) -> Gate:
-        """Stop the thread and return the viewer's gate; call it after the training."""
+        """Stop the thread and return the result of the viewer check; call it after the training."""
         self._over.set()
         self._thread.join(5.0)
         return self._gate or Gate("viewer", False, False, "training ended before a viewer attached")
@@ -105,7 +105,7 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 
 def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
-    """Resume the run for a few steps, stop it, and check that it began at its last checkpoint and progressed."""
+    """Test resumption from a checkpoint: resume for a few steps, check that the run began there and progressed."""
     trained = night.data("training")
     kept = trained.get("settings")
     settings = night_settings(night) if kept is None else parse_config(TrainConfig, upgrade_train_config(kept))
@@ -129,7 +129,7 @@ def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 
 def _proof(more: int, began: int, trained: int, result: dict[str, Any], *, stalled: bool) -> Gate:
-    """Return the gate of one resumed run: it must start at step `began` (≥ `trained`) and advance by `more` steps."""
+    """Check one resumed run: it must start at step `began` (≥ `trained`) and advance by `more` steps."""
     name, resumed, steps = f"resume +{more}", result["resumed_from"], int(result["steps"])
     if resumed is None:
         return Gate(name, True, False, f"not taken up at {began:,}: the trainer began another run, {result['run_id']}")
@@ -147,7 +147,7 @@ def _newest_step(data: dict[str, Any]) -> int:
 
 
 def night_policy(night: Night) -> dict[str, Any]:
-    """Return the document of the night's policy, as the evaluation expects it."""
+    """Return the night's policy as a JSON document (run, checkpoint, weights hash), the input of the evaluation."""
     from navi_core.models import load_checkpoint
 
     result = night.data("resume_proof") or night.data("training")
@@ -178,7 +178,7 @@ def _run_id(night: Night, settings: TrainConfig) -> str:
 
 
 def _init(night: Night) -> str:
-    """Return the version that the preflight chose as initial weights; `latest` may have moved since."""
+    """Return the model version that the preflight chose as initial weights; `latest` may have moved since."""
     start = night.data("preflight").get("start")
     return str(start) if start else ("none" if night.config.fresh else "latest")
 

@@ -1,4 +1,4 @@
-"""Catalogue of studies, default search spaces, and the configuration of a trial."""
+"""Catalogue of hyperparameter studies, default search spaces, and the configuration of a trial."""
 
 import re
 from collections.abc import Mapping, Sequence

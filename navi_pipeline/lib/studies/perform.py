@@ -1,4 +1,4 @@
-"""Runner of a study: starts and restarts workers, follows their trials, writes the HTML page."""
+"""Runner of an Optuna study: starts and restarts workers, follows their trials, writes the HTML page."""
 
 import json
 import math
@@ -143,7 +143,7 @@ _RESTARTS = 20
 
 @dataclass(frozen=True)
 class StudyResult:
-    """Result of a study: its row, the latest trial of every slot, a chart, the HTML page.
+    """Result of a hyperparameter study: its row, the latest trial of every slot, a chart, the HTML page.
 
     Attributes:
         row: Row of the table `studies`.

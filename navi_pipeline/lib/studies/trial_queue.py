@@ -1,4 +1,4 @@
-"""Trial queue of a study: workers claim trials, and trials of lost workers are requeued.
+"""Trial queue of an Optuna study: workers claim trials, and trials of lost workers are requeued.
 
 A *slot* is one of the study's requested trials; Optuna's trials are attempts at it. If a worker dies, its trial is
 marked as failed and its slot is queued again: a new trial with the same settings resumes in the same run directory. So
@@ -62,7 +62,7 @@ def read_study(name: str) -> StudyConfig:
 
 
 class TrialQueue:
-    """Context manager for one process's access to a study: claims trials, requeues lost ones, lists results.
+    """Queue of an Optuna study's trials (context manager, one per process): claims, requeues and lists trials.
 
     Attributes:
         config: Settings of the study.

@@ -1,4 +1,4 @@
-"""Worker process of a study (`python -m … NAME`): claims and trains trials until none is left.
+"""Worker process of an Optuna study (`python -m … NAME`): claims and trains trials until none is left.
 
 A trial is a supervised training run. Its metrics are read from the outbox during training, and it may be pruned.
 """
@@ -71,7 +71,7 @@ class RunCurve:
 
     @property
     def last_step(self) -> int:
-        """Step (decisions) of the latest row."""
+        """Largest step (count of decisions) of any metric of the run."""
         return max((step for values in self._values.values() for step in values), default=0)
 
     def figure(self, objective: ObjectiveConfig, result: Mapping[str, Any]) -> float | None:

@@ -1,4 +1,4 @@
-"""Catalogue of parameter sweeps: factors, levels, and the size of a cell in each profile."""
+"""Catalogue of parameter sweeps: factors, their values, and the size of a cell in each profile."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Parameter sweep of the catalogue: name, question, figures to show, and its cells.
+    """Parameter sweep of the catalogue: name, question, metrics to show, and its cells.
 
     Attributes:
         name: Name of the sweep and its asset.

@@ -1,4 +1,4 @@
-"""Runner for the cells of a sweep: one after the other, each in a child process, each once.
+"""Runner for the cells (factor combinations) of a sweep: one after the other, each in a child process, each once.
 
 Out of memory, crash and timeout are recorded as outcomes. Only an interruption of the sweep itself stops it; it then
 resumes with the first cell without an outcome.
@@ -36,7 +36,7 @@ UNITS = {
 
 
 def read_train(document: dict[str, Any]) -> tuple[dict[str, float], list[list[float]]]:
-    """Extract figures and reward curve from the JSON output of `navi bench train --json`."""
+    """Extract metrics and reward curve from the JSON output of `navi bench train --json`."""
     updating = [
         float(stage["seconds"])
         for stage in document["stages"]
@@ -88,13 +88,13 @@ class Cell:
 
     @property
     def level(self) -> str:
-        """Name of the cell without the seed; cells of one level are repeats."""
+        """Values of the swept parameters (the name without the seed); cells of one level are repeats."""
         return "/".join(str(value) for key, value in self.factors.items() if key != "seed")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one cell of a sweep: status, figures, reward curve.
+    """Outcome of one cell of a sweep: status, metrics, reward curve.
 
     Attributes:
         cell: Name of the cell.
@@ -134,7 +134,7 @@ def run_cells(
     on_line: Callable[[str], None],
     again: bool = False,
 ) -> list[Outcome]:
-    """Measure the cells that have no outcome yet, and return the outcomes of all.
+    """Run the pending cells (factor combinations) of a sweep, and return the outcomes of all.
 
     Args:
         sweep: Name of the sweep.
@@ -285,7 +285,7 @@ def _record(sweep: str, cell: Cell, outcome: Outcome, config: SweepConfig) -> No
 
 
 def _size(cell: Cell, config: SweepConfig) -> str:
-    """Return the profile and the changed options of a cell, such as `full, steps 5000`, as the group of its means."""
+    """Return the group-by key of a cell for averages: profile and changed options, such as `full, steps 5000`."""
     return ", ".join([config.profile, *(f"{name} {value}" for name, value in sorted(cell.asked.items()))])
 
 

@@ -1,4 +1,4 @@
-"""Runner of a sweep: measures cells, writes the report, and applies the promotion checklist of temporal cores."""
+"""Runner of a parameter sweep: pending cells, report, and the promotion checklist of temporal (recurrent) cores."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _NEEDS_BUILD = ("mamba-ssm",)
 
 
 def level_rows(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[dict[str, Any]]:
-    """Aggregate outcomes into one table row per level: status counts, and the mean of each figure.
+    """Aggregate outcomes into one table row per swept value: status counts, and the mean of each metric over seeds.
 
     Args:
         outcomes: Outcomes of a sweep's cells.
@@ -87,7 +87,7 @@ def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference | 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of the promotion checklist for one temporal core: reward, throughput, build needs, verdict.
+    """Result of the promotion checklist for one temporal (recurrent) core: reward, throughput, build needs, verdict.
 
     Attributes:
         core: Name of the challenger.
@@ -126,7 +126,7 @@ class Verdict:
 
 
 def core_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
-    """Apply the promotion checklist to every temporal core against the incumbent.
+    """Apply the promotion checklist to every temporal (recurrent) core, against the incumbent core.
 
     Args:
         outcomes: Outcomes of the temporal core sweep.
@@ -190,7 +190,7 @@ TRAINING_SCENES = 4
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Result of a sweep: outcomes, table rows, promotion checklist, charts, report.
+    """Result of a parameter sweep: outcomes, table rows, promotion checklist, charts, report.
 
     Attributes:
         document: JSON document of the sweep, as `--json` prints it.
@@ -219,7 +219,7 @@ class SweepResult:
 def perform_sweep(
     name: str, config: SweepConfig, *, on_line: Callable[[str], None], again: bool = False
 ) -> SweepResult:
-    """Run a sweep: measure the open cells, ingest their rows, and write the report.
+    """Run a parameter sweep: execute its pending cells, ingest their rows, and write the report.
 
     Args:
         name: Name of the sweep.

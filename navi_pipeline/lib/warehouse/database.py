@@ -57,7 +57,7 @@ def open_database(file: Path | str, *, reader: bool = False) -> duckdb.DuckDBPyC
 
 
 def number_of(answer: duckdb.DuckDBPyConnection) -> int:
-    """Fetch the single number of a query result; 0 if there is none."""
+    """Fetch the scalar result of a query as a number; 0 if there is none."""
     row = answer.fetchone()
     return int(row[0]) if row and row[0] is not None else 0
 
@@ -73,7 +73,7 @@ _REMEDIES = {
 
 
 def remedy(error: BaseException, otherwise: str) -> str:
-    """Return the remedy for a database error, as the end of an error message.
+    """Return a hint on how to resolve a DuckDB error, as the end of an error message.
 
     Args:
         error: Exception of DuckDB or the system.
@@ -296,7 +296,7 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
 
 
 def require_known(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    """Raise if the database has migrations that the folder lacks, so that a newer Navi wrote it.
+    """Check the schema version: raise if the database has migrations that the folder lacks (of a newer Navi).
 
     Otherwise its views would be dropped, and a compaction would lose the unknown tables and columns.
 

@@ -1,4 +1,4 @@
-"""Segment reader: parses one outbox file and validates it completely before the database is touched.
+"""Segment reader: parses an outbox file (JSON lines) and validates it whole before the database is touched.
 
 Rows are parsed at once and converted column by column; an error names its line and column.
 """
@@ -82,7 +82,7 @@ def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
 
 
 def _header(line: bytes) -> tuple[object, Any, Any, Any, int, str, datetime]:
-    """Parse the header: version, table, run_id, context, rows, checksum, time; the first four are unchecked."""
+    """Parse a segment file's JSON header line: version, table, run_id, context (unchecked), rows, checksum, time."""
     try:
         header = json.loads(line)
         unchecked = header["navi_segment"], header["table"], header["run_id"], header["context"]
