@@ -104,7 +104,7 @@ def _reason(name: str, error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return `file:line: ` of the innermost traceback frame in a plugin's code; empty where there is none."""
+    """Format the source location `file:line: ` of the innermost traceback frame in a plugin's code; else empty."""
     ours = (Path(__file__).parents[1], Path(importlib.__file__).parent)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
     frames = [f for f in frames if not any(folder in Path(f.filename).parents for folder in ours)]

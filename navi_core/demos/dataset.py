@@ -179,7 +179,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 def stamp(path: Path) -> str:
-    """Return a change stamp of a file (size and modification time); an equal stamp means an unchanged file.
+    """Return a file's change-detection stamp (size and modification time); an equal stamp means an unchanged file.
 
     Raises:
         DemoError: It is not there.

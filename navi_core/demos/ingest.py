@@ -264,7 +264,7 @@ class _DatasetBuilder:
         require_one_scene(scenes, (row["scene"], row["scene_hash"], row["source_hash"]), path)
 
     def _add(self, name: str, rows: list[dict[str, Any]]) -> IngestedFile:
-        """Add index rows to the dataset and return the file's ingest result."""
+        """Add index rows to the dataset, deduplicated by content hash; return the file's ingest result."""
         new = [row for row in rows if row["content_hash"] not in self.rows]
         if not new:
             same = self.rows[rows[0]["content_hash"]]["file"]

@@ -41,7 +41,7 @@ _NAMED: dict[str, Callable[[EvalConfig], str]] = {
 
 
 def require_pairs(a: EvalResult, b: EvalResult) -> None:
-    """Validate that two results are pairs: same scenes, same starts, same length, same physics.
+    """Validate that two results are paired samples: same scenes, same starts, same length, same physics.
 
     Raises:
         EvaluationError: Scenes, starts or protocols differ.
@@ -249,7 +249,7 @@ def verdict_words(a: str, b: str, metric: str, better: bool, worse: bool, why_no
 
 
 def _counted(differences: Mapping[str, Sequence[float]]) -> bool:
-    """Test whether these are differences of booleans, which are often equal in all scenes by chance."""
+    """Return whether all paired differences are −1, 0 or 1 (a binary metric), where ties in all scenes are likely."""
     return all(value in (-1, 0, 1) for row in differences.values() for value in row)
 
 

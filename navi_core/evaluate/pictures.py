@@ -180,7 +180,7 @@ def _draw_paths(
     storey: int,
     whole: Mapping[str, list[np.ndarray]],
 ) -> dict[str, Line2D]:
-    """Plot each name's paths; return one line of each, for the legend."""
+    """Plot each name's trajectories on matplotlib axes; return one line of each, for the legend."""
     legend: dict[str, Line2D] = {}
     for index, (name, group) in enumerate(here.items()):
         color = f"C{index}"

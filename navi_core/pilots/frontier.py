@@ -115,7 +115,7 @@ class FrontierPilot(MapPilot):
 def _frontiers(
     marks: npt.NDArray[np.uint8], near: npt.NDArray[np.uint8], unseen: int, hard: int
 ) -> npt.NDArray[np.bool_]:
-    """Mask the frontier cells (X, Z) of a map."""
+    """Detect the frontier cells (seen, near unseen ones) of an occupancy map; returns a mask (X, Z)."""
     nx, nz = marks.shape
     total = np.zeros((nx + 1, nz + 1), np.int32)
     for i in range(nx):

@@ -37,7 +37,7 @@ def _least_gap(
     dt: float,
     smoothing: float,
 ) -> float:
-    """Simulate a command over one decision and return the least distance to the scan's points, drone's frame [m]."""
+    """Forward-simulate a velocity command over one decision; return the least clearance to the scan's points [m]."""
     x = y = z = yaw = 0.0
     f, v, s, w = velocity[0], velocity[1], velocity[2], velocity[3]
     keep = 1.0 - smoothing
@@ -275,7 +275,7 @@ class MapPilot(Pilot):
         self._settled |= np.abs(pose[:, 1] - self._plane) < 0.05
 
     def _fly_to_height(self, row: int, height: float, now: float) -> None:
-        """Send a row from its current height to another cruising height, both in the frame of `_locate` [m]."""
+        """Command a height change of one row to a new cruising height, both in the frame of `_locate` [m]."""
         self._plane[row], self._settled[row], self._length[row] = height, False, 0
         self._deadline[row] = int(self._step[row]) + math.ceil(_PATIENCE * (1.0 + abs(height - now)))
 

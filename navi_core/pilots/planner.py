@@ -52,7 +52,7 @@ def _views(
     cells: npt.NDArray[np.int32],
     write: bool,
 ) -> None:
-    """List the floor cells visible from each viewpoint; a first pass counts, a second writes the cells.
+    """Build the viewpoints' visibility lists of floor cells (CSR) by ray marching; first pass counts, second writes.
 
     Args:
         place: (V, 2) viewpoints [cells].
@@ -284,7 +284,7 @@ class PlannerPilot(MapPilot):
         return (self._pose.goal[:, 1] - self._pose.position[:, 1]).numpy().astype(np.float64)
 
     def _leave(self, b: int, one: Slice, pose: Floats, cost: npt.NDArray[np.float32]) -> int:
-        """Return the cell from which another storey with unseen floor is reached, −1 where there is none.
+        """Select the goal cell for changing to a storey with unseen floor, −1 where there is none.
 
         A row that is there begins to change its height. Where nothing is left, what was seen is forgotten.
         """
@@ -325,7 +325,7 @@ def _follow(
     before: Floats, now: Floats, velocity: Floats, command: Floats, moving: npt.NDArray[np.bool_], substeps: int,
     dt: float, smoothing: float,
 ) -> None:  # fmt: skip
-    """Estimate the velocities (B, 4): that of free flight, or 0 where the true pose shows a collision."""
+    """Update velocity estimates (B, 4) by the dynamics model; 0 where the true pose shows a collision."""
     for b in range(before.shape[0]):
         if moving[b]:
             pose, speed = np.empty(4), np.empty(4)
@@ -343,7 +343,7 @@ def _look(
     reach: Floats,
     cell: float,
 ) -> None:
-    """Mark as seen the cells of each row's storey in `seen` (B, S, X, Z) that a level ray fan (B, R) [m] crosses."""
+    """Update coverage maps `seen` (B, S, X, Z): mark the cells of each row's storey in its level ray fan (B, R) [m]."""
     nx, nz, rays = seen.shape[2], seen.shape[3], reach.shape[1]
     for b in range(seen.shape[0]):
         x, z = (pose[b, 0] - corner[b, 0]) / cell, (pose[b, 2] - corner[b, 1]) / cell

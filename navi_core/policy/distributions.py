@@ -121,7 +121,7 @@ class ScaledBeta(ActionDistribution):
 
 
 class Categorical(ActionDistribution):
-    """Categorical distribution over the rows of an action table.
+    """Categorical distribution over discrete actions, the rows of an action table.
 
     Args:
         logits: Unnormalised log probabilities (…, K).
@@ -151,7 +151,7 @@ class Categorical(ActionDistribution):
 
 
 def table_index(actions: Tensor, table: Tensor) -> Tensor:
-    """Look up the table index (…,) of actions (…, A): the nearest row of a table (K, A)."""
+    """Quantize actions (…, A) to the index (…,) of the nearest discrete action, by L1 distance in a table (K, A)."""
     return (actions[..., None, :] - table).abs().sum(-1).argmin(-1)
 
 
@@ -161,7 +161,7 @@ def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
 
 
 def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:
-    """Sample Gamma(shape, 1) for shapes of at least 1, with `bits` (int64) as the randomness."""
+    """Sample Gamma(shape, 1), shape ≥ 1, by rejection (Marsaglia and Tsang), with `bits` (int64) as the randomness."""
     d = (shape.double() - 1 / 3)[..., None]
     c = torch.rsqrt(9 * d)
     attempt = torch.arange(attempts, device=bits.device)

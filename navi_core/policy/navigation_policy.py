@@ -208,7 +208,7 @@ class NavigationPolicy(Trunk):
         self.critic_trunk = Trunk(config, spaces) if config.separate_value else None
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero recurrent state of `rows` rows."""
+        """Return the all-zero initial recurrent state for a batch of `rows`."""
         state = self.core.initial_state(rows, device)
         return state if self.critic_trunk is None else state + self.critic_trunk.core.initial_state(rows, device)
 

@@ -84,7 +84,7 @@ def fly(
     config: EvalConfig,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Flight]:
-    """Roll out one episode from each frozen start; an episode with a goal ends once the drone stops there.
+    """Run evaluation rollouts, one from each frozen start; an episode with a goal ends once the drone stops there.
 
     Args:
         field: Geometry.

@@ -31,7 +31,7 @@ RAYS_PER_CAST = 1 << 19
 def _mark_segment(
     x: float, z: float, dx: float, dz: float, length: float, wanted: np.ndarray, marked: np.ndarray
 ) -> int:
-    """Trace a segment through the grid and mark the wanted cells; coordinates in cells, (dx, dz) per unit of `length`.
+    """Rasterise a segment by DDA grid traversal, marking wanted cells; units of cells, (dx, dz) per unit of `length`.
 
     Returns:
         The number of cells that were not marked before.
@@ -73,7 +73,7 @@ def mark_rays(
     wanted: np.ndarray,
     marked: np.ndarray,
 ) -> np.ndarray:
-    """Mark the wanted grid cells that horizontal rays cross, position by position.
+    """Rasterise horizontal rays onto a grid, position by position: mark the wanted cells that they cross.
 
     Args:
         positions: Ray origins (T, 2) as (x, z) [m], float64.
@@ -106,7 +106,7 @@ def mark_path(
     wanted: np.ndarray,
     marked: np.ndarray,
 ) -> np.ndarray:
-    """Mark the wanted grid cells on a flown path, straight from each position to the next.
+    """Rasterise a flown path onto a grid: mark the wanted cells on it, straight from each position to the next.
 
     Args:
         positions: Positions (T, 2) as (x, z) [m], float64.

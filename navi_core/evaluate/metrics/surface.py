@@ -104,7 +104,7 @@ def _mark_hits(
     max_distance: float,
     left: np.ndarray,
 ) -> np.ndarray:
-    """Clear the voxels of `left` hit by rays from origins (N, 3); return the number cleared by each origin, (N,)."""
+    """Cast rays from origins (N, 3), clear the hit voxels of mask `left`; return the number cleared by each, (N,)."""
     cleared = np.zeros(len(origins), dtype=np.int64)
     flat, shape = left.reshape(-1), np.array(left.shape)
     ray = directions.numpy().astype(np.float64)

@@ -33,7 +33,7 @@ class TemporalCore(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero state of `rows` rows, on the parameters' device by default."""
+        """Return the all-zero initial recurrent state for a batch of `rows`, on the parameters' device by default."""
 
     @abc.abstractmethod
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
@@ -103,7 +103,7 @@ class ResidualCore(TemporalCore):
         self.width = width
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero state of `rows` rows: the tensors of every layer in order."""
+        """Return the all-zero initial recurrent state for a batch of `rows`: the tensors of every layer in order."""
         return tuple(part for block in self.blocks for part in block.initial_state(rows, device))
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:

@@ -133,7 +133,7 @@ class GRUBlock(TemporalCore):
             nn.init.uniform_(parameter, -bound, bound)
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero state of `rows` rows."""
+        """Return the all-zero initial recurrent state for a batch of `rows`."""
         return (torch.zeros(rows, self.hidden, device=self.bias_hh.device if device is None else device),)
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:

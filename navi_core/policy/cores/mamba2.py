@@ -104,7 +104,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def _same(segment: Tensor, tap: int, past: int) -> Tensor:
-    """Return the mask (B, T, 1) of a tap: True where its input is in the output's segment (no reset between)."""
+    """Return a convolution tap's segment mask (B, T, 1): True where no reset lies between its input and the output."""
     steps = segment.shape[1] - past
     return (segment[:, tap : tap + steps] == segment[:, past:])[..., None]
 
@@ -199,7 +199,7 @@ class Mamba2Block(TemporalCore):
         self.out_proj = nn.Linear(inner, width, bias=False)
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero state of `rows` rows."""
+        """Return the all-zero initial recurrent state for a batch of `rows`: convolution window and SSM state."""
         device = self.D.device if device is None else device
         channels = self.conv1d.in_channels
         return (

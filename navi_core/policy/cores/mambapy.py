@@ -139,7 +139,7 @@ class MambaPyBlock(TemporalCore):
         self.width, self.inner, self.state_size, self.kernel = width, config.d_inner, state_size, kernel
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero state of `rows` rows."""
+        """Return the all-zero initial recurrent state for a batch of `rows`."""
         device = self.block.D.device if device is None else device
         return (
             torch.zeros(rows, self.inner, self.kernel - 1, device=device),

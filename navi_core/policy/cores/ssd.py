@@ -173,7 +173,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _decays(dt: Tensor, A: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the decays from step s to t (B, H, T, T), from the incoming state to t, and t to the end (B, T, H)."""
+    """Compute SSD decay factors: step s to t (B, H, T, T), incoming state to t, and t to the chunk's end (B, T, H)."""
     steps = dt.shape[1]
     total = torch.cumsum((dt * A).double(), dim=1)  # (B, T, H)
     by_head = total.transpose(1, 2)
@@ -259,19 +259,19 @@ def _retreat(
 
 
 def _by_head(x: Tensor, dt: Tensor) -> Tensor:
-    """Compute dt·x, transposed to (B, H, T, P)."""
+    """Compute the discretised inputs dt·x, transposed to head-major layout (B, H, T, P)."""
     rows, steps, heads, width = x.shape
     out = x.new_empty(rows, heads, steps, width)
     return torch.mul(x.transpose(1, 2), dt.transpose(1, 2)[..., None], out=out)
 
 
 def _grouped(by_step: Tensor, maps: Tensor) -> Tensor:
-    """View (B, T, H, P) as (B, G, T, H/G·P), heads by group."""
+    """Reshape (B, T, H, P) to (B, G, T, H/G·P): heads by group, for batched matrix products."""
     return by_step.view(*by_step.shape[:2], maps.shape[2], -1).transpose(1, 2)
 
 
 def _grouped_state(h: Tensor, maps: Tensor) -> Tensor:
-    """View a state (B, H, P, N) as (B, G, H/G·P, N), heads by group."""
+    """Reshape a recurrent state (B, H, P, N) to (B, G, H/G·P, N), heads by group."""
     return h.reshape(h.shape[0], maps.shape[2], -1, h.shape[-1])
 
 
@@ -307,7 +307,7 @@ def ssd_step(
 
 
 def _per_head(maps: Tensor, per_group: int) -> Tensor:
-    """Repeat group maps (B, G, N) for each head, (B, H, N)."""
+    """Expand per-group maps B or C (B, G, N) to all heads, (B, H, N)."""
     return maps if per_group == 1 else maps.repeat_interleave(per_group, dim=1)
 
 
