@@ -157,7 +157,7 @@ def _clean_flights(flown: EvalResult) -> str:
 
 
 def confirming(config: EvalConfig, version: str) -> EvalConfig:
-    """Derive the protocol of the confirming flight: other starts of the same scenes, different for each version.
+    """Derive the configuration of the confirmation evaluation: same scenes, other starts for each version.
 
     Args:
         config: The protocol of the first flight.

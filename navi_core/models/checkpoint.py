@@ -359,5 +359,5 @@ def _plain(value: object, where: str) -> object:
 
 
 def _plain_dict(value: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """Apply `_plain` to a mapping; None gives an empty one."""
+    """Convert a mapping to serialisable data: CPU tensors and plain containers; None gives an empty dict."""
     return cast("dict[str, Any]", _plain(value or {}, where))

@@ -124,7 +124,7 @@ class GymnasiumEnv(ExternalTask):
         self.reset()
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Step every row by one decision.
+        """Step the vectorised environment once, with one action per environment (row).
 
         Args:
             actions: (B, axes); one of `spaces.choices` in each row, or numbers in (−1, 1) for the whole range.
@@ -229,7 +229,7 @@ class AtariTask(ExternalTask):
         self.reset()
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Step every row by one decision.
+        """Step the vectorised environment once, with one action per environment (row).
 
         Args:
             actions: (B, 1) indices of the game's actions.

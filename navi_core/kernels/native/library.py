@@ -145,12 +145,12 @@ class Panoramas(ctypes.Structure):
 
 @_from_header
 class LookaheadFlight(ctypes.Structure):
-    """ctypes struct of a simulated flight: several decisions with one held action."""
+    """ctypes struct of a simulated rollout: several decisions with one constant (held) action."""
 
 
 @_from_header
 class Lookahead(ctypes.Structure):
-    """ctypes struct of the visit counts and coverage maps of N drones, and what a lookahead's reward terms need."""
+    """ctypes struct of the inputs of simulated rollouts: scenes, sensor, reward terms, coverage maps of N drones."""
 
 
 @_from_header

@@ -29,7 +29,7 @@ class RayField(Protocol):
         """Return the distance from each point to the nearest surface."""
 
     def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
-        """Return a mask: is the surface nearer than `radius`?"""
+        """Collision query: return a bool mask of the points nearer than `radius` [m] to a surface."""
 
 
 _fields: weakref.WeakValueDictionary[int, RayField] = weakref.WeakValueDictionary()

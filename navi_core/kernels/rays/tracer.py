@@ -69,7 +69,7 @@ class Tracer(Protocol):
         """Write the distance of each point to the surface [m]."""
 
     def within(self, points: Tensor, scene: Tensor, radius: float, out: Tensor) -> None:
-        """Write a mask: is the surface nearer than `radius` [m]?"""
+        """Collision query: write a (Q,) bool mask of the points nearer than `radius` [m] to a surface."""
 
 
 def build_tracer(

@@ -231,7 +231,7 @@ class ReferencePolicy:
         self._state = None
 
     def skip(self) -> None:
-        """Skip a rollout: discard the recurrent state."""
+        """Skip a rollout: discard the recurrent state of the reference policy."""
         self._state = None
 
     @torch.no_grad()

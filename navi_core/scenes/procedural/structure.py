@@ -34,7 +34,7 @@ class Rect:
         return Rect(x0, z0, x1, z1)
 
     def span(self, axis: int) -> tuple[float, float]:
-        """Return (min, max) on an axis (0: x, 1: z) [m]."""
+        """Return the rectangle's extent (min, max) along an axis (0: x, 1: z) [m]."""
         return (self.x0, self.x1) if axis == 0 else (self.z0, self.z1)
 
     def sides(self) -> list[tuple[int, float, float, float, float]]:

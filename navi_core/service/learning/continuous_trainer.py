@@ -308,7 +308,7 @@ class ContinuousTrainer:
 
 
 def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None:
-    """Validate that a policy can be trained in service.
+    """Validate that a policy supports online (continual) training while it is served.
 
     Args:
         policy: Policy whose configuration is validated.

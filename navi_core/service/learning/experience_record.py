@@ -228,7 +228,7 @@ class ServiceRecord:
         self._journal.append(row)
 
     def version(self, number: int, fate: str, **numbers: float) -> None:
-        """Record the outcome of a version: trained, admitted, held or rolled_back."""
+        """Log a model version's outcome to the table `service_versions`: trained, admitted, held or rolled_back."""
         self._log.row("service_versions", {"model_version": number, "fate": fate, "step": number, **numbers})
 
     def flush(self, *, now: bool = False) -> None:

@@ -80,7 +80,7 @@ class Archive:
             shutil.rmtree(self._path(number), ignore_errors=True)
 
     def adopt(self, number: int, counts: dict[str, int], migration: int) -> None:
-        """Make a written generation the current one, and remove the others.
+        """Commit a written generation (snapshot) of the Parquet archive in the manifest, and delete the others.
 
         Args:
             number: Number of the generation, from `write`.
