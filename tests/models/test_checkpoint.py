@@ -193,6 +193,14 @@ def test_another_encoder_or_core_names_both(make_checkpoint):
         load_checkpoint(path, expect_core="mamba2")
 
 
+def test_reserved_key_in_a_checkpoint_is_refused(make_checkpoint):
+    path = make_checkpoint()
+    payload = torch.load(path, weights_only=True)
+    torch.save(payload | {"__dataclass_self__": 1}, path)
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(path)
+
+
 def test_weights_of_another_architecture_are_refused(make_checkpoint):
     path = make_checkpoint()
     payload = torch.load(path, weights_only=True)

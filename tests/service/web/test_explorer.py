@@ -119,6 +119,20 @@ def test_flight_of_a_killed_explorer_is_recovered(choices, tmp_path):
         assert not list((tmp_path / name).glob(".*"))
 
 
+def test_recovered_flight_that_cannot_be_saved_raises_and_keeps_its_journal(choices, tmp_path, monkeypatch):
+    session = recording(choices, tmp_path, 3)
+    kill(session)
+
+    def full(*_: object) -> Path:
+        raise DemoError("no space left on device", path=tmp_path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExplorerSession, "_save", full)
+        with pytest.raises(DemoError, match="no space left"):
+            ExplorerSession(choices, SMALL, tmp_path)
+    assert len(ExplorerSession(choices, SMALL, tmp_path).recovered) == 1
+
+
 def test_flight_is_saved_once_after_a_kill_during_saving(choices, tmp_path, monkeypatch):
     session = recording(choices, tmp_path, 3)
     # Killed between the saving and the end of the journal.
