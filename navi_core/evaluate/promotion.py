@@ -168,7 +168,7 @@ def confirming(config: EvalConfig, version: str) -> EvalConfig:
 
 
 def confirmed(first: Decision, again: Decision) -> Decision:
-    """Combine the decisions of first and confirming flight, with a reason that names both leads.
+    """Return the final promotion decision: that of the confirmation evaluation, with both score differences.
 
     The second lead counts, because the first one was selected for being large.
     """

@@ -196,7 +196,7 @@ def _area(p: Float64, a: int, b: int, c: int) -> float:
 
 @numba.njit(cache=True)
 def _project(points: Float64, ring: Int64, p: Float64) -> float:
-    """Project a polygon to its plane, corners counter-clockwise; return twice its area."""
+    """Project a 3-D polygon onto its dominant coordinate plane, counter-clockwise; return twice the projected area."""
     count = ring.shape[0]
     # Newell's normal, from the first corner: the polygon may lie far from the origin.
     n = np.zeros(3)

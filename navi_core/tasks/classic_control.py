@@ -125,7 +125,7 @@ def step_episodes(
     episode_return: Seen,
     episode_length: Counts,
 ) -> None:
-    """Step every row by one decision, compiled, with time limit and same-step autoreset.
+    """Step the vectorised environment (all rows) once, compiled, with time limit and same-step autoreset.
 
     Args:
         task: `CART_POLE` or `ACROBOT`.
@@ -316,7 +316,7 @@ class NativeStep:
         return type(env) in _KINDS
 
     def __call__(self, actions: Tensor) -> StepBatch:
-        """Step every row by one decision, actions (B, 1) float32; returns the batch of the step."""
+        """Step the vectorised environment (all rows) once, actions (B, 1) float32; returns the batch of the step."""
         written = (
             self._obs, self._final, self._reward, self._terminated, self._truncated, self._returns, self._lengths
         )  # fmt: skip

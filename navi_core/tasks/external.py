@@ -32,7 +32,7 @@ class ExternalTask(Task):
         """Reset the environments of rows (B,) bool, each with its seed of (B,); return the observations of all rows."""
 
     def reset(self) -> Tensor:
-        """Reset every row to its first episode; return observations (B, …)."""
+        """Reset all environments (rows) to their first episode; return observations (B, …)."""
         self._episode = torch.zeros_like(self.rows)
         return self._begin_all()
 

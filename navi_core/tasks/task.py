@@ -95,7 +95,7 @@ class ReferenceTask(Task):
         return uniform(self.seed, Purpose.TASK, rows, episode[:, None], number)
 
     def reset(self) -> Tensor:
-        """Reset every row to its first episode; return observations (B, n)."""
+        """Reset all environments (rows) to their first episode; return observations (B, n)."""
         self._episode = torch.zeros_like(self.rows)
         self._length = torch.zeros_like(self.rows)
         self._return = torch.zeros(self.num_envs)
@@ -103,7 +103,7 @@ class ReferenceTask(Task):
         return self._observe(self._state).float()
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Step every row by one decision, with same-step autoreset.
+        """Step the vectorised environment (all rows) once, with same-step autoreset.
 
         Args:
             actions: (B, axes); one of `spaces.choices` in each row, or unclamped numbers.
@@ -178,11 +178,11 @@ class NormalisedTask(EnvironmentWrapper):
         self.count = 0
 
     def reset(self) -> Tensor:
-        """Reset every row to its first episode; return normalised observations (B, n)."""
+        """Reset all environments (rows) to their first episode; return normalised observations (B, n)."""
         return self._seen(self.env.reset())
 
     def step(self, actions: Tensor) -> StepBatch:
-        """Step every row by one decision; observations are normalised, rewards and returns unchanged."""
+        """Step the vectorised environment (all rows) once; observations normalised, rewards and returns unchanged."""
         batch = self.env.step(actions)
         return replace(batch, obs=self._seen(batch.obs), ended_obs=self._scaled(batch.ended_obs))
 

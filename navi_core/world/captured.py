@@ -44,7 +44,7 @@ class CapturedStep:
         env.load_state_dict(before)
 
     def __call__(self, actions: torch.Tensor) -> StepBatch:
-        """Step every row as `NavigationEnv.step` does, by replaying the CUDA graph.
+        """Step the vectorised environment as `NavigationEnv.step` does, by replaying the CUDA graph.
 
         Args:
             actions: (B, 4); copied.

@@ -186,7 +186,7 @@ class NavigationEnv(Environment):
         return self._sensor_model.begin(obs, episode, torch.zeros_like(rows), rows)
 
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Step every row by one decision; an episode that ends is reset in the same step.
+        """Step the vectorised environment (all rows) once; an episode that ends is reset in the same step.
 
         Args:
             actions: (B, 4) forward, vertical, lateral, yaw; clamped to [−1, 1].

@@ -159,7 +159,7 @@ class ExploreVectorEnv(VectorEnv):
         return to_user(self._obs), masked_info(pose_arrays(self.env), begins)
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Info]:
-        """Step every row by one decision; actions (B, 4)."""
+        """Step all sub-environments once (Gymnasium API); actions (B, 4)."""
         if self._obs is None:
             raise ConfigError("no episode has begun; call reset() before step()")
         mode, flies, everyone = self.metadata["autoreset_mode"], ~self._waits, np.ones(self.num_envs, bool)
@@ -259,7 +259,7 @@ class ExploreEnv(gymnasium.Env):
         return first_row(obs), first_row(info)
 
     def step(self, action: Array) -> tuple[Any, float, bool, bool, Info]:
-        """Step the drone by one decision; action (4,)."""
+        """Step the environment once (Gymnasium API); action (4,)."""
         if self._batch.waiting is None or self._batch.waiting.any():
             ended = "no episode has begun" if self._batch.waiting is None else "the episode has ended"
             raise ConfigError(f"{ended}; call reset()")

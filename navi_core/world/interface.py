@@ -113,11 +113,11 @@ class Environment(abc.ABC):
 
     @abc.abstractmethod
     def reset(self) -> torch.Tensor:
-        """Reset every row; returns (B, …) observations."""
+        """Reset all environments (rows); returns (B, …) observations."""
 
     @abc.abstractmethod
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Step every row by one decision; actions (B, axes)."""
+        """Step the vectorised environment (all rows) once; actions (B, axes)."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -159,11 +159,11 @@ class EnvironmentWrapper(Environment):
         self.num_envs, self.spaces, self.restarts, self.field = env.num_envs, env.spaces, env.restarts, env.field
 
     def reset(self) -> torch.Tensor:
-        """Reset every row; returns (B, …) observations."""
+        """Reset all environments (rows); returns (B, …) observations."""
         return self.env.reset()
 
     def step(self, actions: torch.Tensor) -> StepBatch:
-        """Step every row by one decision; actions (B, axes)."""
+        """Step the vectorised environment (all rows) once; actions (B, axes)."""
         return self.env.step(actions)
 
     def state_dict(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class TensorStep:
         self._hits = RayHits.empty(len(rows), len(sensor.directions), body.device)
 
     def fly(self, actions: torch.Tensor, seed: int) -> StepBatch:  # one straight program, in the order of a decision
-        """Step every row by one decision, with rewards, observations and autoreset.
+        """Step the vectorised environment (all rows) once, with rewards, observations and autoreset.
 
         Args:
             actions: (B, 4) float32.
@@ -218,7 +218,7 @@ class NativeStep:
         )  # fmt: skip
 
     def fly(self, action: torch.Tensor, seed: int) -> StepBatch:
-        """Step every row by one decision, with rewards, observations and autoreset.
+        """Step the vectorised environment (all rows) once, with rewards, observations and autoreset.
 
         Args:
             action: (B, 4) float32.

@@ -238,7 +238,7 @@ def _halve(children: UInt32, refs: UInt32) -> UInt32:
 
 
 def _as_records(groups: list[UInt32], links: list[Int64], bounds: Int64) -> Int32:
-    """Convert references to records (start, count): a list, an empty cell, or (first record, −1)."""
+    """Encode octree node references as (start, count) records: triangle list, empty cell, or (first child, −1)."""
     out = np.zeros((sum(len(refs) for refs in groups), 2), np.int32)
     at = 0
     for refs, link in zip(groups, links):

@@ -42,7 +42,7 @@ class PackedField:
 
     @cached_property
     def surface(self) -> Arrays:
-        """Surface trees for the CUDA kernels: grid, cubes, records, items, planes, semantic, bases."""
+        """Packed sparse surface octrees of all scenes for the CUDA ray caster; fields as in `csrc/rays/views.h`."""
         return self._pack_surface()
 
     @property

@@ -117,7 +117,7 @@ class LiveShow:
             raise ConfigError(f"unknown order {order['do']!r}; allowed: source, drone")
 
     def _sources(self) -> dict[str, str]:
-        """Return the selectable sources, key → display name."""
+        """Return the data sources that the dashboard can show: key → display name."""
         found = {note.key: note.name for note in self._found.values()}
         if self._endpoints:
             return {SERVICE: ", ".join(self._endpoints), **found}

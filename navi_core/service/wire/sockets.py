@@ -103,7 +103,7 @@ class Socket:
         return True
 
     def arrived(self, most: int) -> Iterator[list[bytes]]:
-        """Yield the frames of the messages that have arrived, at most `most`: a flood does not block the reader."""
+        """Receive pending multipart messages without blocking, at most `most` (a flood ends); yield their frames."""
         for _ in range(most):
             # Asking is cheaper than the exception of an empty socket, and plain numbers than pyzmq's enumerations.
             if not int(self.raw.getsockopt(zmq.EVENTS)) & int(zmq.POLLIN):

@@ -136,7 +136,7 @@ def write_plan(
 
 
 def chosen_settings() -> dict[str, Any]:
-    """Return the plan's settings that a user set explicitly, without defaults: family, train, validation, test."""
+    """Return the explicitly set (non-default) settings of the last corpus plan: family, train, validation, test."""
     return dict(_last_plan().get("chosen", {}))
 
 

@@ -1,4 +1,4 @@
-"""Preflight checks of a night: disk, corpus, warehouse, initial weights, other runs.
+"""Preflight checks of a nightly training job: disk, corpus, warehouse, initial weights, other runs.
 
 Initial weights are `latest` if compatible, else the newest version of a night, else the champion. `latest` moves to the
 newest training where rewards do not compare, so an experiment of the day may hold it in the evening. A night continues

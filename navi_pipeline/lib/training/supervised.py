@@ -210,7 +210,7 @@ def runs_in_use(*, prefix: str = "") -> list[str]:
 
 
 def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> bool:
-    """Wait until no process holds a run, so that a dying trainer can write its last checkpoint.
+    """Wait until a run's lock is released (at most 60 s), so that a terminating trainer writes its last checkpoint.
 
     Args:
         run_id: Name of the run, or prefix of several.
