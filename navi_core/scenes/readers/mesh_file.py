@@ -240,8 +240,10 @@ def read_mesh(
     offsets = np.cumsum([0, *(len(part.points) for part in parts)])
     if offsets[-1] >= 2**31 or sum(len(part.faces) for part in parts) > MAX_TRIANGLES:
         raise MeshError(f"{file}: {offsets[-1]} vertices are too many for one scene; split it")
-    with reading(file):
+    # Not within `reading`, which would turn the error of an option into a fault of the file.
+    with np.errstate(invalid="ignore", over="ignore"):
         vocabulary, semantic = label_faces(file, parts, semantics)
+    with reading(file):
         vertices = np.concatenate([part.points for part in parts]) * unit_scale
         is_dae = file.suffix.lower() == ".dae"
         if up_axis == "z" or is_world_name(file) or (is_dae and collada_up_axis(file) == "z"):
