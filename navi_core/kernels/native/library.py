@@ -82,14 +82,14 @@ class Rays(ctypes.Structure):
         scene: torch.Tensor,
         max_distance: float,
         depth: torch.Tensor,
-        label: torch.Tensor,
+        semantic: torch.Tensor,
         valid: torch.Tensor,
     ) -> Rays:
         """Build the struct from contiguous tensors, which must outlive its use."""
         shared = int(len(directions) == 1)
         return cls(
             origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), *depth.shape, shared, max_distance,
-            depth.data_ptr(), label.data_ptr(), valid.data_ptr(),
+            depth.data_ptr(), semantic.data_ptr(), valid.data_ptr(),
         )  # fmt: skip
 
 

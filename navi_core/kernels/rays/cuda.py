@@ -104,7 +104,7 @@ class CudaTracer:
         max_distance: float,
         elevations: int,
         depth: torch.Tensor,
-        label: torch.Tensor,
+        semantic: torch.Tensor,
         valid: torch.Tensor,
     ) -> None:
         """Cast R rays from each of B origins; all tensors are contiguous and on the device.
@@ -117,7 +117,7 @@ class CudaTracer:
             elevations: Elevations of a panorama whose rays lie azimuth by azimuth, so that neighbouring threads
                 look in neighbouring directions; 0 where the rays have no order.
             depth: (B, R) float32 out [m].
-            label: (B, R) int32 out.
+            semantic: (B, R) int32 out.
             valid: (B, R) bool out.
 
         Raises:
@@ -130,7 +130,7 @@ class CudaTracer:
         blocks = rows * -(-rays // threads)
         if blocks > _MOST_BLOCKS or rays > _MOST_BLOCKS - THREADS:
             raise SceneError(f"{rows} rows of {rays} rays are too many for one cast; split the rows")
-        ask = Rays.of(origins, directions, scene, max_distance, depth, label, valid)
+        ask = Rays.of(origins, directions, scene, max_distance, depth, semantic, valid)
         cast = Cast(ask, self._scenes, *tile_of(rays, elevations, self.tiles))
         self._launch("cast", blocks, threads, self._surface, cast)
 

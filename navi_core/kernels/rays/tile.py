@@ -236,7 +236,7 @@ def cast_tiles(  # noqa: C901 (numba kernel: one compiled loop)
     planes: Float32, child: Int32, corners: Float32, ids: Int32, semantic: Int32, bases: Int64, limits: Float32,
     elevations: int, wide: int, high: int,
     origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-    depth: Float32, label: Int32, valid: npt.NDArray[np.bool_],
+    depth: Float32, hit_semantic: Int32, valid: npt.NDArray[np.bool_],
 ) -> Int64:  # fmt: skip
     """Cast R rays from each of B origins, tile by tile; return (2,) counts of opened nodes and tested leaves.
 
@@ -256,7 +256,7 @@ def cast_tiles(  # noqa: C901 (numba kernel: one compiled loop)
         scene: (B,) scene of each row; a row of −1 is skipped.
         max_distance: Range [m].
         depth: (B, R) out [m]; `max_distance` at a miss.
-        label: (B, R) out; 0 at a miss.
+        hit_semantic: (B, R) out; 0 at a miss.
         valid: (B, R) out.
     """
     rows, rays = depth.shape
@@ -309,7 +309,7 @@ def cast_tiles(  # noqa: C901 (numba kernel: one compiled loop)
             for lane in range(LANES):
                 f = triangle[lane]
                 depth[b, ray[lane]] = state[BEST + lane] if f >= 0 else range_
-                label[b, ray[lane]] = semantic[bases[s, 2] + f] if f >= 0 else 0
+                hit_semantic[b, ray[lane]] = semantic[bases[s, 2] + f] if f >= 0 else 0
                 valid[b, ray[lane]] = f >= 0
         work[job, 0], work[job, 1] = flags[2], flags[3]
     total: npt.NDArray[np.int64] = work.sum(axis=0)

@@ -61,7 +61,7 @@ class Tracer(Protocol):
 
     def cast(
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, elevations: int,
-        depth: Tensor, label: Tensor, valid: Tensor,
+        depth: Tensor, semantic: Tensor, valid: Tensor,
     ) -> None:  # fmt: skip
         """Cast R rays from each of B origins; arguments as of `CudaTracer.cast`. A row of scene −1 is skipped."""
 
@@ -125,10 +125,10 @@ class NumbaTracer:
 
     def cast(
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, _elevations: int,
-        depth: Tensor, label: Tensor, valid: Tensor, /
+        depth: Tensor, semantic: Tensor, valid: Tensor, /
     ) -> None:  # fmt: skip
-        """Cast rays and write depth, semantic label and validity; implements `Tracer.cast`."""
-        layout, out = tile_layout(directions[0].numpy()), (part.numpy() for part in (depth, label, valid))
+        """Cast rays and write depth, semantic id and validity; implements `Tracer.cast`."""
+        layout, out = tile_layout(directions[0].numpy()), (part.numpy() for part in (depth, semantic, valid))
         rays = (part.numpy() for part in (origins, directions, scene))
         self.work = _CAST(*self._flat, *layout, *rays, max_distance, *out)
 
@@ -169,10 +169,10 @@ class NativeTracer:
 
     def cast(
         self, origins: Tensor, directions: Tensor, scene: Tensor, max_distance: float, _elevations: int,
-        depth: Tensor, label: Tensor, valid: Tensor, turns: Tensor | None = None,
+        depth: Tensor, semantic: Tensor, valid: Tensor, turns: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Cast rays, as `Tracer.cast`; `turns` (B, 2): cosine and sine of a yaw that rotates each row's directions."""
-        rays = Rays.of(origins, directions, scene, max_distance, depth, label, valid)
+        rays = Rays.of(origins, directions, scene, max_distance, depth, semantic, valid)
         turn = None if turns is None else turns.data_ptr()
         self._call("cast", self._hierarchies, rays, turn, lanes=True)
 
