@@ -6,7 +6,7 @@ from typing import Any
 
 from navi_core.errors import ConfigError
 from navi_core.tasks.classic_control import Acrobot, CartPole, Pendulum
-from navi_core.tasks.external import ATARI, PREFIX, AtariTask, GymnasiumEnv
+from navi_core.tasks.external import PREFIX, AtariTask, GymnasiumEnv, is_atari
 from navi_core.tasks.games import RepeatFirst, RepeatPrevious, Snake
 from navi_core.tasks.task import NormalisedTask, ReferenceTask
 from navi_core.world.interface import Environment
@@ -49,8 +49,8 @@ def reference_task(
     """Build a reference task (vectorised environment) by name.
 
     Args:
-        name: One of `REFERENCE_TASKS`, or `gymnasium:` and the id of a Gymnasium environment; ids that begin with
-            ALE/ are Atari games, with their usual preprocessing.
+        name: One of `REFERENCE_TASKS`, or `gymnasium:` and the id of a Gymnasium environment; those of Atari
+            games (`is_atari`) get the usual preprocessing.
         num_envs: Rows B.
         seed: Seed of every draw.
         normalise_observations: Normalise vector observations by running mean and variance, see `NormalisedTask`.
@@ -63,7 +63,7 @@ def reference_task(
     within = name.removeprefix(PREFIX)
     make: Callable[..., Environment]
     if name.startswith(PREFIX):
-        make = partial(AtariTask if within.startswith(ATARI) else GymnasiumEnv, within)
+        make = partial(AtariTask if is_atari(within) else GymnasiumEnv, within)
     elif name in _TASKS:
         make = _TASKS[name]
     else:

@@ -169,8 +169,9 @@ def _extra(gymnasium: ModuleType, name: str) -> str:
     return f"; pip install -e '.[{found}]'" if found is not None else ""
 
 
-ATARI = "ALE/"
-"""Prefix of the environment ids of Atari games."""
+def is_atari(name: str) -> bool:
+    """Return whether an id is an Atari game: `ALE/Pong-v5` (sticky actions), `PongNoFrameskip-v4` (none)."""
+    return name.startswith("ALE/") or "NoFrameskip-v" in name
 
 
 class AtariTask(ExternalTask):

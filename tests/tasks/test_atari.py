@@ -8,6 +8,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.tasks import reference_task
+from navi_core.tasks.external import _wanted
 from tests.scale.builders import SMALL, fly_apex
 
 BREAKOUT = "gymnasium:ALE/Breakout-v5"
@@ -116,3 +117,36 @@ def test_missing_rom_error_names_the_extra(monkeypatch):
     monkeypatch.setattr("ale_py.roms.get_rom_path", lambda game: None)
     with pytest.raises(ConfigError, match=r"the ROM of breakout is not there.*\[atari\]"):
         reference_task(BREAKOUT, 1, 0)
+
+
+def test_no_frameskip_id_is_the_game_without_sticky_actions():
+    """The ids of the published curves: frame skip by the preprocessing, every action is carried out."""
+    task = reference_task("gymnasium:PongNoFrameskip-v4", 1, 5, fire_reset=True)
+    assert task.spaces.shape == (4, 84, 84)
+    assert _wanted("PongNoFrameskip-v4")["repeat_action_probability"] == 0.0
+    assert _wanted("ALE/Pong-v5")["repeat_action_probability"] == 0.25
+
+
+def test_a_lost_life_ends_an_episode_only_with_life_ends():
+    """Breakout has five lives; without FIRE after each a game would wait for ever."""
+    ends = {}
+    for life_ends in (False, True):
+        task = reference_task(BREAKOUT, 1, 3, life_ends=life_ends, fire_reset=True)
+        task.reset()
+        rng = np.random.default_rng(0)
+        ends[life_ends] = sum(
+            int(task.step(torch.from_numpy(rng.integers(0, 4, (1, 1))).float()).terminated[0]) for _ in range(300)
+        )
+    assert ends[True] > ends[False]
+
+
+def test_clipped_reward_is_the_sign_of_the_score():
+    clipped, raw = (reference_task("gymnasium:ALE/MsPacman-v5", 1, 3, clip_rewards=clip) for clip in (True, False))
+    seen = set()
+    for task in (clipped, raw):
+        task.reset()
+    for _ in range(150):
+        a, b = (task.step(torch.zeros(1, 1)).reward for task in (clipped, raw))
+        assert torch.equal(a, b.sign())
+        seen.add(float(b[0]))
+    assert max(seen) > 1.0
