@@ -18,6 +18,6 @@ def defs() -> dg.Definitions:
     graph = dg.Definitions.merge(
         # The steps of a run follow each other, and share the imports of torch; training is a child process anyway.
         dg.load_definitions_from_modules(_STAGES, executor=dg.in_process_executor),
-        dg.Definitions(assets=list(experiments.BENCHMARKS.values()), jobs=list(jobs.JOBS)),
+        dg.Definitions(assets=list(experiments.BENCHMARKS.values()), jobs=[jobs.whole_graph, *jobs.JOBS]),
     )
     return dg.Definitions.merge(graph.map_asset_specs(func=automation.with_freshness), automation.AUTOMATION)

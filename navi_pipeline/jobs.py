@@ -4,13 +4,10 @@
 empty home to a champion and a full warehouse.
 """
 
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -21,10 +18,8 @@ from navi_pipeline.defs.experiments import BENCHMARKS
 from navi_pipeline.defs.learning import POLICIES
 from navi_pipeline.defs.partitions import GPU, profile_partitions, size_partitions
 from navi_pipeline.lib.corpus.scenes import due_scenes, read_plan
-from navi_pipeline.lib.orchestration import PROCESS_TAG, WORK, Work, process_mark
-
-if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from navi_pipeline.lib.orchestration import WORK, Work
+from navi_pipeline.lib.run_launcher import require_success, run_job
 
 _STUDIES = {"quick": "quick", "full": "ppo"}
 """Size of the sweeps → name of the study that is run with it."""
@@ -80,7 +75,7 @@ class Flow:
         """Materialize every asset; return the failed blocking checks that guard the promotion."""
         self.materialize_scenes()
         with self._stage("recorded_demonstrations"):
-            self._require(self._run("recordings_job"))
+            require_success(self._run("recordings_job"))
         failed = self.materialize_policy("profile_job")
         for job, partition in (
             ("baseline_job", None),
@@ -89,7 +84,7 @@ class Flow:
             ("summary_job", None),
         ):
             with self._stage(job):
-                self._require(self._run(job, partition=partition))
+                require_success(self._run(job, partition=partition))
         return failed
 
     def materialize_scenes(self, plan: dict[str, Any] | None = None) -> None:
@@ -99,17 +94,17 @@ class Flow:
             plan: Settings of `scene_sources`; by default those of the plan that there is.
         """
         with self._stage("scene_sources"):
-            self._require(self._run("sources_job", ops={"scene_sources": {"config": plan or {}}}))
+            require_success(self._run("sources_job", ops={"scene_sources": {"config": plan or {}}}))
         known = self._instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
         due, planned = due_scenes(known, CompileSettings().compile_config()), len(read_plan())
         self._report(f"  {planned} scenes, {planned - len(due)} unchanged")
         with self._stage("compiled_scene"):
             for number, source in enumerate(due, start=1):
-                self._require(self._run("compile_job", partition=source.name))
+                require_success(self._run("compile_job", partition=source.name))
                 if number % 7 == 0 or number == len(due):
                     self._report(f"  compiled_scene {number}/{len(due)}")
         with self._stage("corpus"):
-            self._require(self._run("corpus_job"))
+            require_success(self._run("corpus_job"))
         numbers = self.metadata["corpus"]
         self._report(f"  corpus: {numbers['scenes']} scenes, {numbers['floor_area_m2']:.0f} m² of floor")
         for name, why in numbers["left_out_because"].items():
@@ -132,7 +127,7 @@ class Flow:
             if check.blocking and not check.passed
         ]
         if not failed:
-            self._require(result)
+            require_success(result)
         elif "policy_evaluation" not in self.metadata:
             raise RunError(f"training did not pass: {'; '.join(failed)}")
         return failed
@@ -147,17 +142,10 @@ class Flow:
 
     def _run(
         self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None
-    ) -> dg.ExecuteInProcessResult:
-        # Dagster's own log lines stay in its storage; the terminal shows ours.
-        config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
-        with _sigterm_kept():
-            result = self._job(job).execute_in_process(
-                run_config=config,
-                instance=self._instance,
-                partition_key=partition,
-                raise_on_error=False,
-                tags={"navi/flow": self._profile, PROCESS_TAG: process_mark(os.getpid())},
-            )
+    ) -> dg.JobExecutionResult:
+        result = run_job(
+            self._instance, self._job(job), partition=partition, ops=ops, tags={"navi/flow": self._profile}
+        )
         for event in result.get_asset_materialization_events():
             made = event.materialization
             self.metadata[made.asset_key.to_user_string()] = {name: v.value for name, v in made.metadata.items()}
@@ -169,19 +157,6 @@ class Flow:
                     self._report(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s, {spent.cpu:.1f} CPU-s")
         return result
 
-    @staticmethod
-    def _require(result: dg.ExecuteInProcessResult) -> None:
-        if result.success:
-            return
-        for event in result.all_events:
-            data = event.step_failure_data if event.is_step_failure else None
-            if data is not None and data.error is not None:
-                cause = data.error
-                while cause.cause is not None:
-                    cause = cause.cause
-                raise RunError(f"{event.step_key} failed: {cause.message.strip()}")
-        raise RunError("a run failed; `make ui` shows why")
-
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         self._report(f"{name} …")
@@ -189,18 +164,6 @@ class Flow:
         yield
         self.stages[name] = round(time.monotonic() - start, 2)
         self._report(f"{name}: {self.stages[name]:.1f} s")
-
-
-@contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Context manager that restores the SIGTERM handler, which Dagster replaces by that of SIGINT."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        # Elsewhere neither Dagster nor anybody else can change it.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
 
 
 PROFILE_ASSETS = (
@@ -212,10 +175,6 @@ PROFILE_ASSETS = (
     "promoted_model",
 )
 """Assets partitioned by profile, in the order of the graph."""
-
-
-def _job(name: str, assets: tuple[str, ...], description: str) -> "UnresolvedAssetJobDefinition":
-    return dg.define_asset_job(name, dg.AssetSelection.assets(*assets), description=description)
 
 
 class FlowSettings(dg.Config):
@@ -249,21 +208,24 @@ def whole_graph() -> None:
     materialize_everything()
 
 
-JOBS: tuple["dg.JobDefinition | UnresolvedAssetJobDefinition", ...] = (
-    whole_graph,
-    _job("sources_job", ("scene_sources",), "Plan the scenes."),
-    _job("compile_job", ("compiled_scene",), "Compile one scene."),
-    _job("corpus_job", ("scene_quality", "corpus"), "Judge the scenes and gather the corpus."),
-    _job("recordings_job", ("recorded_demonstrations",), "Take in what people recorded."),
-    _job("profile_job", PROFILE_ASSETS, "Teach, train, evaluate and promote the policies of a profile."),
-    _job(
+_ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("sources_job", ("scene_sources",), "Plan the scenes."),
+    ("compile_job", ("compiled_scene",), "Compile one scene."),
+    ("corpus_job", ("scene_quality", "corpus"), "Judge the scenes and gather the corpus."),
+    ("recordings_job", ("recorded_demonstrations",), "Take in what people recorded."),
+    ("profile_job", PROFILE_ASSETS, "Teach, train, evaluate and promote the policies of a profile."),
+    (
         "main_job",
         ("ppo_policy", "policy_evaluation", "promoted_model"),
         "Train a profile by PPO, evaluate it on held-out scenes, and let it challenge the champion.",
     ),
-    _job("baseline_job", ("baseline_evaluation",), "Fly the scripted pilots."),
-    _job("benchmark_job", tuple(BENCHMARKS), "Make every sweep in one size."),
-    _job("study_job", ("study",), "Search over settings."),
-    _job("summary_job", ("leaderboard", "warehouse"), "Rank everybody and fold every row in."),
+    ("baseline_job", ("baseline_evaluation",), "Fly the scripted pilots."),
+    ("benchmark_job", tuple(BENCHMARKS), "Make every sweep in one size."),
+    ("study_job", ("study",), "Search over settings."),
+    ("summary_job", ("leaderboard", "warehouse"), "Rank everybody and fold every row in."),
 )
-"""All jobs of the code location."""
+JOBS = [
+    dg.define_asset_job(name, dg.AssetSelection.assets(*assets), description=description)
+    for name, assets, description in _ASSET_JOBS
+]
+"""Jobs over assets."""

@@ -15,6 +15,7 @@ from navi_core.errors import RunError
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.experiments import trial
 from navi_pipeline.lib.orchestration import dagster_home, open_instance
+from navi_pipeline.lib.run_launcher import run_job
 from navi_pipeline.lib.studies.catalogue import find_study
 from navi_pipeline.lib.studies.results import audit_faults, trial_row
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
@@ -119,15 +120,8 @@ def _busy_worker(queue: TrialQueue, draw: random.Random) -> int | None:
 def _materialize(trials: int, workers: int) -> int:
     """Materialize the small study's asset in this process and return the exit code."""
     with open_instance() as instance:
-        made = (
-            defs()
-            .resolve_job_def("study_job")
-            .execute_in_process(
-                run_config={"ops": {"study": {"config": {"trials": trials, "workers": workers}}}},
-                partition_key=_NAME,
-                instance=instance,
-            )
-        )
+        settings = {"study": {"config": {"trials": trials, "workers": workers}}}
+        made = run_job(instance, defs().resolve_job_def("study_job"), partition=_NAME, ops=settings)
     return 0 if made.success else 1
 
 

@@ -1,25 +1,141 @@
-"""Dagster run launcher that detects lost run workers; Dagster's default launcher reports them as running for ever.
+"""Runs of Dagster jobs: in this process for a command (`run_job`), and a launcher that detects lost run workers.
 
-The code server reports a killed worker as long as it lives. If the code server dies too (with the machine, for
-example), or a command such as `navi materialize` is killed, nothing reports the run. It would keep its place in queue
-and pool, and two such runs would block all later ones.
+This is the only file that uses private names of Dagster, each with its reason:
+
+- `RemoteJobOrigin`, `REPOSITORY_LABEL_TAG`: a run belongs to the job of a code location. `execute_in_process` sets
+  neither, so the Jobs page and the timeline do not list its runs, and nobody can re-execute them.
+- `execute_run`, `InMemoryJob`, `merge_run_tags`: the public `execute_job` can set no origin.
+- `DefaultRunLauncher`, `CheckRunHealthResult`, `GRPC_INFO_TAG`: Dagster's default launcher reports a lost run worker as
+  running for ever. The code server reports a killed worker as long as it lives. If the code server dies too (with the
+  machine, for example), or a command such as `navi materialize` is killed, nothing reports the run. It would keep its
+  place in queue and pool, and two such runs would block all later ones.
 """
 
 import json
 import os
 import platform
 import signal
+import sys
+import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
+from dagster._core.execution.api import execute_run
+from dagster._core.execution.execute_in_process import merge_run_tags
 from dagster._core.launcher.base import CheckRunHealthResult, LaunchRunContext, WorkerStatus
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
-from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.storage.tags import GRPC_INFO_TAG, REPOSITORY_LABEL_TAG
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from navi_core.errors import RunError
 from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
+
+_LOCATION = RemoteRepositoryOrigin(
+    ManagedGrpcPythonEnvCodeLocationOrigin(
+        LoadableTargetOrigin(executable_path=sys.executable, module_name="navi_pipeline.definitions"), "navi"
+    ),
+    "__repository__",
+)
+"""Code location of workspace.yaml with its only repository, whose name Dagster chooses."""
+
+_UNBEGUN = 60.0
+"""Age of a command's run without a first event, from which on the command counts as killed [s]."""
+
+
+def run_job(
+    instance: dg.DagsterInstance,
+    job: dg.JobDefinition,
+    *,
+    partition: str | None = None,
+    assets: Sequence[str] | None = None,
+    ops: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> dg.JobExecutionResult:
+    """Run a job of the code location in this process, as a run that the UI lists, cancels and re-executes.
+
+    Dagster's own log lines stay in its storage. SIGINT ends the run as canceled. A run whose process was killed is
+    marked as failed by a daemon, or by the next command.
+
+    Args:
+        instance: Dagster instance that keeps the run.
+        job: A job of `navi_pipeline.definitions`, or its implicit asset job.
+        partition: Partition key.
+        assets: Names of the job's assets to materialize; by default all of them.
+        ops: Run config by op: `{"ppo_policy": {"config": {"seed": 1}}}`.
+        tags: Further tags of the run.
+
+    Returns:
+        Events and success of the run; `require_success` raises its error.
+
+    Raises:
+        DagsterInvalidConfigError: An op has no such setting.
+        DagsterUnknownPartitionError: The job has no such partition.
+    """
+    end_dead_runs(instance)
+    config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": dict(ops or {})}
+    keys = [dg.AssetKey(name) for name in assets or ()]
+    ours = {REPOSITORY_LABEL_TAG: _LOCATION.get_label(), PROCESS_TAG: process_mark(os.getpid()), **(tags or {})}
+    run = instance.create_run_for_job(
+        job_def=job,
+        run_config=config,
+        tags=merge_run_tags(job, partition, ours, keys, instance, config),
+        asset_selection=frozenset(keys) or None,
+        remote_job_origin=RemoteJobOrigin(_LOCATION, job.name),
+        status=dg.DagsterRunStatus.STARTING,
+    )
+    with _sigterm_kept():
+        return execute_run(InMemoryJob(job), run, instance)
+
+
+def require_success(result: dg.JobExecutionResult) -> None:
+    """Raise the first cause of a failed run.
+
+    Raises:
+        RunError: The run failed; the message names the step.
+    """
+    if result.success:
+        return
+    for event in result.get_step_failure_events():
+        if (cause := event.step_failure_data.error) is not None:
+            while cause.cause is not None:
+                cause = cause.cause
+            raise RunError(f"{event.step_key} failed: {cause.message.strip()}")
+    raise RunError(f"run {result.run_id} failed; `make ui` shows why")
+
+
+def end_dead_runs(instance: dg.DagsterInstance) -> None:
+    """Mark this machine's runs whose command was killed as failed, or as canceled where that was asked for."""
+    open_states = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    for record in instance.get_run_records(dg.RunsFilter(statuses=open_states)):
+        run = record.dagster_run
+        if GRPC_INFO_TAG in run.tags or " " not in run.tags.get(PROCESS_TAG, ""):
+            continue
+        pid = _process(instance, run)
+        unbegun = _is_here(run) and time.time() - record.create_timestamp.timestamp() > _UNBEGUN
+        if unbegun if pid is None else not _at_work(run, pid):
+            if run.status == dg.DagsterRunStatus.CANCELING:
+                instance.report_run_canceled(run)
+            else:
+                instance.report_run_failed(run, "its command was killed")
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Context manager that restores the SIGTERM handler, which Dagster replaces by that of SIGINT."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # Elsewhere neither Dagster nor anybody else can change it.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
@@ -43,7 +159,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         """Check that the run's process is alive; a run of another machine is reported as running."""
-        pid = self._process(run)
+        pid = _process(self._instance, run)
         if pid is None or _at_work(run, pid):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"its process {pid} is gone")
@@ -55,50 +171,56 @@ class WatchedRunLauncher(DefaultRunLauncher):
             RunError: Its process is another user's.
         """
         run = self._instance.get_run_by_id(run_id)
-        pid = None if run is None or run.is_finished else self._process(run)
+        pid = None if run is None or run.is_finished else _process(self._instance, run)
         if run is None or pid is None or not _at_work(run, pid):
             return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         if GRPC_INFO_TAG not in run.tags and _another_users(pid):
             raise RunError(f"process {pid}, which works on run {run_id}, is another user's, who can end it")
         # What whole_graph is just making ends with it, and is no failure of those assets.
         for other in self._instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
-            if GRPC_INFO_TAG not in other.tags and other.run_id != run_id and self._process(other) == pid:
+            if GRPC_INFO_TAG not in other.tags and other.run_id != run_id and _process(self._instance, other) == pid:
                 self._instance.report_run_canceling(other)
         if GRPC_INFO_TAG in run.tags:
             try:
                 if super().terminate(run_id):  # type: ignore[no-untyped-call]
                     return True
             except (DagsterUserCodeUnreachableError, DagsterUserCodeProcessError):
-                if not self._is_worker(run, pid):
+                if not _is_worker(self._instance, run, pid):
                     raise
             # The code server was killed, and its worker goes on: it gets the signal that the server would have sent.
-            if not self._is_worker(run, pid):
+            if not _is_worker(self._instance, run, pid):
                 return False
         else:
             self._instance.report_run_canceling(run)
         os.kill(pid, signal.SIGINT)
         return True
 
-    def _process(self, run: dg.DagsterRun) -> int | None:
-        launched = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
-        here = run.tags.get(PROCESS_TAG, "").partition(" ")[0] == platform.node()
-        # A code server with a port may be anywhere, whoever has launched the run.
-        if "port" in launched or not here:
-            return None
-        event = self._start(run)
-        return None if event is None or event.dagster_event is None else event.dagster_event.pid
 
-    def _start(self, run: dg.DagsterRun) -> dg.EventLogEntry | None:
-        begun = self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_START)
-        return begun[-1] if begun else None
+def _is_here(run: dg.DagsterRun) -> bool:
+    return run.tags.get(PROCESS_TAG, "").partition(" ")[0] == platform.node()
 
-    def _is_worker(self, run: dg.DagsterRun, pid: int) -> bool:
-        """Return whether the process began before the run's start event, and so is the run's worker."""
-        start = self._start(run)
-        if start is None or not Path("/proc/self").exists():
-            return False
-        begun = int(process_mark(pid).rpartition(" ")[2]) / os.sysconf("SC_CLK_TCK")
-        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - begun) < start.timestamp
+
+def _process(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
+    """Return the process id of a run of this machine; None if it runs elsewhere, or has not begun."""
+    # A code server with a port may be anywhere, whoever has launched the run.
+    if not _is_here(run) or "port" in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
+        return None
+    event = _start(instance, run)
+    return None if event is None or event.dagster_event is None else event.dagster_event.pid
+
+
+def _start(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.EventLogEntry | None:
+    begun = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_START)
+    return begun[-1] if begun else None
+
+
+def _is_worker(instance: dg.DagsterInstance, run: dg.DagsterRun, pid: int) -> bool:
+    """Return whether the process began before the run's start event, and so is the run's worker."""
+    start = _start(instance, run)
+    if start is None or not Path("/proc/self").exists():
+        return False
+    begun = int(process_mark(pid).rpartition(" ")[2]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - begun) < start.timestamp
 
 
 def _at_work(run: dg.DagsterRun, pid: int) -> bool:

@@ -172,3 +172,9 @@ def test_every_launchpad_setting_has_a_description():
                 if not field.description:
                     silent.append(f"{node.name}.{name}")
     assert silent == []
+
+
+def test_private_names_of_dagster_are_used_in_one_file():
+    package = ROOT / "navi_pipeline"
+    used = [path for path in package.rglob("*.py") if "dagster._" in path.read_text()]
+    assert used == [package / "lib" / "run_launcher.py"]
