@@ -8,15 +8,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import TrainConfig, config_hash, parse_config
+from navi_core.config import TrainConfig, parse_config
 from navi_core.config.learn import upgrade_train_config
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.nightly.night import Gate, Night, preset_settings
 from navi_pipeline.lib.nightly.preflight import ASSET
+from navi_pipeline.lib.training.run_curve import Monitor
 from navi_pipeline.lib.training.supervised import wait_for_run
-from navi_pipeline.lib.training.trainer_client import Monitor, train_in_child
+from navi_pipeline.lib.training.trainer_client import run_name, train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 _PATIENCE_SECONDS = 30.0
@@ -74,7 +75,7 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     config, settings = night.config, night_settings(night)
     seconds = 60.0 * config.minutes * config.training_share
     wait_for_run(_run_id(night, settings))  # of a night that was killed a moment ago: it writes where the run stands
-    monitor = _monitor(night, seconds)
+    monitor = _monitor(night, settings, seconds)
     viewer = ViewerProbe(f"{ASSET}-{night.name}-", lambda: monitor.step is not None) if config.viewer else None
     try:
         result = _train(night, settings, monitor)
@@ -118,7 +119,7 @@ def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     for more in night.config.proof_steps:
         # Not where training ended: a proof that was interrupted has gone on from there.
         began = _newest_step(data)
-        monitor = _monitor(night, 60.0 * night.config.stall_minutes, until_step=began + more)
+        monitor = _monitor(night, settings, 60.0 * night.config.stall_minutes, until_step=began + more)
         result = _train(night, settings, monitor)
         gates.append(_proof(more, began, int(trained["steps"]), result, stalled=monitor.stalled))
         if not gates[-1].passed:
@@ -161,20 +162,22 @@ def night_policy(night: Night) -> dict[str, Any]:
 
 
 def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, Any]:
-    return train_in_child(
+    result = train_in_child(
         settings,
         asset=ASSET,
         partition=night.name,
         command=("train", "ppo", "--init", _init(night)),
-        on_line=monitor.line,
+        on_line=lambda line: None if ": step " in line else night.report(f"  {line}"),  # the monitor reports progress
         retries=night.config.retries,
         grace_seconds=120.0,
         stop=monitor,
     )
+    monitor.read()
+    return result
 
 
 def _run_id(night: Night, settings: TrainConfig) -> str:
-    return f"{ASSET}-{night.name}-{config_hash(settings)}"
+    return run_name(ASSET, night.name, settings)
 
 
 def _init(night: Night) -> str:
@@ -197,9 +200,15 @@ def night_settings(night: Night) -> TrainConfig:
     return settings.model_copy(update={"total_steps": None, "ppo": ppo})
 
 
-def _monitor(night: Night, seconds: float, until_step: int | None = None) -> Monitor:
-    config = night.config
-    return Monitor(night.report, seconds, 60.0 * config.stall_minutes, config.monitor_seconds, until_step)
+def _monitor(night: Night, settings: TrainConfig, seconds: float, until_step: int | None = None) -> Monitor:
+    return Monitor(
+        _run_id(night, settings),
+        report=night.report,
+        seconds=seconds,
+        stall_seconds=60.0 * night.config.stall_minutes,
+        interval=night.config.monitor_seconds,
+        until_step=until_step,
+    )
 
 
 def _finite(run_id: str) -> Gate:

@@ -1,4 +1,7 @@
-"""Runner of an Optuna study: starts and restarts workers, follows their trials, writes the HTML page."""
+"""Runner of an Optuna study: starts and restarts workers, follows their trials, writes the HTML page.
+
+Charts are the reports' own: Optuna's need plotly, or know nothing of slots and lost attempts.
+"""
 
 import json
 import math

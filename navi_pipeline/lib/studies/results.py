@@ -83,7 +83,7 @@ def record_study(queue: TrialQueue, status: str) -> dict[str, Any]:
         "directions": [objective.direction for objective in config.objectives],
         "sampler": config.sampler,
         "pruner": "hyperband" if config.pruning is not None else "none",
-        "storage": queue.study._storage.__class__.__name__,
+        "storage": type(queue.storage).__name__,
         "search_space": {name: parameter.model_dump() for name, parameter in search_space(config).items()},
         "status": status,
         "trials": states.total(),

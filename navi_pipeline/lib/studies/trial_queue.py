@@ -4,6 +4,9 @@ A *slot* is one of the study's requested trials; Optuna's trials are attempts at
 marked as failed and its slot is queued again: a new trial with the same settings resumes in the same run directory. So
 nothing is lost, and no slot counts twice. A trial that fails by itself (out of memory, an error, time limit) is an
 outcome and is not repeated.
+
+Optuna's heartbeats and `RetryFailedTrialCallback` serve trials of `Study.optimize` alone: a trial of `Study.ask` has no
+heartbeat (measured with Optuna 5.0). A kernel lock per worker takes their place, which also needs no clocks.
 """
 
 import json
@@ -67,6 +70,7 @@ class TrialQueue:
     Attributes:
         config: Settings of the study.
         study: Optuna study object.
+        storage: Optuna storage of the study.
         worker: Name of this process as a worker; it holds a lock of this name while it lives.
     """
 
@@ -85,8 +89,9 @@ class TrialQueue:
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         with wait_for_lock(self._claim):
             self._keep_settings()
+            self.storage = open_storage(config)
             self.study: optuna.Study = optuna.create_study(
-                storage=open_storage(config),
+                storage=self.storage,
                 study_name=config.name,
                 directions=[objective.direction for objective in config.objectives],
                 pruner=study_pruner(config),
@@ -174,7 +179,7 @@ class TrialQueue:
                 if slot >= self.config.trials:
                     return None
                 # In one entry: a process that is killed here leaves a slot that waits, or none.
-                self.study.enqueue_trial({}, user_attrs={"slot": slot, "began_ns": time.time_ns()})
+                self.study.enqueue_trial({}, user_attrs={"slot": slot})
             # Proposals follow from seed and slot, however many attempts came before: a study that was resumed proposes
             # what it would have, and never the same for two slots.
             self.study.sampler = study_sampler(self.config, slot)
@@ -184,7 +189,6 @@ class TrialQueue:
                 slot = len(self.latest())
                 self.study.sampler = study_sampler(self.config, slot)
                 trial.set_user_attr("slot", slot)
-                trial.set_user_attr("began_ns", time.time_ns())
             trial.set_user_attr("worker", self.worker)
             return trial
 
@@ -232,17 +236,17 @@ class TrialQueue:
         counts = reason != INTERRUPTED
         again = not counts or attempt < self.config.attempts
         taken_up = any(other.user_attrs.get("retry_of") == trial.number for other in self.trials())
-        storage, key = self.study._storage, trial._trial_id
+        study = self.storage.get_study_id_from_name(self.config.name)
+        key = self.storage.get_trial_id_from_study_id_trial_number(study, trial.number)
         if "slot" in attributes and again and not taken_up:
             # Queued before the old one is marked: a crash in between leaves both, and only one is taken up.
-            kept: dict[str, Any] = {name: attributes[name] for name in ("slot", "began_ns") if name in attributes}
-            kept |= {"retry_of": trial.number, "attempt": attempt + counts}
+            kept = {"slot": attributes["slot"], "retry_of": trial.number, "attempt": attempt + counts}
             # Nothing is trained before all are drawn; those of a part would make the rest others.
             whole = trial.params.keys() >= search_space(self.config).keys()
             self.study.enqueue_trial(dict(trial.params) if whole else {}, user_attrs=kept)
-        storage.set_trial_user_attr(key, "reason", reason)
-        storage.set_trial_user_attr(key, "outcome", "lost" if again else "crash")
-        storage.set_trial_state_values(key, TrialState.FAIL)
+        self.storage.set_trial_user_attr(key, "reason", reason)
+        self.storage.set_trial_user_attr(key, "outcome", "lost" if again else "crash")
+        self.study.tell(trial.number, state=TrialState.FAIL)
 
     def _keep_settings(self) -> None:
         file = self.folder / "study.json"

@@ -3,112 +3,29 @@
 A trial is a supervised training run. Its metrics are read from the outbox during training, and it may be pruned.
 """
 
-import json
 import math
 import signal
-import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from optuna.trial import Trial, TrialState
 
 from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, NaviError, RunError
-from navi_core.record import navi_home, outbox_path
+from navi_core.record import navi_home
 from navi_core.terminal import print_status
 from navi_pipeline.lib.studies.catalogue import partition_of, search_space, trial_config
 from navi_pipeline.lib.studies.results import record_trials
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
+from navi_pipeline.lib.training.run_curve import RunCurve
 from navi_pipeline.lib.training.supervised import disk_is_full, runs_in_use, wait_for_run
-from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
-from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.lib.training.trainer_client import ended_of_itself, run_name, train_in_child
 from navi_pipeline.settings import ChoiceParameter, IntParameter, ObjectiveConfig, Parameter, StudyConfig
-
-
-class RunCurve:
-    """Metric curves of one run, read incrementally from outbox segments; a resumed run's row replaces the earlier one.
-
-    Args:
-        run_id: The run.
-        since: Time of the run's first start, as `time.time_ns()`; earlier segments are not looked at.
-    """
-
-    def __init__(self, run_id: str, *, since: int) -> None:
-        self._run_id = run_id
-        self._since = f"{since:020d}"
-        self._seen: set[str] = set()
-        self._values: dict[str, dict[int, float]] = {}
-
-    def read(self) -> None:
-        """Read the segments that were added since the last call."""
-        outbox = outbox_path()
-        # A segment moves to done/ once it is in the database: looked for there second, it cannot be missed.
-        for folder in (outbox, outbox / "done"):
-            for file in sorted(folder.glob("*-metrics.ndjson")):
-                if file.name >= self._since and file.name not in self._seen:
-                    self._take(file)
-
-    def recall(self) -> None:
-        """Load the run's metrics from the warehouse, for a run older than its study or the last compaction.
-
-        Raises:
-            RecordError: The warehouse cannot be read.
-        """
-        Warehouse().ingest()
-        rows = Warehouse().query("select name, step, value from metrics where run_id = ?", [self._run_id])
-        for name, step, value in rows.dropna().itertuples(index=False):
-            self._values.setdefault(name, {})[int(step)] = float(value)
-
-    def points(self, metric: str) -> list[tuple[int, float]]:
-        """Return the finite (step, value) pairs of a metric, sorted by step."""
-        return sorted((step, value) for step, value in self._values.get(metric, {}).items() if math.isfinite(value))
-
-    @property
-    def last_step(self) -> int:
-        """Largest step (count of decisions) of any metric of the run."""
-        return max((step for values in self._values.values() for step in values), default=0)
-
-    def figure(self, objective: ObjectiveConfig, result: Mapping[str, Any]) -> float | None:
-        """Return the value of an objective in the run; None if the run has no such metric.
-
-        Args:
-            objective: Metric, direction and aggregation.
-            result: Result of the trainer, with figures that no row has (memory_gib, wall_time_hours).
-        """
-        values = [value for _, value in self.points(objective.metric)]
-        if not values:
-            given = result.get(objective.metric)
-            if given is None:
-                given = result.get("metrics", {}).get(objective.metric)
-            return float(given) if isinstance(given, int | float) and math.isfinite(given) else None
-        better = max if objective.direction == "maximize" else min
-        return {"last": values[-1], "median": statistics.median(values), "best": better(values)}[objective.summary]
-
-    def last(self) -> dict[str, float]:
-        """Return the latest value of every metric."""
-        return {name: self._values[name][max(self._values[name])] for name in sorted(self._values)}
-
-    def _take(self, file: Path) -> None:
-        try:
-            with file.open(encoding="utf-8") as lines:
-                header = json.loads(next(lines))
-                if header.get("run_id") == self._run_id:
-                    for line in lines:
-                        row = json.loads(line)
-                        # Numbers that are not finite stand there by their names.
-                        self._values.setdefault(row["name"], {})[int(row["step"])] = float(row["value"])
-        except FileNotFoundError:
-            return  # it has just been moved to done/, where it is found next
-        except (StopIteration, ValueError, KeyError, TypeError):
-            pass  # the warehouse puts a broken segment aside with its reason
-        self._seen.add(file.name)
-
 
 ASSET = "trial"
 """Asset name in the keys of the runs, and of their Dagster partitions."""
@@ -201,10 +118,10 @@ class _Attempt:
         self._ending, self._began = ending, began
         self._config = queue.config
         self._partition = partition_of(self._config.name, int(trial.user_attrs["slot"]))
-        self._run_id = f"{ASSET}-{self._partition}-{config_hash(settings)}"
+        self._run_id = run_name(ASSET, self._partition, settings)
         trial.set_user_attr("run_id", self._run_id)
         trial.set_user_attr("config_hash", config_hash(settings))
-        self._curve = RunCurve(self._run_id, since=int(trial.user_attrs["began_ns"]))
+        self._curve = RunCurve(self._run_id)
         self._stopped: Outcome | None = None
         """Outcome for which this worker stopped the trainer; None while it runs."""
         self._reported = -1

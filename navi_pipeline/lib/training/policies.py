@@ -12,7 +12,8 @@ from navi_core.presets import resolve_config
 from navi_pipeline.lib.corpus.demonstrations import read_demonstrations
 from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.records import pipeline_folder, read_document, write_document
-from navi_pipeline.lib.training.trainer_client import require_whole, train_in_child
+from navi_pipeline.lib.training.run_curve import Monitor
+from navi_pipeline.lib.training.trainer_client import require_whole, run_name, train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def train_policy(
     epochs: int | None = None,
     start: Start = "profile",
     on_line: Callable[[str], None],
-    stop: Callable[[], bool] | None = None,
+    watch: Callable[[str, TrainConfig], Monitor] | None = None,
 ) -> dict[str, Any]:
     """Train a policy, or reuse the finished run of the same configuration and data; ingest its rows.
 
@@ -105,7 +106,7 @@ def train_policy(
         epochs: Passes over the demonstrations, for bc.
         start: Source of PPO's initial weights.
         on_line: Called with every line of the trainer.
-        stop: Asked twice a second; once it answers True the trainer checkpoints and ends.
+        watch: Called with run id and configuration before a training; returns the monitor that may stop it.
 
     Returns:
         The policy's document: algorithm, checkpoint, run_id, weights_hash, steps, …, and `reused`.
@@ -125,7 +126,10 @@ def train_policy(
         if Path(document["checkpoint"]).exists():
             write_document(_path(algorithm, profile), document)
             return document | {"reused": True}
-    result = train_in_child(config, asset=asset, partition=partition, command=command, on_line=on_line, stop=stop)
+    monitor = None if watch is None else watch(run_name(asset, partition, config), config)
+    result = train_in_child(config, asset=asset, partition=partition, command=command, on_line=on_line, stop=monitor)
+    if monitor is not None:
+        monitor.read()
     Warehouse().ingest()
     require_whole(result, "training")
     document = {

@@ -15,14 +15,12 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import shlex
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +184,11 @@ def _is_json(text: str) -> bool:
     return True
 
 
+def run_name(asset: str, partition: str, config: TrainConfig) -> str:
+    """Return the id of the run that a training of this configuration makes or takes up."""
+    return f"{asset}-{partition}-{config_hash(config)}"
+
+
 def train_in_child(
     config: TrainConfig,
     *,
@@ -305,59 +308,3 @@ def _object(output: str, what: str) -> dict[str, Any]:
     if not isinstance(result, dict):
         raise RunError(f"the {what}'s result is {type(result).__name__}, not an object: {output[-200:]!r}")
     return result
-
-
-_STEP = re.compile(r"\bstep ([\d,]+)")
-_SPEED = re.compile(r"steps/s ([\d,.]+)")
-
-
-@dataclass
-class Monitor:
-    """Monitor of a training process: parses its log lines, reports progress, decides when to stop it.
-
-    Attributes:
-        report: Called with a line every `interval`.
-        seconds: Time from the first update on after which the trainer is stopped [s].
-        stall_seconds: Time without progress after which it is stopped [s].
-        interval: Seconds between lines [s].
-        until_step: Step at which the trainer is stopped; None: no limit.
-    """
-
-    report: Any
-    seconds: float
-    stall_seconds: float
-    interval: float
-    until_step: int | None = None
-    step: int | None = None
-    stalled: bool = False
-    speeds: list[float] = field(default_factory=list)
-    _began: float = field(default_factory=time.monotonic)
-    _moved: float = field(default_factory=time.monotonic)
-    _reported: float = field(default_factory=time.monotonic)
-
-    def line(self, text: str) -> None:
-        """Parse a log line of the trainer: step and steps per second."""
-        found = _STEP.search(text)
-        if found is None or "resumes from" in text:
-            self.report(f"  {text}")
-            return
-        step = int(found[1].replace(",", ""))
-        if step != self.step:
-            if self.step is None:
-                self._began = time.monotonic()
-            self.step, self._moved = step, time.monotonic()
-        if speed := _SPEED.search(text):
-            self.speeds.append(float(speed[1].replace(",", "")))
-
-    def __call__(self) -> bool:
-        """Return whether the trainer must stop (stalled, step reached, time over); called twice a second."""
-        now = time.monotonic()
-        if now - self._reported >= self.interval:
-            self._reported = now
-            speed = f"{self.speeds[-1]:,.0f} steps/s" if self.speeds else "no update yet"
-            self.report(f"  monitor: step {self.step or 0:,}, {speed}, {(now - self._began) / 60:.1f} min")
-        if now - self._moved > self.stall_seconds:
-            self.stalled = True
-        done = self.until_step is not None and self.step is not None and self.step >= self.until_step
-        over = self.step is not None and now - self._began > self.seconds
-        return self.stalled or done or over

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import sys
 import time
 from types import TracebackType
@@ -12,23 +11,24 @@ from typing import Any
 
 import dagster as dg
 
+from navi_core.config import TrainConfig
 from navi_core.errors import RunError
 from navi_core.record.thinned_curve import ThinnedCurve
 from navi_pipeline.lib.orchestration import materialized
 from navi_pipeline.lib.reports.pages import CLONING_PANELS, REWARD_PANELS, curve_charts, embedded_charts
 from navi_pipeline.lib.training.policies import Start, cloning_curve_of, curve_of, train_policy
-from navi_pipeline.lib.training.trainer_client import Monitor
+from navi_pipeline.lib.training.run_curve import Monitor
 from navi_pipeline.settings import NightlyConfig
 
 _LOG = logging.getLogger("navi.pipeline")
 
-_STEP = re.compile(r"\bstep ([\d,]+)(?:/([\d,]+))?  ")
 _FIGURES = {
-    "reward_ema": re.compile(r"reward_ema ([+-][\d.]+)"),
-    "explained_variance": re.compile(r"\bev (-?[\d.]+)"),
-    "nll": re.compile(r"\bNLL (-?[\d.]+)"),
-    "steps_per_second": re.compile(r"steps/s ([\d,.]+)"),
+    "reward_ema": "reward_ema",
+    "explained_variance": "explained_variance",
+    "nll": "nll",
+    "sps": "steps_per_second",
 }
+"""Metrics of an observation: name in the rows → name in Dagster."""
 _POINTS = 400
 
 
@@ -46,11 +46,13 @@ class LiveTraining:
     """
 
     def __init__(self, context: dg.AssetExecutionContext, *, interval: float = 30.0, title: str) -> None:
+        self.total_steps: int | None = None
+        """Decisions at which the run ends, for the progress in percent; None if unknown."""
         self._context, self._interval, self._title = context, interval, title
         self._curve = ThinnedCurve(_POINTS)
         self._reported_at = time.monotonic()
         self._pause, self._due = interval, self._reported_at + interval
-        self._newest: tuple[dict[str, float], float | None] | None = None
+        self._newest: dict[str, float] = {}
         self._bare = False
         """True if the last observation had no curves."""
 
@@ -70,17 +72,12 @@ class LiveTraining:
             # The trainer's own error is the one to report.
             _LOG.warning("the last curves of %s are not reported: %s", self._title, fault)
 
-    def line(self, text: str) -> None:
-        """Parse a log line of the trainer; lines without a step are ignored."""
-        found = _STEP.search(text)
-        if found is None:
-            return
-        point = {"step": _number(found[1])}
-        for name, pattern in _FIGURES.items():
-            if figure := pattern.search(text):
-                point[name] = _number(figure[1])
-        self._curve.take(point["step"], {name: value for name, value in point.items() if name != "step"})
-        self._newest = point, _number(found[2]) if found[2] else None
+    def update(self, step: int, metrics: dict[str, float]) -> None:
+        """Take the metrics of an update, and report them if the interval is over."""
+        known = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        figures = {shown: known[name] for name, shown in _FIGURES.items() if name in known}
+        self._curve.take(step, figures)
+        self._newest = {"step": float(step), **figures}
         now = time.monotonic()
         if now - self._reported_at >= self._interval:
             self._reported_at = now
@@ -88,11 +85,9 @@ class LiveTraining:
 
     def _observe(self, *, curves: bool) -> None:
         """Log an asset observation of the newest point, with the curves if requested and long enough."""
-        assert self._newest is not None
-        point, total = self._newest
-        metadata: dict[str, Any] = {name: dg.MetadataValue.float(value) for name, value in point.items()}
-        if total:
-            metadata["progress_percent"] = 100.0 * point["step"] / total
+        metadata: dict[str, Any] = {name: dg.MetadataValue.float(value) for name, value in self._newest.items()}
+        if self.total_steps:
+            metadata["progress_percent"] = 100.0 * self._newest["step"] / self.total_steps
         self._bare = not (curves and len(self._curve.steps) > 2)
         if not self._bare:
             charts = curve_charts({"step": self._curve.steps, **self._curve.series}, REWARD_PANELS)
@@ -104,10 +99,6 @@ class LiveTraining:
                 asset_key=self._context.asset_key, partition=self._context.partition_key, metadata=metadata
             )
         )
-
-
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
 
 
 STALL_MINUTES: float = NightlyConfig.model_fields["stall_minutes"].default
@@ -142,14 +133,17 @@ def materialize_policy(
     """
     live = LiveTraining(context, title=f"{algorithm} {context.partition_key}, seed {seed}")
 
-    # Cloning reports epochs, which may take hours.
+    # Cloning writes a row an epoch, which may take hours.
     stall = math.inf if algorithm == "bc" else 60.0 * STALL_MINUTES
-    monitor = Monitor(lambda _: None, math.inf, stall, math.inf)
+    monitors: list[Monitor] = []
+
+    def watch(run_id: str, config: TrainConfig) -> Monitor:
+        live.total_steps = config.total_steps
+        monitors.append(Monitor(run_id, stall_seconds=stall, on_update=live.update))
+        return monitors[0]
 
     def report(line: str) -> None:
         context.log.info(line)
-        live.line(line)
-        monitor.line(line)
         if echo:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
@@ -163,10 +157,10 @@ def materialize_policy(
                 epochs=epochs,
                 start=start,
                 on_line=report,
-                stop=monitor,
+                watch=watch,
             )
         except RunError as error:
-            if not monitor.stalled:
+            if not any(monitor.stalled for monitor in monitors):
                 raise
             raise RunError(f"no progress for {STALL_MINUTES:g} min, so the trainer was ended: {error}") from error
     cloned = algorithm == "bc"

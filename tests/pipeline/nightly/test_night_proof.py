@@ -4,7 +4,7 @@ import pytest
 
 from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.errors import RunError
-from navi_core.record import navi_home
+from navi_core.record import MetricLog, navi_home, outbox_path
 from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.nightly import training
 from navi_pipeline.lib.nightly.night import Gate, Night
@@ -36,7 +36,8 @@ def trainer(monkeypatch):
             last.touch()
             if self.fails:
                 raise RunError("the machine went down after the checkpoint")
-            on_line(f"nightly/n: step {steps:,}  steps/s 900")
+            with MetricLog(outbox_path(), run_id, {}) as log:
+                log.scalars(steps, {"sps": 900.0})
             return {"run_id": run_id, "checkpoint": str(last), "version": "v001", "steps": steps, "reward_ema": 0.0,
                     "wall_time_hours": 0.0, "reason": "SIGTERM", "resumed_from": begun, "initial": None}  # fmt: skip
 

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.learn.estimators.noise import scheduled
 from navi_core.presets import preset_names
-from navi_core.record import navi_home
+from navi_core.record import MetricLog, navi_home, outbox_path
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.nightly.night import Gate, Night, nightly_config, preset_settings, read_night
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.stages import write_summary
 from navi_pipeline.lib.nightly.training import night_settings
 from navi_pipeline.lib.records import BenchmarkLog
-from navi_pipeline.lib.training.trainer_client import Monitor
+from navi_pipeline.lib.training.run_curve import Monitor
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import NightlyConfig
 
@@ -131,20 +131,24 @@ def test_nightly_config_layers_defaults_file_and_assignments(tmp_path, monkeypat
 def test_monitor_ends_training_by_time_step_or_stall():
     told = []
 
-    def monitor(**settings):
-        return Monitor(**({"report": told.append, "seconds": 60.0, "stall_seconds": 60.0, "interval": 60.0} | settings))
+    def monitor(run_id, **settings):
+        return Monitor(run_id, report=told.append, **({"seconds": 60.0, "stall_seconds": 60.0} | settings))
 
-    quiet = monitor(seconds=0.0)
+    def train(run_id, step, speed):
+        with MetricLog(outbox_path(), run_id, {}) as log:
+            log.scalars(step, {"reward_ema": 0.1, "sps": speed})
+
+    quiet = monitor("nightly-a", seconds=0.0)
     assert not quiet()  # the time counts from the first update
-    quiet.line("17:00:00 nightly/x: step 1,024  reward_ema +0.1  steps/s 1,250")
+    train("nightly-a", 1024, 1250.0)
+    quiet.read()
     time.sleep(0.01)
     assert quiet() and quiet.step == 1024 and quiet.speeds == [1250.0]
-    stepping = monitor(until_step=2000)
-    stepping.line("the run resumes from step 1990")
+    stepping = monitor("nightly-a", until_step=2000)
     assert stepping.step is None and not stepping()
-    stepping.line("nightly/x: step 2,048  steps/s 5")
+    train("nightly-a", 2048, 5.0)
     assert stepping() and not stepping.stalled
-    stuck = monitor(stall_seconds=0.0, interval=0.0)
+    stuck = monitor("nightly-b", stall_seconds=0.0, interval=0.0)
     time.sleep(0.01)
     assert stuck() and stuck.stalled and any("no update yet" in line for line in told)
 

@@ -106,9 +106,7 @@ def test_postgres_study_loses_no_trial_to_a_killed_worker(server, database, monk
         os.waitpid(worker, 0)
     with TrialQueue(config) as queue:
         complete_by(queue)
-        assert (
-            queue.study._storage.__class__.__name__ == "_CachedStorage" and not (queue.folder / "journal.log").exists()
-        )
+        assert type(queue.storage).__name__ == "RDBStorage" and not (queue.folder / "journal.log").exists()
         assert audit_faults(config, [trial_row(queue, trial) for trial in queue.trials()]) == []
 
 

@@ -8,7 +8,11 @@ import signal
 import time
 
 import dagster as dg
+import numpy as np
+import optuna
 import pytest
+from optuna.pruners import HyperbandPruner
+from optuna.trial import TrialState
 
 from navi_core.config import config_hash, parse_config
 from navi_core.config.registry import LEARNER_NAMES
@@ -26,7 +30,7 @@ from navi_pipeline.lib.studies.catalogue import (
 )
 from navi_pipeline.lib.studies.perform import perform_study, study_result
 from navi_pipeline.lib.studies.results import audit_faults, pick_trial, record_trials, trial_row, write_preset
-from navi_pipeline.lib.studies.storage import repair_journal, study_folder
+from navi_pipeline.lib.studies.storage import SlotHyperband, repair_journal, study_folder
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
 from navi_pipeline.lib.studies.worker import ASSET, draw, partition_of, run_trial, work
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -192,8 +196,33 @@ def test_pruning_is_the_same_after_a_lost_attempt(tmp_path, monkeypatch):
     assert {state for *_, state in straight.values()} == {"COMPLETE", "PRUNED"}
     assert ended("lost", [partition_of("small", slot) for slot in (0, 1, 3)]) == straight
     with TrialQueue(config) as queue:  # which has pruned nothing yet
-        brackets = [queue.study.pruner._get_bracket_id(queue.study, trial) for trial in queue.trials()]
-    assert set(brackets) == {-1, 0, 1} and brackets.count(-1) == 3, "a lost attempt is in no bracket"
+        brackets = [queue.study.pruner.bracket(queue.study, trial) for trial in queue.trials()]
+    assert set(brackets) == {None, 0, 1} and brackets.count(None) == 3, "a lost attempt is in no bracket"
+
+
+def test_slot_hyperband_decides_as_optuna_where_no_attempt_is_lost():
+    draws = np.random.default_rng(3)
+    curves = draws.normal(size=(60, 1)) + 0.3 * draws.normal(size=(60, 27)).cumsum(1)
+
+    def pruned(pruner):
+        study = optuna.create_study(study_name="same", pruner=pruner, direction="maximize")
+        ends = []
+        for slot, curve in enumerate(curves):
+            trial = study.ask()
+            trial.set_user_attr("slot", slot)
+            for step, value in enumerate(curve, start=1):
+                trial.report(value, step)
+                if trial.should_prune():
+                    study.tell(trial, state=TrialState.PRUNED)
+                    break
+            else:
+                study.tell(trial, curve[-1])
+            ends.append(step)
+        return ends
+
+    for longest in (27, None):
+        ours, theirs = SlotHyperband(1, longest, 3), HyperbandPruner(1, longest or "auto", 3)
+        assert pruned(ours) == pruned(theirs) and len(set(pruned(ours))) >= 3
 
 
 def test_worker_that_died_under_another_hostname_is_lost(monkeypatch):

@@ -6,18 +6,26 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
+from navi_core.record import MetricLog, outbox_path
+from navi_pipeline.lib.training.run_curve import Monitor
 from navi_pipeline.lib.training.training_step import LiveTraining
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 PARTITIONS = dg.StaticPartitionsDefinition(["quick"])
-LINE = "17:00:01 ppo_policy/quick: step {:,}/10,000  reward_ema +0.25{}  kl 0.0101  ev 0.50  steps/s 1,250"
 
 
-def observations(lines, interval, fails=False):
+def update(step, digit=0):
+    """Return an update's step and metrics."""
+    return step, {"reward_ema": 0.25 + digit / 1000, "kl": 0.0101, "explained_variance": 0.5, "sps": 1250.0}
+
+
+def observations(updates, interval, fails=False):
     @dg.asset(partitions_def=PARTITIONS)
     def policy(context: dg.AssetExecutionContext) -> None:
         with LiveTraining(context, interval=interval, title="ppo quick") as live:
-            for line in lines:
-                live.line(line)
+            live.total_steps = 10_000
+            for step, metrics in updates:
+                live.update(step, metrics)
 
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize([policy], instance=instance, partition_key="quick", run_config={
@@ -28,7 +36,7 @@ def observations(lines, interval, fails=False):
 
 
 def test_progress_and_curves_are_observations_of_the_partition():
-    seen = observations(["scene a: unchanged", *(LINE.format(1000 * n, n) for n in range(1, 5))], interval=0.0)
+    seen = observations((update(1000 * n, n) for n in range(1, 5)), interval=0.0)
     assert len(seen) == 4 and {one.partition for one in seen} == {"quick"}
     last = {name: value.value for name, value in seen[-1].metadata.items()}
     assert (last["step"], last["reward_ema"], last["steps_per_second"]) == (4000.0, 0.254, 1250.0)
@@ -49,7 +57,7 @@ def test_live_training_keeps_the_error_of_the_trainer():
         made = LiveTraining(context, interval=1e-6, title="t")
         made._due = math.inf
         for n in range(1, 6):
-            made.line(LINE.format(1000 * n, n))
+            made.update(*update(1000 * n, n))
         context.log_event = refuses
         said.clear()
         return made
@@ -65,8 +73,8 @@ def test_live_training_keeps_the_error_of_the_trainer():
 
 
 def test_no_observation_without_progress_or_within_the_interval():
-    lines = ["the run resumes from step 512", *(LINE.format(n, 0) for n in range(1, 1000))]
-    assert observations(lines, interval=3600.0) == []
+    assert observations([], interval=0.0) == []
+    assert observations([update(n) for n in range(1, 1000)], interval=3600.0) == []
 
 
 def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
@@ -74,7 +82,7 @@ def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
     monkeypatch.setattr(
         "navi_pipeline.lib.training.training_step.curve_charts", lambda curve, panels: drawn.append(curve) or []
     )
-    observations([LINE.format(n, 0) for n in range(1, 3001)], interval=0.0)
+    observations([update(n) for n in range(1, 3001)], interval=0.0)
     steps = list(drawn[-1]["step"])
     assert steps[0] == 1.0 and steps[-1] == 3000.0 and 200 <= len(steps) <= 400
     counts = [sum(low < step <= low + 500 for step in steps) for low in range(0, 3000, 500)]
@@ -82,16 +90,16 @@ def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
 
 
 def ticking(monkeypatch, minutes):
-    """Yield a line every ten seconds of a fake clock."""
+    """Yield an update every ten seconds of a fake clock."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("navi_pipeline.lib.training.training_step.time", SimpleNamespace(monotonic=lambda: clock.now))
 
-    def lines():
+    def updates():
         for number in range(1, 6 * minutes + 1):
             clock.now += 10.0
-            yield LINE.format(number, number % 10)
+            yield update(number, number % 10)
 
-    return lines()
+    return updates()
 
 
 def test_observations_have_metrics_and_few_have_curves(monkeypatch):
@@ -103,12 +111,34 @@ def test_observations_have_metrics_and_few_have_curves(monkeypatch):
 
 
 def test_last_curves_are_shown_after_a_trainer_failure(monkeypatch):
-    lines = ticking(monkeypatch, minutes=2)
+    updates = ticking(monkeypatch, minutes=2)
 
     def failing():
-        yield from lines
+        yield from updates
         raise RuntimeError("out of memory")
 
     seen = observations(failing(), interval=30.0, fails=True)
     assert ["curves" in one.metadata for one in seen] == [True, False, True, False, True]
     assert seen[-1].metadata["step"].value == 12.0
+
+
+def test_monitor_follows_the_rows_of_its_run_alone():
+    """Also rows that were ingested meanwhile, and not those that were there before."""
+
+    def write(run_id, step, **metrics):
+        with MetricLog(outbox_path(), run_id, {}) as log:
+            log.scalars(step, metrics)
+
+    write("ppo-a", 64, sps=1.0)
+    seen = []
+    monitor = Monitor("ppo-a", seconds=60.0, on_update=lambda step, metrics: seen.append((step, metrics)))
+    write("ppo-b", 128, sps=2.0)
+    write("ppo-a", 128, sps=3.0, kl=math.nan)
+    Warehouse().ingest()
+    write("ppo-a", 192, sps=4.0)
+    (outbox_path() / "0-metrics.ndjson").write_text("broken")
+    assert not monitor() and not monitor() and (monitor.step, monitor.speeds) == (192, [3.0, 4.0])
+    assert [step for step, _ in seen] == [128, 192] and seen[1][1] == {"sps": 4.0}
+    write("ppo-a", 128, sps=5.0)
+    monitor.read()
+    assert monitor.step == 128 and monitor.speeds[-1] == 5.0, "a resumed run repeats its rows"

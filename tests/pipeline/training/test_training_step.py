@@ -3,7 +3,9 @@
 import dagster as dg
 import pytest
 
+from navi_core.config import TrainConfig
 from navi_core.errors import RunError
+from navi_core.record import MetricLog, outbox_path
 from navi_pipeline.lib.training import training_step
 from navi_pipeline.lib.training.training_step import materialize_policy
 
@@ -24,8 +26,9 @@ def test_training_step_ends_a_trainer_without_progress(monkeypatch):
     monkeypatch.setattr(training_step, "STALL_MINUTES", 0.0)
     asked = []
 
-    def hangs(profile, *, on_line, stop, **settings):
+    def hangs(profile, *, on_line, watch, **settings):
         on_line("the corpus is read")
+        stop = watch("ppo_policy-quick-x", TrainConfig())
         while not stop():
             asked.append(1)
         raise RunError("training was stopped at step 0 (SIGTERM)")
@@ -37,8 +40,10 @@ def test_training_step_ends_a_trainer_without_progress(monkeypatch):
 def test_progressing_training_is_not_ended_and_keeps_its_error(monkeypatch):
     told = []
 
-    def fails(profile, *, on_line, stop, **settings):
-        on_line("ppo_policy/quick: step 1,024  steps/s 900")
+    def fails(profile, *, on_line, watch, **settings):
+        stop = watch("ppo_policy-quick-x", TrainConfig())
+        with MetricLog(outbox_path(), "ppo_policy-quick-x", {}) as log:
+            log.scalars(1024, {"sps": 900.0})
         told.append(stop())
         raise RunError("out of memory")
 
