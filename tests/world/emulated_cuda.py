@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from navi_core.kernels import advantages
 from navi_core.kernels.rays import cuda
 
 __all__ = ["DeviceTensor", "emulated_cuda"]
@@ -242,8 +243,11 @@ def emulated_cuda(kernels: type = _Loops) -> Iterator[None]:
     with (
         patch.multiple(torch.cuda, **patches),
         patch.object(cuda, "CudaKernels", kernels),
+        patch.object(advantages, "CudaKernels", kernels),
         patch.object(torch, "Generator", _Generator),
         _Factories(),
         _Device(),
     ):
+        advantages._kernels.cache_clear()
         yield
+    advantages._kernels.cache_clear()

@@ -12,7 +12,7 @@ import torch
 
 from navi_core.bench.report import Option, Repeats, Report, Row, figure, report, sizes
 from navi_core.bench.timing import clocks, median, take_turns
-from navi_core.learn.estimators.losses import gae, gae_reference, gae_tensors
+from navi_core.learn.estimators.losses import gae, gae_reference
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.run.process import torch_threads
 
@@ -151,8 +151,7 @@ def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Row
         arrays = [x.numpy() for x in (rewards, values, end, cut, boot)]
         some = [x[:, :_SLOW] for x in (rewards, values, end, cut, boot)]
         ways: dict[str, Callable[[], torch.Tensor]] = {
-            "compiled loop": lambda: gae(rewards, values, end, cut, boot, **settings)[0],  # noqa: B023
-            "tensor program": lambda: gae_tensors(rewards, values, end, cut, boot, **settings)[0],  # noqa: B023
+            "C++ kernel": lambda: gae(rewards, values, end, cut, boot, **settings)[0],  # noqa: B023
             "numpy": lambda: torch.from_numpy(_numpy(*arrays)),  # noqa: B023
         }
         expected, _ = gae_reference(*(x.double() if x.is_floating_point() else x for x in some), **settings)

@@ -186,7 +186,7 @@ def _check(library: ctypes.CDLL, code: int) -> None:
         raise CudaUnavailableError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()} (code {code})")
 
 
-KERNELS = ("cast", "distance", "within")
+KERNELS = ("cast", "distance", "within", "gae")
 """Names of the kernels, `navi_` before each in the source."""
 _SHARED, _LOCAL, _REGISTERS, _VERSION = 1, 3, 4, 6  # CUfunction_attribute
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 _HEADERS = (
-    "rays/views.h", "cuda/jobs.h", "step/dynamics.h", "step/panorama.h", "step/rewards.h",
+    "rays/views.h", "cuda/jobs.h", "cuda/gae.h", "step/dynamics.h", "step/panorama.h", "step/rewards.h",
     "step/steps.h", "step/lookahead.h",
 )  # fmt: skip
 _STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
@@ -101,6 +101,11 @@ class Cast(ctypes.Structure):
 @_from_header
 class Points(ctypes.Structure):
     """ctypes struct of query points for surface distance and clearance."""
+
+
+@_from_header
+class Advantages(ctypes.Structure):
+    """ctypes struct of a rollout of T decisions in B rows, and their advantages."""
 
 
 @_from_header
@@ -329,6 +334,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_remember": [*[pointer] * 3, integer],
         "navi_lookahead_terms": [*[pointer] * 6, integer, integer],
         **{f"navi_jobs_{job}": [pointer] * 2 for job in ("cast", "distance", "within")},
+        "navi_jobs_gae": [pointer],
     }
     declare(library, None, signatures)
     library.navi_lanes.argtypes, library.navi_lanes.restype = [], integer

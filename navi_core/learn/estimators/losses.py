@@ -8,15 +8,13 @@ With importance ratios the estimate is V-trace's (Espeholt et al. 2018): ρ weig
 trace behind a decision that is unlikely under the current policy.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
-import numba
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
+from navi_core.kernels.advantages import advantages_of
 
 
 def policy_loss(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
@@ -136,9 +134,6 @@ def n_step_returns(
     return returns, last, torch.where(terminated.gather(0, last), 0.0, discount)
 
 
-Array = npt.NDArray[Any]
-
-
 def gae(
     rewards: Tensor,
     values: Tensor,
@@ -169,25 +164,18 @@ def gae(
         Advantages and returns (advantages + values), each shaped like `rewards`.
 
     Raises:
-        ConfigError: The shapes differ.
+        ConfigError: The shapes differ, or the device has no kernel.
     """
     ratios = [x for x in (rho, c) if x is not None]
     _check_shapes(rewards, values, terminated, truncated, bootstrap_values, *ratios)
-    if rewards.device.type != "cpu":
-        return gae_tensors(rewards, values, terminated, truncated, bootstrap_values, gamma=gamma, lam=lam, rho=rho, c=c)
     shape = rewards.shape
-    one = values.new_ones(()).expand(shape)
-    flat: list[Any] = [
-        x.detach().reshape(shape[0], -1).contiguous().numpy()
-        for x in (rewards, values, terminated.bool(), truncated.bool(), bootstrap_values)
-    ]
-    # Without ratios one row of ones is read for all: multiplying by one changes no bit.
-    flat += [
-        (x if x is not None else one[:1]).detach().reshape(-1, flat[0].shape[1]).contiguous().numpy() for x in (rho, c)
-    ]
-    advantages = torch.empty((shape[0], flat[0].shape[1]), dtype=values.dtype)
-    _gae_rows(*[*flat, gamma, lam, advantages.numpy()])
-    advantages = advantages.reshape(shape)
+    dtype = torch.float64 if torch.float64 in (rewards.dtype, values.dtype) else torch.float32
+    flat = [x.detach().to(dtype).reshape(shape[0], -1) for x in (rewards, values, bootstrap_values)]
+    ends = [x.bool().reshape(shape[0], -1) for x in (terminated, truncated)]
+    one = torch.ones_like(values)  # multiplying by it changes no bit
+    weights = [(one if x is None else x).detach().to(dtype).reshape(shape[0], -1) for x in (rho, c)] if ratios else ()
+    found = advantages_of(*flat, *ends, *weights, gamma=gamma, lam=lam)
+    advantages = found.to(values.dtype).reshape(shape)
     return advantages, advantages + values.detach()
 
 
@@ -258,54 +246,3 @@ def _check_shapes(rewards: Tensor, *others: Tensor) -> None:
     for other in others:
         if other.shape != rewards.shape:
             raise ConfigError(f"gae: shapes differ: {tuple(rewards.shape)} and {tuple(other.shape)}; expected (T,B)")
-
-
-def gae_tensors(
-    rewards: Tensor,
-    values: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    bootstrap_values: Tensor,
-    *,
-    gamma: float,
-    lam: float,
-    rho: Tensor | None = None,
-    c: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Vectorised tensor implementation of `gae`, for devices other than the CPU; same arguments and results."""
-    # One fused select before the loop, so that the loop itself is three small ops a step.
-    terminated, truncated = terminated.bool(), truncated.bool()
-    cut = truncated.clone()
-    cut[-1] = True
-    next_values = torch.where(cut, bootstrap_values, torch.roll(values, -1, dims=0))
-    delta = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
-    carry = (gamma * lam) * (~(terminated | cut)).to(values.dtype)
-    if rho is not None:
-        delta *= rho
-    if c is not None:
-        carry *= c
-    advantages = delta.clone()
-    for t in range(rewards.shape[0] - 2, -1, -1):
-        advantages[t].addcmul_(carry[t], advantages[t + 1])
-    return advantages, advantages + values
-
-
-@numba.njit(cache=True, nogil=True)
-def _gae_rows(
-    rewards: Array, values: Array, terminated: Array, truncated: Array, boot: Array, rho: Array, c: Array,
-    gamma: float, lam: float, advantages: Array,
-) -> None:  # fmt: skip
-    steps, rows = rewards.shape
-    by_step, trace_by_step = len(rho) == steps, len(c) == steps
-    # Row by row the reads would stride through memory; the traces of all rows fit the nearest cache.
-    trace = np.zeros(rows)
-    for t in range(steps - 1, -1, -1):
-        i, j = t if by_step else 0, t if trace_by_step else 0
-        last = t == steps - 1
-        for b in range(rows):
-            over, cut = terminated[t, b], truncated[t, b] or last
-            following = boot[t, b] if cut else values[t + 1, b]
-            difference = rewards[t, b] + gamma * (0.0 if over else following) - values[t, b]
-            later = 0.0 if over or cut else trace[b]
-            trace[b] = rho[i, b] * difference + gamma * lam * c[j, b] * later
-            advantages[t, b] = trace[b]

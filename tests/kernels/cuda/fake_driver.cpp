@@ -13,7 +13,7 @@ static Index blockIdx, threadIdx, blockDim;
 #include "cuda/trace_cuda.cu"
 
 static char context, module;
-static const char* kNames[] = {"navi_cast", "navi_distance", "navi_within"};
+static const char* kNames[] = {"navi_cast", "navi_distance", "navi_within", "navi_gae"};
 static int pushed = 0;
 
 enum { kInvalidValue = 1, kInvalidImage = 200, kInvalidContext = 201, kNotFound = 500, kInvalidDevice = 101 };
@@ -54,7 +54,7 @@ int cuModuleLoadData(void** out, const void* image) {
     return std::memcmp(image, "\x7f" "ELF", 4) ? kInvalidImage : 0;
 }
 int cuModuleGetFunction(void** out, void* which, const char* name) {
-    for (int i = 0; which == &module && i < 3; ++i)
+    for (int i = 0; which == &module && i < 4; ++i)
         if (!std::strcmp(name, kNames[i])) {
             *out = kNames + i;
             return 0;
@@ -81,6 +81,7 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
             if (which == 0) navi_cast(parameter<navi::Surface>(p, 0), parameter<navi::Cast>(p, 1));
             if (which == 1) navi_distance(parameter<navi::Hierarchies>(p, 0), parameter<navi::Points>(p, 1));
             if (which == 2) navi_within(parameter<navi::Hierarchies>(p, 0), parameter<navi::Points>(p, 1));
+            if (which == 3) navi_gae(parameter<navi::Advantages>(p, 0));
         }
     return 0;
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from navi_core.kernels.advantages import advantages_of
 from navi_core.kernels.native import cuda as native_cuda
 from navi_core.kernels.native.compiler_cache import SOURCES
 from navi_core.kernels.native.cuda import KERNELS, CudaKernels, CudaUnavailableError, KernelResources
@@ -66,6 +67,9 @@ def test_launches_match_the_looped_twin_bit_for_bit(driver, twin_scenes: dict[st
         assert torch.equal(field.distance(points.cuda(), which.cuda()).cpu(), twin.distance(points, which))
         assert torch.equal(field.within(points.cuda(), which.cuda(), 0.4).cpu(), twin.within(points, which, 0.4))
         assert field.cast_rays(origins[:0].cuda(), torch.eye(3).cuda(), rows[:0].cuda()).depth.shape == (0, 3)
+        rollout = [*torch.randn(3, 20, 70), *(torch.rand(2, 20, 70) < 0.1)]
+        found = advantages_of(*(x.cuda() for x in rollout), gamma=0.97, lam=0.9)
+        assert torch.equal(found.cpu(), advantages_of(*rollout, gamma=0.97, lam=0.9))
     assert driver.fake_pushed() == 0, "a context was left on the thread"
 
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError
+from navi_core.kernels import advantages as advantages_kernel
+from navi_core.kernels.native.library import find_compiler
 from navi_core.learn import gae, gae_reference, group_advantages
-from navi_core.learn.estimators.losses import gae_tensors
+from tests.world.emulated_cuda import emulated_cuda
 
 
 def column(*numbers: float) -> torch.Tensor:
@@ -50,12 +52,40 @@ def random_rollout(steps: int, rows: int, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (1, 5), (7, 3), (64, 17)])
-def test_fast_paths_equal_the_definition(steps, rows):
+def test_gae_equals_the_definition(steps, rows):
     args = random_rollout(steps, rows)
     expected, returns = gae_reference(*args, gamma=0.97, lam=0.9)
-    for fast in (gae(*args, gamma=0.97, lam=0.9), gae_tensors(*args, gamma=0.97, lam=0.9)):
-        torch.testing.assert_close(fast[0], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(fast[1], returns, rtol=0, atol=1e-12)
+    made = gae(*args, gamma=0.97, lam=0.9)
+    torch.testing.assert_close(made[0], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(made[1], returns, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler here")
+def test_cpp_numba_and_cuda_kernels_give_the_same_bits(monkeypatch, dtype, weighted):
+    for steps, rows in ((1, 1), (33, 5), (40, 300)):
+        args = random_rollout(steps, rows, dtype)
+        args[4][~(args[2] | args[3])[:, :]] = float("nan")  # a bootstrap that nothing may read ...
+        args[4][-1] = 1.0  # ... but in the last row
+        ratios = torch.rand(2, steps, rows, generator=torch.Generator().manual_seed(1)).to(dtype) * 2
+        settings = {"gamma": 0.97, "lam": 0.9, **(dict(zip(("rho", "c"), ratios)) if weighted else {})}
+        native = gae(*args, **settings)[0]
+        assert native.isfinite().all()
+        with monkeypatch.context() as patch:
+            patch.setattr(advantages_kernel, "_library", lambda: None)
+            assert torch.equal(gae(*args, **settings)[0], native)
+        with emulated_cuda():
+            there = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in settings.items()}
+            found, returns = gae(*(x.cuda() for x in args), **there)
+            assert found.is_cuda and torch.equal(found.cpu(), native)
+            assert torch.equal(returns.cpu(), native + args[1])
+
+
+def test_a_device_without_kernel_is_refused():
+    args = [x.to("meta") for x in random_rollout(4, 2)]
+    with pytest.raises(ConfigError, match="meta"):
+        gae(*args, gamma=0.9, lam=0.9)
 
 
 def test_single_precision_and_one_dimension():

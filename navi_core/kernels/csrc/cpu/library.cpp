@@ -8,6 +8,7 @@
 #include <omp.h>
 #endif
 
+#include "cuda/gae.h"
 #include "cuda/jobs.h"
 #include "step/lookahead.h"
 #include "step/steps.h"
@@ -282,6 +283,11 @@ void navi_jobs_distance(const Hierarchies* all, const Points* ask) {
 
 void navi_jobs_within(const Hierarchies* all, const Points* ask) {
     for (int64_t i = 0; i < ask->count; ++i) within_job(*all, *ask, i);
+}
+
+void navi_jobs_gae(const Advantages* rollout) {
+    constexpr int rows = 256;  // their sums fit the nearest cache
+    for (int64_t job = 0; job * rows < rollout->rows; ++job) gae_job<rows>(*rollout, job);
 }
 
 }  // extern "C"

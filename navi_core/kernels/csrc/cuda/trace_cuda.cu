@@ -1,5 +1,6 @@
 // The kernels for CUDA, for NVRTC and nvcc alike: a thread for each job of jobs.h. Blocks lie in one dimension, so
 // many to a row of rays. Launched through the driver; the structs are passed by value and hold device memory.
+#include "cuda/gae.h"
 #include "cuda/jobs.h"
 
 constexpr int kThreads = 128;  // threads of a block at most; kernels/rays/cuda.py launches no more
@@ -29,6 +30,10 @@ __global__ void __launch_bounds__(kThreads) navi_distance(navi::Hierarchies all,
 
 __global__ void __launch_bounds__(kThreads) navi_within(navi::Hierarchies all, navi::Points ask) {
     navi::within_job(all, ask, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
+}
+
+__global__ void __launch_bounds__(kThreads) navi_gae(navi::Advantages rollout) {
+    navi::gae_job<1>(rollout, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
 }
 
 }  // extern "C"

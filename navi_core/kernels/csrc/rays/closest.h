@@ -108,10 +108,12 @@ NAVI_INLINE double nearest_squared(const BoxTree& tree, const double p[3], doubl
     return best;
 }
 
+#if !defined(__CUDACC_RTC__)  // it has no such builtin, and CUDA asks through jobs.h
 // Distance of a point to the surface [m].
 NAVI_INLINE double distance_to(const BoxTree& tree, const float* p) {
     const double at[3] = {p[0], p[1], p[2]};
     return square_root(nearest_squared(tree, at, __builtin_huge_val(), false));
 }
+#endif
 
 }  // namespace navi
