@@ -31,13 +31,14 @@ test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
 	$(BIN)/python -m pytest -m 'slow and not gpu' --timeout 3600 $(ARGS)
 
 ui: $(READY)  ## the Dagster UI on http://127.0.0.1:3000
-	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $(or $(PORT),3000)
+	$(BIN)/dg dev -h 127.0.0.1 -p $(or $(PORT),3000)
 
-check: $(READY)  ## ruff, mypy on the public modules, import walls
+check: $(READY)  ## ruff, mypy on the public modules, import walls, Dagster's definitions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy navi_core navi_pipeline
 	$(BIN)/lint-imports
+	$(BIN)/dg check defs
 
 format: $(READY)  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

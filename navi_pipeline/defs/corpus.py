@@ -1,6 +1,7 @@
 """Corpus assets and checks: planned scene sources, compiled scenes, the split into training, validation and test."""
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -176,6 +177,7 @@ def scene_quality() -> dg.MaterializeResult[None]:
     kinds={"json"},
     owners=OWNERS,
     code_version="1",
+    freshness_policy=dg.FreshnessPolicy.time_window(warn_window=timedelta(days=30), fail_window=timedelta(days=90)),
     deps=[compiled_scene, scene_quality],
     description="The scenes that everything below learns in, flies in and is judged in: the compiled ones by split, "
     "without those whose spawn verdict is FAIL.",

@@ -10,7 +10,7 @@ from navi_core.config import BASELINES, EvalConfig, parse_config
 from navi_core.errors import NaviError
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.learning import POLICIES, bc_policy
-from navi_pipeline.defs.partitions import profile_partitions
+from navi_pipeline.defs.partitions import DAILY, profile_partitions
 from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, lineage_of, open_registry
 from navi_pipeline.lib.evaluation.scoring import (
     PILOTS,
@@ -139,6 +139,7 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
     kinds={"duckdb"},
     owners=OWNERS,
     code_version="1",
+    freshness_policy=DAILY,
     deps=[policy_evaluation, baseline_evaluation],
     description="Who explores best? Policies and pilots of the newest course in one ranking with intervals, and their "
     "coverage against their collisions.",

@@ -87,6 +87,8 @@ def _measure(context: dg.AssetExecutionContext, sweep: str, settings: SweepSetti
 
 BENCHMARKS: dict[str, dg.AssetsDefinition] = {sweep: _benchmark(sweep, story) for sweep, story in _STORIES.items()}
 """Sweep name → benchmark asset."""
+SWEEP_ASSETS = list(BENCHMARKS.values())
+"""Benchmark assets as a list: Dagster's module loader finds lists, but no dictionaries."""
 
 
 def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:

@@ -38,7 +38,7 @@ def ui(tmp_path):
     shutil.copy(ROOT / "dagster_home" / "dagster.yaml", home)
     port = free_port()
     environment = os.environ | {"DAGSTER_HOME": str(home), "NAVI_HOME": str(tmp_path / "navi")}
-    command = [sys.executable, "-m", "dagster", "dev", "-w", str(ROOT / "workspace.yaml")]
+    command = [str(Path(sys.executable).with_name("dg")), "dev"]
     command += ["-h", "127.0.0.1", "-p", str(port)]
     with (tmp_path / "dev.log").open("w") as log:
         process = subprocess.Popen(
