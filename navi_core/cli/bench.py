@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from navi_core.bench import BENCHMARKS
 from navi_core.bench.report import Option, Report, machine
 from navi_core.cli.compare import baselines
+from navi_core.cli.parsing import StrictCommand
 from navi_core.terminal import console, print_facts, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class _Benchmarks(TyperGroup):
         module, function = place.split(":")
         measure = getattr(importlib.import_module(f"navi_core.bench.{module}"), function)
         app = typer.Typer(add_completion=False)
-        app.command(cmd_name, help=text)(benchmark_command(measure))
+        app.command(cmd_name, help=text, cls=StrictCommand)(benchmark_command(measure))
         return typer.main.get_command(app)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (typer's click is private)

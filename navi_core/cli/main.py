@@ -20,6 +20,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import typer
 
 from navi_core import __version__
+from navi_core.cli.aliases import actor_arguments, brain_arguments
+from navi_core.cli.parsing import StrictCommand, make_strict
 from navi_core.errors import NaviError, printable
 
 _GROUPS = (
@@ -29,17 +31,24 @@ _GROUPS = (
 """Command groups: modules of `navi_core.cli` with a Typer `app`; another attribute's name follows a colon."""
 
 
-def build_app(name: str = "navi", groups: Sequence[str] = _GROUPS, *, plugins: bool = True) -> typer.Typer:
+def build_app(
+    name: str = "navi",
+    groups: Sequence[str] = _GROUPS,
+    *,
+    plugins: bool = True,
+    title: str = "Meshes in, a measured and promoted navigation policy out.",
+) -> typer.Typer:
     """Build the Typer application from the given command groups and, for `navi`, those of other packages.
 
     Args:
         name: Name shown in the help.
         groups: As `_GROUPS`.
         plugins: Add the commands of the entry point group `navi.commands`.
+        title: First line of the help.
     """
     app = typer.Typer(
         name=name,
-        help="Meshes in, a measured and promoted navigation policy out.",
+        help=title,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -55,6 +64,7 @@ def build_app(name: str = "navi", groups: Sequence[str] = _GROUPS, *, plugins: b
     if plugins:
         for entry in sorted(entry_points(group="navi.commands"), key=lambda e: e.name):
             entry.load()(app)
+    make_strict(app)
     return app
 
 
@@ -64,17 +74,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def navi_actor(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `navi-actor`: the training commands under the source system's name."""
-    _run(build_app("navi-actor", ("training.train",), plugins=False), arguments)
+    """Entry point of `navi-actor`: training and the policy server under the source system's name."""
+    from navi_core.cli.serve import serve
+
+    title = "Train a policy (`navi-actor train`: PPO until it is stopped) or serve one (`navi-actor serve`)."
+    app = build_app("navi-actor", ("training.train",), plugins=False, title=title)
+    app.command("serve", cls=StrictCommand)(serve)
+    _run(app, actor_arguments(sys.argv[1:] if arguments is None else arguments))
 
 
 def brain(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `brain`: evaluate, compare, promote, models and bc-pretrain under the source system's name."""
+    """Entry point of `brain`: the policy server, and the registry's commands under the source system's name."""
+    from navi_core.cli import compare, evaluate, serve
     from navi_core.cli.training.bc import bc
 
-    app = build_app("brain", ("evaluate", "compare", "models:models_app"), plugins=False)
-    app.command("bc-pretrain")(bc)
-    _run(app, arguments)
+    title = "Serve the champion (`brain` alone), and register, promote, evaluate, compare or clone policies."
+    app = build_app("brain", ("models:models_app",), plugins=False, title=title)
+    for name, panel, command in (
+        ("promote", None, evaluate.promote),
+        ("serve", "Flying", serve.serve),
+        ("evaluate", "Flying", evaluate.evaluate),
+        ("compare", "Flying", compare.compare),
+        ("bc-pretrain", "Learning", bc),
+    ):
+        app.command(name, cls=StrictCommand, rich_help_panel=panel)(command)
+    _run(app, brain_arguments(sys.argv[1:] if arguments is None else arguments))
 
 
 def _print_version(wanted: bool) -> None:

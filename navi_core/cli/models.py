@@ -84,6 +84,39 @@ def lineage(
 
 
 @models_app.command()
+def register(
+    file: Annotated[Path, typer.Argument(help="A checkpoint file (.pt) of another home, machine or run.")],
+    parent: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A version or alias it was trained from; may be repeated. By default what its own registry or the "
+            "file names."
+        ),
+    ] = None,
+    notes: Annotated[str, typer.Option(help="Free text.")] = "",
+    tag: Annotated[list[str] | None, typer.Option(help="A free label; may be repeated.")] = None,
+    models: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Register a checkpoint file that another home or machine made, with its ancestors where it lies in a registry.
+
+    Weights, hashes and size are checked, and nothing in the file is executed. Registering it again changes nothing.
+    """
+    from navi_core.models import record_registry, register_file
+
+    registry = open_registry(models)
+    versions = register_file(registry, file, parents=parent or (), notes=notes, tags=tag or ())
+    record_registry(registry)
+    entries = [registry.resolve(version) for version in versions]
+    if as_json:
+        print_json({"version": versions[0], "registered": [entry.as_dict() for entry in entries]})
+        return
+    for entry in entries:
+        typer.echo(_line(entry))
+    typer.echo(f"next: navi evaluate {versions[0]}, or navi promote {versions[0]}")
+
+
+@models_app.command()
 def rollback(
     alias: Annotated[str, typer.Argument(help="The alias to take back, e.g. champion.")] = "champion",
     models: Folder = None,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from navi_core.cli.parsing import StrictCommand
 from navi_core.errors import RecordError, as_argument
 from navi_core.terminal import print_facts, print_json, print_records, progress_bar
 
@@ -58,12 +60,29 @@ Elevation = Annotated[int, typer.Option(help="Elevation bins of the observations
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 
 
-@app.command()
+def _recordings() -> str:
+    from navi_core.record.home import recordings_folder
+
+    return str(recordings_folder())
+
+
+class _Explore(StrictCommand):
+    """Command whose `--record` may be given without a folder."""
+
+    optional_values: ClassVar[dict[str, Callable[[], str]]] = {"--record": _recordings}
+
+
+@app.command(cls=_Explore)
 def explore(
     scene: Scenes = None,
     gmdag_file: Files = None,
     record: Annotated[
-        Path | None, typer.Option("--record", help="Dataset folder that flights are saved to.", metavar="DIR")
+        Path | None,
+        typer.Option(
+            "--record",
+            help="Save flights to this dataset folder; without DIR to recordings/ of the Navi home ($NAVI_DEMOS).",
+            metavar="[DIR]",
+        ),
     ] = None,
     seed: Seed = 0,
     azimuth_bins: Azimuth = 64,

@@ -13,6 +13,7 @@ from navi_core.errors import ConfigError
 from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
+    from navi_core.models import Registry
     from navi_core.service.server import Server
 
 Scenes = Annotated[
@@ -105,8 +106,12 @@ def environment(
 @app.command()
 def serve(
     model: Annotated[
-        str, typer.Argument(help="A .pt checkpoint, a .onnx or .pt2 program, a version or alias of the registry.")
-    ] = "champion",
+        str | None,
+        typer.Argument(
+            help="A .pt checkpoint, a .onnx or .pt2 program, a version or alias of the registry; by default champion, "
+            "or latest where nothing was promoted."
+        ),
+    ] = None,
     sub: Annotated[list[str] | None, typer.Option(help="Environments whose observations are answered.")] = None,
     pub: Annotated[str, typer.Option(help="Where actions and telemetry are published.")] = "tcp://127.0.0.1:5557",
     mode: Mode = "step",
@@ -160,6 +165,7 @@ def serve(
 
     torch.set_num_threads(threads)
     registry = open_registry(models)
+    model = model or _default_model(registry)
     if follow is None and model in registry.aliases():
         follow = model
     given = parse_sections(assign, ("gate", "training"), "gate.threshold=0 or training.batch_size=64")
@@ -199,6 +205,15 @@ def serve(
             "pages": server.url or "none",
         }
         _run(server, facts, as_json)
+
+
+def _default_model(registry: Registry) -> str:
+    """Return "champion"; where nothing was promoted yet, "latest" with a note."""
+    aliases = registry.aliases()
+    if "champion" in aliases or "latest" not in aliases:
+        return "champion"
+    typer.echo("no champion: latest serves; next: navi promote latest", err=True)
+    return "latest"
 
 
 def _position(text: str) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from navi_core.demos.dataset import (
     Dataset,
     Episode,
+    home_dataset,
     index_folder,
     load_dataset,
     read_index,
@@ -22,6 +23,7 @@ __all__ = [
     "RecordedScene",
     "Student",
     "export_minari",
+    "home_dataset",
     "import_minari",
     "index_folder",
     "ingest",

@@ -24,6 +24,7 @@ from navi_core.demos.demonstration import Demonstration, load_demonstration
 from navi_core.demos.identity import MOST_IDS, SceneIdentity, canonical_names, id_table, require_one_scene
 from navi_core.errors import DemoError, as_argument
 from navi_core.record.durable import sweep_left, write_durably
+from navi_core.record.home import navi_home, recordings_folder
 
 _LOG = logging.getLogger("navi.demos")
 
@@ -176,6 +177,25 @@ def read_index(folder: Path) -> dict[str, Any]:
         if Path(row["file"]).name != row["file"] or row["decisions"] < 1:
             raise DemoError(f"bad row {row['file']!r}; run `navi demos ingest` again", path=file, field="files")
     return index
+
+
+def home_dataset() -> Path:
+    """Return the dataset to clone where none is named: recordings of people, else the newest below the home's `demos/`.
+
+    Raises:
+        DemoError: The home holds neither.
+    """
+    recordings, below = recordings_folder(), navi_home() / "demos"
+    if (recordings / INDEX).is_file():
+        return recordings
+    found = sorted(below.glob(f"*/{INDEX}"), key=lambda file: file.stat().st_mtime_ns)
+    if not found:
+        raise DemoError(
+            f"holds no dataset, nor does {below}; fly yourself with `navi explore --record`, record a pilot with "
+            "`navi demos expert --out DIR`, or name a dataset with --demos",
+            path=recordings,
+        )
+    return found[-1].parent
 
 
 def stamp(path: Path) -> str:

@@ -8,6 +8,7 @@ from navi_core.models.checkpoint import (
     save_checkpoint,
 )
 from navi_core.models.exported import ExportedPolicy, load_exported
+from navi_core.models.imports import register_file
 from navi_core.models.lineage import add_scenes, add_scenes_of, corpus_of, trained_on, weights_hash
 from navi_core.models.programs import export_checkpoint, export_policy, export_safetensors
 from navi_core.models.registry import Registry, record_registry
@@ -29,6 +30,7 @@ __all__ = [
     "load_exported",
     "load_policy",
     "record_registry",
+    "register_file",
     "save_checkpoint",
     "trained_on",
     "weights_hash",

@@ -28,6 +28,12 @@ def outbox_path() -> Path:
     return navi_home() / "outbox"
 
 
+def recordings_folder() -> Path:
+    """Return the folder of people's recordings, `$NAVI_DEMOS` or `recordings/` of the Navi home; it need not exist."""
+    named = os.environ.get("NAVI_DEMOS")
+    return Path(named).expanduser().absolute() if named else navi_home() / "recordings"
+
+
 def load_scenes(names: Sequence[str], resolution: int) -> list[Scene]:
     """Load scenes by name, compiled on demand and cached in the Navi home.
 

@@ -31,6 +31,7 @@ def test_public_names_are_locked():
         "load_exported",
         "load_policy",
         "record_registry",
+        "register_file",
         "save_checkpoint",
         "trained_on",
         "weights_hash",

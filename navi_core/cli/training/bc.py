@@ -33,7 +33,15 @@ app = typer.Typer()
 
 @app.command()
 def bc(
-    demos: Annotated[list[Path], typer.Option("--demos", help="Dataset folder; may be repeated.", metavar="DIR")],
+    demos: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--demos",
+            help="Dataset folder; may be repeated. By default recordings/ of the Navi home ($NAVI_DEMOS), else its "
+            "newest dataset below demos/.",
+            metavar="DIR",
+        ),
+    ] = None,
     preset: Preset = None,
     config: ConfigFile = None,
     assign: Assign = None,
@@ -44,7 +52,10 @@ def bc(
     init: Annotated[
         str | None,
         typer.Option(
-            "--from", "--init", help="Go on from an alias, a version or a checkpoint; by default new weights."
+            "--from",
+            "--init",
+            "--checkpoint",
+            help="Go on from an alias, a version or a checkpoint; by default new weights.",
         ),
     ] = None,
     run_root: RunRoot = None,
@@ -59,10 +70,11 @@ def bc(
     Observation size and range are those of the data. The result is a checkpoint that `navi evaluate` flies and
     `navi train ppo --from` learns on from.
     """
+    from navi_core.demos import home_dataset
     from navi_core.presets import resolve_config
 
     with log_on_stderr():
-        data = _read(demos)
+        data = _read(demos or [home_dataset()])
         bins = {"azimuth_bins": data.azimuth_bins, "elevation_bins": data.elevation_bins}
         values = without_none({"seed": seed}) | {
             "algorithm": "bc",

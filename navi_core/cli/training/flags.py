@@ -83,6 +83,7 @@ class TrainFlags:
         typer.Option(
             "--init",
             "--from",
+            "--checkpoint",
             help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
             "and none for dqn and for a run with --asset or --task.",
         ),

@@ -144,6 +144,7 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
     import logging
 
     from navi_core.models import record_registry
+    from navi_core.models.imports import parent_versions
 
     cloned, flown = ("nll", "best_validation_nll", "best_epoch"), ("episode_return", "episode_length", "sps")
     names, rewards = (cloned, {}) if algorithm == "bc" else (flown, {"reward_ema": reward_of(result)})
@@ -163,21 +164,6 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
             "latest stays %s: %s; name this one %s", latest.version, why or "it was registered before", version
         )
     return version, latest.version == version
-
-
-def parent_versions(registry: Registry, initial: str | None) -> list[str]:
-    """Look up a run's lineage parents in the model registry: the versions with the weights that the run began with."""
-    from navi_core.models import load_checkpoint
-
-    if initial is None:
-        return []
-    versions = registry.list()
-    known = [version.version for version in versions if str(version.path) == initial]
-    if known or not Path(initial).is_file():
-        return known
-    # A checkpoint that was named by its place in a run directory is the version that was made of it.
-    weights = load_checkpoint(initial).weights_hash
-    return [version.version for version in versions if version.weights_hash == weights][:1]
 
 
 def reward_of(result: TrainResult) -> float | None:

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from navi_core.cli.models import open_registry
+from navi_core.cli.parsing import StrictCommand
 from navi_core.cli.training.flags import AsJson, Register, TrainFlags, expand_flags
 from navi_core.cli.training.inputs import (
     AUTO,
@@ -72,7 +73,9 @@ class _Learners(TyperGroup):
         for name in LEARNER_NAMES.all():
             if name not in LEARNER_NAMES.built_in and name not in self.commands:
                 one = typer.Typer(add_completion=False)
-                one.command(name)(learner_command(name, f"Train by {name}, a user-defined learner (learner_options)"))
+                one.command(name, cls=StrictCommand)(
+                    learner_command(name, f"Train by {name}, a user-defined learner (learner_options)")
+                )
                 self.add_command(typer.main.get_command(one), name)
 
 

@@ -10,6 +10,7 @@ from navi_core.config import ExpertConfig, config_hash, parse_config
 from navi_core.errors import DemoError, RunError
 from navi_core.presets import load_preset
 from navi_core.record import navi_home
+from navi_core.record.home import recordings_folder
 from navi_pipeline.lib.corpus.scenes import read_corpus
 from navi_pipeline.lib.records import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.training.trainer_client import run_navi
@@ -74,19 +75,17 @@ def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Call
 _NO_RECORDINGS: dict[str, Any] = {"folder": None, "files": 0, "decisions": 0, "content_hash": None, "rows": []}
 
 
-def recordings_folder() -> Path | None:
-    """Return the folder of people's recordings: `$NAVI_DEMOS`, or `recordings/` of the Navi home if it is there.
+def _found_recordings() -> Path | None:
+    """Return the folder of people's recordings, None where it is not the user's own choice and absent or empty.
 
     Raises:
         DemoError: `$NAVI_DEMOS` names nothing that exists.
     """
-    named = os.environ.get("NAVI_DEMOS")
-    if named:
-        folder = Path(named).expanduser().absolute()
+    folder = recordings_folder()
+    if os.environ.get("NAVI_DEMOS"):
         if not folder.exists():
             raise DemoError("does not exist; set NAVI_DEMOS to a folder of recordings, or unset it", path=folder)
         return folder
-    folder = navi_home() / "recordings"
     return folder if folder.is_dir() and any(folder.iterdir()) else None
 
 
@@ -99,7 +98,7 @@ def take_recordings() -> dict[str, Any]:
     Raises:
         DemoError: `$NAVI_DEMOS` names nothing that exists.
     """
-    source = recordings_folder()
+    source = _found_recordings()
     document = dict(_NO_RECORDINGS)
     if source is not None:
         listing = _listing(source)
