@@ -9,6 +9,7 @@ NaviError
 ├── CheckpointError        a checkpoint that is missing, too old, or of another encoder or core
 ├── RegistryError          an unknown version or alias, or a refused change of one
 ├── RunError               a run directory that is locked, broken, or belongs to another config
+│   └── UnavailableError   a GPU, a cluster or disk space that is not there; no outcome of what asked for it
 ├── RecordError            rows that could not be written or read back
 ├── NonFiniteError         NaN or Inf in training; carries the tensor's name
 ├── EvaluationError        an evaluation that cannot be made as asked
@@ -124,6 +125,12 @@ class RunError(NaviError):
     """Run directory error: locked by another process, broken, or made by another configuration."""
 
     exit_code = 5
+
+
+class UnavailableError(ConfigError, RunError):
+    """Fault of the infrastructure: a GPU, a cluster or disk space is missing; no trial or cell has an outcome by it."""
+
+    exit_code = os.EX_UNAVAILABLE
 
 
 class RecordError(NaviError):

@@ -168,7 +168,8 @@ def _print_result(config: StudyConfig, result: StudyResult, as_json: bool) -> No
     if as_json:
         print_json(result.row | {"rows": result.trials, "report": str(result.report), "reused": result.reused})
         return
-    columns = ("slot", "trial", "state", "value", "reward_ema", "sps", "feasible", "step", "wall_time_seconds")
+    columns = ["slot", "trial", "state", "value", "reward_ema", "sps", "feasible", "step", "wall_time_seconds"]
+    columns += ["reason"] if any(row["reason"] for row in result.trials) else []
     rows = [{name: row[name] for name in columns} | row["params"] for row in result.trials]
     print_records(f"study {config.name}: {result.row['status']}", rows)
     if result.row["best_trial"] is None:

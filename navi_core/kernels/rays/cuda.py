@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from navi_core.errors import ConfigError, SceneError
+from navi_core.errors import SceneError, UnavailableError
 from navi_core.kernels.native.cuda import CudaKernels, KernelResources
 from navi_core.kernels.native.library import Cast, Hierarchies, Points, Rays, Surface, load_library
 from navi_core.kernels.rays.packed import PackedField, cell_words
@@ -29,16 +29,16 @@ def cuda_device(device: torch.device) -> torch.device:
     """Validate a CUDA device and return it with its index.
 
     Raises:
-        ConfigError: torch sees no such device; the message names what is missing.
+        UnavailableError: torch sees no such device; the message names what is missing.
     """
     build = f"torch {torch.__version__}" + ("" if torch.version.cuda else ", a build without CUDA")
     if not torch.cuda.is_available():
         remedy = "check the driver with nvidia-smi" if torch.version.cuda else "install a CUDA build of torch"
-        raise ConfigError(f"device {str(device)!r}: no GPU that {build} can use; {remedy}, or take device 'cpu'")
+        raise UnavailableError(f"device {str(device)!r}: no GPU that {build} can use; {remedy}, or take device 'cpu'")
     index = torch.cuda.current_device() if device.index is None else device.index
     last = torch.cuda.device_count() - 1
     if index > last:
-        raise ConfigError(f"device {str(device)!r} does not exist; allowed: cuda:0..cuda:{last}")
+        raise UnavailableError(f"device {str(device)!r} does not exist; allowed: cuda:0..cuda:{last}")
     return torch.device("cuda", index)
 
 

@@ -146,7 +146,7 @@ def run_device(config: TrainConfig) -> torch.device:
     """Resolve the configured device (`cpu`, `cuda`, `auto`) on this machine.
 
     Raises:
-        ConfigError: The configuration asks for CUDA, and there is none.
+        UnavailableError: The configuration asks for CUDA, and there is none.
     """
     if config.device == "cuda":
         cuda_device(torch.device("cuda"))

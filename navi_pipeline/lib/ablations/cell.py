@@ -82,7 +82,7 @@ def resolved(variant: Variant, config: AblationConfig, seed: int = 0) -> TrainCo
 
 def known_outcome(variant: Variant, config: AblationConfig, seed: int) -> CellOutcome | None:
     """Load the recorded outcome of a cell, shared by all ablations; None if it was not measured."""
-    file = _document(variant, config, seed)
+    file = outcome_path(variant, config, seed)
     if not file.exists():
         return None
     return CellOutcome(**read_document(file, made_by="navi ablate") | {"variant": variant.name})
@@ -105,7 +105,7 @@ def run_cell(
     Raises:
         RunError: Another process holds the cell's run, or a command was stopped; the cell has no outcome yet.
     """
-    document = _document(variant, config, seed)
+    document = outcome_path(variant, config, seed)
     with wait_for_lock(document.with_suffix(".lock")):
         known = known_outcome(variant, config, seed)
         if known is not None:
@@ -236,7 +236,8 @@ def _key(variant: Variant, config: AblationConfig, seed: int) -> str:
     return content_key("ablation", variant.algorithm, settings, demos, config.scenes, config.protocol, _VERSION, *code)
 
 
-def _document(variant: Variant, config: AblationConfig, seed: int) -> Path:
+def outcome_path(variant: Variant, config: AblationConfig, seed: int) -> Path:
+    """Return the path of the JSON document that holds a cell's outcome."""
     return pipeline_folder() / "ablations" / f"{_key(variant, config, seed)}.json"
 
 

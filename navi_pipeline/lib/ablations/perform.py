@@ -19,8 +19,9 @@ from navi_core.evaluate import (
     seed_matrix,
 )
 from navi_pipeline.lib.ablations.catalogue import BASE, Variant, find_variants
-from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved, run_cell_in_child
+from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, outcome_path, resolved, run_cell_in_child
 from navi_pipeline.lib.reports.pages import interval_chart, reports_folder, table_part, text_part, write_page
+from navi_pipeline.lib.sweeps.cells import ALL_FAILED, failure_reasons
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import AblationConfig
 
@@ -70,7 +71,8 @@ def perform_ablation(
     Raises:
         ConfigError: An unknown variant, or settings that cannot be.
         RecordError: Rows could not be written.
-        RunError: A cell ended before it had an outcome; what is known is in the warehouse and on the page all the same.
+        RunError: A cell ended before it had an outcome, or all failed and are measured again the next time; what is
+            known is in the warehouse and on the page all the same.
     """
     variants, skipped = _different(find_variants(names, config.variants), config)
     plan = [(variant, seed) for seed in range(config.seeds) for variant in variants]
@@ -90,6 +92,12 @@ def perform_ablation(
     report = write_page(reports_folder() / f"ablation-{name}.html", f"Ablation {name}", parts)
     if failure is not None:
         raise failure
+    if not waiting and cells != 0 and not any(outcome.status == "ok" for outcome in outcomes):
+        for variant, seed in plan:
+            outcome_path(variant, config, seed).unlink(missing_ok=True)
+        raise RunError(
+            f"no cell of ablation {name} succeeded: {failure_reasons(outcomes)}; {ALL_FAILED}; report: {report}"
+        )
     return AblationResult(outcomes, waiting, rows, sentences, skipped, report)
 
 
@@ -174,6 +182,8 @@ def _summary(
             row |= {"difference": verdict.mean_difference, "low": verdict.low, "high": verdict.high}
             failed = f" {row['failed']} of {len(mine)} seeds failed." if row["failed"] else ""
             sentences.append(verdict.sentence + failed)
+        if failure_reasons(outcomes):
+            row["reason"] = failure_reasons(mine)
         rows.append(row)
     return rows, sentences
 

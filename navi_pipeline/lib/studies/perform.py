@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -180,10 +181,11 @@ def perform_study(
         ConfigError: A study of this name has other settings, or one of its settings does not exist, or a preset differs
             from when it began.
         RecordError: Its storage cannot be opened.
-        RunError: Its workers fail.
+        RunError: Its workers fail, or every trial failed; these are tried again when the study is resumed.
     """
     with TrialQueue(config) as queue:
         reported: set[int] = set()
+        queue.retry_failed()
         begun, differing = queue.release_lost(), queue.differing()
         if begun > 0:
             queue.require_same_settings()
@@ -208,6 +210,7 @@ def perform_study(
             left = queue.release_lost()
             if left > 0:
                 raise RunError(f"{left} trials of study {config.name} have no outcome; `navi study resume` goes on")
+            require_success(queue)
             status = "finished"
         except NaviError:
             status = "failed"
@@ -218,6 +221,21 @@ def perform_study(
                 record_trials(queue, queue.trials())
             record_study(queue, status)
         return study_result(queue, status, reused=begun <= 0)
+
+
+def require_success(queue: TrialQueue) -> None:
+    """Raise if every trial of a finished study failed.
+
+    Raises:
+        RunError: None is complete or pruned; the message counts the reasons.
+    """
+    name, done = queue.config.name, queue.latest().values()
+    if all(trial.state is TrialState.FAIL for trial in done):
+        reasons = Counter(str(trial.user_attrs.get("reason")) for trial in done).most_common()
+        raise RunError(
+            f"every trial of study {name} failed: {'; '.join(f'{count} × {why}' for why, count in reasons)}; "
+            f"mend that, then `navi study resume {name}` tries them again"
+        )
 
 
 def study_result(queue: TrialQueue, status: str, *, reused: bool) -> StudyResult:

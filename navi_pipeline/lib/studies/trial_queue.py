@@ -197,6 +197,15 @@ class TrialQueue:
         with wait_for_lock(self._claim):
             self._requeue(self.trials()[trial.number], reason)
 
+    def retry_failed(self) -> None:
+        """Requeue the trials of a study that have all failed: what failed them lay outside the study, or is mended."""
+        with wait_for_lock(self._claim):
+            done = self.latest()
+            if len(done) >= self.config.trials and all(trial.state is TrialState.FAIL for trial in done.values()):
+                for slot, trial in sorted(done.items()):
+                    attributes = {"slot": slot, "began_ns": time.time_ns(), "retry_of": trial.number}
+                    self.study.enqueue_trial(dict(trial.params), user_attrs=attributes)
+
     def release_lost(self) -> int:
         """Requeue the trials of lost workers; return the number of slots without an outcome."""
         with wait_for_lock(self._claim):

@@ -16,14 +16,14 @@ from typing import Any
 from optuna.trial import Trial, TrialState
 
 from navi_core.config import TrainConfig, config_hash
-from navi_core.errors import ConfigError, NaviError, RunError
+from navi_core.errors import ConfigError, NaviError, RunError, UnavailableError
 from navi_core.record import navi_home
 from navi_core.terminal import print_status
 from navi_pipeline.lib.studies.catalogue import partition_of, search_space, trial_config
 from navi_pipeline.lib.studies.results import record_trials
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
 from navi_pipeline.lib.training.run_curve import RunCurve
-from navi_pipeline.lib.training.supervised import disk_is_full, runs_in_use, wait_for_run
+from navi_pipeline.lib.training.supervised import runs_in_use, wait_for_run
 from navi_pipeline.lib.training.trainer_client import ended_of_itself, run_name, train_in_child
 from navi_pipeline.settings import ChoiceParameter, IntParameter, ObjectiveConfig, Parameter, StudyConfig
 
@@ -97,7 +97,7 @@ def run_trial(
         complete, pruned, failed or interrupted.
 
     Raises:
-        RunError: The disk is full; the trial is requeued.
+        UnavailableError: A GPU, the cluster or disk space is missing; the trial is requeued.
     """
     began = time.monotonic()
     params = draw(trial, search_space(queue.config))
@@ -178,13 +178,13 @@ class _Attempt:
         return Outcome.INTERRUPTED if self._ending() else Outcome.HINDERED
 
     def _failed(self, error: RunError) -> _Ending:
-        """Classify a failed training process of a trial as out-of-memory or crash; a full disk raises."""
+        """Classify a failed training process as out-of-memory or crash; a fault of the infrastructure raises."""
         text = str(error)
         last = text.splitlines()[-1]
-        if disk_is_full(text):
-            # A full disk would fail all later trials, one after the other.
+        if isinstance(error, UnavailableError):
+            # It would fail all later trials, one after the other.
             self._queue.give_back(self._trial, INTERRUPTED)
-            raise RunError(f"{last}; make room, then `navi study resume {self._config.name}`") from error
+            raise UnavailableError(f"{text}; mend that, then `navi study resume {self._config.name}`") from error
         short = any(word in text for word in _OUT_OF_MEMORY)
         return _Ending(Outcome.OUT_OF_MEMORY if short else Outcome.CRASH, last)
 

@@ -8,7 +8,8 @@ import errno
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -151,7 +152,7 @@ def run_cells(
     # A sweep that was interrupted goes on as the same run; one that is asked for again is another.
     run_id = f"{sweep}-{config.profile}-{content_key(keys)}" + (f"-{time.time_ns()}" if again else "")
     for number, (cell, key) in enumerate(zip(cells, keys, strict=True), start=1):
-        file = pipeline_folder() / "sweeps" / sweep / f"{key}.json"
+        file = outcome_path(sweep, cell)
         # One process measures a cell: another one of the same sweep waits for what it finds.
         with wait_for_lock(file.with_suffix(".lock")):
             if file.exists() and not again:
@@ -164,6 +165,24 @@ def run_cells(
         outcomes.append(outcome)
         on_line(f"{sweep} {number}/{len(cells)} {cell.name}: {_described(outcome)}")
     return outcomes
+
+
+ALL_FAILED = "mend that, then give the same command again, which measures all of them anew"
+
+
+def failure_reasons(outcomes: Iterable[Any]) -> str:
+    """Return why cells failed, the most frequent reason first, such as `2 timeout (not one update …)`; empty if none.
+
+    Args:
+        outcomes: Outcomes of the cells of a sweep or an ablation.
+    """
+    reasons = Counter(f"{o.status} ({o.detail})" if o.detail else o.status for o in outcomes if o.status != "ok")
+    return "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+
+
+def outcome_path(sweep: str, cell: Cell) -> Path:
+    """Return the path of the JSON document that holds a cell's outcome."""
+    return pipeline_folder() / "sweeps" / sweep / f"{cell_key(sweep, cell)}.json"
 
 
 def cell_key(sweep: str, cell: Cell) -> str:

@@ -18,7 +18,7 @@ from navi_pipeline.lib.reports.pages import (
     write_page,
 )
 from navi_pipeline.lib.sweeps.catalogue import Scenery, find_sweep
-from navi_pipeline.lib.sweeps.cells import Outcome, run_cells
+from navi_pipeline.lib.sweeps.cells import ALL_FAILED, Outcome, failure_reasons, outcome_path, run_cells
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import SweepConfig
 
@@ -52,6 +52,8 @@ def level_rows(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[dict[s
             mean = sum(values) / len(values) if values else None
             # Large counts are read as numbers, not as powers of ten.
             row[name] = round(mean) if mean is not None and abs(mean) >= 1000 else mean
+        if failure_reasons(outcomes):
+            row["reason"] = failure_reasons(outcome for outcome in outcomes if outcome.level == level)
         rows.append(row)
     return rows
 
@@ -230,10 +232,12 @@ def perform_sweep(
     Raises:
         ConfigError: No such sweep.
         RecordError: The corpus has not been materialized, or rows could not be written.
-        RunError: The corpus has no training scene, or something kept a cell from an outcome of its own.
+        RunError: The corpus has no training scene, something kept a cell from an outcome of its own, or all cells
+            failed; these are measured again the next time.
     """
     sweep = find_sweep(name)
-    outcomes = run_cells(name, sweep.cells(config, training_scenery()), config, on_line=on_line, again=again)
+    cells = sweep.cells(config, training_scenery())
+    outcomes = run_cells(name, cells, config, on_line=on_line, again=again)
     Warehouse().ingest()
     rows = level_rows(outcomes, sweep.shown)
     verdicts = core_verdicts(outcomes) if name == "temporal_core_sweep" else []
@@ -255,6 +259,10 @@ def perform_sweep(
         "report": str(report),
     }
     write_document(_path(name, config.profile), document)
+    if not any(outcome.status == "ok" for outcome in outcomes):
+        for cell in cells:
+            outcome_path(name, cell).unlink(missing_ok=True)
+        raise RunError(f"no cell of {name} succeeded: {failure_reasons(outcomes)}; {ALL_FAILED}; report: {report}")
     return SweepResult(document, outcomes, rows, verdicts, charts, judged, report)
 
 

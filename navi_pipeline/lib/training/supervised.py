@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from navi_core.errors import UnavailableError
 from navi_core.machine.file_lock import is_locked
 from navi_core.presets import environment_overrides
 from navi_core.record import navi_home
@@ -154,11 +155,21 @@ def _environment() -> dict[str, str]:
 
 _TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Exit codes of a child that was terminated by a signal from outside."""
-_NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
+_FAULTS = {
+    "has no room": [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT)],
+    "lost its GPU": [
+        "no CUDA-capable device is detected",
+        "CUDA-capable device(s) is/are busy or unavailable",
+        "CUDA driver initialization failed",
+        "uncorrectable ECC error",
+        "GPU is lost",
+    ],
+}
+"""Faults of the infrastructure, with the words of the system's or the driver's message."""
 
 
 def interruption(code: int, last: Sequence[str]) -> str | None:
-    """Return the external cause of a child's end (signal, full disk) as a predicate; None for any other end.
+    """Return the external cause of a child's end (a signal or a fault) as a predicate; None for any other end.
 
     Args:
         code: Exit code of the child.
@@ -166,18 +177,22 @@ def interruption(code: int, last: Sequence[str]) -> str | None:
     """
     if code in _TOLD_TO_END:
         return f"was ended by {signal.Signals(-code).name}"
-    return f"has no room: {last[-1]}" if code and disk_is_full("\n".join(last)) else None
+    return fault(code, last)
 
 
-def disk_is_full(output: str) -> bool:
-    """Return whether a child failed because the disk is full or the user's quota is exceeded.
+def fault(code: int, last: Sequence[str]) -> str | None:
+    """Return the fault of the infrastructure (full disk, no GPU, no cluster) behind a child's end, as a predicate.
 
     Args:
-        output: End of the child's output.
+        code: Exit code of the child.
+        last: Last lines of the child's output.
     """
+    if code == UnavailableError.exit_code:
+        return f"cannot run: {last[-1] if last else 'no output'}"
     # What was only logged before its error did not end it, and may well be logged each time.
-    ended_by = f"\n{output}".rpartition("\nerror: ")[2]
-    return any(word in ended_by for word in _NO_ROOM)
+    ended_by = ("\n" + "\n".join(last)).rpartition("\nerror: ")[2].splitlines() if code else []
+    found = (f"{name}: {line}" for line in ended_by for name, words in _FAULTS.items() if any(w in line for w in words))
+    return next(found, None)
 
 
 LOCK_PATIENCE = 60.0

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import TrainConfig, config_hash
 from navi_core.config.registry import PLUGINS_VARIABLE
-from navi_core.errors import ConfigError, RunError
+from navi_core.errors import ConfigError, RunError, UnavailableError
 from navi_core.machine import chosen_threads
 from navi_core.record import navi_home
 from navi_pipeline.lib.records import content_key, pipeline_folder, write_document
-from navi_pipeline.lib.training.supervised import run_supervised
+from navi_pipeline.lib.training.supervised import fault, run_supervised
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -62,7 +62,7 @@ def run_ray_job(
         Exit code (-15: ended by a stop before it could answer), standard output, its last 20 lines.
 
     Raises:
-        RunError: Ray is not installed or cannot be reached.
+        UnavailableError: Ray is not installed or does not answer, or its job could not begin.
     """
     client = _client()
     key = content_key(command[1:])
@@ -76,7 +76,7 @@ def run_ray_job(
     lines = _Lines(client, job)
     stopped_at: float | None = None
     try:
-        while not (status := client.get_job_status(job)).is_terminal():
+        while not (status := _asked(client.get_job_status, job)).is_terminal():
             if stopped_at is None and stop is not None and stop():
                 stopped_at = time.monotonic()
                 client.stop_job(job)
@@ -95,17 +95,19 @@ def run_ray_job(
     # A trainer that is stopped, from here or from Ray's dashboard, checkpoints and answers.
     if status.value == "SUCCEEDED" or (status.value == "STOPPED" and _is_json(answer)):
         return 0, answer, list(last)
-    details = client.get_job_info(job)
-    code = getattr(details, "driver_exit_code", None)
+    details = _asked(client.get_job_info, job)
+    # Without an exit code it never began, or its node is gone.
+    code = getattr(details, "driver_exit_code", None) or UnavailableError.exit_code
     if details.message:
         last.append(str(details.message).splitlines()[-1])
-    return (-15 if status.value == "STOPPED" or stopped_at is not None else int(code or 1)), answer, list(last)
+    return (-15 if status.value == "STOPPED" or stopped_at is not None else int(code)), answer, list(last)
 
 
 def _submit(client: JobSubmissionClient, key: str, command: list[str], output: Path) -> str:
     output.unlink(missing_ok=True)
     program = os.environ.get("NAVI_RAY_PYTHON") or command[0]
-    job: str = client.submit_job(
+    job: str = _asked(
+        client.submit_job,
         entrypoint=f"exec {shlex.join([program, *command[1:]])} > {shlex.quote(str(output))}",
         submission_id=f"navi-{key}-{time.time_ns()}",
         metadata={_KEY: key},
@@ -146,19 +148,31 @@ def _client() -> JobSubmissionClient:
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
-        raise RunError("NAVI_TRAINER=ray needs Ray: pip install -e '.[ray]'") from error
+        raise UnavailableError("NAVI_TRAINER=ray needs Ray: pip install -e '.[ray]'") from error
     try:
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError, OSError) as error:
-        raise RunError(
+        raise UnavailableError(
             f"no Ray takes jobs at {address} ({str(error).splitlines()[0]}); start one with `ray start --head` "
             "or set NAVI_RAY_ADDRESS"
         ) from error
 
 
+def _asked(question: Callable[..., Any], *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+    """Call a method of Ray's client.
+
+    Raises:
+        UnavailableError: Ray does not answer.
+    """
+    try:
+        return question(*arguments, **named)
+    except (RuntimeError, OSError) as error:
+        raise UnavailableError(f"Ray no longer answers: {error}; the same command joins its job again") from error
+
+
 def _under_way(client: JobSubmissionClient, key: str) -> str | None:
     """Return the id of this command's unfinished Ray job; None if there is none."""
-    for details in client.list_jobs():
+    for details in _asked(client.list_jobs):
         if (details.metadata or {}).get(_KEY) == key and not details.status.is_terminal():
             return str(details.submission_id)
     return None
@@ -250,6 +264,7 @@ def run_navi(
 
     Raises:
         ConfigError: NAVI_TRAINER names no way to run it.
+        UnavailableError: A GPU, the cluster or disk space is missing.
         RunError: It failed; its last lines are given.
     """
     command = [sys.executable, "-m", "navi_core.cli.main", *arguments]
@@ -258,6 +273,8 @@ def run_navi(
         code, output, last = launch(command, on_line=on_line, grace_seconds=grace_seconds, stop=stop)
         if code == 0:
             return _object(output, what)
+        if why := fault(code, last):
+            raise UnavailableError(f"the {what} {why}")
         if code > 0 or attempt == retries or (stop is not None and stop()):
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise RunError(f"the {what} {how}; its last lines:\n" + "\n".join(last))

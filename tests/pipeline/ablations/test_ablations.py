@@ -23,7 +23,7 @@ from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.cli.experiments import register
 from navi_pipeline.lib.ablations import cell, perform
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
-from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
+from navi_pipeline.lib.ablations.cell import CellOutcome, _key, known_outcome, outcome_path, resolved, run_cell
 from navi_pipeline.lib.ablations.perform import perform_ablation
 from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.reports.warehouse_report import run_report
@@ -86,7 +86,7 @@ def test_renamed_variant_reuses_the_outcomes_of_its_cells():
 
     config, slow = cells("slow")
     outcome = CellOutcome("slow", 0, "crash", "by itself", "", "", {}, {}, [])
-    write_document(_document(slow, config, 0), asdict(outcome))
+    write_document(outcome_path(slow, config, 0), asdict(outcome))
     renamed, slower = cells("slower")
     assert known_outcome(slower, renamed, 0).variant == "slower"
     rows = perform_ablation((), renamed, cells=0, on_line=print).rows
@@ -183,7 +183,7 @@ def test_failed_cell_leaves_the_outcomes_of_other_cells(monkeypatch):
         if seed:
             raise RunError("another was stopped")
         outcome = CellOutcome(variant.name, seed, "crash", "out of memory", "", "", {}, {}, [])
-        write_document(_document(variant, config, seed), asdict(outcome))
+        write_document(outcome_path(variant, config, seed), asdict(outcome))
         return outcome
 
     monkeypatch.setattr(perform, "run_cell_in_child", measure)
@@ -192,6 +192,23 @@ def test_failed_cell_leaves_the_outcomes_of_other_cells(monkeypatch):
     assert sorted(line.split()[2] for line in told) == ["base/seed0:", "rnd/seed0:"]
     assert begun[:3] == [(BASE, 0), ("rnd", 0), ("no_tax", 0)] and len(begun) <= 4
     assert "4 of 6 cells are not measured yet" in (navi_home() / "reports" / "ablation-ablation.html").read_text()
+
+
+def test_ablation_whose_cells_all_failed_fails_with_the_reasons_and_measures_them_again(monkeypatch):
+    def measure(name, variant, config, seed, *, stop):
+        outcome = CellOutcome(variant.name, seed, "crash", "train: odd", "", "", {}, {}, [])
+        write_document(outcome_path(variant, config, seed), asdict(outcome))
+        return outcome
+
+    monkeypatch.setattr(perform, "run_cell_in_child", measure)
+    for _ in range(2):
+        with pytest.raises(
+            RunError, match=r"no cell of ablation ablation succeeded: 4 crash \(train: odd\); mend that"
+        ):
+            perform_ablation(["rnd"], TINY, on_line=print)
+        assert known_outcome(VARIANTS[BASE], TINY, 0) is None
+    page = (navi_home() / "reports" / "ablation-ablation.html").read_text()
+    assert page.count("2 crash (train: odd)") == 2  # a row each of base and rnd
 
 
 def test_cell_process_stopped_by_sigterm_stops_its_command_first(tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 
 import dagster as dg
@@ -16,7 +17,7 @@ from optuna.trial import TrialState
 
 from navi_core.config import config_hash, parse_config
 from navi_core.config.registry import LEARNER_NAMES
-from navi_core.errors import ConfigError, RecordError, RunError
+from navi_core.errors import ConfigError, RecordError, RunError, UnavailableError
 from navi_core.presets import load_preset, resolve_config
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.studies.catalogue import (
@@ -28,7 +29,7 @@ from navi_pipeline.lib.studies.catalogue import (
     search_space,
     trial_config,
 )
-from navi_pipeline.lib.studies.perform import perform_study, study_result
+from navi_pipeline.lib.studies.perform import perform_study, require_success, study_result
 from navi_pipeline.lib.studies.results import audit_faults, pick_trial, record_trials, trial_row, write_preset
 from navi_pipeline.lib.studies.storage import SlotHyperband, repair_journal, study_folder
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
@@ -366,12 +367,44 @@ def test_trainer_failure_is_the_outcome_of_its_trial():
             pick_trial(queue)
 
 
-def test_full_disk_stops_the_worker_and_requeues_the_trial():
-    def full(config, **_):
-        raise RunError("the trainer ended with exit code 4; its last lines:\nerror: x.pt: No space left on device")
+def test_study_whose_trials_all_failed_fails_with_the_reasons_and_tries_them_again():
+    def wrong(config, **_):
+        raise RunError("the trainer ended with exit code 1; its last lines:\nValueError: odd")
 
     with TrialQueue(small_study(trials=2)) as queue:
-        with pytest.raises(RunError, match=r"No space left on device; make room, then `navi study resume small`"):
+        work(queue, on_line=lambda _: None, train=wrong)
+        params = [trial.params for trial in queue.latest().values()]
+        with pytest.raises(RunError, match="every trial of study small failed: 2 × ValueError: odd; mend that"):
+            require_success(queue)
+        queue.retry_failed()
+        queue.retry_failed()
+        complete_by(queue)
+        require_success(queue)
+        assert [trial.params for trial in queue.latest().values()] == params and len(queue.trials()) == 4
+        queue.retry_failed()
+        assert queue.release_lost() == 0
+
+
+@pytest.mark.parametrize("missing", ["GPU", "Ray"])
+def test_missing_infrastructure_ends_the_study_and_consumes_no_trial(monkeypatch, missing):
+    if missing == "Ray":
+        monkeypatch.setenv("NAVI_TRAINER", "ray")
+        monkeypatch.setitem(sys.modules, "ray", None)
+    reason = {"GPU": "device 'cuda': no GPU", "Ray": "NAVI_TRAINER=ray needs Ray"}[missing]
+    settings = {"task": "cart_pole", "total_steps": STEPS, "device": "cuda" if missing == "GPU" else "cpu"}
+    with TrialQueue(small_study(trials=2, settings=settings)) as queue:
+        with pytest.raises(UnavailableError, match=f"{reason}.*mend that, then `navi study resume small`"):
+            work(queue, on_line=lambda _: None)
+        assert [trial.state.name for trial in queue.trials()] == ["FAIL", "WAITING"]
+        assert queue.release_lost() == 2
+
+
+def test_full_disk_stops_the_worker_and_requeues_the_trial():
+    def full(config, **_):
+        raise UnavailableError("the trainer has no room: x.pt: No space left on device")
+
+    with TrialQueue(small_study(trials=2)) as queue:
+        with pytest.raises(RunError, match=r"No space left on device; mend that, then `navi study resume small`"):
             work(queue, on_line=lambda _: None, train=full)
         assert [trial.state.name for trial in queue.trials()] == ["FAIL", "WAITING"]
         complete_by(queue)

@@ -3,18 +3,21 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
 from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RecordError, RunError
+from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scenes import corpus_path
 from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.sweeps import cells as cells_module
+from navi_pipeline.lib.sweeps import perform
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS, find_sweep
 from navi_pipeline.lib.sweeps.cells import Cell, Outcome, read_train, run_cells
 from navi_pipeline.lib.sweeps.perform import core_verdicts, level_rows, paired_difference, training_scenery
-from navi_pipeline.lib.training.supervised import disk_is_full
+from navi_pipeline.lib.training.supervised import fault
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import SweepConfig
 
@@ -112,17 +115,49 @@ def test_interrupted_cell_has_no_outcome(children, name, why):
 
 
 @pytest.mark.parametrize(
-    ("told", "hindered"),
+    ("told", "found"),
     [
-        ("error: x.pt: No space left on device", True),
-        ("error: two lines\nx.pt: Disk quota exceeded", True),
-        ("Traceback\nOSError: [Errno 28] No space left on device: 'x'", True),
-        ("12:00:00 the cache cannot be kept: No space left on device\nerror: reward is nan in row 2", False),
-        ("ValueError: no room", False),
+        ("error: x.pt: No space left on device", "has no room: x.pt: No space left on device"),
+        ("error: two lines\nx.pt: Disk quota exceeded", "has no room: x.pt: Disk quota exceeded"),
+        (
+            "Traceback\nOSError: [Errno 28] No space left on device: 'x'",
+            "has no room: OSError: [Errno 28] No space left on device: 'x'",
+        ),
+        ("12:00:00 the cache cannot be kept: No space left on device\nerror: reward is nan in row 2", None),
+        ("ValueError: no room", None),
+        (
+            "CUDA error: no CUDA-capable device is detected\nCompile with X",
+            "lost its GPU: CUDA error: no CUDA-capable device is detected",
+        ),
     ],
 )
-def test_full_disk_counts_only_in_the_final_error(told, hindered):
-    assert disk_is_full(told) is hindered
+def test_fault_of_disk_or_gpu_counts_only_in_the_final_error(told, found):
+    assert fault(1, told.splitlines()) == found and fault(0, told.splitlines()) is None
+
+
+def test_sweep_whose_cells_all_failed_fails_with_the_reasons_and_measures_them_again(children, monkeypatch):
+    cells = [scripted("late", seed) for seed in range(2)]
+    made = SimpleNamespace(cells=lambda *_: cells, shown=("reward_ema",), question="?")
+    monkeypatch.setattr(perform, "find_sweep", lambda _: made)
+    monkeypatch.setattr(perform, "training_scenery", list)
+    for _ in range(2):
+        with pytest.raises(
+            RunError, match=r"no cell of cadence_sweep succeeded: 2 timeout \(error: not one update\); "
+        ):
+            perform.perform_sweep("cadence_sweep", SweepConfig(), on_line=lambda line: None)
+    assert children == ["late"] * 4
+    cells.append(scripted("fine"))
+    rows = perform.perform_sweep("cadence_sweep", SweepConfig(), on_line=lambda line: None).rows
+    assert [row["reason"] for row in rows] == ["2 timeout (error: not one update)", ""]
+    assert not perform.perform_sweep("cadence_sweep", SweepConfig(), on_line=print, again=True).reused
+
+
+def test_missing_gpu_is_no_outcome_of_a_cell(children, monkeypatch):
+    name = "cuda"
+    monkeypatch.setitem(ENDINGS, name, "import sys\nprint('error: no GPU', file=sys.stderr)\nsys.exit(69)")
+    with pytest.raises(RunError, match=f"cell {name}/seed0 of temporal_core_sweep cannot run: error: no GPU; the same"):
+        sweep([scripted(name)])
+    assert not list((navi_home() / "pipeline" / "sweeps").rglob("*.json"))
 
 
 def test_two_identical_sweeps_measure_each_cell_once(children):
@@ -239,7 +274,7 @@ def test_core_promotion_needs_every_point_of_the_checklist(seeds, lead, rate, pr
 def test_level_row_counts_outcomes_and_averages_measured_cells():
     outcomes = [outcome("gru", 0, 1.0), outcome("gru", 1, 3.0), outcome("gru", 2, 0.0, status="crash")]
     (row,) = level_rows(outcomes, ("reward_ema",))
-    assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0}
+    assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0, "reason": "1 crash"}
     (alone,) = core_verdicts([*outcomes, outcome("mamba2", 2, 0.0)])
     assert alone.reward is None and alone.as_row()["throughput ratio"] == "–"
     json.dumps(asdict(alone), allow_nan=False)
