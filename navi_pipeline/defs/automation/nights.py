@@ -204,7 +204,6 @@ nightly_validation = _night(
     "nightly_validation", False,
     "Preflight, evaluation of the champion, benchmarks and drift, summary; nothing is trained.",
 )  # fmt: skip
-JOBS: tuple[dg.JobDefinition, ...] = (nightly_training, nightly_validation)
 
 
 def _schedule(job: dg.JobDefinition, kind: str) -> dg.ScheduleDefinition:
@@ -248,8 +247,6 @@ def _when(kind: str) -> tuple[int, str]:
     return settings.training_hour if kind == "training" else settings.validation_hour, settings.time_zone
 
 
-SCHEDULES: tuple[dg.ScheduleDefinition, ...] = (
-    _schedule(nightly_training, "training"),
-    _schedule(nightly_validation, "validation"),
-)
-"""Nightly schedules, off until switched on in the UI; the training takes eight hours."""
+# Dagster's loader finds definitions by name: they are off until switched on in the UI; the training takes eight hours.
+training_schedule = _schedule(nightly_training, "training")
+validation_schedule = _schedule(nightly_validation, "validation")

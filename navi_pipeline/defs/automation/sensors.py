@@ -124,9 +124,6 @@ def stale_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     )
 
 
-SENSORS: tuple[Any, ...] = (new_scenes, new_demonstrations, run_failures, stale_runs)
-
-
 def _known(context: dg.SensorEvaluationContext) -> dict[str, Any]:
     """Parse the Dagster sensor's cursor: signature, stage, time of the last change.
 
