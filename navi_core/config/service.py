@@ -172,7 +172,8 @@ class ContinuousTrainingConfig(Config):
     store: Literal["latent", "observation"] = "latent"
     """What an experience keeps: the encoder's output, or the observation, so that the encoder is trained too."""
     train_on_wait: bool = False
-    """Also learn from motions that the gate held back: they complete with their expected reward."""
+    """Also learn from motions that hover: they complete with their expected reward. By default few do, because
+    colliding motions fly slower (gate.slower); with gate.slower=[] each of them hovers."""
     gate_validation_enabled: bool = True
     """Ask the gate again before an experience is learned from."""
     skip_disagreed_experiences: bool = False
@@ -180,7 +181,7 @@ class ContinuousTrainingConfig(Config):
     gate_disagreement_penalty: float = 0.5
     """Weight of the validation's reward where the gate disagrees."""
     wait_reward_multiplier: float = 0.5
-    """Weight of the expected reward that completes a motion which was held back."""
+    """Weight of the expected reward that completes a motion which hovers (train_on_wait)."""
     simulation_reward_weight: float = 0.3
     """Share of the simulated reward."""
     actual_reward_weight: float = 0.7

@@ -289,12 +289,18 @@ class Server(abc.ABC):
         """Close sockets and HTTP pages."""
         self._parts.close()
 
-    def heartbeat(self, sessions: int, steps: int) -> None:
-        """Publish a `<name>.heartbeat` event (drones, decisions, uptime [s]) once per `heartbeat_seconds`."""
+    def heartbeat(self, sessions: int, steps: int) -> bool:
+        """Publish a `<name>.heartbeat` event (drones, decisions, uptime [s]) once per `heartbeat_seconds`.
+
+        Returns:
+            Whether it was time for it; the moment for other periodic reports.
+        """
         now = time.monotonic()
-        if now - self._beat >= self._limits.heartbeat_seconds:
-            self._beat = now
-            self.publish_event(f"{self.name}.heartbeat", (sessions, steps, now - self._started))
+        if now - self._beat < self._limits.heartbeat_seconds:
+            return False
+        self._beat = now
+        self.publish_event(f"{self.name}.heartbeat", (sessions, steps, now - self._started))
+        return True
 
     def publish_event(
         self,

@@ -25,6 +25,7 @@ from navi_core.service.wire import (
     Fault,
     StepRequest,
     StepResult,
+    TelemetryEvent,
     decode,
     encode,
 )
@@ -263,6 +264,38 @@ def test_viewers_of_step_mode_receive_rewards_and_returns(stage) -> None:
         returns[event.env_id, event.episode_id] = (event.step_id, total)
     assert compared > 10
     assert all(np.isfinite([row["reward"], row["episode_return"]]).all() for row in digest.recent_sessions())
+
+
+def test_subscribers_receive_episodes_features_and_performance(stage) -> None:
+    environment = stage.environment(sessions=2)
+    actor = stage.actor(environment)
+    heard, digest = {}, Digest()
+
+    def take(batch) -> None:
+        for message in batch:
+            digest.update(message)
+            if isinstance(message, TelemetryEvent):
+                heard.setdefault(message.event_type, []).append(message)
+
+    until(lambda: actor.decisions > 30)
+    assert actor._features_due == 0.0, "features were built for nobody"
+    feed = Feed([actor.publisher.endpoint, environment.publisher.endpoint], take)
+    try:
+        wanted = ("actor.inference.episode", "actor.inference.features", "environment.sdfdag.perf")
+        until(lambda: all(len(heard.get(kind, [])) > 2 for kind in wanted))
+        feed.select(1)
+        until(lambda: heard["actor.inference.features"][-1].env_id == 1)
+    finally:
+        feed.close()
+    for event in heard["actor.inference.episode"][2:]:
+        total, length, done = event.payload.tolist()
+        # The time limit truncates; nothing else ends an episode here.
+        assert (length, done) == (SMALL.max_steps, 0.0) and np.isfinite(total) and event.env_id in (0, 1)
+    assert all(len(event.payload) == TINY.width for event in heard["actor.inference.features"])
+    p50, p99, rays, rows = heard["environment.sdfdag.perf"][-1].payload.tolist()
+    assert 0 < p50 <= p99 and rays > 1000 and 1 <= rows <= 2
+    assert "rays_per_second" in digest.recent_others()["environment.sdfdag.perf"]
+    assert "actor.inference.features" not in digest.recent_others()
 
 
 def test_viewers_of_a_service_receive_the_overhead_picture(stage) -> None:

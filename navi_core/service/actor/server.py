@@ -22,6 +22,8 @@ from navi_core.service.observations import GOAL_EVENT, GoalTable, observation_of
 from navi_core.service.policies.served_model import ServedModel
 from navi_core.service.policies.sessions import Session, SessionTable, draw_keys
 from navi_core.service.server import Server
+from navi_core.service.viewing.digest import FEATURES_EVENT
+from navi_core.service.viewing.feed import selected_drone
 from navi_core.service.wire import (
     MOST_STEP_ID,
     Action,
@@ -87,7 +89,8 @@ class ActorServer(Server):
         self._misfit: ServedModel | None = None
         self._ready: dict[int, Session] = {}
         self.decisions = 0
-        self._reported = 0.0
+        self._selected: int | None = None
+        self._features_due = 0.0
         self._turned = time.monotonic()
         if learning is not None:
             self._parts.callback(learning.close)
@@ -107,9 +110,7 @@ class ActorServer(Server):
         if group:
             self._decide(group)
         self._end_silent_sessions()
-        self.heartbeat(len(self.sessions), self.decisions)
-        if time.monotonic() - self._reported >= self._limits.heartbeat_seconds:
-            self._reported = time.monotonic()
+        if self.heartbeat(len(self.sessions), self.decisions):
             self._report()
 
     def drain(self) -> None:
@@ -155,14 +156,18 @@ class ActorServer(Server):
         session = self.sessions.get(result.env_id)
         if session is None or session.request is None:
             return False
+        where = {"episode_id": result.episode_id, "step_id": result.step_id}
         if self.config.mode == "step":
             if session.request.step_id != result.step_id:
                 return False
             # The answer went to this actor alone; viewers receive it here.
             numbers = (result.reward, result.episode_return, result.done or result.truncated)
-            where = {"episode_id": result.episode_id, "step_id": result.step_id}
             self.publish_event("actor.inference.step", numbers, env_id=result.env_id, **where)
         session.request = None
+        session.episode_length += 1
+        if result.done or result.truncated:
+            numbers = (result.episode_return, session.episode_length, result.done)
+            self.publish_event("actor.inference.episode", numbers, env_id=result.env_id, **where)
         if self._learning is not None:
             self._learning.complete(result)
         self.metrics.latency("answer_ms", time.monotonic() - session.requested_at, about="request to answer")
@@ -220,6 +225,7 @@ class ActorServer(Server):
                 return
         elif session.matrix.episode_id != matrix.episode_id:
             session.begins = True
+            session.episode_length = 0
             session.velocity = torch.zeros(4)
         session.matrix, session.heard_at, session.goal = matrix, now, self._goals.goal_of(matrix)
         if config.goal and session.goal is None:
@@ -258,6 +264,7 @@ class ActorServer(Server):
         self.sessions.scatter(group, reset, decision.state, decision.latent)
         if choice is not None:
             self._publish_verdicts(group, choice.flown)
+        self._publish_features(group, decision.latent)
         if self._learning is not None:
             self._learning.add(group, obs, aux, state, reset, decision, choice)
         self.decisions += len(group)
@@ -288,6 +295,21 @@ class ActorServer(Server):
             for session, numbers in zip(group, parts.T.numpy()):
                 where = {"episode_id": session.matrix.episode_id, "step_id": _next_step_id(session.matrix.step_id)}
                 self.publish_event("actor.inference.gate", numbers, env_id=session.env_id, **where)
+
+    def _publish_features(self, group: list[Session], latent: torch.Tensor) -> None:
+        """Publish the encoder's features of one drone at `observation_hz`: the selected one, else the first."""
+        now = time.monotonic()
+        if now < self._features_due or not self.publisher.watched("telemetry_event_v2"):
+            return
+        wanted = selected_drone(self.publisher)
+        self._selected = self._selected if wanted is None else wanted
+        ids = [session.env_id for session in group]
+        if self._selected is None or self._selected in ids:
+            self._features_due = now + 1.0 / self._limits.observation_hz
+            index = 0 if self._selected is None else ids.index(self._selected)
+            matrix = group[index].matrix
+            where = {"episode_id": matrix.episode_id, "step_id": _next_step_id(matrix.step_id)}
+            self.publish_event(FEATURES_EVENT, latent[index], env_id=ids[index], **where)
 
     def _swap_model(self) -> None:
         """Hot-swap the served model if a successor is ready; sessions are kept."""

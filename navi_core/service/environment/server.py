@@ -201,7 +201,8 @@ class EnvironmentServer(Server):
         self._flown_at = [time.monotonic()] * c.sessions
         self._goal_sent_at = [0.0] * c.sessions
         self._due = time.monotonic()
-        self.steps = 0
+        self.steps = self._reported_steps = 0
+        self._step_seconds = 0.0
 
     def turn(self, wait_ms: int) -> None:
         """Run one iteration of the server loop: receive step requests, step the drones, reply."""
@@ -219,7 +220,8 @@ class EnvironmentServer(Server):
                 if observations:
                     self.publisher.publish(self._observation(row))
         self._publish_idle()
-        self.heartbeat(self.config.sessions, self.steps)
+        if self.heartbeat(self.config.sessions, self.steps):
+            self._report()
 
     def drain(self) -> None:
         """Drain for shutdown: execute and answer the queued step requests."""
@@ -288,7 +290,9 @@ class EnvironmentServer(Server):
         self.steps += len(rows)
         self.metrics.count("steps_total", len(rows), about="decisions flown")
         self.metrics.count("episodes_total", sum(ended), about="episodes that ended")
-        self.metrics.latency("step_ms", time.perf_counter() - start, about="one batch of decisions")
+        seconds = time.perf_counter() - start
+        self._step_seconds += seconds
+        self.metrics.latency("step_ms", seconds, about="one batch of decisions")
         self.metrics.gauge("batch_rows", len(rows), about="drones of the last batch")
 
     def _answer(self, request: Request) -> None:
@@ -338,6 +342,16 @@ class EnvironmentServer(Server):
                 if now - self._goal_sent_at[row] >= self._limits.heartbeat_seconds:
                     self._publish_goal(row)
                 self.publisher.publish(self._observation(row))
+
+    def _report(self) -> None:
+        """Publish the performance since the last report: step quantiles and rays per second of stepping."""
+        steps, seconds = self.steps - self._reported_steps, self._step_seconds
+        self._reported_steps, self._step_seconds = self.steps, 0.0
+        if steps and self.publisher.watched(_TELEMETRY):
+            numbers = self.metrics.as_dict()
+            rays = steps * self.env.config.azimuth_bins * self.env.config.elevation_bins / seconds
+            values = (numbers["step_ms_p50"], numbers["step_ms_p99"], rays, numbers["batch_rows"])
+            self.publish_event("environment.sdfdag.perf", values, step_id=self.steps)
 
     def _publish_idle(self) -> None:
         """Republish the observations of idle drones as a heartbeat."""

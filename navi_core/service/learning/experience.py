@@ -16,9 +16,6 @@ from navi_core.config import ContinuousTrainingConfig
 from navi_core.policy.cores.base import State
 from navi_core.service.gate import COMPONENTS, RolloutGate
 
-_EXPECTED_SHARE, _ACTUAL_SHARE = 0.3, 0.7
-"""Weights of expected and actual reward in the effective reward."""
-
 
 @dataclass
 class Experience:
@@ -47,6 +44,7 @@ class Experience:
         scene: Number of the scene in the gate's field, −1 where there is none.
         ends: Whether the episode ended with it.
         terminated: Whether the task was done; otherwise the end is a truncation, and the value bootstraps it.
+        weights: Weights of expected and actual reward in the effective reward.
     """
 
     session_id: int
@@ -70,6 +68,7 @@ class Experience:
     scene: int = -1
     ends: bool = False
     terminated: bool = False
+    weights: tuple[float, float] = (0.3, 0.7)
 
     @property
     def is_completed(self) -> bool:
@@ -78,10 +77,10 @@ class Experience:
 
     @property
     def effective_reward(self) -> float:
-        """Blended reward: 0.3 · expected + 0.7 · actual; the expected reward alone while pending."""
+        """Expected and actual reward, blended by `weights`; the expected reward alone while pending."""
         if self.actual_reward is None:
             return self.expected_reward
-        return _EXPECTED_SHARE * self.expected_reward + _ACTUAL_SHARE * self.actual_reward
+        return self.weights[0] * self.expected_reward + self.weights[1] * self.actual_reward
 
     def fault(self, width: int | None) -> str | None:
         """Validate shapes and finiteness; return the reason why the experience is invalid, or None.

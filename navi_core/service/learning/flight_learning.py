@@ -84,6 +84,14 @@ class FlightLearning:
         require_gate(config, gate, shadow)
         self._require_goals(model)
         self.config, self.gate = config, gate
+        # Without a gate the actual reward counts whole.
+        gated = (config.simulation_reward_weight, config.actual_reward_weight)
+        self._weights = (0.0, 1.0) if gate is None else gated
+        if config.train_on_wait and gate is not None and gate.config.slower:
+            _LOG.warning(
+                "training.train_on_wait: with gate.slower colliding motions fly slower instead of waiting, so there is "
+                "next to nothing to learn from; next: --set gate.slower=[] lets them wait"
+            )
         self.buffer = ExperienceReplayBuffer(config, seed, gated=gate is not None)
         self.record = ServiceRecord(model.name, seed, config_hash(config), outbox, config.record_share)
         self.trainer = ContinuousTrainer(
@@ -174,6 +182,7 @@ class FlightLearning:
                 observation=obs[i] if self.config.store == "observation" else None,
                 aux=seen_aux[i],
                 scene=-1 if scenes is None else int(scenes[i]),
+                weights=self._weights,
             )
             waits = choice is not None and not bool(choice.flown.send[i])
             if choice is not None:

@@ -32,6 +32,7 @@ class Session:
         velocity: (4,) body velocity predicted by the gate [m/s, rad/s].
         velocity_before: (4,) predicted body velocity before the last decision.
         decisions: Made so far.
+        episode_length: Decisions of this episode that were flown for this actor.
         goal: (3,) goal of this episode [m]; None where it is unknown.
         waits_since: Since when `matrix` waits for a goal [s, monotonic]; None where it does not.
     """
@@ -48,6 +49,7 @@ class Session:
     velocity: Tensor = field(default_factory=lambda: torch.zeros(4))
     velocity_before: Tensor = field(default_factory=lambda: torch.zeros(4))
     decisions: int = 0
+    episode_length: int = 0
     goal: Tensor | None = None
     waits_since: float | None = None
     shaper: RewardShaper | None = None

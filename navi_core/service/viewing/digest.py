@@ -21,6 +21,8 @@ from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Mess
 
 SCENE_EVENT = "actor.scene"
 """Event type of the selected drone's scene; sent before its first observation there."""
+FEATURES_EVENT = "actor.inference.features"
+"""Event type of a drone's encoder output; its hundreds of numbers are not listed on the page."""
 PHASES = {
     "rollout": (
         "storage", "forward", "environment_step", "memory_query", "memory_append", "shaping_rnd", "bootstrap",
@@ -81,6 +83,8 @@ SERVICE_LAYOUTS: dict[str, tuple[str, ...]] = {
         "send", "collides", "expected_reward", "clearance", "progress", "novelty", "starvation",
     ),
     "actor.inference.step": ("reward", "episode_return", "ended"),
+    "actor.inference.episode": ("episode_return", "episode_length", "done"),
+    "environment.sdfdag.perf": ("p50_ms", "p99_ms", "rays_per_second", "rows"),
     "actor.heartbeat": ("drones", "decisions", "seconds_up"),
     "environment.heartbeat": ("drones", "decisions", "seconds_up"),
 }  # fmt: skip
@@ -172,7 +176,7 @@ class Digest:
             self._training(kind, event)
         elif event.event_type == GOAL_EVENT:
             self.goals.update(event)
-        else:
+        elif event.event_type != FEATURES_EVENT:
             self._service(event)
 
     @property

@@ -34,11 +34,13 @@ def buffer(**changes) -> ExperienceReplayBuffer:
     return ExperienceReplayBuffer(ContinuousTrainingConfig(**small | changes))
 
 
-def test_effective_reward_weighs_expected_and_actual() -> None:
+def test_effective_reward_follows_its_weights() -> None:
     pending = experience(expected_reward=0.5)
     assert not pending.is_completed and pending.effective_reward == 0.5
     done = experience(expected_reward=0.5, actual_reward=1.0)
     assert done.is_completed and done.effective_reward == pytest.approx(0.85)
+    other = experience(expected_reward=0.5, actual_reward=1.0, weights=(0.8, 0.2))
+    assert other.effective_reward == pytest.approx(0.6)
 
 
 def test_experience_is_pending_until_its_reward_arrives() -> None:

@@ -72,10 +72,11 @@ def test_a_gated_learning_actor_completes_experiences_and_serves_new_versions(st
     assert {row["fate"] for row in versions} == {"admitted"}
 
 
-@pytest.mark.parametrize("train", [False, True])
-def test_waiting_motions_are_learned_only_with_train_on_wait(stage, learning_of, train: bool) -> None:
+@pytest.mark.parametrize(("train", "multiplier"), [(False, 0.5), (True, 0.5), (True, 0.125)])
+def test_waiting_motions_are_learned_only_with_train_on_wait(stage, learning_of, caplog, train, multiplier) -> None:
     gate = RolloutGate(stage.field, SMALL, GateConfig(threshold=1e6, slower=()), capacity=64)  # everything waits
-    learning = learning_of(gate, train_on_wait=train)
+    learning = learning_of(gate, train_on_wait=train, wait_reward_multiplier=multiplier)
+    assert not caplog.records
     actor = stage.actor(stage.environment(sessions=2), gate=gate, learning=learning, sample=True)
     until(lambda: actor.decisions > 40, 20)
     assert actor.metrics.counter("gate_send_total") == 0
@@ -83,7 +84,27 @@ def test_waiting_motions_are_learned_only_with_train_on_wait(stage, learning_of,
     assert (stats["completed_count"] > 20) == train
     if train:
         sample = learning.buffer.sample(10).rows
-        assert (abs(sample["actual"] - 0.5 * sample["expected"]) < 1e-6).all()
+        assert (abs(sample["actual"] - multiplier * sample["expected"]) < 1e-6).all()
+
+
+def test_train_on_wait_behind_the_default_gate_warns_that_motions_rarely_wait(stage, learning_of, caplog) -> None:
+    learning_of(RolloutGate(stage.field, SMALL, GateConfig()), train_on_wait=True)
+    assert "--set gate.slower=[]" in caplog.text
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_recorded_effective_reward_follows_the_settings(stage, learning_of, tmp_path, gated: bool) -> None:
+    gate = RolloutGate(stage.field, SMALL, GateConfig(), capacity=64) if gated else None
+    learning = learning_of(gate, simulation_reward_weight=0.9, actual_reward_weight=0.1)
+    actor = stage.actor(stage.environment(sessions=2), gate=gate, learning=learning, sample=True)
+    until(lambda: actor.decisions > 20)
+    actor.stop()
+    actor.thread.join(10)
+    found = rows(tmp_path, "service_experiences")
+    assert found
+    for row in found:
+        blend = 0.9 * row["expected_reward"] + 0.1 * row["actual_reward"] if gated else row["actual_reward"]
+        assert row["effective_reward"] == pytest.approx(blend, abs=1e-6)
 
 
 def test_reward_of_another_episode_completes_no_experience(stage, learning_of) -> None:
