@@ -19,8 +19,8 @@ from navi_core.bench.task_runs import DQN_TARGETS, run_task, task_config, tempor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.process import torch_threads
-from navi_core.learn.run.records import Progress
 from navi_core.presets import merge, parse_assignments
+from navi_core.record.events import EventBus, UpdateMade
 from navi_core.scale.launch import RayCluster
 
 _EPISODES = 20
@@ -75,13 +75,14 @@ def run_dqn(
     for seed in seeds:
         config = task_config("dqn", task, seed, changes)
 
-        def show(at: Progress, seed: int = seed, interval: int = config.early_stopping.eval_interval) -> None:
+        def show(at: UpdateMade, seed: int = seed, interval: int = config.early_stopping.eval_interval) -> None:
             """Log the episode return, once every `interval` decisions."""
-            if at.steps % interval < at.steps // at.updates:
+            if at.step % interval < at.step // at.updates:
                 earned = at.metrics.get("episode_return", math.nan)
-                progress(f"{task}, seed {seed}: {at.steps:,} steps, return {earned:.1f}")
+                progress(f"{task}, seed {seed}: {at.step:,} steps, return {earned:.1f}")
 
-        run = run_task(config, target=target, until_solved=until_solved, episodes=_EPISODES, curve=True, progress=show)
+        events = EventBus({UpdateMade: show})
+        run = run_task(config, target=target, until_solved=until_solved, episodes=_EPISODES, curve=True, events=events)
         yield {
             "trainer": "navi",
             "task": task,
@@ -254,20 +255,21 @@ def run_apex_bench(
 
     for seed in seeds:
         config = apex_config(seed, actors, changes)
-        seen: list[Progress] = []
+        seen: list[UpdateMade] = []
         places: list[Any] = []
 
-        def observe(at: Progress, seed: int = seed, seen: list[Progress] = seen, places: list[Any] = places) -> None:
+        def observe(at: UpdateMade, seed: int = seed, seen: list[Any] = seen, places: list[Any] = places) -> None:
             seen.append(at)
             if kill and not in_process:
                 _kill_parts(at, places[0])
             progress(f"seed {seed}: {at.line()}  last 100 {at.metrics.get('return_100', math.nan):.1f}")
 
+        events = EventBus({UpdateMade: observe})
         start, used = time.perf_counter(), time.process_time()
         with temporary_run(config, f"apex-{seed}") as (run, log):
-            result = launch_apex(config, run, in_process=in_process, progress=observe, log=log, made=places.append)
+            result = launch_apex(config, run, in_process=in_process, events=events, log=log, made=places.append)
         later = [at.metrics for at in seen[len(seen) // 2 :]] or [result.metrics]
-        hundreds = [(at.steps, at.metrics["return_100"]) for at in seen if "return_100" in at.metrics]
+        hundreds = [(at.step, at.metrics["return_100"]) for at in seen if "return_100" in at.metrics]
         target = DQN_TARGETS["cart_pole"]
         recent = result.metrics.get("return_100", math.nan)
         yield {
@@ -288,9 +290,9 @@ def run_apex_bench(
         }
 
 
-def _kill_parts(at: Progress, here: RayCluster) -> None:
+def _kill_parts(at: UpdateMade, here: RayCluster) -> None:
     """Inject faults: kill an actor in the second third of a run, and a replay shard in the last, once each."""
-    share = at.steps / (at.total_steps or at.steps)
+    share = at.step / (at.total_steps or at.step)
     if share > 1 / 3 and not here.replaced.actors:
         os.kill(here.pids()[0], signal.SIGKILL)
     if share > 2 / 3 and not here.replaced.shards:

@@ -16,12 +16,11 @@ from torch import Tensor
 from navi_core.config import TrainConfig, parse_config
 from navi_core.learn import train
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.run.checkpoints import checkpoints_in
-from navi_core.learn.run.records import Progress
 from navi_core.models import load_checkpoint
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.presets import merge
 from navi_core.record import MetricLog, RunDirectory
+from navi_core.record.events import CheckpointSaved, EventBus, UpdateMade
 from navi_core.tasks import reference_task
 from navi_core.world.interface import Environment, StepBatch
 
@@ -68,32 +67,33 @@ class TaskRun:
 
 
 class _Meter:
-    """Progress callback of a training run: records timing, episode returns and metrics of every update.
+    """Subscriber to the updates of a training run: records timing, episode returns and metrics of every update.
 
     Args:
         run: Measurements, updated in place.
         target: Mean return that counts as solved.
-        evaluate: Returns the mean return of the current weights; None disables evaluations during training.
+        evaluate: Returns the mean return of a checkpoint; None disables evaluations during training.
         interval: Decisions between evaluations.
     """
 
-    def __init__(self, run: TaskRun, target: float, evaluate: Callable[[], float] | None, interval: int) -> None:
+    def __init__(self, run: TaskRun, target: float, evaluate: Callable[[Path], float] | None, interval: int) -> None:
         self.run, self._target, self._evaluate, self._interval = run, target, evaluate, interval
         self._start = self._cpu = time.process_time()
         self._first: tuple[int, float, float] | None = None
         self._episodes: deque[tuple[float, int]] = deque()
         self._updates: list[dict[str, float]] = []
+        self._due = False
 
-    def __call__(self, at: Progress) -> None:
+    def __call__(self, at: UpdateMade) -> None:
         now, wall, run = time.process_time(), time.perf_counter(), self.run
-        before, run.steps = run.steps, at.steps
+        before, run.steps = run.steps, at.step
         run.cpu_seconds = now - self._start
         if self._first is None:
-            self._first = (at.steps, now, wall)
-        run.timed = (at.steps - self._first[0], now - self._first[1], wall - self._first[2])
+            self._first = (at.step, now, wall)
+        run.timed = (at.step - self._first[0], now - self._first[1], wall - self._first[2])
         ended = int(at.metrics["episodes"] - run.metrics.get("episodes", 0.0))
         run.metrics |= at.metrics
-        self._updates.append(at.metrics)
+        self._updates.append(dict(at.metrics))
         if ended:
             self._episodes.append((at.metrics["episode_return"], ended))
         count = sum(n for _, n in self._episodes)
@@ -103,13 +103,18 @@ class _Meter:
             run.recent = sum(mean * n for mean, n in self._episodes) / count
             run.best = max(run.recent, run.best) if run.best == run.best else run.recent
             if run.solved_at is None and run.recent >= self._target:
-                run.solved_at, run.cpu_seconds_to_solve = at.steps, run.cpu_seconds
-        if self._evaluate is not None and before // self._interval != at.steps // self._interval:
-            run.evaluated.append(at.steps)
-            run.returns.append(self._evaluate())
+                run.solved_at, run.cpu_seconds_to_solve = at.step, run.cpu_seconds
+        self._due = before // self._interval != at.step // self._interval
+
+    def judge(self, saved: CheckpointSaved) -> None:
+        """Evaluate the checkpoint of an update that is due."""
+        if self._evaluate is not None and self._due:
+            run, self._due, began = self.run, False, time.process_time()
+            run.evaluated.append(saved.step)
+            run.returns.append(self._evaluate(Path(saved.path)))
             run.signs.append(_means(self._updates))
             self._updates = []
-            self._start += time.process_time() - now
+            self._start += time.process_time() - began
 
 
 @contextmanager
@@ -138,7 +143,7 @@ def run_task(
     curve: bool = False,
     reward_noise: float = 0.0,
     workers: Workers = ALONE,
-    progress: Callable[[Progress], None] = lambda _: None,
+    events: EventBus | None = None,
 ) -> TaskRun:
     """Train on a reference task in a temporary home, through the loop of `navi train`; return the measurements.
 
@@ -150,7 +155,7 @@ def run_task(
         curve: Evaluate every `early_stopping.eval_interval` decisions, which are then checkpointed, too.
         reward_noise: Deviation of normal noise on the rewards that are learned from.
         workers: Processes of the run; only the first one's `TaskRun` is evaluated.
-        progress: Called after every update.
+        events: Event bus, to which the run publishes.
 
     Raises:
         NaviError: As `navi_core.learn.train` does.
@@ -168,19 +173,15 @@ def run_task(
         if workers.first:
             directory, log = stack.enter_context(temporary_run(config, config.algorithm))
 
-        def evaluate() -> float:
-            assert directory is not None
-            latest = checkpoints_in(directory.checkpoints)[-1]
-            return _mean_return(config, env, latest, episodes, len(run.evaluated))
+        def evaluate(file: Path) -> float:
+            return _mean_return(config, env, file, episodes, len(run.evaluated))
 
+        events = EventBus() if events is None else events
         meter = _Meter(run, target, evaluate if curve else None, interval)
-
-        def observe(at: Progress) -> None:
-            meter(at)
-            progress(at)
-
+        events.subscribe(UpdateMade, meter)
+        events.subscribe(CheckpointSaved, meter.judge)
         stop = lambda: until_solved and run.solved_at is not None  # noqa: E731
-        result = train(config, directory, env=env, log=log, stop=stop, progress=observe, workers=workers)
+        result = train(config, directory, env=env, log=log, stop=stop, events=events, workers=workers)
         if workers.first:
             run.final_return = _mean_return(config, env, result.checkpoint, episodes, 0)
     return run

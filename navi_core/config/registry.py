@@ -1,4 +1,4 @@
-"""Plugin registries of networks, learners and pilots: names and builders, built-in and user-defined.
+"""Plugin registries of networks, learners, pilots, rewards and callbacks: names and builders, built-in and custom.
 
 A configuration holds names alone; the builder of a part is in the part's own package. Plugins are named by the
 environment variable `NAVI_PLUGINS` or by an installed package's entry points. No file, checkpoint or message can make
@@ -183,7 +183,7 @@ _ENTERED = """
 
     Args:
         name: Small letters, digits and underscores.
-        factory: What builds the {kind}; without it a decorator is returned.
+        factory: The {kind}, or what builds it; without it a decorator is returned.
 
     Raises:
         ConfigError: The name is taken, or is no name.
@@ -200,42 +200,34 @@ class Registration(Protocol):
     def __call__(self, name: str, factory: F) -> F: ...
 
 
-def registration(parts: Parts[Any], contract: str) -> Registration:
-    """Build the public register function (and decorator) of a registry for user-defined parts.
-
-    Args:
-        parts: The table.
-        contract: What is to be built; the function's documentation begins with it.
-    """
-
-    def register(name: str, factory: Any = None) -> Any:  # noqa: ANN401 (typed by `Registration`)
-        if factory is None:
-            return lambda made: register(name, made)
-        parts.register(name, factory)
-        return factory
-
-    register.__doc__ = f"{contract.rstrip()}\n{_ENTERED.format(kind=parts.names.kind)}"
-    return register
-
-
 class Parts(Mapping[str, F]):
-    """Registry of one kind of part: a mapping from names to builders (factories).
+    """Registry of one kind of part: a mapping from names to builders (factories) or functions.
 
     Args:
         names: The names that settings may have; those that are registered are added to them.
+        contract: What a registered part has to do; the documentation of `register` begins with it.
+
+    Attributes:
+        register: Registers a part under a name; re-running the same definition replaces it.
     """
 
-    def __init__(self, names: PartNames) -> None:
+    register: Registration
+
+    def __init__(self, names: PartNames, contract: str = "") -> None:
         self.names = names
         self._builders: dict[str, F] = {}
         self._sources: dict[str, str] = {}
 
-    def register(self, name: str, build: F) -> None:
-        """Register a builder under a name; re-running the same definition replaces it.
+        def register(name: str, factory: Any = None) -> Any:  # noqa: ANN401 (typed by `Registration`)
+            if factory is None:
+                return lambda made: register(name, made)
+            self._enter(name, factory)
+            return factory
 
-        Raises:
-            ConfigError: The name is no name, or taken.
-        """
+        register.__doc__ = f"{contract.rstrip()}\n{_ENTERED.format(kind=names.kind)}"
+        self.register = register
+
+    def _enter(self, name: str, build: F) -> None:
         kind = self.names.kind
         if name not in self.names.built_in and not _NAME.fullmatch(name):
             raise ConfigError(f"{kind} {name!r}: a name is small letters, digits and _, a letter first, at most 64")

@@ -15,7 +15,8 @@ from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.cloning_run import clone
 from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.learn.run.loop import train
-from navi_core.learn.run.records import Progress, TrainResult, console_progress
+from navi_core.learn.run.records import TrainResult, console_progress
+from navi_core.record.events import Event, EventBus, UpdateMade, register_callback
 
 __all__ = [
     "CloningLearner",
@@ -24,16 +25,18 @@ __all__ = [
     "DQNLearner",
     "DriftSmoother",
     "EarlyStopController",
+    "Event",
+    "EventBus",
     "GRPOLearner",
     "GradientSteps",
     "KeepsData",
     "Learner",
     "PPOLearner",
     "PrioritizedReplay",
-    "Progress",
     "Rollout",
     "RolloutStats",
     "TrainResult",
+    "UpdateMade",
     "UpdateStats",
     "build_learner",
     "clone",
@@ -45,6 +48,7 @@ __all__ = [
     "gae_reference",
     "group_advantages",
     "n_step_returns",
+    "register_callback",
     "register_learner",
     "train",
 ]

@@ -1,143 +1,18 @@
-"""Typed entities, events and the event bus: decisions and measurements of training, published to subscribers.
+"""Entities and events of learning: settings that adaptation changes, decisions of smoothing and of early stopping."""
 
-An entity is a typed, immutable, versioned dataclass that validates its values and serialises to plain data. Events are
-entities. Delivery is synchronous, in the order of subscription, without a queue; a subscriber's exception propagates.
-"""
-
-from __future__ import annotations
-
-import math
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from navi_core.errors import ConfigError
+from navi_core.config.registry import PartNames, Parts
+from navi_core.record.events import Entity, Event, Fraction, Natural, NotNegative, Positive
 
-T = TypeVar("T", bound=Callable[..., Any])
-U = TypeVar("U", bound=Callable[..., Any])
-V = TypeVar("V", bound="Event")
-
-
-class Registry(Generic[T]):
-    """Registry of classes or functions by name; a name cannot be registered twice.
-
-    Args:
-        kind: Kind of the items, for error messages.
-    """
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._items: dict[str, Any] = {}
-
-    def register(self, item: U) -> U:
-        """Register a class or function under its name; usable as a decorator.
-
-        Raises:
-            ConfigError: The name is taken by another item.
-        """
-        if self._items.setdefault(item.__name__, item) is not item:
-            raise ConfigError(f"there is another {self._kind} {item.__name__}")
-        return item
-
-    def __getitem__(self, name: str) -> T:
-        """Look up an item by name.
-
-        Raises:
-            ConfigError: The name is not registered.
-        """
-        if name not in self._items:
-            raise ConfigError(f"no {self._kind} {name!r}; allowed: {', '.join(self.names())}")
-        found: T = self._items[name]
-        return found
-
-    def names(self) -> tuple[str, ...]:
-        """Return all registered names, sorted."""
-        return tuple(sorted(self._items))
-
-
-CALLABLES: Registry[Callable[..., Any]] = Registry("function")
+CALLABLES: Parts[Callable[..., Any]] = Parts(
+    PartNames("function", ("apply_consensus_update", "compute_knn_kernel", "early_stop_check"))
+)
 """Registry of functions by name, for configurations and other processes."""
 
 
-NotNegative = Annotated[float, (0.0, math.inf)]
-Fraction = Annotated[float, (0.0, 1.0)]
-Natural = Annotated[int, (0, math.inf)]
-Positive = Annotated[int, (1, math.inf)]
-"""Annotated number types of entity fields with their bounds; NaN (unknown) is within all bounds."""
-
-
-@dataclass(frozen=True)
-class Entity:
-    """Base dataclass of all entities; validates that numbers are finite and within bounds, and texts not empty.
-
-    Attributes:
-        version: Schema version of this kind; incremented when its fields change.
-    """
-
-    version: ClassVar[int] = 1
-    _bounds: ClassVar[dict[str, tuple[float, float]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        hints = get_type_hints(cls, include_extras=True)
-        cls._bounds = {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, float | int):
-                least, most = self._bounds.get(item.name, (-math.inf, math.inf))
-                within = not (math.isinf(value) or value < least or value > most)
-                self._require(within, item.name, f"finite, {least} … {most}, or NaN where it is not known")
-            elif isinstance(value, str):
-                self._require(bool(value), item.name, "words")
-            elif isinstance(value, Mapping):
-                object.__setattr__(self, item.name, MappingProxyType(dict(value)))
-            elif isinstance(value, list):
-                object.__setattr__(self, item.name, tuple(value))
-        self.check()
-
-    def check(self) -> None:
-        """Validate further invariants of this kind of entity; a hook for subclasses.
-
-        Raises:
-            ConfigError: An invariant is violated; the field is named.
-        """
-
-    def as_dict(self) -> dict[str, Any]:
-        """Serialise to plain data, with the kind and its version."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        plain = {name: dict(x) if isinstance(x, Mapping) else x for name, x in values.items()}
-        return {"kind": type(self).__name__, "version": self.version, **plain}
-
-    def _require(self, holds: bool, name: str, allowed: str) -> None:
-        if not holds:
-            raise ConfigError(f"{type(self).__name__}.{name} is {getattr(self, name)!r}; allowed: {allowed}")
-
-
-ENTITIES: Registry[type[Entity]] = Registry("entity")
-"""Registry of entity classes by name."""
-
-
-def read_entity(data: Mapping[str, Any]) -> Entity:
-    """Deserialise an entity from plain data.
-
-    Raises:
-        ConfigError: The kind is unknown, its version another one, or a field missing, unknown or impossible.
-    """
-    values = dict(data)
-    name, version = str(values.pop("kind", None)), values.pop("version", None)
-    kind = ENTITIES[name]
-    if version != kind.version:
-        raise ConfigError(f"entity {name} of version {version!r}; this Navi reads version {kind.version}")
-    names = {item.name for item in fields(kind)}
-    if set(values) != names:
-        raise ConfigError(f"entity {name} has fields {sorted(values)}; expected {sorted(names)}")
-    return kind(**values)
-
-
-@ENTITIES.register
 @dataclass(frozen=True)
 class AGMConfig(Entity):
     """Snapshot of the settings that adaptation may change: smoother step, trust region, neighbours, learning rate."""
@@ -156,7 +31,6 @@ class AGMConfig(Entity):
         self._require(self.trust_region_tau != 0, "trust_region_tau", "above 0")
 
 
-@ENTITIES.register
 @dataclass(frozen=True)
 class AGMMetrics(Entity):
     """Metrics of training progress between two evaluations, the input of adaptation."""
@@ -181,7 +55,6 @@ class AGMMetrics(Entity):
     """Validation reward."""
 
 
-@ENTITIES.register
 @dataclass(frozen=True)
 class SmoothingDecision(Entity):
     """Record of one application of the drift smoother: whether it acted, step sizes, clipping, free energy."""
@@ -210,7 +83,6 @@ class SmoothingDecision(Entity):
         self._require(len(self.sigma_stats) == 3, "sigma_stats", "three numbers")
 
 
-@ENTITIES.register
 @dataclass(frozen=True)
 class EarlyStopDecision(Entity):
     """Decision of the early-stopping controller after an evaluation: stop or continue, reason, patience left."""
@@ -229,7 +101,6 @@ class EarlyStopDecision(Entity):
         self._require(not self.should_stop or self.patience_left == 0, "patience_left", "0 at a stop")
 
 
-@ENTITIES.register
 @dataclass(frozen=True)
 class PopulationMetrics(Entity):
     """Aggregate of several workers' evaluation metrics (median or trimmed mean)."""
@@ -247,22 +118,10 @@ class PopulationMetrics(Entity):
 
 
 @dataclass(frozen=True)
-class Event(Entity):
-    """Base dataclass of all events."""
-
-
-@dataclass(frozen=True)
-class TimedEvent(Event):
-    """Base dataclass of events with a timestamp."""
-
-    timestamp: float = field(default_factory=time.time, kw_only=True)
-    """Seconds since 1970."""
-
-
-@ENTITIES.register
-@dataclass(frozen=True)
-class AdaptationApplied(TimedEvent):
+class AdaptationApplied(Event):
     """Event: adaptation changed the settings."""
+
+    version: ClassVar[int] = 2
 
     before: AGMConfig
     """Settings before the change."""
@@ -270,67 +129,31 @@ class AdaptationApplied(TimedEvent):
     """Settings after the change."""
     reason: str
     """Reason: oscillation, standstill or convergence."""
+    metrics_before: Mapping[str, float]
+    """Means of the metrics up to the evaluation before."""
+    metrics_after: Mapping[str, float]
+    """Means of the metrics since then, from which the change follows."""
+
+    @property
+    def detail(self) -> str:
+        """Reason and changed settings."""
+        before, after = vars(self.before), vars(self.after)
+        changes = [f"{name} {before[name]:g} → {after[name]:g}" for name in before if before[name] != after[name]]
+        return f"{self.reason}: {', '.join(changes)}"
 
 
-@ENTITIES.register
 @dataclass(frozen=True)
-class EarlyStopTriggered(TimedEvent):
+class EarlyStopTriggered(Event):
     """Event: the early-stopping controller decided to stop; published once."""
+
+    version: ClassVar[int] = 2
 
     decision: EarlyStopDecision
     """Decision of the controller."""
-    evaluation: int
+    evaluation: Natural
     """Number of evaluations up to the decision."""
 
-
-@ENTITIES.register
-@dataclass(frozen=True)
-class ParameterSync(Event):
-    """Event: a learner published weights to the actors."""
-
-    learner_id: Natural
-    """Number of the learner."""
-    step: Natural
-    """Gradient steps of the learner so far."""
-    checksum: str
-    """Hash of the weights."""
-    model_version: Natural
-    """Number of the publication."""
-
-
-@ENTITIES.register
-@dataclass(frozen=True)
-class ReplayUpdate(Event):
-    """Event: items were added to a replay buffer, or their priorities updated."""
-
-    shard_id: Natural
-    """Number of the replay shard; 0 if there is only one."""
-    count: Natural
-    """Number of items added or updated."""
-    priority_stats: Mapping[str, float]
-    """Least, mean and largest priority among them."""
-
-
-class EventBus:
-    """Synchronous publish/subscribe bus: delivers an event to the subscribers of its class or a base class."""
-
-    def __init__(self) -> None:
-        self._subscriptions: dict[object, tuple[type[Event], Callable[[Any], None]]] = {}
-
-    def subscribe(self, kind: type[V], handler: Callable[[V], None]) -> Callable[[], object]:
-        """Subscribe `handler` to an event class; return a function that unsubscribes it."""
-        key = object()
-        self._subscriptions[key] = (kind, handler)
-        return lambda: self._subscriptions.pop(key, None)
-
-    def publish(self, event: V) -> V:
-        """Publish an event to its subscribers; return the event."""
-        for kind, handler in tuple(self._subscriptions.values()):
-            if isinstance(event, kind):
-                handler(event)
-        return event
-
     @property
-    def wanted(self) -> bool:
-        """Whether the bus has subscribers."""
-        return bool(self._subscriptions)
+    def detail(self) -> str:
+        """Reason of the decision."""
+        return self.decision.reason

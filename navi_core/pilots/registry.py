@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from navi_core.config import DynamicsConfig
-from navi_core.config.registry import PILOT_NAMES, Parts, registration
+from navi_core.config.registry import PILOT_NAMES, Parts
 from navi_core.errors import ConfigError
 from navi_core.pilots.frontier import FrontierPilot
 from navi_core.pilots.pilot import Pilot
@@ -18,11 +18,8 @@ def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:  # noqa: ANN401 (
     return pilot
 
 
-PILOTS: Parts[Callable[..., Pilot]] = Parts(PILOT_NAMES)
-"""Plugin registry of scripted pilots by name; of Navi's the planner alone is privileged."""
-
-register_pilot = registration(
-    PILOTS,
+PILOTS: Parts[Callable[..., Pilot]] = Parts(
+    PILOT_NAMES,
     """Enter a pilot under a name, by which it is then evaluated and flies experts; or as `@register_pilot("mine")`.
 
     The factory, a class as a rule, is called with the keywords `seed`, `max_distance` and `dynamics` and returns a
@@ -30,6 +27,8 @@ register_pilot = registration(
     `_allocate` and emptied in `_forget`, and hangs on its key alone: the same key flies the same way in any batch.
     """,
 )
+"""Plugin registry of scripted pilots by name; of Navi's the planner alone is privileged."""
+register_pilot = PILOTS.register
 
 
 for _build in (RandomPilot, ForwardPlusPilot, WallFollowingPilot, FarthestRayPilot, FrontierPilot, PlannerPilot):

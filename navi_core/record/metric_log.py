@@ -119,7 +119,7 @@ class MetricLog(Closing):
             RecordError: A value is not a number.
         """
         step = int(step)
-        now = _now()
+        now = utc_time()
         rows = []
         for name, value in values.items():
             try:
@@ -154,7 +154,9 @@ class MetricLog(Closing):
             raise RecordError(f"a row of {table!r} needs {', '.join(missing)} (its key is {', '.join(key)})")
         row = {_utf8(str(name)): _plain(value, f"{table}.{name}") for name, value in values.items()}
         row.setdefault("step", self._step)
-        row.setdefault("recorded_at", _now())
+        if table == "events":
+            row["kind"] = row["event"]
+        row.setdefault("recorded_at", utc_time())
         with self._lock:
             self._rows.setdefault(table, []).append(row)
 
@@ -198,7 +200,7 @@ class MetricLog(Closing):
             "context": self._context,
             "rows": len(rows),
             "sha256": hashlib.sha256(body).hexdigest(),
-            "created_at": _now(),
+            "created_at": utc_time(),
             "forget_earlier": table is None,
         }
         self._latest = self._next_number()
@@ -224,8 +226,9 @@ class MetricLog(Closing):
         return max(time.time_ns(), latest + 1)
 
 
-def _now() -> str:
-    seconds = time.time()
+def utc_time(seconds: float | None = None) -> str:
+    """Return a time since 1970 [s], by default the present one, as UTC in ISO 8601 with microseconds."""
+    seconds = time.time() if seconds is None else seconds
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e6):06d}Z"
 
 

@@ -18,18 +18,18 @@ from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.dqn import DQNLearner
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
-from navi_core.learn.events import ParameterSync
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.rollout.storage import ObservationCodec
 from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.monitor import RunWatch
 from navi_core.learn.run.process import StopFlag
-from navi_core.learn.run.records import Progress, TrainResult
+from navi_core.learn.run.records import TrainResult
 from navi_core.learn.run.session import RunSession, carry_out
 from navi_core.models import Checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
+from navi_core.record.events import EventBus, ParameterSync, PartReplaced, ReplayUpdate, RolloutCollected
 from navi_core.scale.cluster import Cluster, actor_count, learned_weights
 from navi_core.scale.messages import Parameters, RunCounters
 from navi_core.scale.sharded_replay import ShardedReplay, ShardPort
@@ -75,7 +75,7 @@ def train_apex(
     shape: tuple[int, ...],
     workers: Workers = ALONE,
     stop: Callable[[], bool] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    events: EventBus | None = None,
     fresh: bool = False,
     initial: Path | None = None,
     log: MetricLog | None = None,
@@ -91,7 +91,7 @@ def train_apex(
         shape: Shape of an observation.
         workers: Learner processes (ranks).
         stop: Polled between updates; SIGTERM and SIGINT also stop a run in the main thread.
-        progress: Called about every second.
+        events: Event bus of this process, to which the run publishes.
         fresh: Ignore the checkpoints of the run directory.
         initial: A checkpoint whose weights a new run starts from.
         log: Metric log; by default the run's.
@@ -108,12 +108,11 @@ def train_apex(
     place = cluster(config, workers)
     try:
         result = carry_out(
-            lambda rows: _Apex(config, run, place, spaces, shape, rows, workers, corpus or {}),
+            lambda rows: _Apex(config, run, place, spaces, shape, rows, workers, corpus or {}, events),
             run,
             log,
             threads=config.threads or 1,
             stop=stop,
-            progress=progress,
             fresh=fresh,
             initial=initial,
         )
@@ -159,19 +158,21 @@ class _Apex(RunSession):
         log: MetricLog | None,
         workers: Workers,
         corpus: dict[str, Any],
+        events: EventBus | None = None,
     ) -> None:
-        super().__init__(config, run, log, workers)
+        super().__init__(config, run, log, workers, events=events)
         self.policy = build_policy(config.policy, seed=config.seed, spaces=spaces).to(self.device)
         use_precision(self.policy, config)
         shaping = config.shaper.model_copy(update={"loop_coefficient": 0.0})
         # The learner trains the curiosity predictor; the episodic memories belong to the actors.
         self.shaper = RewardShaper(shaping, config.actors, config.policy.width, config.seed, self.device)
         self.cluster = cluster
+        cluster.replaced.report = self._announce_replacement
         self.replay = ShardedReplay(config, cluster.ports, workers, cluster.prefetch, self._lost, self.device)
         self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)
         pictures = spaces is not None and bool(spaces.shape)
         self._codec = ObservationCodec(shape, torch.uint8 if pictures else torch.float32, config.storage)
-        self.totals, self.watch = RunCounters(), RunWatch(config, self.learner.events)
+        self.totals, self.watch = RunCounters(), RunWatch(config, self.events)
         self.scene_hashes, self.corpus_summary = corpus.get("scene_hashes", {}), corpus.get("corpus_summary", {})
         self._steps = 0
         self._version = 0
@@ -227,7 +228,7 @@ class _Apex(RunSession):
             },
         )
 
-    def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
+    def run_until(self, stop: StopFlag) -> str:
         """Run the training loop until the run ends; return the reason."""
         if self.watch.stopped is not None:
             return f"early_stopping: {self.watch.stopped.reason}"
@@ -244,14 +245,16 @@ class _Apex(RunSession):
             if not plan.decisions:
                 self.cluster.wait()
                 continue
-            reason = self._learn(plan.decisions, progress)
+            reason = self._learn(plan.decisions)
         return reason
 
     def _agree(self, stop: StopFlag) -> _Plan:
         """Poll the replay shards' statuses; rank 0 plans the next step and broadcasts it to all learners."""
         read = ((port.number, self.replay.status(port, self._debt)) for port in self.replay.ports)
         for part in self.workers.gather([(number, status) for number, status in read if status is not None]):
-            self.totals.add_statuses(part)
+            for number, added, before, after in self.totals.add_statuses(part):
+                grown = ReplayUpdate(self.events.subject, self.steps, number, "added", added, before, after)
+                self.events.publish(grown)
         # Broadcast as plain values, without a class of our own.
         return _Plan(*self.workers.share(tuple(vars(self._plan(stop)).values())))
 
@@ -265,7 +268,7 @@ class _Apex(RunSession):
         debt = -(-(pending - decisions) // self.config.distributed.replay_shards)
         return _Plan(decisions, self.totals.items, debt, "")
 
-    def _learn(self, decisions: int, progress: Callable[[Progress], None] | None) -> str:
+    def _learn(self, decisions: int) -> str:
         """Train on new decisions: gradient steps, weight sync, checkpoint; return the reason if the run ends, or ''."""
         began, before = self.steps, self.learner.gradient_steps
         with self.naming_checkpoint():
@@ -277,16 +280,17 @@ class _Apex(RunSession):
             self._publish()
         self.totals.throughput["learner_updates"] = self.learner.gradient_steps
         reason = self._watch(update) if self.workers.first else ""
+        if self.workers.first and time.monotonic() - self._reported_at >= _SECONDS_BETWEEN_ROWS:
+            self._report(update)
         if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
             self.save()
-        if self.workers.first and time.monotonic() - self._reported_at >= _SECONDS_BETWEEN_ROWS:
-            self._report(update, progress)
         self._last = update
         return str(self.workers.share(reason))
 
     def _watch(self, update: UpdateStats) -> str:
         for reward, decisions in self.totals.rewards():
             self._count_reward(reward, decisions)
+            self.events.publish(RolloutCollected(self.events.subject, self.steps, decisions, reward))
         seen = update.metrics | {"episode_return": self.totals.recent_mean}
         decision = self.watch.after(self.steps, seen, self.learner, self.totals.population)
         update.metrics |= {name: seen[name] for name in ("stop_cost", "patience_left") if name in seen}
@@ -308,14 +312,16 @@ class _Apex(RunSession):
         )
         self.totals.published(self._version)
         self.cluster.publish(published)
-        self.learner.events.publish(
-            ParameterSync(self.workers.rank, published.step, published.checksum, published.version)
-        )
+        sync = (self.workers.rank, published.step, published.checksum, published.version - 1, published.version)
+        self.events.publish(ParameterSync(self.events.subject, self.steps, *sync))
+
+    def _announce_replacement(self, cause: str) -> None:
+        self.events.publish(PartReplaced(self.events.subject, self.steps, cause))
 
     def _lost(self, port: ShardPort) -> None:
         self.cluster.replaced.count("shard", port.number, "it was lost")
 
-    def _report(self, update: UpdateStats, progress: Callable[[Progress], None] | None) -> None:
+    def _report(self, update: UpdateStats) -> None:
         moment = time.monotonic()
         self.counters.seconds += moment - self._reported_at
         rate = (self.steps - self._reported_steps) / max(moment - self._reported_at, 1e-9)
@@ -330,11 +336,8 @@ class _Apex(RunSession):
             "shards_replaced": float(replaced.shards),
         }
         self.counters.last = metrics
-        if self.record is not None:
-            for message in replaced.pop_messages():
-                self.record.log.row("events", {"event": "replaced", "detail": message})
         self.note(metrics, {"update": update.timer})
-        self.show(progress, self.config.total_steps, metrics, {"update": update.timer})
+        self.announce(self.config.total_steps, metrics, {"update": update.timer})
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
         """Report the last metrics, save the final checkpoint, and return the result."""
@@ -342,5 +345,5 @@ class _Apex(RunSession):
         if self.counters.saved_at != self.steps:
             self.save()
         if self.workers.first and self._last is not None:
-            self._report(self._last, None)
+            self._report(self._last)
         return super().finish(reason, resumed_from)

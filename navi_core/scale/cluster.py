@@ -214,11 +214,14 @@ class Replacements:
 
     Args:
         most: Largest number of replacements.
+
+    Attributes:
+        report: Called with each replacement in words.
     """
 
     def __init__(self, most: int) -> None:
         self.most, self.actors, self.shards = most, 0, 0
-        self._messages: list[str] = []
+        self.report: Callable[[str], object] = lambda _: None
 
     def count(self, what: str, number: int, why: str) -> None:
         """Count and log the replacement of a dead actor or replay shard.
@@ -230,16 +233,11 @@ class Replacements:
         self.shards += what == "shard"
         message = f"{what} {number} died ({why}) and is replaced"
         _LOG.warning("%s", message)
-        self._messages.append(message)
+        self.report(message)
         if self.actors + self.shards > self.most:
             raise RunError(
                 f"{message}, death number {self.most + 1}; check what kills them, or raise distributed.max_replacements"
             )
-
-    def pop_messages(self) -> list[str]:
-        """Return and clear the log messages since the last call."""
-        messages, self._messages = self._messages, []
-        return messages
 
 
 def of_learner(count: int, workers: Workers) -> list[int]:

@@ -21,9 +21,10 @@ from navi_core.config.policy import Spaces
 from navi_core.errors import ConfigError, NaviError, RunError
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.run.process import StopFlag
-from navi_core.learn.run.records import Progress, TrainResult
+from navi_core.learn.run.records import TrainResult
 from navi_core.models import corpus_of
 from navi_core.record import MetricLog, RunDirectory
+from navi_core.record.events import EventBus
 from navi_core.scale.apex import train_apex
 from navi_core.scale.cluster import ApexActor, Cluster, LocalCluster, actor_count, of_learner
 from navi_core.scale.messages import ParameterHub, Parameters, ShardLostError
@@ -281,7 +282,7 @@ def launch_apex(
     processes: int | None = None,
     in_process: bool = False,
     initial: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    events: EventBus | None = None,
     log: MetricLog | None = None,
     made: Callable[[Cluster], None] | None = None,
 ) -> TrainResult:
@@ -296,7 +297,7 @@ def launch_apex(
         processes: Actors to start on Ray; None starts the configured number, 0 leaves them to `navi actor`.
         in_process: Without Ray: actors and shards take turns here.
         initial: A checkpoint whose weights a new run starts from.
-        progress: Called about every second.
+        events: Event bus of this process, to which the run publishes.
         log: Metric log; by default the run's.
         made: Called with the cluster once it exists.
 
@@ -335,6 +336,6 @@ def launch_apex(
         return here
 
     return train_apex(
-        config, run, place, spaces=spaces, shape=shape, workers=workers, progress=progress, initial=initial, log=log,
+        config, run, place, spaces=spaces, shape=shape, workers=workers, events=events, initial=initial, log=log,
         corpus=corpus,
     )  # fmt: skip

@@ -296,19 +296,28 @@ class RunCounters:
             self._seen["sync_lag_versions"].append(self._newest - report.version)
         return True
 
-    def add_statuses(self, statuses: Iterable[tuple[int, ShardStatus]]) -> None:
-        """Merge the statuses of replay shards, given with their indices, and count their reports."""
+    def add_statuses(self, statuses: Iterable[tuple[int, ShardStatus]]) -> list[tuple[int, int, int, int]]:
+        """Merge the statuses of replay shards, given with their indices, and count their reports.
+
+        Returns:
+            Index, items added since, items held before and now, of every shard that grew.
+        """
+        grown = []
         for number, status in statuses:
             before = self._shards.get(number)
             # A replacement counts from 0 again.
             same = before is not None and before.token == status.token
-            added, drawn = (before.added, before.drawn) if same and before is not None else (0, 0)
+            known = (before.added, before.drawn, before.items) if before is not None and same else (0, 0, 0)
+            added, drawn, held = known
+            if status.added > added:
+                grown.append((number, status.added - added, held, status.items))
             self.throughput["shard_adds"] += status.added - added
             self.throughput["shard_samples"] += status.drawn - drawn
             self._shards[number] = status
             for report in status.reports:
                 self.enter(report)
         self.items = sum(status.items for status in self._shards.values())
+        return grown
 
     def least_filled(self, learners: int) -> int:
         """Return the fewest items that any learner holds in its shards; shard i belongs to learner i mod `learners`."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig, RewardConfig
-from navi_core.config.registry import Parts, registration
+from navi_core.config.registry import Parts
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.kernels.native.library import Rewards, data_pointer
@@ -216,11 +216,8 @@ class RewardTerms:
 RewardTerm = Callable[[StepBatch, torch.Tensor], torch.Tensor]
 """Callable reward term: (B,) float32 of a step and its executed (B, 4) actions in [−1, 1]."""
 
-REWARDS: Parts[Callable[[EnvConfig], RewardTerm]] = Parts(REWARD_NAMES)
-"""Plugin registry of reward terms by name; Navi's are computed by `RewardTerms` and the kernels."""
-
-register_reward = registration(
-    REWARDS,
+REWARDS: Parts[Callable[[EnvConfig], RewardTerm]] = Parts(
+    REWARD_NAMES,
     """Enter a reward term under a name, which `env.reward.weights` then weighs; or as `@register_reward("mine")`.
 
     The factory is called with the `EnvConfig` and returns the term: a function of a `StepBatch`, as Navi's own terms
@@ -229,6 +226,8 @@ register_reward = registration(
     environment. The gate's expected reward and the viewers' terms know Navi's alone.
     """,
 )
+"""Plugin registry of reward terms by name; Navi's are computed by `RewardTerms` and the kernels."""
+register_reward = REWARDS.register
 
 
 def _computed(name: str) -> Callable[[EnvConfig], RewardTerm]:

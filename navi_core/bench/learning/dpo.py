@@ -14,7 +14,7 @@ from navi_core.bench.task_runs import temporary_run
 from navi_core.config import EvalConfig, TrainConfig
 from navi_core.demos import make_pairs, write_pairs
 from navi_core.evaluate import build_course, compare, evaluate
-from navi_core.learn import Progress, train
+from navi_core.learn import EventBus, UpdateMade, train
 from navi_core.policy import build_policy
 from navi_core.presets import merge, parse_assignments, resolve_config
 from navi_core.record.home import load_scenes
@@ -112,13 +112,13 @@ def run_dpo(
         for seed in seeds:
             config = dpo_config(seed, updates, file, changes)
 
-            def learned(now: Progress, seed: int = seed) -> None:
+            def learned(now: UpdateMade, seed: int = seed) -> None:
                 progress(f"seed {seed}, update {now.updates}: {now.line()}")
 
             before = evaluate(build_policy(config.policy, seed=seed), course, name="before")
             start = time.process_time()
             with temporary_run(config, str(seed)) as (run, log):
-                done = train(config, run, field=field, log=log, progress=learned)
+                done = train(config, run, field=field, log=log, events=EventBus({UpdateMade: learned}))
                 seconds = time.process_time() - start
                 after = evaluate(done.checkpoint, course, name="after")
             moved, over = compare(after, before), compare(after, base)

@@ -12,7 +12,7 @@ from typing import Annotated
 from navi_core.bench.report import Assignments, Log, Option, Report, Row, Scenes, Table, machine
 from navi_core.bench.task_runs import temporary_run
 from navi_core.config import TrainConfig
-from navi_core.learn import Progress, train
+from navi_core.learn import EventBus, UpdateMade, train
 from navi_core.learn.run.records import run_device
 from navi_core.presets import resolve_config
 from navi_core.record.home import load_scenes
@@ -69,9 +69,9 @@ def run_train(
     marks: list[tuple[float, float]] = []
     curve: list[tuple[int, float]] = []
 
-    def mark(done: Progress) -> None:
+    def mark(done: UpdateMade) -> None:
         marks.append((time.perf_counter(), time.process_time()))
-        curve.append((done.steps, done.metrics["reward_ema"]))
+        curve.append((done.step, done.metrics["reward_ema"]))
         progress(f"update {len(curve)} of {planned}")
 
     with temporary_run(config, "train") as (run, log):
@@ -80,7 +80,7 @@ def run_train(
         def late() -> bool:
             return seconds is not None and time.perf_counter() - began[0] > seconds
 
-        result = train(config, run, field=field, log=log, stop=late, progress=mark)
+        result = train(config, run, field=field, log=log, stop=late, events=EventBus({UpdateMade: mark}))
         log.close()
         if not curve:
             raise TimeoutError(

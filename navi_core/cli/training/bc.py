@@ -126,15 +126,15 @@ def run_cloning(
     Raises:
         NaviError: As `navi_core.learn.clone`, the run directory and the registry do.
     """
-    from navi_core.learn import clone, console_progress
+    from navi_core.learn import EventBus, clone, console_progress
     from navi_core.record import RunDirectory, navi_home
 
     registry = open_registry(None)
     root = run_root if run_root is not None else navi_home() / "runs"
     initial = initial_weights(registry, init)
     with RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh) as run:
-        with console_progress(f"{asset}/{partition}") as progress:
-            result = clone(config, run, data, progress=progress, initial=initial)
+        with console_progress(events := EventBus(), f"{asset}/{partition}"):
+            result = clone(config, run, data, events=events, initial=initial)
         version, latest = enter_version(registry, result, "bc") if register else (None, False)
     return {
         "run_id": result.run_id,

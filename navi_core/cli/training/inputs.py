@@ -19,8 +19,7 @@ from navi_core.terminal import progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
-    from navi_core.learn import TrainResult
-    from navi_core.learn.run.records import Progress
+    from navi_core.learn import EventBus, TrainResult
     from navi_core.models import Registry
     from navi_core.scenes import CompiledScene, CompileReport, Scene, SceneSource
 
@@ -183,34 +182,30 @@ Publish = Annotated[
     ),
 ]
 Watch = Callable[[Any], Any]
-ProgressCallback = Callable[["Progress"], None]
 
 
 @contextmanager
 def watchable(
-    name: str, algorithm: str, publish: str, progress: ProgressCallback, *, captured: bool = False
-) -> Iterator[tuple[Watch | None, ProgressCallback]]:
-    """Context manager of a training's live telemetry: yields the `watch` and `progress` callbacks.
+    name: str, algorithm: str, publish: str, events: EventBus, *, captured: bool = False
+) -> Iterator[Watch | None]:
+    """Context manager of a training's live telemetry: yields the `watch` callback, and shows the updates of a bus.
 
     Args:
         name: The run's name.
         algorithm: Its learner.
         publish: `auto`, `off`, or an endpoint.
-        progress: Called with each update, besides the viewers.
+        events: Event bus of the run.
         captured: Decisions are replayed as one CUDA graph; then the numbers are shown and no drone.
 
     Raises:
         ServiceError: The endpoint is taken.
     """
     if publish == OFF:
-        yield None, progress
+        yield None
         return
+    from navi_core.record.events import UpdateMade
     from navi_core.service.viewing.broadcast import ANY_PORT, TrainingBroadcast
 
     with TrainingBroadcast(name, algorithm, ANY_PORT if publish == AUTO else publish) as broadcast:
-
-        def report_update(update: Progress) -> None:
-            progress(update)
-            broadcast.progress(update)
-
-        yield (None if captured else broadcast.watch), report_update
+        events.subscribe(UpdateMade, broadcast.show_update)
+        yield None if captured else broadcast.watch

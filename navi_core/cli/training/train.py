@@ -171,7 +171,7 @@ def run_training(
     import resource
 
     from navi_core.config import config_hash
-    from navi_core.learn import console_progress, train
+    from navi_core.learn import EventBus, console_progress, train
     from navi_core.learn.parallel import joined_workers
     from navi_core.record import RunDirectory, navi_home
     from navi_core.scale import check_apex
@@ -193,18 +193,17 @@ def run_training(
             # Several trainers on one machine share its cores already.
             scenes = compiled_scenes(config, jobs=None if workers.size == 1 else 1)
             log.info("%d scenes: %s", len(scenes), ", ".join(item.scene.name for item in scenes))
-        run = progress = watch = None
+        run = watch = None
+        events = EventBus()
         if workers.first:
             root = run_root if run_root is not None else navi_home() / "runs"
             run = stack.enter_context(
                 RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
             )
-            progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
+            stack.enter_context(console_progress(events, f"{asset}/{partition}"))
             captured = config.execution == "graph"
-            watch, progress = stack.enter_context(
-                watchable(run.run_id, config.algorithm, publish, progress, captured=captured)
-            )
-        learner: dict[str, Any] = {"progress": progress, "initial": initial, "workers": workers}
+            watch = stack.enter_context(watchable(run.run_id, config.algorithm, publish, events, captured=captured))
+        learner: dict[str, Any] = {"events": events, "initial": initial, "workers": workers}
         if apex is not None:
             result = launch_apex(config, run, scenes=scenes, **learner, **apex)
         elif config.task is None:

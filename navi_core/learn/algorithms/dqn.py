@@ -19,7 +19,7 @@ from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.algorithms.gradient_steps import UpdateStats, clip_gradients
 from navi_core.learn.estimators.drift_smoother import compute_knn_kernel, local_structure
 from navi_core.learn.estimators.noise import epsilons, scheduled
-from navi_core.learn.events import AGMConfig, EventBus, ReplayUpdate
+from navi_core.learn.events import AGMConfig
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.replay.prioritized import PrioritizedReplay, Replay
 from navi_core.learn.replay.q_batches import QBatch, QSmoothing, SequenceBatches, TransitionBatches, make_batches
@@ -30,6 +30,7 @@ from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.distributions import table_index
 from navi_core.policy.heads import QHead
 from navi_core.record import StageTimer
+from navi_core.record.events import EventBus, ReplayUpdate
 
 _NEIGHBOURHOOD = 256
 _FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
@@ -51,7 +52,7 @@ class DQNLearner:
         replay: Replay buffer of transitions or sequences.
         target: The target network, a policy.
         gradient_steps: Gradient steps taken.
-        events: Event bus for additions to the replay (`ReplayUpdate`).
+        events: Event bus for changes of the replay (`ReplayUpdate`); the run sets its own.
 
     Raises:
         ConfigError: The policy has no Q head, or there are several processes and no replay that they share.
@@ -107,6 +108,7 @@ class DQNLearner:
         self._td_var: float | None = None
         self._rate_factor = 1.0
         self._last: QBatch | None = None
+        self._updated: list[Tensor] = []
         self.events = EventBus()
         self._explore(0)
 
@@ -127,11 +129,8 @@ class DQNLearner:
             actions = table_index(rollout.actions, self._heads.table)
             items = self.read_as(rollout.observations.codec).items(rollout, actions)
             if items:
-                places = self._own.add(items)
-                if self.events.wanted:
-                    weights = self._own.priorities()[places.cpu()]
-                    stats = {"min": float(weights.min()), "mean": float(weights.mean()), "max": float(weights.max())}
-                    self.events.publish(ReplayUpdate(0, len(places), stats))
+                before, places = len(self._own), self._own.add(items)
+                self._announce(steps + rollout.steps * rollout.rows, "added", before, [places])
         return self.learn(rollout.steps * rollout.rows, index=index, steps=steps, timer=timer)
 
     def read_as(self, codec: ObservationCodec) -> TransitionBatches | SequenceBatches:
@@ -172,6 +171,8 @@ class DQNLearner:
                 self._owed -= 1.0
                 rows.append(self._gradient_step(timer, after))
         self._explore(after)
+        self._announce(after, "priorities", len(self.replay), self._updated)
+        self._updated = []
         with timer("statistics"):
             metrics = self._metrics(rows, index)
             self._td_var = metrics.get("td_var", self._td_var)
@@ -238,6 +239,8 @@ class DQNLearner:
                 if not bool(crossed.isfinite().all()):
                     raise _diverged("q_loss", float(crossed[-1]), f"gradient step {self.gradient_steps}")
                 self.replay.update(places, crossed[:-1])
+                if self._own is not None:
+                    self._updated.append(places)
         spread = (figures[2] - figures[1].square()).clamp_min(0.0)
         return torch.stack((*figures[:2], spread, *figures[3:], norm))
 
@@ -247,6 +250,14 @@ class DQNLearner:
         sums = torch.stack((batch.valid.sum(), batch.valid.new_tensor(mine)))
         self.workers.sum(sums)
         return sums[0].clamp_min(1.0), mine / float(sums[1])
+
+    def _announce(self, step: int, change: str, before: int, places: list[Tensor]) -> None:
+        """Publish the items of this process's replay buffer that were added or got other priorities."""
+        if self._own is not None and places and self.events.wanted:
+            weights = self._own.priorities(torch.cat(places))
+            stats = {"min": float(weights.min()), "mean": float(weights.mean()), "max": float(weights.max())}
+            count, after = len(weights), len(self._own)
+            self.events.publish(ReplayUpdate(self.events.subject, step, 0, change, count, before, after, stats))
 
     def settings_now(self) -> AGMConfig:
         """Return the current values of the settings that adaptation may change."""

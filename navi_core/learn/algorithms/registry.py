@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from navi_core.config import REWARD_TERMS, TrainConfig
-from navi_core.config.registry import LEARNER_NAMES, Parts, registration
+from navi_core.config.registry import LEARNER_NAMES, Parts
 from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.cloning import CloningLearner
 from navi_core.learn.algorithms.dpo import DPOLearner
@@ -78,11 +78,8 @@ class FollowsEpisodes(Protocol):
 
 Factory = Callable[..., Learner]
 
-LEARNERS: Parts[Factory] = Parts(LEARNER_NAMES)
-"""Registry of learner factories by name."""
-
-register_learner = registration(
-    LEARNERS,
+LEARNERS: Parts[Factory] = Parts(
+    LEARNER_NAMES,
     """Enter a learner under a name, which `algorithm` and `navi train` then take; or as `@register_learner("mine")`.
 
     The factory, a class as a rule, is called with `(policy, shaper, config, device, workers)` and, as keywords, with
@@ -92,6 +89,8 @@ register_learner = registration(
     `PPOLearner` and `GradientSteps` may be built upon. Data too large for a checkpoint goes beside it: `KeepsData`.
     """,
 )
+"""Registry of learner factories by name."""
+register_learner = LEARNERS.register
 
 
 register_learner("ppo", PPOLearner)

@@ -38,7 +38,7 @@ class Kernel:
         return (self.weight[..., None] * h[self.index]).sum(1)
 
 
-@CALLABLES.register
+@CALLABLES.register("compute_knn_kernel")
 def compute_knn_kernel(z: Tensor, config: SmoothingConfig, importance: Tensor | None = None) -> Kernel:
     """Compute the k-NN Gaussian kernel of latents: exp(−‖z_i − z_j‖² / 2σ_i²), σ_i the distance to the k-th.
 
@@ -113,7 +113,7 @@ def free_energy(h: Tensor, delta: Tensor, kernel: Tensor, temperature: float = 1
     return out
 
 
-@CALLABLES.register
+@CALLABLES.register("apply_consensus_update")
 def apply_consensus_update(
     h: Tensor, kernel: Kernel, rate: float, tau: float, noise: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -207,9 +207,10 @@ class PrioritizedReplay(Replay):
         """Memory allocated for the items [bytes]."""
         return sum(x.nbytes for x in self._fields.values())
 
-    def priorities(self) -> Tensor:
-        """Return the priorities p^α (N,) float64 of all items, in buffer order; for statistics."""
-        return torch.from_numpy(self._tree.weights(np.arange(len(self))).copy())
+    def priorities(self, places: Tensor | None = None) -> Tensor:
+        """Return the priorities p^α (N,) float64 of the items at indices (N,), by default of all; for statistics."""
+        indices = np.arange(len(self)) if places is None else places.cpu().numpy()
+        return torch.from_numpy(self._tree.weights(indices).copy())
 
     def probabilities(self, places: Tensor) -> Tensor:
         """Return the sampling probability P(i) (n,) float64 of the items at indices (n,)."""

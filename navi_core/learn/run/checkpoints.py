@@ -6,7 +6,6 @@ from pathlib import Path
 
 from navi_core.errors import CheckpointError, CheckpointVersionError
 from navi_core.learn.replay.replay_file import forget_replays
-from navi_core.learn.run.records import RunRecord
 from navi_core.models import Checkpoint, load_checkpoint, save_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.record.durable import write_durably
@@ -30,16 +29,13 @@ def _set_aside_in(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"step-*.pt{_SET_ASIDE}"))
 
 
-def keep_checkpoint(
-    path: Path, state: Checkpoint, *, run: RunDirectory, record: RunRecord, copy: Path | None = None
-) -> None:
-    """Write a checkpoint and its row, and prune the run's older checkpoints to `keep_checkpoints`.
+def keep_checkpoint(path: Path, state: Checkpoint, *, run: RunDirectory, copy: Path | None = None) -> None:
+    """Write a checkpoint, and prune the run's older checkpoints to `keep_checkpoints`.
 
     Args:
         path: The checkpoint file.
         state: The checkpoint's content.
         run: The run's directory.
-        record: Writer of the run's rows.
         copy: Another file with the same content, written first.
     """
     if copy is not None:
@@ -48,7 +44,6 @@ def keep_checkpoint(
         save_checkpoint(path, state)
     for old in checkpoints_in(run.checkpoints)[: -(state.config["keep_checkpoints"] + 1)]:
         old.unlink(missing_ok=True)
-    record.checkpoint(path, state)
 
 
 def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str) -> Path | None:

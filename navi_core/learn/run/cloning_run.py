@@ -23,11 +23,12 @@ from navi_core.learn.algorithms.registry import build_learner
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.process import StopFlag, choose_threads
-from navi_core.learn.run.records import Counters, Progress, TrainResult, now
+from navi_core.learn.run.records import Counters, TrainResult, now
 from navi_core.learn.run.session import RunSession, carry_out
 from navi_core.models import Checkpoint, add_scenes
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
+from navi_core.record.events import EventBus
 
 _LOG = logging.getLogger("navi.learn")
 
@@ -73,7 +74,7 @@ def clone(
     data: Dataset,
     *,
     stop: Callable[[], bool] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    events: EventBus | None = None,
     initial: Path | None = None,
     log: MetricLog | None = None,
 ) -> TrainResult:
@@ -85,7 +86,7 @@ def clone(
         data: The demonstrations.
         stop: Called before every minibatch; SIGTERM, SIGINT and SIGHUP also stop a run in the main thread. The
             unfinished epoch is dropped.
-        progress: Called after every epoch.
+        events: Event bus to which the run publishes.
         initial: A checkpoint whose weights a new run starts from; a resumed run ignores it.
         log: Metric log; by default the run's, which writes to the outbox of `$NAVI_HOME`.
 
@@ -104,9 +105,7 @@ def clone(
     if config.early_stopping.enabled:
         # Not refused: the same settings often serve the clone and the reinforcement learning that follows.
         _LOG.warning("early_stopping does not end cloning: all bc.epochs are made, and the best one is the result")
-    return carry_out(
-        lambda rows: _Cloner(config, run, data, rows), run, log, stop=stop, progress=progress, initial=initial
-    )
+    return carry_out(lambda rows: _Cloner(config, run, data, rows, events), run, log, stop=stop, initial=initial)
 
 
 def _require_fit(config: TrainConfig, data: Dataset) -> None:
@@ -138,8 +137,10 @@ class _Cloner(RunSession):
     counters: CloningCounters
     learner: CloningLearner
 
-    def __init__(self, config: TrainConfig, run: RunDirectory, data: Dataset, log: MetricLog | None) -> None:
-        super().__init__(config, run, log, source="bc")
+    def __init__(
+        self, config: TrainConfig, run: RunDirectory, data: Dataset, log: MetricLog | None, events: EventBus | None
+    ) -> None:
+        super().__init__(config, run, log, source="bc", events=events)
         self.policy = build_policy(config.policy, seed=config.seed).to(self.device)
         use_precision(self.policy, config)
         # Fresh curiosity for the reinforcement learner that takes over; its memory is empty and stays out.
@@ -189,7 +190,7 @@ class _Cloner(RunSession):
             # drawn weights would lead the clone astray. Reinforcement learning gives them a meaning later.
             self.policy.forget_aux()
 
-    def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
+    def run_until(self, stop: StopFlag) -> str:
         """Train epochs until the run ends; return the reason of the end."""
         total = self.config.bc.epochs
         while self.counters.updates < total:
@@ -203,10 +204,10 @@ class _Cloner(RunSession):
             began = self.steps
             metrics = self._count(update)
             self.note(metrics, {"update": update.timer})
+            self.announce(total * self.feed.steps, metrics, {})
             every = self.config.checkpoint_every
             if began // every != self.steps // every or self.counters.best_epoch == self.counters.updates:
                 self.save()
-            self.show(progress, total * self.feed.steps, metrics, {})
         return "epochs"
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:

@@ -12,7 +12,7 @@ from typing import Any
 
 from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.events import CALLABLES, EarlyStopDecision, EarlyStopTriggered, EventBus, PopulationMetrics
+from navi_core.learn.events import CALLABLES, EarlyStopDecision, PopulationMetrics
 
 _EPSILON = 1e-8
 _WEIGHTS = (0.3, 0.5, 0.2)
@@ -26,7 +26,7 @@ def stop_cost(td_distortion: float, local_structure: float, plateau_risk: float)
     return a * td_distortion + b * (1.0 - local_structure) + c * plateau_risk
 
 
-@CALLABLES.register
+@CALLABLES.register("early_stop_check")
 def early_stop_check(cost: float, count: int, config: EarlyStopConfig) -> int:
     """Update the patience counter: the number of consecutive evaluations in favour of stopping.
 
@@ -79,18 +79,19 @@ class EarlyStopController:
 
     Args:
         config: Settings.
-        events: Event bus to which the stop is published.
+
+    Attributes:
+        evaluations: Evaluations so far.
     """
 
-    def __init__(self, config: EarlyStopConfig | None = None, events: EventBus | None = None) -> None:
+    def __init__(self, config: EarlyStopConfig | None = None) -> None:
         self.config = config if config is not None else EarlyStopConfig()
-        self.events = events if events is not None else EventBus()
         self._mean = self._variance = self._reward = math.nan
         self._rewards: list[float] = []
         # The trend test wants independent values: a moving average creeps upward long after what it averages is flat.
         self._unsmoothed: list[float] = []
         self._best, self._first = -math.inf, math.nan
-        self._count = self._idle = self._evaluations = 0
+        self._count = self._idle = self.evaluations = 0
         self._stopped: EarlyStopDecision | None = None
 
     def update(self, td_mean: float, td_var: float, local_structure: float, reward: float) -> EarlyStopDecision:
@@ -111,7 +112,7 @@ class EarlyStopController:
         if self._stopped is not None:
             return self._stopped
         config = self.config
-        self._evaluations += 1
+        self.evaluations += 1
         self._mean = _moved(self._mean, td_mean, config.td_ema_beta)
         self._variance = _moved(self._variance, td_var, config.td_ema_beta)
         self._reward = _moved(self._reward, reward, config.reward_ema_beta)
@@ -174,7 +175,6 @@ class EarlyStopController:
         decision = EarlyStopDecision(stop, reason, left, metrics)
         if stop:
             self._stopped = decision
-            self.events.publish(EarlyStopTriggered(decision, self._evaluations))
         return decision
 
     def state_dict(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class EarlyStopController:
             "rewards": list(self._rewards),
             "unsmoothed": list(self._unsmoothed),
             "first": self._first,
-            "counts": [self._count, self._idle, self._evaluations],
+            "counts": [self._count, self._idle, self.evaluations],
             "stopped": None if stopped is None else [stopped.reason, dict(stopped.metrics)],
         }
 
@@ -196,7 +196,7 @@ class EarlyStopController:
         self._unsmoothed = [float(x) for x in state["unsmoothed"]]
         # Older states have no first reward: use the current average.
         self._first = float(state.get("first", self._reward))
-        self._count, self._idle, self._evaluations = (int(x) for x in state["counts"])
+        self._count, self._idle, self.evaluations = (int(x) for x in state["counts"])
         stopped = state["stopped"]
         self._stopped = None if stopped is None else EarlyStopDecision(True, stopped[0], 0, stopped[1])
 

@@ -14,6 +14,7 @@ import torch
 from navi_core.config import REWARD_TERMS, TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.compiled_ppo import CompiledCollector, CompiledPPOLearner, runs_compiled
+from navi_core.learn.algorithms.dqn import DQNLearner
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.registry import FollowsEpisodes, KeepsData, TakesVocabulary, build_learner
 from navi_core.learn.parallel import ALONE, Workers
@@ -22,11 +23,12 @@ from navi_core.learn.rollout.execution import check_execution, use_precision
 from navi_core.learn.run.checkpoints import checkpoint_path
 from navi_core.learn.run.monitor import RunWatch
 from navi_core.learn.run.process import StopFlag, Threads, choose_threads
-from navi_core.learn.run.records import Progress, TrainResult, run_device
+from navi_core.learn.run.records import TrainResult, run_device
 from navi_core.learn.run.session import RunSession, carry_out
 from navi_core.models import Checkpoint, add_scenes, corpus_of
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
+from navi_core.record.events import EventBus, RolloutCollected
 from navi_core.world import Environment, Field, NavigationEnv
 
 _LOG = logging.getLogger("navi.learn")
@@ -40,7 +42,7 @@ def train(
     field: Field | None = None,
     env: Environment | None = None,
     stop: Callable[[], bool] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    events: EventBus | None = None,
     fresh: bool = False,
     initial: Path | None = None,
     log: MetricLog | None = None,
@@ -57,7 +59,7 @@ def train(
         stop: Called before every decision; also SIGTERM and SIGINT stop a run in the main thread. A stopped
             run drops the rollout it is in and keeps a checkpoint of the state before it. Several processes
             ask between updates alone, where they can agree.
-        progress: Called after every update.
+        events: Event bus of this process, to which the run publishes.
         fresh: Ignore the checkpoints of the run directory.
         initial: A checkpoint whose weights a new run starts from; a resumed run ignores it.
         log: Metric log; by default the run's, which writes to the outbox of `$NAVI_HOME`.
@@ -87,12 +89,11 @@ def train(
     # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby gives
     # torch every core.
     return carry_out(
-        lambda rows: _Trainer(config, run, flown, rows, workers),
+        lambda rows: _Trainer(config, run, flown, rows, workers, events),
         run,
         log,
         stop=stop,
         promise="an update under way is finished, then a checkpoint is written",
-        progress=progress,
         fresh=fresh,
         initial=initial,
     )
@@ -108,8 +109,9 @@ class _Trainer(RunSession):
         env: Environment,
         log: MetricLog | None,
         workers: Workers,
+        events: EventBus | None,
     ) -> None:
-        super().__init__(config, run, log, workers)
+        super().__init__(config, run, log, workers, events=events)
         device = self.device
         self.policy = build_policy(config.policy, seed=config.seed, spaces=env.spaces).to(device)
         use_precision(self.policy, config)
@@ -126,8 +128,10 @@ class _Trainer(RunSession):
         torch.set_num_threads(self.threads.update)
         learner = CompiledPPOLearner if compiled else build_learner
         self.learner = learner(self.policy, self.shaper, config, device, workers)
+        if isinstance(self.learner, DQNLearner):
+            self.learner.events = self.events
         self._custom_terms = config.env.reward.weights.keys() - set(REWARD_TERMS)
-        self.watch = RunWatch(config)
+        self.watch = RunWatch(config, self.events)
         # Measured after an update's rows are written, these two go with the rows of the next one.
         self.telemetry, self.callback = StageTimer(), StageTimer()
         scenes, vocabulary = ([], {}) if env.field is None else (list(env.field.scenes), env.field.vocabulary)
@@ -141,7 +145,7 @@ class _Trainer(RunSession):
         """Decisions so far, summed over rows."""
         return self.collector.decisions * self.collector.total_rows
 
-    def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
+    def run_until(self, stop: StopFlag) -> str:
         """Alternate rollouts and updates until the run ends; return the reason of the end."""
         rule, total = self.config.rule, self.config.total_steps
         rollout = self.collector.new_rollout(rule.rollout, rule.bptt)
@@ -167,6 +171,8 @@ class _Trainer(RunSession):
                     assert before is not None
                     self.collector.load_state_dict(before)
                     return stop.signal_name or "stopped"
+                reward = sum(stats.rewards) / len(stats.rewards)
+                self.events.publish(RolloutCollected(self.events.subject, self.steps, self.steps - began, reward))
                 torch.set_num_threads(self.threads.update)
                 update = self.learner.update(rollout, index=self.counters.updates, steps=began)
             if not isinstance(update, UpdateStats):  # a custom learner may return anything
@@ -180,10 +186,10 @@ class _Trainer(RunSession):
             timers = {"rollout": stats.timer, "update": update.timer}
             with self.telemetry("telemetry_publication"):
                 self.note(metrics, timers)
+            with self.callback("progress_callback"):
+                self.announce(total, metrics, timers)
             if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
                 self.save()
-            with self.callback("progress_callback"):
-                self.show(progress, total, metrics, timers)
             if decision is not None and decision.should_stop:
                 return f"early_stopping: {decision.reason}"
         return "total_steps"

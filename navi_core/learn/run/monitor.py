@@ -13,12 +13,13 @@ from typing import Any
 
 from navi_core.config import AdaptationConfig, TrainConfig
 from navi_core.learn.algorithms.dqn import DQNLearner
-from navi_core.learn.events import AdaptationApplied, AGMConfig, AGMMetrics, EarlyStopDecision, EventBus
+from navi_core.learn.events import AdaptationApplied, AGMConfig, AGMMetrics, EarlyStopDecision, EarlyStopTriggered
 from navi_core.learn.parallel import Workers
 from navi_core.learn.rollout.diagnostics import rollout_diagnostics
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.policy import NavigationPolicy
+from navi_core.record.events import EvaluationMade, EventBus
 
 _OSCILLATING, _STANDING = 0.5, 0.01
 
@@ -28,16 +29,14 @@ class Adapter:
 
     Args:
         config: Rate, bounds and minimum dwell (evaluations between changes).
-        events: Event bus to which every change is published.
     """
 
-    def __init__(self, config: AdaptationConfig, events: EventBus | None = None) -> None:
+    def __init__(self, config: AdaptationConfig) -> None:
         self.config = config
-        self.events = events if events is not None else EventBus()
         self._rested = config.min_dwell
 
-    def update(self, metrics: AGMMetrics, current: AGMConfig) -> AGMConfig:
-        """Return the adapted settings after an evaluation; `current` itself if nothing changes.
+    def update(self, metrics: AGMMetrics, current: AGMConfig) -> tuple[str, AGMConfig] | None:
+        """Return the reason and the adapted settings after an evaluation; None if nothing changes.
 
         Args:
             metrics: Metrics of the evaluation.
@@ -45,13 +44,12 @@ class Adapter:
         """
         self._rested += 1
         if not self.config.enabled or self._rested <= self.config.min_dwell:
-            return current
+            return None
         reason, after = self._changed(metrics, current)
         if after == current:
-            return current
+            return None
         self._rested = 0
-        self.events.publish(AdaptationApplied(current, after, reason))
-        return after
+        return reason, after
 
     def _changed(self, metrics: AGMMetrics, now: AGMConfig) -> tuple[str, AGMConfig]:
         config = self.config
@@ -96,14 +94,13 @@ class RunWatch:
 
     Args:
         config: The run's configuration.
-        events: Event bus for stops and adaptations.
+        events: Event bus for evaluations, stops and adaptations.
     """
 
-    def __init__(self, config: TrainConfig, events: EventBus | None = None) -> None:
-        self.config = config
-        self.events = events if events is not None else EventBus()
-        self.controller = EarlyStopController(config.early_stopping, self.events)
-        self.adapter = Adapter(config.adaptation, self.events)
+    def __init__(self, config: TrainConfig, events: EventBus) -> None:
+        self.config, self.events = config, events
+        self.controller = EarlyStopController(config.early_stopping)
+        self.adapter = Adapter(config.adaptation)
         self._sums: dict[str, list[float]] = {}
         self._evaluated = 0
         self._rewards: list[float] = []
@@ -163,15 +160,20 @@ class RunWatch:
         self._evaluated = steps
         seen = {name: sum(values) / len(values) for name, values in self._sums.items()}
         self._sums = {}
-        self._adapt(seen, metrics, learner)
+        self._adapt(steps, seen, metrics, learner)
         if reports is None:
             decision = self.controller.update(seen["td_mean"], seen["td_var"], seen["local_structure"], seen["reward"])
         else:
             decision = self.controller.update_population(reports)
-        metrics |= {"stop_cost": decision.metrics["cost"], "patience_left": float(decision.patience_left)}
+        judged = {"stop_cost": decision.metrics["cost"], "patience_left": float(decision.patience_left)}
+        metrics |= judged
+        subject = self.events.subject
+        self.events.publish(EvaluationMade(subject, steps, "progress", seen | judged))
+        if stopping.enabled and decision.should_stop:
+            self.events.publish(EarlyStopTriggered(subject, steps, decision, self.controller.evaluations))
         return decision if stopping.enabled else None
 
-    def _adapt(self, seen: dict[str, float], metrics: dict[str, float], learner: object) -> None:
+    def _adapt(self, steps: int, seen: dict[str, float], metrics: dict[str, float], learner: object) -> None:
         # Slope of the smoothed return: the slope of raw evaluations changes its sign two times in three by noise alone.
         beta, reward = self.config.early_stopping.reward_ema_beta, seen["reward"]
         average = beta * self._rewards[-1] + (1.0 - beta) * reward if self._rewards else reward
@@ -192,9 +194,11 @@ class RunWatch:
             q_rel_change=abs(q - earlier) / max(abs(earlier), 1e-12),
             val_reward=seen["reward"],
         )
-        after = self.adapter.update(entity, now)
-        if after is not now:
+        changed = self.adapter.update(entity, now)
+        if changed is not None:
+            reason, after = changed
             learner.adopt(after)
+            self.events.publish(AdaptationApplied(self.events.subject, steps, now, after, reason, before, seen))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the monitor's full state (controller, adapter, running averages), as plain data."""

@@ -9,7 +9,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +22,11 @@ from navi_core.kernels.rays.cuda import cuda_device
 from navi_core.models import Checkpoint
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 from navi_core.record.durable import write_durably
+from navi_core.record.events import EventBus, EventRows, UpdateMade
 
 
 class RunRecord:
-    """Writer of one run's rows in the tables `runs`, `checkpoints` and `stage_timings`.
+    """Writer of one run's rows in the tables `runs`, `checkpoints`, `events` and `stage_timings`.
 
     Args:
         config: The run's configuration.
@@ -40,6 +41,7 @@ class RunRecord:
     ) -> None:
         self.config, self.run, self.log, self.device, self.source = config, run, log, device, source
         self._spent = run.path / "cpu_seconds.json"
+        self.events = EventRows(log)
         self._before, self._began = self._spent_before(), _cpu_seconds()
 
     def _spent_before(self) -> float | None:
@@ -95,7 +97,7 @@ class RunRecord:
         )
 
     def checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint's row to the table `checkpoints`, also when a run resumes (a kill may have lost it).
+        """Write a checkpoint's row and the events up to it, also when a run resumes (a kill may have lost them).
 
         Args:
             path: The checkpoint file.
@@ -114,6 +116,7 @@ class RunRecord:
                 "cpu_seconds": self._keep_spent(),
             },
         )
+        self.events.write(checkpoint.extra.get("events", []))
         self.log.flush()
 
     def stages(self, step: int, timers: Mapping[str, StageTimer]) -> None:
@@ -255,55 +258,20 @@ class Counters:
         )
 
 
-_SHOWN = (
-    ("reward_ema", "reward_ema", "+.4f"),
-    ("episode_return", "return", ".2f"),
-    ("nll", "NLL", ".3f"),
-    ("validation_nll", "held out", ".3f"),
-    ("approx_kl", "kl", ".4f"),
-    ("explained_variance", "ev", ".2f"),
-    ("sps", "steps/s", ",.0f"),
-)
-"""Metrics of the progress line: name, label, format."""
 _LOG = logging.getLogger("navi.learn")
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Snapshot of a run's progress after an update: decisions, metrics, stage times.
-
-    Attributes:
-        steps: Decisions so far, summed over rows.
-        total_steps: Decisions at which the run ends; None if it ends when stopped.
-        updates: Updates so far.
-        metrics: Metrics of the latest update.
-        stages: Time of each stage of the latest update by phase [ms].
-    """
-
-    steps: int
-    total_steps: int | None
-    updates: int
-    metrics: dict[str, float]
-    stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    def line(self) -> str:
-        """Format the progress as one line for the console."""
-        m = self.metrics
-        goal = f"/{self.total_steps:,}" if self.total_steps is not None else ""
-        parts = [f"step {self.steps:,}{goal}"]
-        parts += [f"{label} {m[name]:{form}}" for name, label, form in _SHOWN if name in m]
-        return "  ".join(parts)
-
-
 @contextmanager
-def console_progress(title: str = "train") -> Iterator[Callable[[Progress], None]]:
-    """Context manager that yields a callback showing progress on standard error: a bar, or log lines off a terminal.
+def console_progress(events: EventBus, title: str = "train") -> Iterator[None]:
+    """Context manager that shows the updates of a bus on standard error: a bar, or log lines off a terminal.
 
     Args:
+        events: Event bus of the run.
         title: Name of the run.
     """
     if not sys.stderr.isatty():
-        yield lambda progress: _LOG.info("%s: %s", title, progress.line())
+        events.subscribe(UpdateMade, lambda update: _LOG.info("%s: %s", title, update.line()))
+        yield
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -318,7 +286,8 @@ def console_progress(title: str = "train") -> Iterator[Callable[[Progress], None
     )
     with Bar(*columns, console=Console(stderr=True), transient=False) as bar:
         task = bar.add_task(title, total=None, line="first rollout …")
-        yield lambda p: bar.update(task, completed=p.steps, total=p.total_steps, line=p.line())
+        events.subscribe(UpdateMade, lambda u: bar.update(task, completed=u.step, total=u.total_steps, line=u.line()))
+        yield
 
 
 _MANY_VOID = 0.1

@@ -7,7 +7,7 @@ the rows after the checkpoint are written again under the same natural keys.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from navi_core.learn.run.checkpoints import check_scenes, keep_checkpoint, misma
 from navi_core.learn.run.process import StopFlag, torch_threads
 from navi_core.learn.run.records import (
     Counters,
-    Progress,
     RunRecord,
     TrainResult,
     changed_ids_warning,
@@ -30,6 +29,7 @@ from navi_core.learn.run.records import (
 from navi_core.models import Checkpoint, add_scenes_of, load_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
+from navi_core.record.events import CheckpointSaved, EventBus, UpdateMade
 
 _LOG = logging.getLogger("navi.learn")
 
@@ -43,6 +43,7 @@ class RunSession(ABC):
         log: Metric log; None in all processes but the first.
         workers: Processes of the run.
         source: Training source of the checkpoints.
+        events: Event bus of the run; a new one where None is given.
 
     Attributes:
         parent: The last checkpoint.
@@ -63,10 +64,13 @@ class RunSession(ABC):
         log: MetricLog | None,
         workers: Workers = ALONE,
         source: Literal["rl", "bc"] = "rl",
+        events: EventBus | None = None,
     ) -> None:
         self.config, self.run, self.workers, self.source = config, run, workers, source
         self.device = run_device(config)
         self.record = RunRecord(config, run, log, self.device, source) if run is not None and log is not None else None
+        self.events = EventBus() if events is None else events
+        self.events.subject = f"rank {workers.rank}" if run is None else run.run_id
         self.counters = Counters(started_at=now())
         self.parent: str | None = None
         self.initial: str | None = None
@@ -77,7 +81,7 @@ class RunSession(ABC):
         """Decisions learned from so far."""
 
     @abstractmethod
-    def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
+    def run_until(self, stop: StopFlag) -> str:
         """Run the learning loop until the run ends; return the reason of the end."""
 
     @abstractmethod
@@ -179,6 +183,7 @@ class RunSession(ABC):
         if self.run is None or self.record is None:
             return
         counters = self.counters
+        saved = CheckpointSaved(self.events.subject, self.steps, str(path))
         state = Checkpoint.of(
             policy=self.policy,
             optimizer=self.learner.optimizer,
@@ -194,9 +199,12 @@ class RunSession(ABC):
             normalisers=normalisers,
             scene_hashes=self.scene_hashes,
             corpus_summary=self.corpus_summary,
-            extra=extra | {"initial": self.initial, "counters": counters.extra()},
+            extra=extra
+            | {"initial": self.initial, "counters": counters.extra(), "events": self.record.events.pending(saved)},
         )
-        keep_checkpoint(path, state, run=self.run, record=self.record, copy=copy)
+        keep_checkpoint(path, state, run=self.run, copy=copy)
+        self.record.checkpoint(path, state)
+        self.events.publish(saved)
         self.parent = str(path)
 
     def note(self, metrics: dict[str, float], timers: dict[str, StageTimer]) -> None:
@@ -206,18 +214,14 @@ class RunSession(ABC):
             self.record.stages(self.steps, timers)
             self.record.log.flush()
 
-    def show(
-        self,
-        progress: Callable[[Progress], None] | None,
-        total: int | None,
-        metrics: dict[str, float],
-        timers: dict[str, StageTimer],
-    ) -> None:
-        """Call the progress callback, if any, with the state of the run after an update."""
-        if progress is not None:
+    def announce(self, total: int | None, metrics: dict[str, float], timers: dict[str, StageTimer]) -> None:
+        """Publish an update, with the decisions at which the run ends and the time of its stages."""
+        if self.events.wanted:
             totals = {phase: timer.totals() for phase, timer in timers.items()}
             stages = {phase: {stage: 1e3 * s for stage, s in x.items()} for phase, x in totals.items()}
-            progress(Progress(self.steps, total, self.counters.updates, metrics, stages))
+            self.events.publish(
+                UpdateMade(self.events.subject, self.steps, self.counters.updates, total, metrics, stages)
+            )
 
     @contextmanager
     def naming_checkpoint(self) -> Iterator[None]:
@@ -235,6 +239,7 @@ class RunSession(ABC):
         ended = reason.startswith(("total_steps", "early_stopping", "epochs"))
         self._record_run("finished" if ended else "stopped", reason)
         if self.record is not None:
+            self.record.events.write(self.record.events.pending())
             self.record.log.flush()
         counters = self.counters
         warning = void_warning(counters.last, self.config.env)
@@ -268,7 +273,6 @@ def carry_out(
     threads: int = 1,
     stop: Callable[[], bool] | None = None,
     promise: str = "a checkpoint is written",
-    progress: Callable[[Progress], None] | None = None,
     fresh: bool = False,
     initial: Path | None = None,
 ) -> TrainResult:
@@ -281,7 +285,6 @@ def carry_out(
         threads: Torch threads until the session chooses others; initial weights round differently with another number.
         stop: Further stop condition, besides signals.
         promise: Work done before the process ends, for the message of a signal.
-        progress: Called as the run learns.
         fresh: Ignore the checkpoints of the run directory.
         initial: A checkpoint whose weights a new run starts from.
     """
@@ -289,9 +292,11 @@ def carry_out(
     try:
         with torch_threads(threads):
             here = session(log if owned is None else owned)
-            with StopFlag(stop, promise) as flag:
+            rows = None if here.record is None else here.record.events
+            callbacks = here.events.recorded(rows) if here.workers.first else nullcontext()
+            with callbacks, StopFlag(stop, promise) as flag:
                 resumed_from = here.begin(fresh=fresh, initial=initial)
-                return here.finish(here.run_until(flag, progress), resumed_from)
+                return here.finish(here.run_until(flag), resumed_from)
     finally:
         if owned is not None:
             owned.close()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-from navi_core.config.registry import CORE_NAMES, Parts, registration
+from navi_core.config.registry import CORE_NAMES, Parts
 from navi_core.errors import ConfigError
 from navi_core.policy.checks import check_core
 from navi_core.policy.cores.base import NoCore, ResidualCore, TemporalCore
@@ -40,12 +40,8 @@ __all__ = [
 
 CoreFactory = Callable[[int], TemporalCore]
 
-CORES: Parts[CoreFactory] = Parts(CORE_NAMES)
-"""Registry of temporal core factories by name; each takes the model width."""
-
-
-register_core = registration(
-    CORES,
+CORES: Parts[CoreFactory] = Parts(
+    CORE_NAMES,
     """Enter a temporal core under a name, which `policy.core` then takes; or as `@register_core("mine")`.
 
     The factory, a class as a rule, is called with the width D (128 by default) and returns a `TemporalCore`: with
@@ -55,6 +51,8 @@ register_core = registration(
     zeroed. That is tried when a policy is built. `policy.core_layers` stacks what the factory makes.
     """,
 )
+"""Registry of temporal core factories by name; each takes the model width."""
+register_core = CORES.register
 
 
 register_core("mamba2", Mamba2Block)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from navi_core.config.registry import ENCODER_NAMES, Parts, registration
+from navi_core.config.registry import ENCODER_NAMES, Parts
 from navi_core.errors import ConfigError
 from navi_core.policy.checks import check_encoder
 from navi_core.policy.encoders.cnn import RingCNN, SphericalCNN
@@ -25,12 +25,8 @@ __all__ = [
 
 EncoderFactory = Callable[..., nn.Module]
 
-ENCODERS: Parts[EncoderFactory] = Parts(ENCODER_NAMES)
-"""Registry of encoder factories by name."""
-
-
-register_encoder = registration(
-    ENCODERS,
+ENCODERS: Parts[EncoderFactory] = Parts(
+    ENCODER_NAMES,
     """Enter an encoder under a name, which `policy.encoder` then takes; or as `@register_encoder("mine")`.
 
     The factory, a class as a rule, is called with `(azimuth_bins, elevation_bins, *, width, depth_shift, depth_scale)`,
@@ -41,6 +37,8 @@ register_encoder = registration(
     makes is tried when a policy is built.
     """,
 )
+"""Registry of encoder factories by name."""
+register_encoder = ENCODERS.register
 
 
 register_encoder("rayvit", RayViT)

@@ -13,7 +13,9 @@ import torch
 
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.errors import ConfigError
+from navi_core.models import weights_hash
 from navi_core.policy import NavigationPolicy
+from navi_core.record.events import EvaluationMade, EventBus, ParameterSync, ReplayUpdate, UpdateMade
 from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.admission import Admission, ServingVersion, ShadowResult
 from navi_core.service.learning.experience import Sample, judged_rewards
@@ -111,6 +113,7 @@ class ContinuousTrainer:
         shadow: Compares a candidate with the version in service; needed for `shadow_evaluation`.
         record: Recorder of versions.
         save: Called with the version in service after every round of the thread.
+        events: Event bus to which updates, shadow flights and versions are published.
 
     Raises:
         ConfigError: The policy chooses by action values, its critic has a separate trunk, or a shadow evaluation or
@@ -134,12 +137,15 @@ class ContinuousTrainer:
         shadow: Callable[[NavigationPolicy, NavigationPolicy], ShadowResult] | None = None,
         record: ServiceRecord | None = None,
         save: Callable[[ServingVersion], None] | None = None,
+        events: EventBus | None = None,
     ) -> None:
         self.config = c = config or ContinuousTrainingConfig()
         check_learnable(policy)
         require_gate(c, gate, shadow)
         self.buffer, self.gate, self._record, self._save = buffer, gate, record, save
         self._shadow, self._every = (None, 1) if c.shadow_evaluation == "off" else (shadow, c.shadow_evaluation)
+        self.events = EventBus() if events is None else events
+        self._added, self._held = 0, 0
         self.metrics = TrainingMetrics()
         self.model_version = 0
         self.admission = Admission(_frozen(policy), c.rollback_window)
@@ -215,6 +221,7 @@ class ContinuousTrainer:
         if adopted is not None:
             self._update = PolicyUpdate(copy.deepcopy(adopted[0]), self.config, adopted[1])
         self._check_live_reward()
+        self._announce_additions()
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size)
         if sample is None or len(sample) < self.config.min_batch_size or generation != self._generation:
@@ -241,9 +248,13 @@ class ContinuousTrainer:
             version, serving = self.model_version, self.serving
         self.metrics.record(loss=loss, samples=len(used), seconds=seconds, agreed=judged.agreed, judged=judged.judged)
         numbers, passed = {"loss": loss, "samples": float(len(used))}, True
+        subject = self.events.subject
+        self.events.publish(UpdateMade(subject, version, self.metrics.total_steps, None, numbers))
         if candidate is not None and self._shadow is not None:
             result = self._shadow(candidate, serving.policy)
             numbers["shadow_difference"], passed = result.difference, result.passed
+            judged_by = {"reward_difference": result.difference, "passed": float(passed)}
+            self.events.publish(EvaluationMade(subject, version, "shadow flight", judged_by))
             if not passed:
                 _LOG.info("version %d is held back: %+.4f reward a decision", version, result.difference)
         if candidate is None:
@@ -263,9 +274,25 @@ class ContinuousTrainer:
     def _admit(self, version: int, candidate: NavigationPolicy, generation: int) -> bool:
         """Deploy a candidate version unless other weights were adopted meanwhile; return whether it was deployed."""
         with self.lock.held():
-            is_current = generation == self._generation
+            is_current, before = generation == self._generation, self.serving.version
             _freed_without_lock = self.admission.admit(version, candidate) if is_current else None
+        if is_current:
+            self._announce_version(candidate, before, version)
         return is_current
+
+    def _announce_version(self, policy: NavigationPolicy, before: int, version: int) -> None:
+        counts = 0, self.metrics.total_steps, weights_hash(policy.state_dict()), before, version
+        self.events.publish(ParameterSync(self.events.subject, self.model_version, *counts))
+
+    def _announce_additions(self) -> None:
+        """Publish the experiences that came since the last round."""
+        stats = self.buffer.get_stats()
+        added, held = int(stats["total_added"]), int(stats["buffer_size"])
+        if added > self._added:
+            count = added - self._added
+            subject, step = self.events.subject, self.model_version
+            self.events.publish(ReplayUpdate(subject, step, 0, "added", count, self._held, held))
+        self._added, self._held = added, held
 
     def _check_live_reward(self) -> None:
         """Roll back if the live reward of the served version fell; only with shadow evaluation."""
@@ -277,6 +304,7 @@ class ContinuousTrainer:
         before = back.returned_to
         _LOG.warning("the live reward of version %d fell; version %d serves again", back.version, before.version)
         # No rollback crosses an adoption, so the critic's units are unchanged.
+        self._announce_version(before.policy, back.version, before.version)
         policy = copy.deepcopy(before.policy).requires_grad_(True)
         self._update = PolicyUpdate(policy, self.config, self._update.scale)
         self._record_fate(back.version, "rolled_back", live_reward=back.live_reward, returned_to=float(before.version))

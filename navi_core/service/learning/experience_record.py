@@ -24,6 +24,7 @@ from typing import Any
 from navi_core.errors import RecordError
 from navi_core.machine.file_lock import recover_abandoned
 from navi_core.record import MetricLog, outbox_path, row_context
+from navi_core.record.events import EventRows
 from navi_core.record.journal import FrameFormat, Journal, JournalWriter
 from navi_core.service.learning.experience import Experience
 
@@ -167,7 +168,7 @@ def _unpacked(data: bytes) -> Row:
 
 
 class ServiceRecord:
-    """Recorder of a service's experiences and versions: rows of `service_experiences` and `service_versions`.
+    """Recorder of a service: rows of `service_experiences`, `service_versions` and `events`.
 
     Args:
         model: First model of the service.
@@ -181,6 +182,7 @@ class ServiceRecord:
 
     Attributes:
         run_id: Name of this service process.
+        events: Subscriber that records the events of the service.
         lost: Experiences dropped because the disk was full for too long.
     """
 
@@ -188,6 +190,7 @@ class ServiceRecord:
         self.run_id = f"service-{model}-{uuid.uuid4().hex[:12]}"
         context = {"seed": seed, "config_hash": config_hash} | row_context()
         self._log = MetricLog(outbox if outbox is not None else outbox_path(), self.run_id, context)
+        self.events = EventRows(self._log)
         journals = self._log.outbox / "journals"
         recover_journals(journals, self._log.outbox)
         self._journal = ExperienceJournal(journals, self.run_id, context)
@@ -260,6 +263,7 @@ class ServiceRecord:
 
     def _write(self) -> None:
         self._journal.rotate()
+        self.events.write(self.events.pending())
         # Rows of a failed write go first and alone: the log writes all of its rows at every try.
         self._log.flush()
         if self.lost > self._reported:

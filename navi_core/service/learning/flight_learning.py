@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from navi_core.models import Registry
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
 from navi_core.policy.navigation_policy import AUX_INPUTS
+from navi_core.record.events import CheckpointSaved, EventBus
 from navi_core.service.gate import ActionChoice, RolloutGate
 from navi_core.service.learning.admission import ServingVersion, ShadowFlight
 from navi_core.service.learning.continuous_trainer import ContinuousTrainer, check_learnable, require_gate
@@ -60,6 +62,7 @@ class FlightLearning:
 
     Attributes:
         trainer: Continuous trainer; `close` ends its thread.
+        events: Event bus of the service.
     """
 
     _runner: EagerRunner
@@ -94,9 +97,14 @@ class FlightLearning:
             )
         self.buffer = ExperienceReplayBuffer(config, seed, gated=gate is not None)
         self.record = ServiceRecord(model.name, seed, config_hash(config), outbox, config.record_share)
+        self.events = EventBus()
+        self.events.subject = self.record.run_id
+        self._subscribers = ExitStack()
+        self._subscribers.enter_context(self.events.recorded(self.record.events))
         self.trainer = ContinuousTrainer(
-            policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record, save=self._save
-        )
+            policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record, save=self._save,
+            events=self.events,
+        )  # fmt: skip
         self._registry = registry
         if registry is not None:
             recover_learned(registry)
@@ -110,6 +118,7 @@ class FlightLearning:
         """Stop the trainer, register the learned weights as a version, and flush all records."""
         self.trainer.stop()
         self._register_learned()
+        self._subscribers.close()
         self.record.close()
 
     def runner(self) -> Runner:
@@ -266,7 +275,9 @@ class FlightLearning:
         """Save the served weights to disk, against a kill; called by the trainer's thread, perhaps during `adopt`."""
         learned = self._learned
         if learned is not None:
-            learned.save(serving.version, serving.policy, self._decisions)
+            file = learned.save(serving.version, serving.policy, self._decisions)
+            if file is not None:
+                self.events.publish(CheckpointSaved(self.events.subject, serving.version, str(file)))
 
     def _register_learned(self) -> None:
         """Register the learned weights as a version; a failure is logged and does not end the service."""

@@ -182,7 +182,7 @@ class LearnedWeights:
         facts = {"served": served.name, "parents": self._parents}
         self._descriptor = create_locked(self._claim, json.dumps(facts).encode())
 
-    def save(self, number: int, policy: NavigationPolicy, decisions: int) -> None:
+    def save(self, number: int, policy: NavigationPolicy, decisions: int) -> Path | None:
         """Save the weights to the checkpoint file, once a minute at most, unless this version is saved already.
 
         Args:
@@ -190,19 +190,23 @@ class LearnedWeights:
             policy: Policy with the weights.
             decisions: Since the beginning.
 
+        Returns:
+            The file, if it was written.
+
         Raises:
             CheckpointError: They cannot be written.
         """
         with self._guard:
             # Older weights may still serve when a successor takes over; after a rollback to the first none are learned.
             if not self._open or number == self._saved or number < self._first or time.monotonic() < self._next:
-                return
+                return None
             self._next = time.monotonic() + _SAVE_SECONDS
             if number > self._first:
                 self._write(policy, decisions)
             else:
                 self._file.unlink(missing_ok=True)
             self._saved = number
+            return self._file if number > self._first else None
 
     def register(self, number: int, policy: NavigationPolicy, decisions: int) -> str | None:
         """Register the learned weights as a version and close; return its name, None if nothing was learned.

@@ -26,7 +26,7 @@ from navi_core.world import Environment, EnvironmentWrapper, NavigationEnv, Step
 if TYPE_CHECKING:
     import torch
 
-    from navi_core.learn.run.records import Progress
+    from navi_core.record.events import UpdateMade
 
 ANY_PORT = "tcp://127.0.0.1:0"
 _TELEMETRY = "telemetry_event_v2"
@@ -78,16 +78,16 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
         self._env = WatchedEnv(env, self)
         return self._env
 
-    def progress(self, progress: Progress) -> None:
-        """Publish the metrics of an update as telemetry events."""
+    def show_update(self, update: UpdateMade) -> None:
+        """Publish the metrics of an update as telemetry events; a subscriber of the run's events."""
         if not self._telemetry_watched:
             return
-        metrics, steps = progress.metrics, progress.steps
-        values = {**metrics, "step": float(steps), "updates": float(progress.updates)}
+        metrics, steps = update.metrics, update.step
+        values = {**metrics, "step": float(steps), "updates": float(update.updates)}
         self.event("update", steps, values)
         if "episode_return" in metrics:
             self.event("episode", steps, values)
-        self.event("perf", steps, {**metrics, **_stages(progress.stages)})
+        self.event("perf", steps, {**metrics, **_stages(update.stages)})
 
     def event(self, layout: str, step: int, values: Mapping[str, float], drone: int = 0, episode: int = 0) -> None:
         """Publish a telemetry event with a layout of `LAYOUTS`, if telemetry has a subscriber."""

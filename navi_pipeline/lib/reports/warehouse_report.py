@@ -77,7 +77,7 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
                             "run_id from ranked_trials where place <= 5 order by study, place limit 30")),
         "Benchmarks and drift": _benchmarks(ask),
         "Worst flights": _tables(ask, ("", _saved("worst_episodes"))),
-        "What happened": _tables(ask, ("", "select recorded_at, event, detail from events order by 1 desc limit 30")),
+        "What happened": _tables(ask, ("", _saved("what_happened"))),
     }  # fmt: skip
     kept = {title: parts for title, parts in sections.items() if parts}
     index = " · ".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in kept)

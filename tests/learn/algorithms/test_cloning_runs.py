@@ -18,12 +18,15 @@ from navi_core.learn.algorithms.cloning import DemoFeed
 from navi_core.models import Registry, load_checkpoint, load_policy, trained_on
 from navi_core.policy import RewardShaper
 from navi_core.record import RunDirectory
+from navi_core.record.events import EventBus, UpdateMade
 from tests.learn.algorithms.test_cloning import CPU, SMALL, fly, make_config, make_learner
 
 
 def test_cloning_run_keeps_its_best_epoch(tmp_path, data):
     seen = []
-    result = fly(tmp_path, data, make_config(data, bc={"learning_rate": 5e-4}), progress=seen.append)
+    result = fly(
+        tmp_path, data, make_config(data, bc={"learning_rate": 5e-4}), events=EventBus({UpdateMade: seen.append})
+    )
     assert [p.updates for p in seen] == [1, 2, 3, 4, 5, 6] and result.reason == "epochs"
     held_out = [p.metrics["validation_nll"] for p in seen]
     assert load_checkpoint(result.checkpoint).training_source == "bc"
@@ -118,7 +121,9 @@ def test_scenes_learned_by_the_parent_are_not_held_out(tmp_path, data):
     for seed in range(1, 3):
         config = make_config(data, seed=seed, bc={"epochs": 2})
         there, made = tmp_path / f"then{seed}", []
-        then = fly(there, data, config, initial=first.checkpoint, stop=made.__len__, progress=made.append)
+        then = fly(
+            there, data, config, initial=first.checkpoint, stop=made.__len__, events=EventBus({UpdateMade: made.append})
+        )
         assert split(then)[0] == held
         # Stopped and given again, it holds out the same ones.
         again = fly(there, data, config, initial=first.checkpoint)
@@ -137,7 +142,14 @@ def test_clone_keeps_critic_units(tmp_path, data):
     reported = tmp_path / "ppo.pt"
     torch.save(plain | {"normalisers": {"value_scale": scale | {"updates": 3}}}, reported)
     config, seen = make_config(data, bc={"epochs": 4, "learning_rate": 1e-4}), []
-    fly(tmp_path / "b", data, config, initial=reported, stop=lambda: len(seen) > 1, progress=seen.append)
+    fly(
+        tmp_path / "b",
+        data,
+        config,
+        initial=reported,
+        stop=lambda: len(seen) > 1,
+        events=EventBus({UpdateMade: seen.append}),
+    )
     second = fly(tmp_path / "b", data, config, initial=reported)
     assert second.resumed_from and second.initial == str(reported)
     for kept in (second.checkpoint, max((tmp_path / "b").rglob("step-*.pt"))):

@@ -25,6 +25,7 @@ from navi_core.models import load_checkpoint
 from navi_core.pilots import PILOTS, build_pilot, register_pilot
 from navi_core.presets import load_preset
 from navi_core.record import RunDirectory, StageTimer
+from navi_core.record.events import EventBus, UpdateMade
 from navi_core.world import Field, NavigationEnv
 from tests.own_parts import forgotten
 
@@ -145,7 +146,7 @@ def test_minimal_custom_learner_trains_and_resumes_bit_for_bit(box_scene, tmp_pa
         with RunDirectory.open(tmp_path / "parts", asset="own", partition="a", config=config) as directory:
             made: list = []
             ended = partial(lambda made, updates: len(made) == updates, made, updates)
-            parts = train(config, directory, env=env, progress=made.append, stop=ended)
+            parts = train(config, directory, env=env, events=EventBus({UpdateMade: made.append}), stop=ended)
     assert parts.resumed_from == 128 and load_checkpoint(parts.checkpoint).normalisers == {"seen": 4}
     ours, theirs = (load_checkpoint(result.checkpoint).policy_state for result in (parts, whole))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -11,7 +11,6 @@ import torch
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import CheckpointError
 from navi_core.learn import Collector, DQNLearner, train
-from navi_core.learn.events import ReplayUpdate
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.q_batches import SequenceBatches, TransitionBatches
 from navi_core.learn.replay.replay_file import load_replay, save_replay
@@ -21,6 +20,7 @@ from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
 from navi_core.policy.heads import QHead
 from navi_core.record import RunDirectory
+from navi_core.record.events import EventBus, ReplayUpdate, UpdateMade
 from tests.learn.toy_environments import MixedEndingsEnv
 
 ROWS = 4
@@ -185,12 +185,16 @@ def test_sequence_priority_mixes_largest_and_mean_error():
     assert drawn.tolist() == pytest.approx([0.9 * 3 + 0.1 * 1.5, 0.9 * 2 + 0.1 * 1])
 
 
-def test_additions_to_the_replay_are_published_to_subscribers():
+def test_changes_of_the_replay_are_published_to_subscribers():
     collector, learner = parts(make_config())
     reported = []
     learner.events.subscribe(ReplayUpdate, reported.append)
     learner.update(collected(collector), index=0, steps=0)
-    assert [(e.shard_id, e.count) for e in reported] == [(0, 16 * ROWS)] and reported[0].priority_stats["max"] == 1.0
+    added, updated = reported
+    assert (added.change, added.count, added.before, added.after) == ("added", 16 * ROWS, 0, 16 * ROWS)
+    assert added.step == updated.step == 16 * ROWS and added.priority_stats["max"] == 1.0
+    assert updated.change == "priorities" and updated.count == learner.gradient_steps * 32
+    assert updated.priority_stats["min"] < updated.priority_stats["mean"] < updated.priority_stats["max"]
 
 
 def test_periodic_target_copies_every_target_period():
@@ -220,7 +224,7 @@ def test_resumed_equals_straight_through_with_the_replay(core, burn_in, tmp_path
     config = make_config(core, dqn={"burn_in": burn_in, "replay_ratio": 1.0})
     whole = fly(tmp_path / "whole", config)
     seen = []
-    first = fly(tmp_path / "parts", config, stop=lambda: len(seen) >= 3, progress=seen.append)
+    first = fly(tmp_path / "parts", config, stop=lambda: len(seen) >= 3, events=EventBus({UpdateMade: seen.append}))
     assert first.steps == 192 and first.checkpoint.with_suffix(".replay").is_file()
     second = fly(tmp_path / "parts", config)
     assert second.resumed_from == 192 and second.steps == whole.steps == 384
@@ -245,7 +249,9 @@ def test_fresh_run_keeps_its_own_replays(tmp_path):
 def test_pruning_removes_replays_without_a_checkpoint_first(tmp_path):
     """A process killed between replay and checkpoint leaves a replay with a higher number than the next."""
     config, seen = make_config(), []
-    folder = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append).checkpoint.parent
+    folder = fly(
+        tmp_path, config, stop=lambda: len(seen) >= 3, events=EventBus({UpdateMade: seen.append})
+    ).checkpoint.parent
     for place in (folder, folder / "shard-0"):
         place.mkdir(exist_ok=True)
         (place / "step-000000009999.replay").write_bytes(b"x")
@@ -311,7 +317,7 @@ def test_failed_replay_write_keeps_the_previous_file(tmp_path):
 
 def test_lost_replay_warns_and_refills(tmp_path, caplog):
     config, seen = make_config(dqn={"learning_starts": 128}), []
-    first = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append)
+    first = fly(tmp_path, config, stop=lambda: len(seen) >= 3, events=EventBus({UpdateMade: seen.append}))
     path = first.checkpoint.with_suffix(".replay")
     path.write_bytes(path.read_bytes()[:-100])
     with caplog.at_level(logging.WARNING, logger="navi.learn"):

@@ -21,6 +21,7 @@ from navi_core.learn.rollout.collector import Collector
 from navi_core.models import load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import RunDirectory
+from navi_core.record.events import EventBus, UpdateMade
 from navi_core.tasks import reference_task
 from tests.learn.builders import CPU, small_config, weights
 from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
@@ -333,7 +334,7 @@ def test_a_run_is_recorded_stopped_and_resumed_bit_for_bit(tmp_path):
     config = grpo_config(grpo=grpo, total_steps=6 * 32 * 3, checkpoint_every=6 * 32)
     straight = fly(tmp_path / "a", config)
     seen: list = []
-    stopped = fly(tmp_path / "b", config, stop=lambda: len(seen) >= 1, progress=seen.append)
+    stopped = fly(tmp_path / "b", config, stop=lambda: len(seen) >= 1, events=EventBus({UpdateMade: seen.append}))
     assert stopped.reason == "stopped" and stopped.steps == 192
     resumed = fly(tmp_path / "b", config)
     assert resumed.resumed_from == 192

@@ -19,6 +19,7 @@ from navi_core.evaluate.flight.subjects import resolve_subject
 from navi_core.learn import Collector, PPOLearner, train
 from navi_core.policy import NavigationPolicy, RewardShaper, build_policy
 from navi_core.record import RunDirectory
+from navi_core.record.events import EventBus, UpdateMade
 from navi_core.tasks import reference_task
 from tests.learn.builders import filled, small_config, weights
 
@@ -72,7 +73,7 @@ def test_reference_task_trains_and_resumes_in_the_run_loop(tmp_path):
             log = run.metric_log(tmp_path / "outbox")
             env = reference_task("repeat_previous", 4, 0)
             stop = lambda: len(seen) >= stop_after  # noqa: E731, B023
-            made.append(train(config, run, env=env, log=log, progress=seen.append, stop=stop))
+            made.append(train(config, run, env=env, log=log, events=EventBus({UpdateMade: seen.append}), stop=stop))
     assert made[1].resumed_from == 128 and made[1].steps == 384
     with pytest.raises(CheckpointError, match="learned the task repeat_previous and has no sight of scenes"):
         resolve_subject(made[1].checkpoint, EvalConfig())

@@ -15,6 +15,7 @@ from navi_core.errors import CheckpointError, ConfigError, RunError
 from navi_core.learn import train
 from navi_core.models import Registry, load_checkpoint, trained_on
 from navi_core.record import RunDirectory
+from navi_core.record.events import EventBus, UpdateMade
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field
 from tests.conftest import box_triangles, mesh_of
@@ -119,13 +120,14 @@ from tests.learn.run.test_train_loop import ROWS, make_config
 from navi_core.config import CompileConfig
 from navi_core.learn import train
 from navi_core.record import RunDirectory
+from navi_core.record.events import EventBus, UpdateMade
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field
 scene = compile_mesh(mesh_of(box_triangles((0, 0, 0), (4, 2.5, 4)), "room"), CompileConfig(resolution=64))
 config, root = make_config(threads=1, total_steps=ROWS * 16), Path(sys.argv[1])
 with RunDirectory.open(root, asset="a", partition="p", config=config) as run:
     train(config, run, field=Field([scene]), log=run.metric_log(root / "outbox"),
-          progress=lambda p: print("threads", torch.get_num_threads()))
+          events=EventBus({UpdateMade: lambda p: print("threads", torch.get_num_threads())}))
 """
     place = Path(__file__).resolve().parents[3]
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -156,7 +158,7 @@ def test_ppo_learns_to_remember(tmp_path):
         tmp_path,
         config,
         env=MemoryEnv(32, length=6),
-        progress=lambda p: returns.append(p.metrics["episode_return"]),
+        events=EventBus({UpdateMade: lambda p: returns.append(p.metrics["episode_return"])}),
     )
     assert abs(returns[0]) < 0.6
     assert sum(returns[-3:]) / 3 > 3.0, "the best possible return is 5"

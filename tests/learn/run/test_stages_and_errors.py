@@ -10,6 +10,7 @@ from navi_core.learn import train
 from navi_core.learn.run.checkpoints import checkpoints_in, sweep_unfinished
 from navi_core.learn.run.process import Threads, choose_threads, measure_threads
 from navi_core.record import RunDirectory
+from navi_core.record.events import EventBus, UpdateMade
 from tests.learn.builders import filled, small_config, small_parts
 from tests.learn.toy_environments import MixedEndingsEnv
 
@@ -38,7 +39,13 @@ def recorded(tmp_path_factory):
     shaper = {"loop_coefficient": 0.5, "memory_exclusion": 2, "memory_capacity": 400}
     config = small_config(shaper=shaper, total_steps=6 * 32 * 3)
     with RunDirectory.open(root / "runs", asset="toy", partition="p", config=config) as run:
-        train(config, run, env=MixedEndingsEnv(6), log=run.metric_log(root / "outbox"), progress=lambda p: None)
+        train(
+            config,
+            run,
+            env=MixedEndingsEnv(6),
+            log=run.metric_log(root / "outbox"),
+            events=EventBus({UpdateMade: lambda p: None}),
+        )
     return stage_rows(root / "outbox")
 
 

@@ -15,6 +15,7 @@ from navi_core.learn import train
 from navi_core.learn.run.checkpoints import checkpoints_in
 from navi_core.models import load_checkpoint
 from navi_core.record import MetricLog, RunDirectory
+from navi_core.record.events import EventBus, UpdateMade
 from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
 
 ROWS = 4
@@ -88,9 +89,9 @@ def same_weights(a: Path, b: Path) -> bool:
 
 
 def stopper(updates: int):
-    """Stop and progress callables that end a run after some updates of this start."""
+    """Stop callable and event bus that end a run after some updates of this start."""
     seen = []
-    return {"stop": lambda: len(seen) >= updates, "progress": seen.append}
+    return {"stop": lambda: len(seen) >= updates, "events": EventBus({UpdateMade: seen.append})}
 
 
 def test_metrics_carry_the_agreed_names(straight):
@@ -158,7 +159,11 @@ def test_a_stop_inside_a_rollout_keeps_the_state_before_it(straight, tmp_path):
 
 def test_a_signal_stops_cleanly_and_restores_the_handlers(tmp_path, capfd):
     before = signal.getsignal(signal.SIGTERM)
-    result, _ = fly(tmp_path, make_config(), progress=lambda p: p.updates == 2 and os.kill(os.getpid(), signal.SIGTERM))
+    result, _ = fly(
+        tmp_path,
+        make_config(),
+        events=EventBus({UpdateMade: lambda p: p.updates == 2 and os.kill(os.getpid(), signal.SIGTERM)}),
+    )
     assert (result.reason, result.steps) == ("SIGTERM", 128)
     assert result.checkpoint.exists()
     assert signal.getsignal(signal.SIGTERM) is before

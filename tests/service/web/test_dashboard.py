@@ -16,7 +16,7 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError, ServiceError
-from navi_core.learn.run.records import Progress
+from navi_core.record.events import UpdateMade
 from navi_core.service.recordings import Recording, record_session
 from navi_core.service.viewing.broadcast import TrainingBroadcast
 from navi_core.service.viewing.digest import Digest
@@ -63,7 +63,7 @@ def test_page_receives_published_messages(env, dashboard):
         assert frame["terms"]["view_gain"] == pytest.approx(float(batch.info["reward_terms"]["view_gain"][0]))
         assert page.until("map")["image"].shape == (256, 256, 3)
         stages = {"rollout": {"forward": 3.0}, "update": {"backward": 2.0, "backward/encoder": 1.0, "strange": 0.5}}
-        broadcast.progress(Progress(128, None, 1, {"entropy": 3.5, "sps": 200.0}, stages))
+        broadcast.show_update(UpdateMade("run", 128, 1, None, {"entropy": 3.5, "sps": 200.0}, stages))
         training = page.until("training", lambda m: m["steps"] == [128.0] and m["stages"]["update"])
         assert training["series"]["entropy"] == [3.5] and training["series"]["nll"] == [None]
         assert training["stages"] == {"rollout": [["forward", 3.0]], "update": [["backward", 2.0], ["other", 0.5]]}

@@ -13,7 +13,7 @@ import torch
 
 from navi_core.config import ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.demos import load_demonstration
-from navi_core.learn.run.records import Progress
+from navi_core.record.events import UpdateMade
 from navi_core.service.explorer.session import ExplorerSession, SceneChoice
 from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.flight_learning import FlightLearning
@@ -310,7 +310,9 @@ def test_dashboard_shows_every_published_value(apartments, size):
                     shown = float(page.locator(f"[data-term={name}]").inner_text())
                     assert shown == pytest.approx(float(value[0]), abs=6e-4)
                 for updates in (1, 2):
-                    broadcast.progress(Progress(100 * (updates + 2 * attempt), None, updates, metrics, stages))
+                    broadcast.show_update(
+                        UpdateMade("run", 100 * (updates + 2 * attempt), updates, None, metrics, stages)
+                    )
                 for name in ("entropy", "reward_ema"):
                     shown = page.locator(f"[data-metric={name}]")
                     expect(shown).to_have_attribute("data-value", re.compile(r"-?\d"))

@@ -16,6 +16,7 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.learn import train
 from navi_core.record import RunDirectory, navi_home
+from navi_core.record.events import EventBus, UpdateMade
 from navi_core.service.viewing.broadcast import TrainingBroadcast
 from navi_core.service.viewing.digest import LAYOUTS, Digest, named, payload
 from navi_core.service.viewing.feed import Announcement, Feed, PublisherNote, announced
@@ -179,7 +180,9 @@ def test_viewers_change_no_bit_of_a_training(apartments, tmp_path):
                     return envs[0]
 
                 field = Field(apartments, threads=1)
-                result = train(config, run, field=field, watch=watch, progress=broadcast.progress)
+                result = train(
+                    config, run, field=field, watch=watch, events=EventBus({UpdateMade: broadcast.show_update})
+                )
                 if feed is not None:
                     feed.close()
             saved = torch.load(result.checkpoint, weights_only=True)
