@@ -64,6 +64,10 @@ class NightlyConfig(Config):
     viewer: bool = True
     """Attach a viewer to the trainer, as the dashboard does, and check that it receives an observation."""
 
+    webhook: str | None = Field(None, pattern=r"^https?://")
+    """URL that a failed night is posted to as JSON; None: nobody is called.
+
+    The variable NAVI_NIGHTLY_WEBHOOK wins, so that a secret in it stays out of files."""
     training_hour: int = Field(22, ge=0, le=23)
     """Start hour of scheduled training nights, in `time_zone`."""
     validation_hour: int = Field(7, ge=0, le=23)

@@ -17,7 +17,7 @@ DAILY = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_win
 """Freshness of assets that every night renews. Partitioned assets have no freshness policy."""
 
 GPU = "gpu"
-"""Concurrency pool of training, sweeps, studies and nights: one such run at a time, with or without a GPU.
+"""Concurrency pool of training, sweeps, studies and nights: one such run at a time, or one a GPU.
 
-The limit is in dagster_home/dagster.yaml.
+The limit of a CPU is in dagster_home/dagster.yaml; `WatchedRunLauncher` sets that of GPUs.
 """

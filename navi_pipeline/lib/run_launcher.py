@@ -35,6 +35,7 @@ from dagster._core.storage.tags import GRPC_INFO_TAG, REPOSITORY_LABEL_TAG
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from navi_core.errors import RunError
+from navi_core.machine.devices import usable_devices
 from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 
 _LOCATION = RemoteRepositoryOrigin(
@@ -138,6 +139,10 @@ def _sigterm_kept() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
+POOL = "gpu"
+"""Concurrency pool of what trains."""
+
+
 class WatchedRunLauncher(DefaultRunLauncher):
     """Run launcher with health checks for runs of this machine, and termination of those that have a process.
 
@@ -147,9 +152,11 @@ class WatchedRunLauncher(DefaultRunLauncher):
     def launch_run(self, context: LaunchRunContext) -> None:
         """Launch a run and tag it with this machine's name: other machines share the home but cannot see its process.
 
-        The tag replaces the process mark that a run copies when it is re-executed from a command's run.
+        The tag replaces the process mark that a run copies when it is re-executed from a command's run. The pool of
+        trainings becomes as large as the number of this machine's GPUs, at least 1.
         """
         self._instance.add_run_tags(context.dagster_run.run_id, {PROCESS_TAG: platform.node()})
+        self._instance.event_log_storage.set_concurrency_slots(POOL, max(1, len(usable_devices())))
         super().launch_run(context)
 
     @property

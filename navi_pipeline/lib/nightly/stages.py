@@ -1,11 +1,16 @@
 """Stages of a night in order: evaluation, benchmarks with drift check, gated promotion, morning summary."""
 
+import json
 import logging
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from navi_core.config import CompileConfig, EvalConfig, config_hash
 from navi_core.errors import EvaluationError, RecordError
@@ -33,6 +38,7 @@ from navi_pipeline.settings import NightlyConfig
 
 BENCHMARK = "nightly"
 """Benchmark name of the night's cells in the warehouse."""
+_WEBHOOK_SECONDS = 10.0
 _DRONES, _AZIMUTH, _ELEVATION = 64, 64, 16
 
 
@@ -58,7 +64,7 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     }
     figures: dict[str, list[float]] = {family: [] for family in scenes}
     # What is measured names the history; the length of the night and its hour do not belong to it.
-    others = {"minutes": 1.0, "train": True, "profile": "quick", "compact_segments": None,
+    others = {"minutes": 1.0, "train": True, "profile": "quick", "compact_segments": None, "webhook": None,
               "training_hour": 22, "validation_hour": 7, "time_zone": "UTC"}  # fmt: skip
     digest = config_hash(config.model_copy(update=others))
     with BenchmarkLog(BENCHMARK, run_id=f"{night.run_id}-{time.time_ns()}", config_hash=digest) as log:
@@ -185,7 +191,32 @@ def write_summary(night: Night) -> tuple[Path, Path]:
     night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
     Warehouse().ingest()
     _compact(night.config.compact_segments)
+    if night.failed:
+        _call(os.environ.get("NAVI_NIGHTLY_WEBHOOK") or night.config.webhook, night, markdown, page)
     return markdown, page
+
+
+def _call(url: str | None, night: Night, markdown: Path, page: Path) -> None:
+    """Post a failed night to a webhook as JSON; a failure of the webhook is logged."""
+    if not url:
+        return
+    body = {
+        "night": night.name,
+        "verdict": night.verdict,
+        "text": f"Navi, night {night.name} on {platform.node()}: {night.verdict}: {_headline(night)}",
+        "failed": [{"gate": gate.name, "detail": gate.detail} for gate in night.failed],
+        "links": {"summary": markdown.absolute().as_uri(), "page": page.absolute().as_uri()},
+    }
+    try:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("only http:// and https:// are called")
+        request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urlopen(request, timeout=_WEBHOOK_SECONDS):
+            pass
+    # The URL may hold a secret, so neither it nor what quotes it is logged.
+    except (OSError, ValueError, HTTPException) as error:
+        why = getattr(error, "reason", None) or type(error).__name__
+        logging.getLogger("navi.nightly").warning("the webhook of night %s did not answer: %s", night.name, why)
 
 
 def _compact(most: int | None) -> None:

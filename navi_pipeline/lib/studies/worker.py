@@ -17,6 +17,7 @@ from optuna.trial import Trial, TrialState
 
 from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, NaviError, RunError, UnavailableError
+from navi_core.machine.devices import WAITING
 from navi_core.record import navi_home
 from navi_core.terminal import print_status
 from navi_pipeline.lib.studies.catalogue import partition_of, search_space, trial_config
@@ -122,6 +123,8 @@ class _Attempt:
         trial.set_user_attr("run_id", self._run_id)
         trial.set_user_attr("config_hash", config_hash(settings))
         self._curve = RunCurve(self._run_id)
+        self._waits = False
+        """Whether the trainer waits for a GPU, which takes nothing of the time limit."""
         self._stopped: Outcome | None = None
         """Outcome for which this worker stopped the trainer; None while it runs."""
         self._reported = -1
@@ -133,12 +136,17 @@ class _Attempt:
         if not wait_for_run(self._run_id, ending=self._ending):
             return _Ending(self._from_outside())
         result: dict[str, Any] = {}
+
+        def follow(line: str) -> None:
+            self._waits = line.startswith(WAITING)
+            on_line(line)
+
         try:
             result = train(
                 self._settings,
                 asset=ASSET,
                 partition=self._partition,
-                on_line=on_line,
+                on_line=follow,
                 command=_command(self._config),
                 stop=self._stop,
             )
@@ -152,6 +160,8 @@ class _Attempt:
     def _stop(self) -> bool:
         """Return whether the trainer must stop (interruption, time limit, pruning); called twice a second."""
         if self._stopped is None:
+            if self._waits:
+                self._began = time.monotonic()
             if self._ending():
                 self._stopped = Outcome.INTERRUPTED
             elif self._config.timeout is not None and time.monotonic() - self._began > self._config.timeout:

@@ -260,7 +260,9 @@ def run_command(
     """
     command, kills = [sys.executable, "-m", "navi_core.cli.main", *arguments], _kernel_kills()
     try:
-        code, output, last = run_supervised(command, on_line=on_line, timeout=timeout, grace_seconds=grace_seconds)
+        code, output, last = run_supervised(
+            command, on_line=on_line, timeout=timeout, grace_seconds=grace_seconds, on_device=True
+        )
     except TimeoutError as error:
         raise CellError("timeout", str(error)) from None
     if why := interruption(code, last):

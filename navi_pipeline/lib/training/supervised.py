@@ -17,15 +17,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from navi_core.errors import UnavailableError
+from navi_core.machine.devices import hold_device
 from navi_core.machine.file_lock import is_locked
 from navi_core.presets import environment_overrides
 from navi_core.record import navi_home
-from navi_pipeline.lib.records import pipeline_log
+from navi_pipeline.lib.records import pipeline_folder, pipeline_log
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 SUPERVISOR = "SUPERVISED_BY"
@@ -45,7 +47,6 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-# Above 60 lines: deadline, stop and grace period end one loop and share its clock.
 def run_supervised(
     command: list[str],
     *,
@@ -53,6 +54,7 @@ def run_supervised(
     grace_seconds: float = 30.0,
     timeout: float | None = None,
     stop: Callable[[], bool] | None = None,
+    on_device: bool = False,
 ) -> tuple[int, str, list[str]]:
     """Run a command as a supervised child process, in this environment without `NAVI_*` settings.
 
@@ -60,8 +62,9 @@ def run_supervised(
         command: Program (an absolute path) and arguments.
         on_line: Called in this thread with every line of the child's standard error.
         grace_seconds: Time between SIGTERM and SIGKILL when this call is interrupted [s].
-        timeout: Time after which the child is ended [s]; None: it may take as long as it likes.
+        timeout: Time after its start when the child is ended [s]; None: it may take as long as it likes.
         stop: Asked twice a second; once it answers True the child is sent SIGTERM and has the grace period to end.
+        on_device: Wait for a free GPU where the machine has any, and show the child this one alone.
 
     Returns:
         Exit code (negative: the signal), standard output, the last 20 lines of standard error.
@@ -69,16 +72,34 @@ def run_supervised(
     Raises:
         TimeoutError: The time was up; the child has been ended.
     """
+    with ExitStack() as held:
+        environment, inherited = dict[str, str](), tuple[int, ...]()
+        if on_device:
+            folder = pipeline_folder() / "devices"
+            device = hold_device(folder, report=on_line, ending=stop or (lambda: False))
+            environment, inherited = held.enter_context(device)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _GUARD, str(os.getpid()), *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            pass_fds=inherited,
+            env=_environment() | environment | {SUPERVISOR: str(os.getpid())},
+        )
+        return _follow(process, on_line, grace_seconds, timeout, stop)
+
+
+def _follow(
+    process: subprocess.Popen[str],
+    on_line: Callable[[str], None],
+    grace_seconds: float,
+    timeout: float | None,
+    stop: Callable[[], bool] | None,
+) -> tuple[int, str, list[str]]:
+    """Forward a child's lines until it ends or must end; return its exit code, output and last lines."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    process = subprocess.Popen(
-        [sys.executable, "-c", _GUARD, str(os.getpid()), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        env=_environment() | {SUPERVISOR: str(os.getpid())},
-    )
     lines: queue.Queue[str | None] = queue.Queue()
     output: list[str] = []
     last: deque[str] = deque(maxlen=20)

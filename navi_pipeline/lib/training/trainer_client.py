@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -310,7 +311,10 @@ def require_whole(result: dict[str, Any], what: str) -> None:
 
 def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
     """Return the function that launches commands, chosen by NAVI_TRAINER: child (the default) or ray."""
-    launchers: dict[str, Callable[..., tuple[int, str, list[str]]]] = {"child": run_supervised, "ray": run_ray_job}
+    launchers: dict[str, Callable[..., tuple[int, str, list[str]]]] = {
+        "child": partial(run_supervised, on_device=True),
+        "ray": run_ray_job,
+    }
     where = os.environ.get("NAVI_TRAINER") or "child"
     if where not in launchers:
         raise ConfigError(f"NAVI_TRAINER={where!r}; allowed: child (a process of this machine), ray (a Ray job)")

@@ -21,7 +21,9 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from navi_core.errors import RunError
+from navi_pipeline.defs.partitions import GPU
 from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
+from navi_pipeline.lib.run_launcher import POOL
 
 SETTINGS = Path(__file__).resolve().parents[3] / "dagster_home" / "dagster.yaml"
 HERE = {PROCESS_TAG: f"{platform.node()} 1"}
@@ -99,6 +101,14 @@ def test_launched_run_is_tagged_with_the_host_not_the_old_process(instance, monk
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda self, context: None)
     instance.run_launcher.launch_run(LaunchRunContext(run, None))
     assert instance.get_run_by_id(run.run_id).tags[PROCESS_TAG] == platform.node()
+
+
+@pytest.mark.parametrize(("devices", "limit"), [("", 1), ("0,1,2,3,4,5,6,7", 8)])
+def test_pool_of_trainings_is_as_large_as_the_number_of_devices(instance, monkeypatch, devices, limit):
+    monkeypatch.setenv("NAVI_DEVICES", devices)
+    monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda self, context: None)
+    instance.run_launcher.launch_run(LaunchRunContext(instance.create_run_for_job(nothing), None))
+    assert POOL == GPU and [pool.limit for pool in instance.event_log_storage.get_pool_limits()] == [limit]
 
 
 def test_process_of_another_user_counts_as_running_and_is_kept(instance, gone, monkeypatch):
