@@ -1,23 +1,21 @@
-"""Dagster jobs of the graph; a run has one partition, so scenes, profiles and sweep sizes have jobs of their own.
+"""Dagster jobs of the graph; a run has one partition, so scenes, policies, sweeps and studies have jobs of their own.
 
 `Flow` runs the jobs in one process, stage by stage. The job `whole_graph` runs all of them in order: one click from an
 empty home to a champion and a full warehouse.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
 from navi_core.errors import ConfigError, RunError
-from navi_pipeline.defs.corpus import CompileSettings
+from navi_pipeline.defs.corpus import spawn_verdict
 from navi_pipeline.defs.experiments import BENCHMARKS
 from navi_pipeline.defs.learning import POLICIES
 from navi_pipeline.defs.partitions import GPU, profile_partitions, size_partitions
-from navi_pipeline.lib.corpus.scenes import due_scenes, read_plan
 from navi_pipeline.lib.orchestration import WORK, Work
 from navi_pipeline.lib.run_launcher import require_success, run_job
 
@@ -41,7 +39,7 @@ class Flow:
         ConfigError: There is no such profile or size.
 
     Attributes:
-        stages: Duration of each asset's step, or of the runs of a partitioned one [s].
+        stages: Duration of each job, and of each asset's step [s].
         metadata: Asset name → metadata of its latest materialization.
     """
 
@@ -74,17 +72,11 @@ class Flow:
     def materialize_everything(self) -> list[str]:
         """Materialize every asset; return the failed blocking checks that guard the promotion."""
         self.materialize_scenes()
-        with self._stage("recorded_demonstrations"):
-            require_success(self._run("recordings_job"))
+        self._require("recordings_job")
         failed = self.materialize_policy("profile_job")
-        for job, partition in (
-            ("baseline_job", None),
-            ("benchmark_job", self._size),
-            ("study_job", _STUDIES[self._size]),
-            ("summary_job", None),
-        ):
-            with self._stage(job):
-                require_success(self._run(job, partition=partition))
+        self._require("benchmark_job", partition=self._size)
+        self._require("study_job", partition=_STUDIES[self._size])
+        self.materialize_summary()
         return failed
 
     def materialize_scenes(self, plan: dict[str, Any] | None = None) -> None:
@@ -93,22 +85,16 @@ class Flow:
         Args:
             plan: Settings of `scene_sources`; by default those of the plan that there is.
         """
-        with self._stage("scene_sources"):
-            require_success(self._run("sources_job", ops={"scene_sources": {"config": plan or {}}}))
-        known = self._instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
-        due, planned = due_scenes(known, CompileSettings().compile_config()), len(read_plan())
-        self._report(f"  {planned} scenes, {planned - len(due)} unchanged")
-        with self._stage("compiled_scene"):
-            for number, source in enumerate(due, start=1):
-                require_success(self._run("compile_job", partition=source.name))
-                if number % 7 == 0 or number == len(due):
-                    self._report(f"  compiled_scene {number}/{len(due)}")
-        with self._stage("corpus"):
-            require_success(self._run("corpus_job"))
+        self._require("sources_job", ops={"scene_sources": {"config": plan or {}}})
+        self._require("corpus_job", ops={"compiled_scene": {"config": {"echo": self._echo}}})
         numbers = self.metadata["corpus"]
         self._report(f"  corpus: {numbers['scenes']} scenes, {numbers['floor_area_m2']:.0f} m² of floor")
         for name, why in numbers["left_out_because"].items():
             self._report(f"  left out: {name}: {why}")
+
+    def materialize_summary(self) -> None:
+        """Materialize what is read: scripted pilots, leaderboard, warehouse."""
+        self._require("summary_job")
 
     def materialize_policy(self, job: str = "main_job") -> list[str]:
         """Train, evaluate and promote a profile's policy; return the blocking checks that failed.
@@ -116,8 +102,7 @@ class Flow:
         Args:
             job: main_job for PPO alone, profile_job for everything that a profile has.
         """
-        with self._stage(job):
-            result = self._run(job, partition=self._profile, ops=self._settings(job))
+        result = self._run(job, partition=self._profile, ops=self._settings(job))
         checks = result.get_asset_check_evaluations()
         for check in checks:
             self._report(f"  check {check.check_name}: {'passed' if check.passed else 'FAILED'}")
@@ -140,30 +125,28 @@ class Flow:
         seeds["ppo_policy"]["config"]["echo"] = self._echo
         return seeds
 
+    def _require(self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None) -> None:
+        require_success(self._run(job, partition=partition, ops=ops))
+
     def _run(
         self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None
     ) -> dg.JobExecutionResult:
+        self._report(f"{job} …")
+        start = time.monotonic()
         result = run_job(
             self._instance, self._job(job), partition=partition, ops=ops, tags={"navi/flow": self._profile}
         )
         for event in result.get_asset_materialization_events():
             made = event.materialization
             self.metadata[made.asset_key.to_user_string()] = {name: v.value for name, v in made.metadata.items()}
-        if job != "compile_job":
-            for event in result.all_events:
-                if event.is_step_success and event.step_key in self.metadata:
-                    self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
-                    spent = WORK.get(event.step_key, Work())
-                    self._report(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s, {spent.cpu:.1f} CPU-s")
+        for event in result.get_step_success_events():
+            if event.step_key in self.metadata:
+                self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
+                spent = WORK.get(event.step_key, Work())
+                self._report(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s, {spent.cpu:.1f} CPU-s")
+        self.stages[job] = round(time.monotonic() - start, 2)
+        self._report(f"{job}: {self.stages[job]:.1f} s")
         return result
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        self._report(f"{name} …")
-        start = time.monotonic()
-        yield
-        self.stages[name] = round(time.monotonic() - start, 2)
-        self._report(f"{name}: {self.stages[name]:.1f} s")
 
 
 PROFILE_ASSETS = (
@@ -210,8 +193,7 @@ def whole_graph() -> None:
 
 _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("sources_job", ("scene_sources",), "Plan the scenes."),
-    ("compile_job", ("compiled_scene",), "Compile one scene."),
-    ("corpus_job", ("scene_quality", "corpus"), "Judge the scenes and gather the corpus."),
+    ("corpus_job", ("compiled_scene", "scene_quality", "corpus"), "Compile what is due, and gather the corpus."),
     ("recordings_job", ("recorded_demonstrations",), "Take in what people recorded."),
     ("profile_job", PROFILE_ASSETS, "Teach, train, evaluate and promote the policies of a profile."),
     (
@@ -219,13 +201,19 @@ _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("ppo_policy", "policy_evaluation", "promoted_model"),
         "Train a profile by PPO, evaluate it on held-out scenes, and let it challenge the champion.",
     ),
-    ("baseline_job", ("baseline_evaluation",), "Fly the scripted pilots."),
     ("benchmark_job", tuple(BENCHMARKS), "Make every sweep in one size."),
     ("study_job", ("study",), "Search over settings."),
-    ("summary_job", ("leaderboard", "warehouse"), "Rank everybody and fold every row in."),
+    (
+        "summary_job",
+        ("baseline_evaluation", "leaderboard", "warehouse"),
+        "Fly the scripted pilots, rank everybody and fold every row in.",
+    ),
 )
 JOBS = [
-    dg.define_asset_job(name, dg.AssetSelection.assets(*assets), description=description)
+    # Runs of several scenes report the check of each scene themselves.
+    dg.define_asset_job(
+        name, dg.AssetSelection.assets(*assets) - dg.AssetSelection.checks(spawn_verdict), description=description
+    )
     for name, assets, description in _ASSET_JOBS
 ]
 """Jobs over assets."""

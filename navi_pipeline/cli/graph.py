@@ -43,6 +43,7 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
         # Always those of its table, whatever was planned here.
         flow.materialize_scenes(DEFAULT_SCENES)
         failed = flow.materialize_policy()
+        flow.materialize_summary()
     from navi_pipeline.lib.evaluation.scoring import read_verdict
 
     verdict = read_verdict(PROFILE)

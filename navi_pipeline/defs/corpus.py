@@ -1,6 +1,7 @@
 """Corpus assets and checks: planned scene sources, compiled scenes, the split into training, validation and test."""
 
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -8,13 +9,16 @@ import dagster as dg
 from pydantic import Field
 
 from navi_core.config import CompileConfig, parse_config
+from navi_core.terminal import print_status
 from navi_pipeline.defs.partitions import scene_partitions
 from navi_pipeline.lib.corpus.scenes import (
     RESOLUTION,
+    SceneSource,
     as_rows,
     chosen_settings,
     compile_source,
     corpus_rows,
+    due_scenes,
     plan_scenes,
     plan_settings,
     read_corpus,
@@ -23,7 +27,7 @@ from navi_pipeline.lib.corpus.scenes import (
     write_corpus,
     write_plan,
 )
-from navi_pipeline.lib.orchestration import materialized, worked
+from navi_pipeline.lib.orchestration import materialized, rounded, worked, worked_as
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table, scatter_chart
 
@@ -57,10 +61,11 @@ class CompileSettings(dg.Config):
         default=RESOLUTION, description="Voxels along one edge of the scene's cube; a power of two."
     )
     padding: float = Field(default=1.0, description="Free margin on each side of the mesh's bounds [m].")
+    echo: bool = Field(default=False, description="Print the progress on the terminal, too.")
 
     def compile_config(self) -> CompileConfig:
         """Return the validated configuration of the scene compiler."""
-        return parse_config(CompileConfig, self.model_dump())
+        return parse_config(CompileConfig, self.model_dump(exclude={"echo"}))
 
 
 @dg.asset(
@@ -110,23 +115,67 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     code_version="1",
     deps=[scene_sources],
     partitions_def=scene_partitions,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    output_required=False,
     description="A mesh becomes a world: one scene as a .gmdag file, its spawn verdict and its map from above; reused "
-    "while source and settings are unchanged.",
+    "while source and settings are unchanged. A run over several scenes, or over all that are due, reports each scene "
+    "when it is done.",
 )
-@worked
-def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult[None]:
-    """Compile one scene to a .gmdag file and compute its spawn verdict."""
-    plan = read_plan()
-    if (source := plan.get(context.partition_key)) is None:
-        raise dg.Failure(
-            f"scene {context.partition_key!r} is not among the {len(plan)} planned; materialize scene_sources again"
+def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> Iterator[Any]:
+    """Compile a partition's scene, those of a range that are due, or all that are due in a run without a partition."""
+    with worked_as("compiled_scene"):
+        yield from _compile(context, config)
+
+
+def _compile(
+    context: dg.AssetExecutionContext, config: CompileSettings
+) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    plan, settings = read_plan(), config.compile_config()
+    if context.has_partition_key:
+        if (source := plan.get(context.partition_key)) is None:
+            raise dg.Failure(
+                f"scene {context.partition_key!r} is not among the {len(plan)} planned; materialize scene_sources again"
+            )
+        metadata, version, _ = _compiled(context, source, settings)
+        yield materialized(metadata, version)
+        return
+    due = due_scenes(context.instance.get_materialized_partitions(context.asset_key), settings)
+    if context.has_partition_key_range:
+        due = [source for source in due if source.name in context.partition_keys]
+    report = print_status if config.echo else context.log.info
+    report(f"  {len(plan)} scenes, {len(due)} to compile")
+    failed = 0
+    for number, source in enumerate(due, start=1):
+        metadata, version, row = _compiled(context, source, settings)
+        # Dagster would mark the whole range at the end; a scene without a file counts as not done. Events are yielded,
+        # because log_event keeps them until the function yields or ends, and a failure would lose them.
+        if row["gmdag"] is None:
+            failed += 1
+        else:
+            made = materialized(metadata, version)
+            yield dg.AssetMaterialization(
+                context.asset_key, partition=source.name, metadata=made.metadata, tags={"dagster/data_version": version}
+            )
+        yield dg.AssetCheckEvaluation(
+            asset_key=context.asset_key, check_name="spawn_verdict", partition=source.name, **_verdict(row)
         )
+        if number % 7 == 0 or number == len(due):
+            report(f"  compiled_scene {number}/{len(due)}")
+    if not context.has_partition_key_range:
+        yield materialized(
+            {"scenes": len(plan), "compiled": len(due) - failed, "unchanged": len(plan) - len(due), "failed": failed},
+            content_key([[source.name, source.source_hash] for source in plan.values()]),
+        )
+
+
+def _compiled(
+    context: dg.AssetExecutionContext, source: SceneSource, settings: CompileConfig
+) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """Compile a planned scene; return its metadata, data version and row."""
     start = time.perf_counter()
-    made = compile_source(source, config.compile_config())
+    made = compile_source(source, settings)
     if made["gmdag"] is None:
         context.log.warning("%s is left out: %s", source.name, made["verdict_reason"])
-    else:
-        context.log.info("%s: %s, %s", source.name, made["verdict"], "reused" if made["skipped"] else "compiled")
     shown = ("triangles", "resolution", "voxel_size", "floor_area_m2", "file_bytes", "verdict", "viable_spawns")
     metadata = {
         **{name: made[name] for name in shown},
@@ -137,7 +186,16 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
         "verdict_reason": made["verdict_reason"] if made["verdict"] == "FAIL" else None,
         "map": dg.MetadataValue.md(made["picture"]) if made["picture"] else None,
     }
-    return materialized(metadata, (made["content_hash"] or made["source_hash"])[:16])
+    return metadata, (made["content_hash"] or made["source_hash"])[:16], made
+
+
+def _verdict(row: dict[str, Any]) -> dict[str, Any]:
+    """Return outcome, severity and metadata of the check of a scene's spawn verdict."""
+    return {
+        "passed": row["verdict"] == "PASS",
+        "severity": dg.AssetCheckSeverity.ERROR if row["verdict"] == "FAIL" else dg.AssetCheckSeverity.WARN,
+        "metadata": rounded({name: row[name] for name in ("verdict", "viable_spawns", "best_starvation")}),
+    }
 
 
 @dg.asset(
@@ -217,12 +275,7 @@ def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
 @worked
 def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Check that the spawn verdict of the compiled scene is PASS."""
-    row = scene_card(context.partition_key)
-    return dg.AssetCheckResult(
-        passed=row["verdict"] == "PASS",
-        severity=dg.AssetCheckSeverity.ERROR if row["verdict"] == "FAIL" else dg.AssetCheckSeverity.WARN,
-        metadata={name: row[name] for name in ("verdict", "viable_spawns", "best_starvation")},
-    )
+    return dg.AssetCheckResult(**_verdict(scene_card(context.partition_key)))
 
 
 @dg.asset_check(asset=scene_quality, description="At least four scenes of five have the verdict PASS.")

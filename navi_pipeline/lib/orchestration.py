@@ -9,9 +9,10 @@ import os
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -136,8 +137,28 @@ def worked_as(name: str) -> Iterator[None]:
 
 
 def worked(function: F) -> F:
-    """Decorator that measures wall and CPU time of an asset's or check's function, summed over its calls."""
-    return worked_as(function.__name__)(function)
+    """Decorator that measures an asset's or check's function, summed over its calls, and rounds its metadata."""
+
+    @wraps(function)
+    def measured(*values: object, **named: object) -> object:
+        with worked_as(function.__name__):
+            made: Any = function(*values, **named)
+        return made._replace(metadata=rounded(made.metadata or {}))
+
+    return measured  # type: ignore[return-value]
+
+
+def rounded(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata as people read it: two decimals from 10 on, else four significant digits."""
+    import dagster as dg
+
+    shown = dict(metadata)
+    for name, value in metadata.items():
+        number = value.value if isinstance(value, dg.FloatMetadataValue) else value
+        if isinstance(number, float):
+            near = round(number, 2) if abs(number) >= 10 else float(f"{number:.4g}")
+            shown[name] = near if number is value else dg.FloatMetadataValue(near)
+    return shown
 
 
 def materialized(metadata: dict[str, Any], version: str) -> dg.MaterializeResult[None]:
@@ -145,7 +166,7 @@ def materialized(metadata: dict[str, Any], version: str) -> dg.MaterializeResult
     import dagster as dg
 
     shown = {name: value for name, value in metadata.items() if value is not None}
-    return dg.MaterializeResult(metadata=shown, data_version=dg.DataVersion(version))
+    return dg.MaterializeResult(metadata=rounded(shown), data_version=dg.DataVersion(version))
 
 
 def record_failure(

@@ -17,7 +17,7 @@ from navi_pipeline.lib.corpus.scenes import (
 )
 from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-from tests.pipeline.corpus.test_corpus_stage import BOX, COUNTS, materializations, run
+from tests.pipeline.corpus.test_corpus_stage import BOX, COUNTS, compile_scenes, materializations, run
 
 CONFIG = CompileConfig(resolution=64)
 JUNK = b"glTF\x02\0\0\0"
@@ -48,17 +48,17 @@ def test_corpus_leaves_out_unreadable_meshes_with_reasons(meshes):
     with dg.DagsterInstance.ephemeral() as instance:
         assert run("sources_job", instance, ops={"scene_sources": {"config": COUNTS}}).success
         names = list(instance.get_dynamic_partitions("scene"))
-        scenes = {name: run("compile_job", instance, partition=name) for name in names}
-        gathered = run("corpus_job", instance)
-    assert broken < set(names) and all(result.success for result in scenes.values()) and gathered.success
+        gathered, again = (run("corpus_job", instance) for _ in range(2))
+        made = materializations(compile_scenes(instance, partition="truncated"))["truncated"].metadata
+    assert broken < set(names) and gathered.success
     assert {row["name"] for row in read_corpus()} == set(names) - broken
-    made = materializations(scenes["truncated"])["truncated"].metadata
+    assert not broken & set(materializations(gathered)), "a scene without a file is not done"
+    counts = [materializations(each)["compiled_scene"].metadata["failed"].value for each in (gathered, again)]
+    assert counts == [4, 0], "a broken mesh is not read again until it changes"
+    failed = {c.partition for c in gathered.get_asset_check_evaluations() if not c.passed}
+    assert failed >= broken
     assert made["verdict"].value == "FAIL" and "truncated.glb" in made["verdict_reason"].value
-    corpus = next(
-        e.materialization
-        for e in gathered.get_asset_materialization_events()
-        if e.materialization.asset_key.to_user_string() == "corpus"
-    )
+    corpus = materializations(gathered)["corpus"]
     assert corpus.metadata["left_out"].value == 4 and set(corpus.metadata["left_out_because"].value) == broken
     failed = Warehouse()
     failed.ingest()

@@ -45,17 +45,25 @@ f 4 1 5 8
 """
 
 
-def run(job, instance, partition=None, ops=None, **kw):
+def run(job, instance, ops=None, **kw):
     config = QUIET | {"ops": ops or {}}
-    return (
-        defs()
-        .resolve_job_def(job)
-        .execute_in_process(instance=instance, partition_key=partition, run_config=config, **kw)
+    return defs().resolve_job_def(job).execute_in_process(instance=instance, run_config=config, **kw)
+
+
+def compile_scenes(instance, ops=None, **tags):
+    """Compile a partition, or a range of partitions, as the asset's page does."""
+    job, keys = defs().resolve_implicit_global_asset_job_def(), [dg.AssetKey("compiled_scene")]
+    config = QUIET | {"ops": ops or {}}
+    tags = {f"dagster/{name}": value for name, value in tags.items()}
+    return job.execute_in_process(
+        instance=instance, run_config=config, asset_selection=keys, tags=tags, raise_on_error=False
     )
 
 
 def materializations(result):
-    return {e.materialization.partition or "": e.materialization for e in result.get_asset_materialization_events()}
+    """Return the scenes' materializations by partition, and the others by asset."""
+    made = [event.materialization for event in result.get_asset_materialization_events()]
+    return {one.partition or one.asset_key.to_user_string(): one for one in made}
 
 
 def version(materialization):
@@ -74,9 +82,8 @@ def stage(tmp_path_factory):
         passes = []
         for _ in range(2):
             sources = run("sources_job", instance, ops={"scene_sources": {"config": COUNTS}})
-            names = list(instance.get_dynamic_partitions("scene"))
-            scenes = {name: run("compile_job", instance, partition=name) for name in names}
-            passes.append((sources, scenes, run("corpus_job", instance)))
+            passes.append((sources, run("corpus_job", instance)))
+        passes.append(set(instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))))
     return root / "home", passes
 
 
@@ -91,7 +98,7 @@ MINE = "my_box"
 
 
 def test_planned_scenes_are_partitions_and_custom_mesh_is_external(passes):
-    assert set(passes[0][1]) == {"apartment_0000", "apartment_5000", "apartment_9000", MINE}
+    assert passes[2] == {"apartment_0000", "apartment_5000", "apartment_9000", MINE}
     assert {row["name"]: row["split"] for row in read_corpus()} == {
         "apartment_0000": "train",
         "apartment_5000": "validation",
@@ -102,7 +109,7 @@ def test_planned_scenes_are_partitions_and_custom_mesh_is_external(passes):
 
 
 def test_scene_materialization_has_verdict_map_and_data_version(passes):
-    made = materializations(passes[0][1]["apartment_0000"])["apartment_0000"]
+    made = materializations(passes[0][1])["apartment_0000"]
     assert made.metadata["verdict"].value == "PASS" and made.metadata["triangles"].value > 100
     assert made.metadata["map"].value.startswith("![apartment_0000](data:image/png;base64,")
     assert len(version(made)) == 16
@@ -111,26 +118,45 @@ def test_scene_materialization_has_verdict_map_and_data_version(passes):
 def test_scene_quality_lists_all_scenes_in_one_table(passes):
     quality = next(
         e.materialization
-        for e in passes[0][2].get_asset_materialization_events()
+        for e in passes[0][1].get_asset_materialization_events()
         if e.materialization.asset_key.to_user_string() == "scene_quality"
     )
     assert quality.metadata["scenes"].value == 4 and "data:image/svg+xml;base64," in quality.metadata["picture"].value
     assert f"| {MINE} | external |" in quality.metadata["table"].value
 
 
-def test_second_pass_reuses_scenes_and_keeps_data_versions(passes):
-    for name, result in passes[1][1].items():
-        made, before = materializations(result)[name], materializations(passes[0][1][name])[name]
-        assert made.metadata["reused"].value is True
-        assert version(made) == version(before)
-    corpora = [version(materializations(one[2])[""]) for one in passes]
-    assert corpora[0] == corpora[1]
+def test_each_scene_is_reported_once_and_unchanged_ones_are_not(passes):
+    first, second = (materializations(made) for _, made in passes[:2])
+    assert passes[2] < set(first) and not passes[2] & set(second)
+    counts = ("scenes", "compiled", "unchanged", "failed")
+    for made, numbers in ((first, (4, 4, 0, 0)), (second, (4, 0, 4, 0))):
+        assert tuple(made["compiled_scene"].metadata[name].value for name in counts) == numbers
+    assert version(first["corpus"]) == version(second["corpus"])
+
+
+def test_a_run_over_a_range_reports_what_it_compiled(passes, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run("sources_job", instance, ops={"scene_sources": {"config": COUNTS}}).success
+        first, *_, last = instance.get_dynamic_partitions("scene")
+        one = compile_scenes(instance, partition="apartment_0000")
+        assert one.success and [c.partition for c in one.get_asset_check_evaluations()] == ["apartment_0000"]
+        (tmp_path / "scenes").rename(tmp_path / "away")
+        monkeypatch.setattr(compiled, "_floor_plan", lambda field, name: 1 / 0 if "9000" in name else ("", 1.0))
+        names = {"asset_partition_range_start": first, "asset_partition_range_end": last}
+        failed = compile_scenes(instance, **names)
+        assert not failed.success and set(materializations(failed)) == {"apartment_0000", "apartment_5000"}
+        monkeypatch.setattr(compiled, "_floor_plan", lambda field, name: ("", 1.0))
+        again = compile_scenes(instance, **names)
+        assert again.success and "apartment_9000" in materializations(again)
+        assert not {"apartment_0000", "apartment_5000"} & set(materializations(again)), "they are done"
+        assert {c.partition for c in again.get_asset_check_evaluations()} == set(materializations(again))
 
 
 def test_asset_checks_of_the_stage_pass(passes):
-    checks = [e for e in passes[0][2].get_asset_check_evaluations()]
-    checks += [e for e in passes[0][1]["apartment_0000"].get_asset_check_evaluations()]
+    checks = passes[0][1].get_asset_check_evaluations()
     assert {c.check_name for c in checks} == {"corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"}
+    assert {c.partition for c in checks if c.check_name == "spawn_verdict"} == passes[2]
     assert all(c.passed for c in checks)
 
 
@@ -156,7 +182,7 @@ def test_scene_in_two_splits_fails_the_split_check(passes):
 def test_unplanned_partition_error_counts_planned_scenes(passes):
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("scene", ["nowhere"])
-        result = run("compile_job", instance, partition="nowhere", raise_on_error=False)
+        result = compile_scenes(instance, partition="nowhere")
     failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
     assert "not among the 4 planned" in failure.user_failure_data.description
 
@@ -225,7 +251,7 @@ def test_non_ascii_scene_names_survive_partitions_files_and_sql(tmp_path, monkey
             assert run("sources_job", instance, ops={"scene_sources": {"config": COUNTS}}).success
             names = set(instance.get_dynamic_partitions("scene")) - {f"apartment_{n}000" for n in (0, 5, 9)}
         assert len(names) == 3 and {"寝室", "台所"} < names
-        made = {name: run("compile_job", instance, partition=name, ops=config) for name in sorted(names)}
+        made = {name: compile_scenes(instance, config, partition=name) for name in sorted(names)}
     assert all(materializations(result)[name].metadata["map"].value for name, result in made.items())
     rows = {name: scene_card(name) for name in names}
     assert len({row["content_hash"] for row in rows.values()}) == 3

@@ -3,9 +3,10 @@
 import inspect
 import time
 
+import dagster as dg
 import pytest
 
-from navi_pipeline.lib.orchestration import WORK, Work, now, worked, worked_as
+from navi_pipeline.lib.orchestration import WORK, Work, now, rounded, worked, worked_as
 
 
 @pytest.fixture(autouse=True)
@@ -17,17 +18,28 @@ def _fresh():
 
 def test_worked_sums_calls_including_failed_ones():
     @worked
-    def asset(seconds: float) -> float:
+    def asset(seconds: float) -> dg.MaterializeResult:
         """Sleep."""
         time.sleep(seconds)
-        return 1 / seconds
+        return dg.MaterializeResult(metadata={"rate": 1 / seconds})
 
-    assert asset(0.02) == 50.0
+    assert asset(0.02).metadata == {"rate": 50.0}
     with pytest.raises(ZeroDivisionError):
         asset(0.0)
     (name,) = WORK
     assert name == "asset" and 0.02 <= WORK["asset"].wall < 1.0
     assert list(inspect.signature(asset).parameters) == ["seconds"] and asset.__doc__ == "Sleep."
+
+
+def test_metadata_are_rounded_for_people():
+    given = {"c_vis": 76.9510084836268, "area": 1.808811895133302, "scenes": 44, "name": "a", "zero": 0.0}
+    assert rounded(given) == {"c_vis": 76.95, "area": 1.809, "scenes": 44, "name": "a", "zero": 0.0}
+
+    @worked
+    def check() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True, metadata={"mean": 2 / 3})
+
+    assert check().metadata["mean"].value == 0.6667
 
 
 def test_worked_as_counts_the_block_alone():

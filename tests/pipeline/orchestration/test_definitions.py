@@ -55,8 +55,7 @@ def test_asset_graph_has_the_expected_dependencies(graph):
 
 
 def test_whole_graph_jobs_cover_every_asset_once(graph):
-    jobs = ("sources_job", "compile_job", "corpus_job", "recordings_job", "profile_job", "baseline_job",
-            "benchmark_job", "study_job", "summary_job")  # fmt: skip
+    jobs = ("sources_job", "corpus_job", "recordings_job", "profile_job", "benchmark_job", "study_job", "summary_job")
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
     # Trials are reported by their study; nothing else makes one.
     assert sorted([*made, "trial"]) == sorted(edges_of(graph))
