@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from navi_core.service.environment.server import Contention
+from navi_core.service.environment.step_requests import Contention
 from navi_core.service.server import ServiceMetrics
 from navi_core.service.wire import StepRequest
 from tests.service.conftest import requester

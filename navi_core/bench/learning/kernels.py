@@ -1,6 +1,6 @@
 """Benchmark of kernels: generalised advantage estimation (GAE) and prioritised replay, against plain implementations.
 
-GAE: the compiled loop against the tensor program, numpy, and the definition. Replay: items per second and exactness of
+GAE: the C++ kernel against the definition. Replay: items per second and exactness of
 the sampling, against cumulative sums with a binary search.
 """
 
@@ -148,11 +148,9 @@ def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Row
         rewards, values, boot = torch.randn(3, steps, rows, generator=g)
         end, cut = torch.rand(2, steps, rows, generator=g) < 0.01
         settings: dict[str, Any] = {"gamma": _GAMMA, "lam": _LAMBDA}
-        arrays = [x.numpy() for x in (rewards, values, end, cut, boot)]
         some = [x[:, :_SLOW] for x in (rewards, values, end, cut, boot)]
         ways: dict[str, Callable[[], torch.Tensor]] = {
             "C++ kernel": lambda: gae(rewards, values, end, cut, boot, **settings)[0],  # noqa: B023
-            "numpy": lambda: torch.from_numpy(_numpy(*arrays)),  # noqa: B023
         }
         expected, _ = gae_reference(*(x.double() if x.is_floating_point() else x for x in some), **settings)
         with torch_threads(1):
@@ -181,19 +179,6 @@ def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Row
                 "times_python": python / seconds,
                 "error": float(off),
             }
-
-
-def _numpy(rewards: np.ndarray, values: np.ndarray, end: np.ndarray, cut: np.ndarray, boot: np.ndarray) -> np.ndarray:
-    """Numpy implementation of GAE: a loop over time steps, vectorised over rows."""
-    advantages, later = np.empty_like(rewards), np.zeros(rewards.shape[1], dtype=rewards.dtype)
-    for t in reversed(range(len(rewards))):
-        last = cut[t] if t < len(rewards) - 1 else np.ones_like(cut[t])
-        following = np.where(last, boot[t], values[min(t + 1, len(values) - 1)])
-        going = ~end[t]
-        difference = rewards[t] + np.float32(_GAMMA) * following * going - values[t]
-        later = difference + np.float32(_GAMMA * _LAMBDA) * (going & ~last) * later
-        advantages[t] = later
-    return advantages
 
 
 def measure_gae(

@@ -156,18 +156,18 @@ class ActorServer(Server):
         session = self.sessions.get(result.env_id)
         if session is None or session.request is None:
             return False
-        where = {"episode_id": result.episode_id, "step_id": result.step_id}
+        where = {"env_id": result.env_id, "episode_id": result.episode_id, "step_id": result.step_id}
         if self.config.mode == "step":
             if session.request.step_id != result.step_id:
                 return False
             # The answer went to this actor alone; viewers receive it here.
             numbers = (result.reward, result.episode_return, result.done or result.truncated)
-            self.publish_event("actor.inference.step", numbers, env_id=result.env_id, **where)
+            self.publish_event("actor.inference.step", numbers, **where)
         session.request = None
         session.episode_length += 1
         if result.done or result.truncated:
             numbers = (result.episode_return, session.episode_length, result.done)
-            self.publish_event("actor.inference.episode", numbers, env_id=result.env_id, **where)
+            self.publish_event("actor.inference.episode", numbers, **where)
         if self._learning is not None:
             self._learning.complete(result)
         self.metrics.latency("answer_ms", time.monotonic() - session.requested_at, about="request to answer")
@@ -293,8 +293,7 @@ class ActorServer(Server):
         if self.publisher.watched("telemetry_event_v2"):
             parts = torch.stack([verdict.send, verdict.collides, verdict.expected_reward, *verdict.components.values()])
             for session, numbers in zip(group, parts.T.numpy()):
-                where = {"episode_id": session.matrix.episode_id, "step_id": _next_step_id(session.matrix.step_id)}
-                self.publish_event("actor.inference.gate", numbers, env_id=session.env_id, **where)
+                self.publish_event("actor.inference.gate", numbers, **_where(session))
 
     def _publish_features(self, group: list[Session], latent: torch.Tensor) -> None:
         """Publish the encoder's features of one drone at `observation_hz`: the selected one, else the first."""
@@ -307,9 +306,7 @@ class ActorServer(Server):
         if self._selected is None or self._selected in ids:
             self._features_due = now + 1.0 / self._limits.observation_hz
             index = 0 if self._selected is None else ids.index(self._selected)
-            matrix = group[index].matrix
-            where = {"episode_id": matrix.episode_id, "step_id": _next_step_id(matrix.step_id)}
-            self.publish_event(FEATURES_EVENT, latent[index], env_id=ids[index], **where)
+            self.publish_event(FEATURES_EVENT, latent[index], **_where(group[index]))
 
     def _swap_model(self) -> None:
         """Hot-swap the served model if a successor is ready; sessions are kept."""
@@ -360,6 +357,16 @@ class ActorServer(Server):
         for env_id, since in waits.items():
             if time.monotonic() - since > 2 * self._limits.heartbeat_seconds:
                 self._goals.warn_missing(env_id)
+
+
+def _where(session: Session) -> dict[str, int]:
+    """Return the message ids of a drone's decision: environment id, episode id and step id."""
+    matrix = session.matrix
+    return {
+        "env_id": session.env_id,
+        "episode_id": matrix.episode_id,
+        "step_id": _next_step_id(matrix.step_id),
+    }
 
 
 def _next_step_id(step_id: int) -> int:
