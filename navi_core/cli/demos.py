@@ -253,7 +253,7 @@ def pairs(
     from navi_core.record.home import load_scenes
     from navi_core.world import Field
 
-    config = resolve_config(preset=preset, assignments=assign or ())
+    config = resolve_config(preset=preset, assignments=assign or (), command="demos pairs")
     field = Field(load_scenes(scene or DEFAULT_SCENES, config.compile.resolution), device="cpu")
     with progress_bar("pairs", quiet=as_json, counted=True) as progress:
         made = make_pairs(

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Any, TypeVar
@@ -80,6 +80,38 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+_OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "training": ("algorithm",),
+    **dict.fromkeys(("algo", "rl_algorithm", "learner"), ("algorithm",)),
+    **dict.fromkeys(("lr", "learning_rate", "step_size"), ("learning_rate", "ppo.learning_rate")),
+    **dict.fromkeys(("num_envs", "n_envs", "num_actors", "n_actors"), ("actors",)),
+    **dict.fromkeys(("total_timesteps", "timesteps", "max_steps"), ("total_steps",)),
+    **dict.fromkeys(("num_steps", "n_steps", "rollout_steps", "rollout_length"), ("n_step", "rollout", "ppo.rollout")),
+    **dict.fromkeys(("n_epochs", "num_epochs", "update_epochs", "ppo_epochs"), ("update_epochs", "epochs")),
+    **dict.fromkeys(("minibatch_size", "batch_size", "n_minibatches"), ("batch_size", "minibatch", "sequences")),
+    **dict.fromkeys(("clip_range", "clip_coef", "clip_eps", "clip_epsilon"), ("clip", "ppo.clip")),
+    **dict.fromkeys(("ent_coef", "entropy_coef", "entropy_weight"), ("ent_coef", "entropy_coefficient")),
+    **dict.fromkeys(("vf_coef", "value_coef", "value_loss_coef"), ("value_coefficient",)),
+    **dict.fromkeys(("lam", "lambda", "gae"), ("gae_lambda",)),
+    **dict.fromkeys(("discount", "discount_factor"), ("gamma", "ppo.gamma")),
+    **dict.fromkeys(("kl_coef", "beta_kl"), ("ref_kl_coef",)),
+    **dict.fromkeys(("buffer_size", "replay_size", "buffer_capacity"), ("capacity", "replay.capacity")),
+    **dict.fromkeys(("tau", "target_tau"), ("polyak", "trust_region_tau")),
+    **dict.fromkeys(("target_update_interval", "target_network_frequency"), ("target_period",)),
+    "encoder_backend": ("encoder", "policy.encoder"),
+    "temporal_core": ("core", "policy.core"),
+    "max_episode_steps": ("max_steps", "env.max_steps"),
+    "smoothing": ("kernel_smoothing",),
+}
+"""Keys of other systems, and the settings that they are here; the first one that a section has is suggested."""
+
+
+def nearest_key(key: str, known: Sequence[str]) -> str | None:
+    """Return the known key that an unknown one most likely means: its name in another system, else the most alike."""
+    meant = [name for name in _OTHER_NAMES.get(key.lower(), ()) if name.partition(".")[0] in known]
+    return next(iter(meant or difflib.get_close_matches(key, known, n=1, cutoff=0.4)), None)
+
+
 C = TypeVar("C", bound="Config")
 Count = Annotated[int, Field(ge=1, le=2**40)]
 """A count; bounded far beyond use, so that a slip of the keyboard is not an hour of allocation."""
@@ -99,8 +131,8 @@ class Config(BaseModel):
             known = list(cls.model_fields)
             for key in data:
                 if key not in known:
-                    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.4)
-                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    near = nearest_key(str(key), known)
+                    hint = f"did you mean {near!r}? " if near else ""
                     raise ConfigError(f"{cls.__name__} has no key {key!r}; {hint}allowed: {', '.join(known)}")
                 if isinstance(data[key], bool) and cls.model_fields[key].annotation in (int, float, str):
                     # pydantic would take true for the number 1.

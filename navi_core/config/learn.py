@@ -164,12 +164,6 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _who_adapts(self) -> Self:
-        if self.adaptation.enabled and self.algorithm != "dqn":
-            raise ConfigError(f"adaptation.enabled moves settings of dqn; {self.algorithm} has none: leave it out")
-        return self
-
-    @model_validator(mode="after")
     def _learning_can_start(self) -> Self:
         if self.algorithm == "dqn":
             self.replay.require_start(self.dqn.learning_starts, self.decisions_of_an_item)

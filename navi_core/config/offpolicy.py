@@ -193,7 +193,7 @@ class EarlyStopConfig(Config):
     """Settings of early stopping, for runs without further improvement."""
 
     enabled: bool = False
-    """Whether the controller ends the run; false only reports."""
+    """Whether the controller ends the run; on where another setting of this section is given."""
     eval_interval: Count = 5000
     """Decisions between two evaluations of the controller."""
     patience: int = Field(10, ge=1, le=10_000)

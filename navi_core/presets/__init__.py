@@ -17,13 +17,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import TrainConfig, parse_config
-from navi_core.config.base import setting_paths
+from navi_core.config.base import nearest_key, setting_paths
+from navi_core.config.readers import given_names, unread
 from navi_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,8 +78,13 @@ def resolve_config(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
     assignments: Iterable[str] = (),
+    command: str | None = None,
+    strict: bool = False,
 ) -> TrainConfig:
     """Merge all configuration sources by precedence into a validated training configuration.
+
+    With `command`, each part that would read given settings which this run does not read gets one warning. Settings of
+    presets and of stored runs are exempt.
 
     Args:
         preset: Preset name; None starts from the defaults.
@@ -86,14 +93,36 @@ def resolve_config(
         environ: Environment; by default the process's.
         flags: Nested values of command-line flags.
         assignments: `a.b=c` texts of `--set`; they win over everything.
+        command: The command that runs it, as in `navi_core.config.readers`; None warns of nothing.
+        strict: Refuse settings that are not read.
 
     Raises:
-        ConfigError: A key is unknown (the nearest is named), a value impossible, or a file unreadable.
+        ConfigError: A key is unknown (the nearest is named), a value impossible, or a file unreadable; with `strict`
+            also, a given setting is not read.
     """
     sources = setting_sources(
         preset=preset, defaults=defaults, file=file, environ=environ, flags=flags, assignments=assignments
     )
-    return parse_config(TrainConfig, merge_sources(sources))
+    config = parse_config(TrainConfig, merge_sources(sources))
+    if command is not None:
+        if sources[-1][0] == _IMPLIED:
+            keys = ", ".join(_given(sources)["early_stopping"])
+            warnings.warn(
+                f"early_stopping.{{{keys}}} is given: early stopping is on; early_stopping.enabled=false keeps it off",
+                stacklevel=2,
+            )
+        faults = unread(config, given_names(_given(sources)), command, _auto_device)
+        if strict and faults:
+            raise ConfigError(f"{'; '.join(faults)}. Leave it out, or run without --strict")
+        for fault in faults:
+            warnings.warn(fault, stacklevel=2)
+    return config
+
+
+def _auto_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def setting_sources(
@@ -121,7 +150,29 @@ def setting_sources(
     if preset in preset_names() and merge_sources(sources).get("algorithm") == "dqn":
         # Shipped presets are made for an actor and a critic.
         sources.insert(1, ("learner", {"policy": {"privileged_critic": False}}))
+    # Configuration files of AGM have no switch: their section asks for early stopping.
+    merged = merge_sources(sources)
+    stopping, adaptation = merged.get("early_stopping"), merged.get("adaptation")
+    switched = (isinstance(stopping, Mapping) and "enabled" in stopping) or merged.get("algorithm") == "bc"
+    adapts = isinstance(adaptation, Mapping) and adaptation.get("enabled")
+    if isinstance(_given(sources).get("early_stopping"), Mapping) and not switched and not adapts:
+        sources.append((_IMPLIED, {"early_stopping": {"enabled": True}}))
     return sources
+
+
+_IMPLIED = "early_stopping.…"
+"""Name of the source that switches early stopping on where only other settings of its section are given."""
+
+
+def _given(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the nested settings that a user gave: without those of presets, of the task and of stored runs."""
+    exempt = ("task", "learner", _IMPLIED)
+    sections = TrainConfig().model_dump().keys()
+    return merge_sources(
+        (name, values)
+        for name, values in sources
+        if not name.startswith("preset ") and name not in exempt and not sections <= values.keys()
+    )
 
 
 def merge_sources(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -185,8 +236,11 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
         if path is None:
             # Other NAVI_* names (home, scenes, …) are not settings; a path is, and may be mistyped.
             if "__" in name:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                section, _, key = name.rpartition("__")
+                keys = {each.rpartition("__")[2].lower(): each for each in known if each.startswith(f"{section}__")}
+                near = keys.get(nearest_key(key, list(keys)) or "")
+                near = near or next(iter(difflib.get_close_matches(name, known, n=1)), None)
+                hint = f"; did you mean {near}?" if near else ""
                 raise ConfigError(f"the environment variable {name} names no setting{hint}")
             continue
         result = merge(result, nested(path, _value(environ[name])))

@@ -16,6 +16,7 @@ from navi_core.cli.training.flags import (
     Preset,
     Register,
     RunRoot,
+    Strict,
     partition_or_preset,
     without_none,
 )
@@ -45,6 +46,7 @@ def bc(
     preset: Preset = None,
     config: ConfigFile = None,
     assign: Assign = None,
+    strict: Strict = False,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, order and split.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the demonstrations.")] = None,
     encoder_backend: Annotated[str | None, typer.Option(help="Encoder; see policy.encoder.")] = None,
@@ -82,7 +84,9 @@ def bc(
             "env": {**bins, "max_distance": data.max_distance},
             "policy": bins | without_none({"encoder": encoder_backend, "core": temporal_core}),
         }
-        resolved = resolve_config(preset=preset, file=config, flags=values, assignments=assign or ())
+        resolved = resolve_config(
+            preset=preset, file=config, flags=values, assignments=assign or (), command="bc", strict=strict
+        )
         record = run_cloning(
             resolved,
             data,

@@ -33,6 +33,7 @@ Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=
 RunRoot = Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")]
 Partition = Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")]
 Register = Annotated[bool, typer.Option(help="Enter the result into the registry of versions.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse settings that this run does not read.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -43,6 +44,7 @@ class TrainFlags:
     preset: Preset = None
     config: ConfigFile = None
     assign: Assign = None
+    strict: Strict = False
     seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None
     steps: Annotated[
         int | None,
@@ -89,14 +91,15 @@ class TrainFlags:
         ),
     ] = None
 
-    def resolve(self, algorithm: str) -> TrainConfig:
+    def resolve(self, algorithm: str, command: str = "train") -> TrainConfig:
         """Resolve the flags, preset, file and `--set` to the training configuration.
 
         Args:
             algorithm: Name of the learner.
+            command: train or learner.
 
         Raises:
-            ConfigError: A setting is unknown or impossible.
+            ConfigError: A setting is unknown or impossible, or, with `strict`, not read.
         """
         from navi_core.config import NOISY_SENSOR
         from navi_core.presets import merge, resolve_config
@@ -115,8 +118,9 @@ class TrainFlags:
         if self.scene:
             flags["corpus"] = {"scenes": self.scene}
         config = resolve_config(
-            preset=self.preset, defaults=defaults, file=self.config, flags=flags, assignments=self.assign or ()
-        )
+            preset=self.preset, defaults=defaults, file=self.config, flags=flags, assignments=self.assign or (),
+            command=command, strict=self.strict,
+        )  # fmt: skip
         wanted = config.env.task
         if flight != wanted != "explore" and config.task is None and config.env.reward.preset != wanted:
             typer.echo(

@@ -323,7 +323,7 @@ def learner(
 
     Resumes where the same command stopped. With distributed.learners above 1 it starts itself again under torchrun.
     """
-    resolved = flags.resolve("dqn")
+    resolved = flags.resolve("dqn", "learner")
     if in_process and (address is not None or processes is not None):
         raise ConfigError("--in-process takes neither --address nor --processes; leave them out")
     learners = resolved.distributed.learners

@@ -208,9 +208,6 @@ class RolloutLearner(ABC, Generic[Data, Micro]):
         return {}
 
 
-_CRITIC_SETTINGS = ("separate_value", "stop_value_gradient", "privileged_critic")
-
-
 class ReferencePolicy:
     """Frozen copy of the policy at its last synchronisation (reference policy π_ref).
 
@@ -287,15 +284,6 @@ class ReferenceLearner(RolloutLearner[Data, Micro]):
         self.units = CriticUnits()
         self.updates = 0
         """Number of updates, or of groups, trained on so far."""
-        # Not refused: a PPO run may go on from these weights, and a network without these settings has other weights.
-        idle = [f"policy.{name}" for name in _CRITIC_SETTINGS if getattr(config.policy, name)]
-        if idle:
-            _LOG.warning(
-                "%s has no critic: %s changes nothing that is learned and serves only a ppo run that goes on from "
-                "these weights; leave it out unless there is to be one",
-                self.section,
-                " and ".join(idle),
-            )
 
     def reference_policy(self) -> ReferencePolicy:
         """Return the reference policy, created at the first call as a copy of the policy."""

@@ -5,7 +5,6 @@ resumes bit for bit, because an epoch is a function of the weights before it, th
 """
 
 import copy
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,8 +28,6 @@ from navi_core.models import Checkpoint, add_scenes
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.record.events import EventBus
-
-_LOG = logging.getLogger("navi.learn")
 
 BEST = "best.pt"
 """File name of the checkpoint with the least held-out loss, which is the run's result."""
@@ -102,9 +99,6 @@ def clone(
         RecordError: Rows could not be made durable.
     """
     _require_fit(config, data)
-    if config.early_stopping.enabled:
-        # Not refused: the same settings often serve the clone and the reinforcement learning that follows.
-        _LOG.warning("early_stopping does not end cloning: all bc.epochs are made, and the best one is the result")
     return carry_out(lambda rows: _Cloner(config, run, data, rows, events), run, log, stop=stop, initial=initial)
 
 

@@ -109,7 +109,8 @@ class RunWatch:
     @property
     def on(self) -> bool:
         """Whether early stopping or online adaptation of hyperparameters is enabled."""
-        return self.config.early_stopping.enabled or self.config.adaptation.enabled
+        adapts = self.config.adaptation.enabled and self.config.algorithm == "dqn"
+        return self.config.early_stopping.enabled or adapts
 
     @property
     def stopped(self) -> EarlyStopDecision | None:

@@ -211,11 +211,9 @@ def test_compiled_cloning_equals_eager_cloning(data):
     assert made[1][0] == pytest.approx(made[0][0], abs=1e-5) and made[1][1] == pytest.approx(made[0][1], abs=1e-3)
 
 
-def test_cloning_warns_that_it_is_not_stopped_early(tmp_path, data, caplog):
+def test_cloning_is_not_stopped_early(tmp_path, data):
     config = make_config(data, early_stopping={"enabled": True, "eval_interval": 1, "patience": 1}, bc={"epochs": 2})
-    with caplog.at_level("WARNING", logger="navi.learn"):
-        result = fly(tmp_path, data, config)
-    assert result.reason == "epochs" and "early_stopping does not end cloning" in caplog.text
+    assert fly(tmp_path, data, config).reason == "epochs"
 
 
 def test_an_infinite_loss_stops_the_run_by_name(data):

@@ -13,7 +13,6 @@ from navi_core.config import GRPOConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn import GRPOLearner, train
 from navi_core.learn.algorithms.grpo import grpo_loss
-from navi_core.learn.algorithms.registry import build_learner
 from navi_core.learn.algorithms.rollout_learner import ReferencePolicy
 from navi_core.learn.estimators.losses import reference_kl
 from navi_core.learn.parallel import Workers
@@ -296,23 +295,6 @@ def test_too_few_rows_and_several_processes_are_refused():
     collector, learner = parts(grpo_config())
     with pytest.raises(ConfigError, match="one process"):
         GRPOLearner(learner.policy, collector.shaper, learner.config, CPU, Workers(0, 2))
-
-
-@pytest.mark.parametrize("algorithm", ["grpo", "dpo"])
-def test_settings_of_a_critic_are_warned_of_once(algorithm, caplog):
-    """They make the network that a PPO run goes on with; until then they cost time and do nothing."""
-    idle = small_config().policy.model_dump(exclude_unset=True) | {"separate_value": True, "privileged_critic": True}
-    with caplog.at_level(logging.WARNING, "navi.learn"):
-        for policy, reported in ((idle, 1), ({**idle, "separate_value": False, "privileged_critic": False}, 0)):
-            caplog.clear()
-            config = small_config(algorithm=algorithm, grpo=GRPO).model_dump(exclude_unset=True) | {"policy": policy}
-            config = parse_config(TrainConfig, config)
-            net = build_policy(config.policy, seed=0)
-            shaper = RewardShaper(config.shaper, config.actors, config.policy.width, 0)
-            learner = build_learner(net, shaper, config, CPU)
-            assert len(caplog.records) == reported and learner.state_dict()
-            if reported:
-                assert f"{algorithm} has no critic: policy.separate_value and policy.priv" in caplog.text
 
 
 def test_further_epochs_without_a_clip_are_warned_of(caplog):

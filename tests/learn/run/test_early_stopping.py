@@ -326,10 +326,10 @@ def test_each_gradient_step_draws_new_noise(monkeypatch):
     assert learner.gradient_steps > 2 and len(set(asked)) == len(asked) == learner.gradient_steps
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "dpo", "bc"])
-def test_adaptation_is_refused_for_unsupported_learners(algorithm):
-    with pytest.raises(ConfigError, match=f"adaptation.enabled moves settings of dqn; {algorithm} has none"):
-        parse_config(TrainConfig, {"algorithm": algorithm, "adaptation": {"enabled": True}})
+@pytest.mark.parametrize(("algorithm", "on"), [("ppo", False), ("grpo", False), ("dqn", True)])
+def test_adaptation_switches_the_monitor_on_for_dqn_alone(algorithm, on):
+    config = parse_config(TrainConfig, {"algorithm": algorithm, "adaptation": {"enabled": True}})
+    assert RunWatch(config).on == on
 
 
 def test_adapted_settings_survive_a_resume(tmp_path):
