@@ -55,12 +55,25 @@ def try_lock(descriptor: int, seconds: float = 0.0, *, shared: bool = False) -> 
 
 
 @contextmanager
-def wait_for_lock(lock: Path, mode: int = 0o664) -> Iterator[None]:
-    """Context manager that holds a file lock, blocking until it is free; `mode` is that of a new file."""
+def wait_for_lock(lock: Path, mode: int = 0o664, *, stop: Callable[[], bool] | None = None) -> Iterator[None]:
+    """Context manager that holds a file lock, blocking until it is free.
+
+    Args:
+        lock: The file; created where it is missing, and left there.
+        mode: Permissions of a new file.
+        stop: Polled five times a second while another process holds it; True ends the wait.
+
+    Raises:
+        RunError: The wait was ended.
+    """
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = open_lock(lock, mode)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while stop is not None and not try_lock(descriptor, 0.2):
+            if stop():
+                raise RunError(f"stopped while another process holds {lock}")
+        if stop is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

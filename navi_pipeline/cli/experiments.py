@@ -13,6 +13,7 @@ from navi_core.errors import ConfigError, RunError
 from navi_core.terminal import print_json, print_records, print_status
 
 if TYPE_CHECKING:
+    from navi_pipeline.lib.experiments.perform import ExperimentResult
     from navi_pipeline.settings import NightlyConfig
 
 
@@ -41,8 +42,8 @@ def sweep(
     Out of memory, crash and timeout are outcomes of a cell. Finished cells are reused, so an interrupted sweep resumes.
     """
     from navi_core.config import parse_config
-    from navi_pipeline.lib.sweeps.catalogue import SWEEPS
-    from navi_pipeline.lib.sweeps.perform import perform_sweep
+    from navi_pipeline.lib.experiments.perform import perform_experiment, sweep_experiment
+    from navi_pipeline.lib.experiments.sweeps import SWEEPS
     from navi_pipeline.settings import SweepConfig
 
     if name is None:
@@ -54,15 +55,11 @@ def sweep(
     given = {"profile": profile, "preset": preset, "seeds": seeds, "steps": steps, "seconds": seconds,
              "timeout": timeout, "memory_limit": memory_limit, "threads": threads}  # fmt: skip
     config = parse_config(SweepConfig, {key: value for key, value in given.items() if value is not None})
-    result = perform_sweep(name, config, on_line=print_status, again=again)
+    result = perform_experiment(sweep_experiment(name, config), on_line=print_status, again=again)
     if as_json:
-        print_json(result.document | {"reused": result.reused})
-        return
-    print_records(f"{name}, {config.profile}", result.rows)
-    if result.verdicts:
-        print_records("promotion checklist", [verdict.as_row() for verdict in result.verdicts])
-        typer.echo("\n".join(verdict.sentence for verdict in result.verdicts))
-    typer.echo(f"report: {result.report}")
+        print_json({"sweep": name, "profile": config.profile} | result.document | {"reused": result.reused})
+    else:
+        _print_result(f"{name}, {config.profile}", result)
 
 
 def ablate(
@@ -95,32 +92,38 @@ def ablate(
     Finished cells are reused, so the command may be stopped and resumed, or split with --cells. The table shows the
     paired difference to the base with its two-way interval over seeds and scenes.
     """
-    from navi_pipeline.lib.ablations.catalogue import VARIANTS
+    from navi_pipeline.lib.experiments.variants import VARIANTS
 
     if listed:
         print_records("variants", [{"variant": v.name, "question": v.question} for v in VARIANTS.values()])
         return
     from navi_core.config import parse_config
     from navi_core.presets import parse_assignments
-    from navi_pipeline.lib.ablations.perform import perform_ablation
+    from navi_pipeline.lib.experiments.perform import ablation_experiment, perform_experiment
     from navi_pipeline.settings import AblationConfig
 
     given = {"preset": preset, "base": parse_assignments(assign or ()), "variants": _variants(vary or ()),
              "steps": steps, "seeds": seeds, "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
     config = parse_config(AblationConfig, {key: value for key, value in given.items() if value is not None})
-    done = perform_ablation(variants or (), config, name=name, cells=cells, jobs=jobs, on_line=print_status)
+    experiment = ablation_experiment(variants or (), config, name)
+    result = perform_experiment(experiment, cells=cells, jobs=jobs, on_line=print_status)
     if as_json:
-        print_json({"rows": done.rows, "sentences": done.sentences, "waiting": done.waiting, "skipped": done.skipped,
-                    "report": str(done.report)})  # fmt: skip
+        print_json(result.document)
         return
-    print_records(f"ablation {name}", done.rows)
-    for sentence in done.sentences:
-        typer.echo(sentence)
-    for variant, why in done.skipped.items():
+    for variant, why in experiment.skipped.items():
         typer.echo(f"{variant} {why}: left out")
-    if done.waiting:
-        typer.echo(f"{done.waiting} cells wait; the same command goes on with them")
-    typer.echo(f"report: {done.report}")
+    _print_result(f"ablation {name}", result)
+
+
+def _print_result(title: str, result: ExperimentResult) -> None:
+    print_records(title, result.summary.rows)
+    if result.summary.verdicts:
+        print_records("promotion checklist", [verdict.as_row() for verdict in result.summary.verdicts])
+    for sentence in result.summary.sentences:
+        typer.echo(sentence)
+    if result.waiting:
+        typer.echo(f"{result.waiting} cells wait; the same command goes on with them")
+    typer.echo(f"report: {result.report}")
 
 
 def _variants(entries: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Benchmark and study assets: sweeps with one child process per cell; trials of a study as an external asset."""
+"""Experiment assets: sweeps and ablations with their cells as partitions, studies with their trials."""
 
 from typing import Any
 
@@ -9,12 +9,19 @@ from navi_core.config import parse_config
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.partitions import GPU, size_partitions
 from navi_pipeline.lib.corpus.scenes import scene_paths
-from navi_pipeline.lib.orchestration import worked_as
-from navi_pipeline.lib.records import content_key
+from navi_pipeline.lib.experiments.cells import Outcome
+from navi_pipeline.lib.experiments.perform import (
+    Experiment,
+    ablation_experiment,
+    perform_experiment,
+    read_sweep,
+    sweep_experiment,
+)
+from navi_pipeline.lib.orchestration import worked, worked_as
+from navi_pipeline.lib.records import OUTCOMES, content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 from navi_pipeline.lib.studies.catalogue import STUDIES, find_study, over_scenes, partition_of
-from navi_pipeline.lib.sweeps.perform import perform_sweep, read_sweep
-from navi_pipeline.settings import SweepConfig
+from navi_pipeline.settings import AblationConfig, SweepConfig
 
 _STORIES = {
     "raycast_benchmark": "How many rays a second, and how exact? Each tracer on three families of scenes against every "
@@ -64,23 +71,46 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
 def _measure(context: dg.AssetExecutionContext, sweep: str, settings: SweepSettings) -> dg.MaterializeResult[None]:
     given = {name: value for name, value in settings.model_dump(exclude={"again"}).items() if value is not None}
     config = parse_config(SweepConfig, {"profile": context.partition_key} | given)
-    made = perform_sweep(sweep, config, on_line=context.log.info, again=settings.again)
+    return _experiment(context, sweep_experiment(sweep, config), again=settings.again)
+
+
+def _experiment(
+    context: dg.AssetExecutionContext, experiment: Experiment, *, again: bool = False, jobs: int = 1
+) -> dg.MaterializeResult[None]:
+    """Perform an experiment, log a materialization of `cell` for each of its cells, and return its own."""
+    known = context.instance.get_materialized_partitions(cell.key)
+
+    def report(outcome: Outcome) -> None:
+        partition = f"{experiment.page}-{outcome.cell.replace('/', '-')}"
+        if outcome.reused and partition in known:
+            return
+        context.instance.add_dynamic_partitions(str(cell_partitions.name), [partition])
+        metadata: dict[str, Any] = {
+            "status": outcome.status,
+            "run_id": outcome.run_id,
+            "detail": outcome.detail,
+            **outcome.metrics,
+        }
+        context.log_event(dg.AssetMaterialization(cell.key, partition=partition, metadata=metadata))
+
+    made = perform_experiment(experiment, jobs=jobs, again=again, on_line=context.log.info, on_cell=report)
     ended = [outcome.status for outcome in made.outcomes]
     metadata: dict[str, Any] = {
         "cells": len(ended),
-        **{status: ended.count(status) for status in ("ok", "out_of_memory", "crash", "timeout")},
+        **{status: ended.count(status) for status in OUTCOMES},
         "reused": made.reused,
-        "table": dg.MetadataValue.md(markdown_table(made.rows)),
-        "picture": dg.MetadataValue.md(embedded_charts(made.charts, sweep)),
+        "table": dg.MetadataValue.md(markdown_table(made.summary.rows)),
+        "picture": dg.MetadataValue.md(embedded_charts(made.charts, experiment.name)),
         "report": dg.MetadataValue.path(str(made.report)),
     }
-    if made.verdicts:
-        checklist = markdown_table([verdict.as_row() for verdict in made.verdicts])
+    if made.summary.sentences:
         metadata |= {
-            "verdict": dg.MetadataValue.md("\n\n".join(verdict.sentence for verdict in made.verdicts)),
-            "checklist": dg.MetadataValue.md(checklist),
+            "verdict": dg.MetadataValue.md("\n\n".join(made.summary.sentences)),
             "intervals": dg.MetadataValue.md(embedded_charts([made.verdict_chart], "intervals")),
         }
+    if made.summary.verdicts:
+        checklist = [verdict.as_row() for verdict in made.summary.verdicts]
+        metadata["checklist"] = dg.MetadataValue.md(markdown_table(checklist))
     measured = [[outcome.cell, outcome.status, outcome.measured_at] for outcome in made.outcomes]
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(measured)))
 
@@ -89,6 +119,46 @@ BENCHMARKS: dict[str, dg.AssetsDefinition] = {sweep: _benchmark(sweep, story) fo
 """Sweep name → benchmark asset."""
 SWEEP_ASSETS = list(BENCHMARKS.values())
 """Benchmark assets as a list: Dagster's module loader finds lists, but no dictionaries."""
+
+
+class AblationSettings(dg.Config):
+    """Run config of an ablation: variants of the catalogue, and settings that all cells share."""
+
+    name: str = Field(default="ablation", description="Name of the ablation, in its rows and its page.")
+    variants: list[str] = Field(default_factory=list, description="What to change; by default everything.")
+    settings: dict[str, Any] = Field(default_factory=dict, description="Settings of AblationConfig, such as steps.")
+    jobs: int = Field(default=1, description="Cells at the same time, each on one core.")
+
+
+@dg.asset(
+    group_name="benchmarks",
+    kinds={"torch"},
+    owners=OWNERS,
+    code_version="1",
+    pool=GPU,
+    description="What does each setting change? Every variant is trained with several seeds and flown on unseen "
+    "scenes; better and worse follow Holm's rule over the variants. Cells that are done are not measured again.",
+)
+@worked
+def ablation(context: dg.AssetExecutionContext, config: AblationSettings) -> dg.MaterializeResult[None]:
+    """Measure the cells of an ablation that have no result yet."""
+    settings = parse_config(AblationConfig, config.settings)
+    return _experiment(context, ablation_experiment(config.variants, settings, config.name), jobs=config.jobs)
+
+
+cell_partitions = dg.DynamicPartitionsDefinition(name="cells")
+cell = dg.AssetSpec(
+    "cell",
+    deps=[*SWEEP_ASSETS, ablation],
+    group_name="benchmarks",
+    kinds={"torch"},
+    owners=OWNERS,
+    code_version="1",
+    partitions_def=cell_partitions,
+    description="One cell of a sweep or an ablation: a variant with a seed, and what came of it. Reported when it is "
+    "done, by the asset that measures it.",
+)
+"""External asset of the cells of sweeps and ablations; only these report its materializations."""
 
 
 def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
@@ -113,7 +183,7 @@ def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.Asset
     return check
 
 
-OUTCOMES = [_every_cell_was_measured(sweep, asset) for sweep, asset in BENCHMARKS.items()]
+SWEEP_CHECKS = [_every_cell_was_measured(sweep, asset) for sweep, asset in BENCHMARKS.items()]
 
 
 study_partitions = dg.StaticPartitionsDefinition(list(STUDIES))

@@ -1,1 +1,1 @@
-"""Implementation of the assets: warehouse, training, evaluation, nights, sweeps, studies, reports."""
+"""Implementation of the assets: warehouse, training, evaluation, nights, experiments, studies, reports."""

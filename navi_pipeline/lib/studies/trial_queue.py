@@ -203,7 +203,7 @@ class TrialQueue:
             done = self.latest()
             if len(done) >= self.config.trials and all(trial.state is TrialState.FAIL for trial in done.values()):
                 for slot, trial in sorted(done.items()):
-                    attributes = {"slot": slot, "began_ns": time.time_ns(), "retry_of": trial.number}
+                    attributes = {"slot": slot, "retry_of": trial.number}
                     self.study.enqueue_trial(dict(trial.params), user_attrs=attributes)
 
     def release_lost(self) -> int:

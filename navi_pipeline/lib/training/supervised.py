@@ -8,6 +8,7 @@ grace period. A stale run is detected by its free lock and marked in the warehou
 import contextlib
 import errno
 import json
+import math
 import os
 import queue
 import signal
@@ -55,6 +56,7 @@ def run_supervised(
     timeout: float | None = None,
     stop: Callable[[], bool] | None = None,
     on_device: bool = False,
+    on_end: Callable[[float], None] | None = None,
 ) -> tuple[int, str, list[str]]:
     """Run a command as a supervised child process, in this environment without `NAVI_*` settings.
 
@@ -65,6 +67,7 @@ def run_supervised(
         timeout: Time after its start when the child is ended [s]; None: it may take as long as it likes.
         stop: Asked twice a second; once it answers True the child is sent SIGTERM and has the grace period to end.
         on_device: Wait for a free GPU where the machine has any, and show the child this one alone.
+        on_end: Called with the processor time of the child and of its own children, however it ends [s].
 
     Returns:
         Exit code (negative: the signal), standard output, the last 20 lines of standard error.
@@ -88,7 +91,7 @@ def run_supervised(
             pass_fds=inherited,
             env=_environment() | environment | {SUPERVISOR: str(os.getpid())},
         )
-        return _follow(process, on_line, grace_seconds, timeout, stop)
+        return _follow(process, on_line, grace_seconds, timeout, stop, on_end)
 
 
 def _follow(
@@ -97,6 +100,7 @@ def _follow(
     grace_seconds: float,
     timeout: float | None,
     stop: Callable[[], bool] | None,
+    on_end: Callable[[float], None] | None,
 ) -> tuple[int, str, list[str]]:
     """Forward a child's lines until it ends or must end; return its exit code, output and last lines."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -128,14 +132,12 @@ def _follow(
             except queue.Empty:
                 continue
             if line is None:
-                process.wait(None if stopped_at is None else grace_seconds)
+                _wait(process.pid, math.inf if stopped_at is None else grace_seconds)
                 break
             last.append(line)
             on_line(line)
-    except subprocess.TimeoutExpired:
-        pass  # stopped and still there: killed below
     finally:
-        _end(process, grace_seconds if stopped_at is None else 0.0)
+        _end(process, grace_seconds if stopped_at is None else 0.0, on_end)
     for reader in readers:
         reader.join(timeout=5.0)
     return process.returncode, "".join(output), list(last)
@@ -147,18 +149,35 @@ def _read_lines(stream: IO[str], into: queue.Queue[str | None]) -> None:
     into.put(None)
 
 
-def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:
+def _end(process: subprocess.Popen[str], grace_seconds: float, on_end: Callable[[float], None] | None) -> None:
     """Terminate the child's process group: SIGTERM, grace period, SIGKILL."""
-    if process.poll() is None:
+    if not _wait(process.pid, 0.0):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + grace_seconds
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        _wait(process.pid, grace_seconds)
     # Also after a regular end: processes that the child may have left in its group go with it.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    _wait(process.pid, math.inf)
+    if on_end is not None:
+        ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+        on_end(sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"))
     process.wait()
+
+
+def _wait(pid: int, seconds: float) -> bool:
+    """Wait until a child has ended, and leave it to be reaped: its group and its clocks stay its own until then.
+
+    Returns:
+        Whether it has ended.
+    """
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(ChildProcessError):
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+    return True
 
 
 def _environment() -> dict[str, str]:

@@ -339,10 +339,8 @@ def test_training_and_benchmark_assets_use_the_gpu_pool(repository):
     graph = repository.asset_graph
     pools = {key.to_user_string(): graph.get(key).pools for key in graph.get_all_asset_keys()}
     for name, pool in pools.items():
-        assert (pool == {"gpu"}) == (name.endswith(("_sweep", "_policy", "_scaling", "_benchmark", "study"))), (
-            name,
-            pool,
-        )
+        heavy = name.endswith(("_sweep", "_policy", "_scaling", "_benchmark", "study", "ablation"))
+        assert (pool == {"gpu"}) == heavy, (name, pool)
 
 
 def test_sweep_removes_partial_files_of_runs_and_shards():

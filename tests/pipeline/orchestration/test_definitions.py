@@ -13,8 +13,8 @@ from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
 from navi_pipeline.jobs import PROFILE_ASSETS, Flow
 from navi_pipeline.lib.corpus.scenes import write_corpus
+from navi_pipeline.lib.experiments.sweeps import SWEEPS
 from navi_pipeline.lib.studies.catalogue import STUDIES
-from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 from navi_pipeline.lib.training.policies import ALGORITHMS, train_policy
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,6 +48,8 @@ def test_asset_graph_has_the_expected_dependencies(graph):
         "leaderboard": {"policy_evaluation", "baseline_evaluation"},
         "promoted_model": {"policy_evaluation", "ppo_policy"},
         **{name: {"corpus"} for name in SWEEPS},
+        "ablation": set(),
+        "cell": {"ablation", *SWEEPS},
         "study": {"corpus"},
         "trial": {"study"},
         "warehouse": {"leaderboard", "promoted_model", "study", *SWEEPS},
@@ -57,8 +59,8 @@ def test_asset_graph_has_the_expected_dependencies(graph):
 def test_whole_graph_jobs_cover_every_asset_once(graph):
     jobs = ("sources_job", "corpus_job", "recordings_job", "profile_job", "benchmark_job", "study_job", "summary_job")
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
-    # Trials are reported by their study; nothing else makes one.
-    assert sorted([*made, "trial"]) == sorted(edges_of(graph))
+    # Trials and cells are reported by the assets that run them; an ablation answers a question that somebody asks.
+    assert sorted([*made, "trial", "cell", "ablation"]) == sorted(edges_of(graph))
 
 
 def test_code_location_is_loadable():
@@ -88,6 +90,7 @@ def test_scenes_and_profiles_are_partitions(graph):
         assert set(kinds[name].get_partition_keys()) == {"quick", "full"}
     assert set(kinds["study"].get_partition_keys()) == set(STUDIES)
     assert isinstance(kinds["trial"], dg.DynamicPartitionsDefinition)
+    assert isinstance(kinds["cell"], dg.DynamicPartitionsDefinition)
     assert kinds["corpus"] is None
 
 

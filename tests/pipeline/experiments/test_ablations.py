@@ -6,12 +6,11 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
+import threading
 import time
-from dataclasses import asdict
-from pathlib import Path
 
+import dagster as dg
 import numpy as np
 import pytest
 import typer
@@ -21,19 +20,19 @@ from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.cli.experiments import register
-from navi_pipeline.lib.ablations import cell, perform
-from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
-from navi_pipeline.lib.ablations.cell import CellOutcome, _key, known_outcome, outcome_path, resolved, run_cell
-from navi_pipeline.lib.ablations.perform import perform_ablation
+from navi_pipeline.definitions import defs
+from navi_pipeline.lib.experiments import ablations, cells, verdicts
+from navi_pipeline.lib.experiments.ablations import _key, ablation_cell, resolved
+from navi_pipeline.lib.experiments.cells import known_outcome, run_cells
+from navi_pipeline.lib.experiments.perform import ablation_experiment, perform_experiment
+from navi_pipeline.lib.experiments.variants import BASE, VARIANTS, find_variants
 from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.reports.warehouse_report import run_report
-from navi_pipeline.lib.sweeps import cells
-from navi_pipeline.lib.training.supervised import runs_in_use
+from navi_pipeline.lib.training.supervised import run_supervised, runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import AblationConfig
 from tests.evaluate.conftest import made_result
 
-ROOT = Path(__file__).resolve().parents[3]
 TINY = AblationConfig(
     steps=256,
     seeds=2,
@@ -41,6 +40,23 @@ TINY = AblationConfig(
     scenes=("apartment:9003", "apartment:9004"),
     base={"actors": 8, "ppo": {"rollout": 16, "bptt": 8, "minibatch": 4}, "compile": {"resolution": 64}},
 )
+
+
+def ablate(names, config, *, cells=None, jobs=1, on_line=print):
+    return perform_experiment(ablation_experiment(names, config), cells=cells, jobs=jobs, on_line=on_line)
+
+
+def run_cell(name, variant, config, seed):
+    """Measure a cell, or raise what kept it from an outcome."""
+    made = []
+    failure = run_cells([ablation_cell(name, variant, config, seed)], timeout=config.timeout, on_outcome=made.append)
+    if failure is not None:
+        raise failure
+    return made[0]
+
+
+def known(variant, config, seed):
+    return known_outcome(ablation_cell("ablation", variant, config, seed))
 
 
 @pytest.mark.parametrize("preset", ["demo", "quick", "standard"])
@@ -78,18 +94,19 @@ def test_custom_variants_extend_the_catalogue():
         find_variants([], {"rnd": {}})
 
 
-def test_renamed_variant_reuses_the_outcomes_of_its_cells():
-    def cells(name, names=()):
+def test_renamed_variant_and_an_older_document_reuse_the_outcome_of_a_cell():
+    def varied(name):
         config = TINY.model_copy(update={"variants": {name: {"ppo": {"epochs": 7}}}, "seeds": 1})
-        own = find_variants(names, config.variants)[-1]
-        return config, own
+        return config, find_variants((), config.variants)[-1]
 
-    config, slow = cells("slow")
-    outcome = CellOutcome("slow", 0, "crash", "by itself", "", "", {}, {}, [])
-    write_document(outcome_path(slow, config, 0), asdict(outcome))
-    renamed, slower = cells("slower")
-    assert known_outcome(slower, renamed, 0).variant == "slower"
-    rows = perform_ablation((), renamed, cells=0, on_line=print).rows
+    config, slow = varied("slow")
+    older = {"variant": "slow", "seed": 0, "status": "crash", "detail": "by itself", "result": "", "checkpoint": "",
+             "cpu_minutes": {"train": 1.0, "evaluate": 0.5}, "metrics": {"steps": 256.0}, "commands": []}  # fmt: skip
+    write_document(ablation_cell("ablation", slow, config, 0).file, older)
+    renamed, slower = varied("slower")
+    found = known(slower, renamed, 0)
+    assert (found.level, found.seed, found.reused) == ("slower", 0, True) and found.metrics["cpu_minutes"] == 1.5
+    rows = ablate((), renamed, cells=0).summary.rows
     assert [(row["variant"], row["failed"]) for row in rows] == [("base", 0), ("slower", 1)]
 
 
@@ -149,20 +166,21 @@ def test_environment_settings_do_not_change_the_cell_key(monkeypatch):
 
 def test_zero_cells_shows_known_outcomes_without_measuring():
     """The demo preset already has a GRU and a ring encoder: these variants are the base."""
-    done = perform_ablation(["core_gru", "no_tax"], AblationConfig(seeds=3), cells=0, on_line=print)
-    assert done.waiting == 6 and done.outcomes == [] and done.rows[0]["variant"] == BASE
-    assert list(done.skipped) == ["core_gru"] and "not measured yet" in done.report.read_text()
+    done = ablate(["core_gru", "no_tax"], AblationConfig(seeds=3), cells=0)
+    assert done.waiting == 6 and done.outcomes == [] and done.summary.rows[0]["variant"] == BASE
+    assert list(done.document["skipped"]) == ["core_gru"] and "not measured yet" in done.report.read_text()
 
 
 @pytest.mark.slow
 def test_small_ablation_resumes_and_records_comparisons():
     told: list[str] = []
-    first = perform_ablation(["core_none"], TINY, cells=1, on_line=told.append)
+    first = ablate(["core_none"], TINY, cells=1, on_line=told.append)
     assert first.waiting == 3 and len(told) == 1 and first.outcomes[0].status == "ok", told
-    done = perform_ablation(["core_none"], TINY, jobs=2, on_line=told.append)
+    done = ablate(["core_none"], TINY, jobs=2, on_line=told.append)
     assert done.waiting == 0 and len(told) == 4 and done.outcomes[0] == first.outcomes[0]
-    assert known_outcome(VARIANTS["core_none"], TINY, 1) == done.outcomes[3]
-    assert done.rows[1]["seeds"] == 2 and "no verdict" in done.sentences[0]
+    assert known(VARIANTS["core_none"], TINY, 1) == done.outcomes[3]
+    assert done.summary.rows[1]["seeds"] == 2 and "no verdict" in done.summary.sentences[0]
+    assert done.summary.rows[1]["cpu_minutes"] > 0.01
     rows = Warehouse().query("select a, b, seeds, scenes, matrices from comparisons")
     assert rows[["a", "b", "seeds", "scenes"]].values.tolist() == [["core_none", BASE, 2, 2]]
     cells = Warehouse().query("select cell, repeat, value from benchmarks where name = 'c_vis_auc' order by 1, 2")
@@ -174,66 +192,88 @@ def test_small_ablation_resumes_and_records_comparisons():
 def test_failed_cell_leaves_the_outcomes_of_other_cells(monkeypatch):
     begun, told = [], []
 
-    def measure(name, variant, config, seed, *, stop):
+    def measure(measurement, variant, config, seed, key):
         begun.append((variant.name, seed))
         if variant.name == "no_tax":
             raise RunError("the first was hindered")
-        while seed and not stop():
+        while seed and not measurement.stop():
             time.sleep(0.01)
         if seed:
             raise RunError("another was stopped")
-        outcome = CellOutcome(variant.name, seed, "crash", "out of memory", "", "", {}, {}, [])
-        write_document(outcome_path(variant, config, seed), asdict(outcome))
-        return outcome
+        raise cells.CellError("crash", "out of memory")
 
-    monkeypatch.setattr(perform, "run_cell_in_child", measure)
+    monkeypatch.setattr(ablations, "_measure", measure)
     with pytest.raises(RunError, match="the first was hindered"):
-        perform_ablation(["rnd", "no_tax"], TINY, on_line=told.append)
-    assert sorted(line.split()[2] for line in told) == ["base/seed0:", "rnd/seed0:"]
-    assert begun[:3] == [(BASE, 0), ("rnd", 0), ("no_tax", 0)] and len(begun) <= 4
+        ablate(["rnd", "no_tax"], TINY, on_line=told.append)
+    assert [line.split()[2] for line in told] == ["base/seed0:", "rnd/seed0:"]
+    assert begun == [(BASE, 0), ("rnd", 0), ("no_tax", 0)]
     assert "4 of 6 cells are not measured yet" in (navi_home() / "reports" / "ablation-ablation.html").read_text()
 
 
 def test_ablation_whose_cells_all_failed_fails_with_the_reasons_and_measures_them_again(monkeypatch):
-    def measure(name, variant, config, seed, *, stop):
-        outcome = CellOutcome(variant.name, seed, "crash", "train: odd", "", "", {}, {}, [])
-        write_document(outcome_path(variant, config, seed), asdict(outcome))
-        return outcome
+    def measure(*_):
+        raise cells.CellError("crash", "train: odd")
 
-    monkeypatch.setattr(perform, "run_cell_in_child", measure)
+    monkeypatch.setattr(ablations, "_measure", measure)
     for _ in range(2):
         with pytest.raises(
-            RunError, match=r"no cell of ablation ablation succeeded: 4 crash \(train: odd\); mend that"
+            RunError, match=r"no cell of Ablation ablation succeeded: 4 crash \(train: odd\); mend that"
         ):
-            perform_ablation(["rnd"], TINY, on_line=print)
-        assert known_outcome(VARIANTS[BASE], TINY, 0) is None
+            ablate(["rnd"], TINY)
+        assert known(VARIANTS[BASE], TINY, 0) is None
     page = (navi_home() / "reports" / "ablation-ablation.html").read_text()
     assert page.count("2 crash (train: odd)") == 2  # a row each of base and rnd
 
 
-def test_cell_process_stopped_by_sigterm_stops_its_command_first(tmp_path):
-    """The command stands for a trainer that takes its time for a checkpoint."""
+def test_each_cell_is_a_materialized_partition_as_soon_as_it_is_measured(monkeypatch):
+    seen = []
+
+    def measure(measurement, variant, config, seed, key):
+        seen.append(sorted(instance.get_materialized_partitions(dg.AssetKey("cell"))))
+        measurement.metrics = {"steps": 256.0}
+        raise cells.CellError("crash", "odd") if (variant.name, seed) == ("rnd", 1) else RunError("hindered")
+
+    def make():
+        settings = {"variants": ["rnd"], "settings": {"seeds": 2}}
+        job = defs().resolve_implicit_global_asset_job_def().get_subset(asset_selection={dg.AssetKey("ablation")})
+        ops = {"ablation": {"config": settings}}
+        return job.execute_in_process(instance=instance, run_config={"ops": ops}, raise_on_error=False)
+
+    base, rnd = (ablation_cell("ablation", VARIANTS[name], AblationConfig(), 0) for name in (BASE, "rnd"))
+    known = {"variant": "rnd", "seed": 0, "status": "ok", "detail": "", "metrics": {"c_vis_auc": 70.0}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        write_document(rnd.file, known | {"status": "timeout"})
+        write_document(base.file, known | {"status": "crash"})
+        monkeypatch.setattr(ablations, "_measure", measure)
+        assert not make().success
+        assert seen[0] == ["ablation-ablation-base-seed0", "ablation-ablation-rnd-seed0"]
+        (record,) = instance.fetch_materializations(
+            dg.AssetRecordsFilter(dg.AssetKey("cell"), asset_partitions=["ablation-ablation-rnd-seed0"]), limit=9
+        ).records
+        metadata = {name: one.value for name, one in record.asset_materialization.metadata.items()}
+        assert metadata["status"] == "timeout" and metadata["c_vis_auc"] == 70.0
+
+
+def test_interrupted_experiment_stops_its_command_first(monkeypatch, tmp_path):
+    """The command stands for a trainer that takes its time for a checkpoint; the interruption is Ctrl-C."""
     command = (
         "import pathlib, signal, sys, time\n"
-        "def end(*_):\n    time.sleep(0.5)\n    pathlib.Path(sys.argv[1]).touch()\n    sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, end)\nprint('begun', file=sys.stderr, flush=True)\ntime.sleep(600)\n"
+        "def end(*_):\n    time.sleep(0.5)\n    pathlib.Path(sys.argv[2]).touch()\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(600)\n"
     )
-    checkpoint = tmp_path / "checkpoint"
-    process = (
-        "import sys\nfrom navi_pipeline.lib.ablations import cell\n"
-        "from navi_pipeline.lib.training.supervised import run_supervised\n"
-        f"command = [sys.executable, '-c', {command!r}, {str(checkpoint)!r}]\n"
-        "cell.run_cell = lambda *_, on_line: run_supervised(command, on_line=on_line)\n"
-        "sys.exit(cell.main('told', 'base', '0', '{}'))\n"
-    )
-    cell = subprocess.Popen([sys.executable, "-c", process], stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert cell.stderr.readline() == "begun\n"
-        cell.terminate()
-        assert cell.wait(20.0) == 143 and checkpoint.exists()
-    finally:
-        cell.kill()
-        cell.wait()
+    begun, checkpoint = tmp_path / "begun", tmp_path / "checkpoint"
+    program = [sys.executable, "-c", command, str(begun), str(checkpoint)]
+    monkeypatch.setattr(cells, "run_supervised", lambda _, **kw: run_supervised(program, **kw))
+
+    def interrupt():
+        while not begun.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_cell("ended", VARIANTS[BASE], TINY, 0)
+    assert checkpoint.exists() and known(VARIANTS[BASE], TINY, 0) is None
 
 
 def test_cell_with_a_locked_run_has_no_outcome(monkeypatch):
@@ -244,48 +284,51 @@ def test_cell_with_a_locked_run_has_no_outcome(monkeypatch):
         RunDirectory.open(navi_home() / "runs", asset="ablation", partition=key, config=config),
         pytest.raises(RunError, match=f"another process trains ablation-{key}"),
     ):
-        run_cell("held", base, TINY, 0, on_line=print)
-    assert known_outcome(base, TINY, 0) is None
+        run_cell("held", base, TINY, 0)
+    assert known(base, TINY, 0) is None
 
 
 def test_cell_on_a_full_disk_has_no_outcome(monkeypatch):
     told = ["a line", "error: x.pt: the checkpoint cannot be written: No space left on device"]
     monkeypatch.setattr(cells, "run_supervised", lambda *_, **__: (4, "", told))
-    with pytest.raises(RunError, match=r"train has no room: .*No space left on device; the same command goes on"):
-        run_cell("full", VARIANTS[BASE], TINY, 0, on_line=print)
-    assert known_outcome(VARIANTS[BASE], TINY, 0) is None
+    with pytest.raises(RunError, match=r"train: cell .* has no room: .*No space left on device; the same command"):
+        run_cell("full", VARIANTS[BASE], TINY, 0)
+    assert known(VARIANTS[BASE], TINY, 0) is None
 
 
 def test_cell_killed_before_its_outcome_is_recorded_once(monkeypatch):
     def killed(file, document):
-        if "variant" in document:
-            raise KeyboardInterrupt
-        write_document(file, document)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(cells, "run_supervised", lambda *_, **__: (3, "", ["error: a broken scene"]))
     with monkeypatch.context() as until:
-        until.setattr(cell, "write_document", killed)
+        until.setattr(cells, "write_document", killed)
         with pytest.raises(KeyboardInterrupt):
-            run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print)
-    assert run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print).status == "crash"
+            run_cell("twice", VARIANTS[BASE], TINY, 0)
+    assert run_cell("twice", VARIANTS[BASE], TINY, 0).status == "crash"
     Warehouse().ingest()
-    assert len(Warehouse().query("select * from benchmarks where benchmark = 'ablation-twice'")) == 1
+    rows = Warehouse().query("select name from benchmarks where benchmark = 'ablation-twice' order by name")
+    assert rows["name"].tolist() == ["cpu_minutes", "wall_seconds"]
 
 
 @pytest.mark.slow
 def test_cell_with_a_stopped_trainer_has_no_outcome():
-    endless, told = TINY.model_copy(update={"steps": 50_000_000}), []
+    endless, ended = TINY.model_copy(update={"steps": 50_000_000}), threading.Event()
 
-    def end_the_trainer(line):
-        told.append(line)
-        for run in runs_in_use(prefix="ablation-"):
-            # A trainer holds the lock a moment before its process id stands in it.
-            with contextlib.suppress(ProcessLookupError, ValueError):
-                os.kill(int((navi_home() / "runs" / ".locks" / f"{run}.lock").read_text()), signal.SIGTERM)
+    def end_the_trainer():
+        while not ended.wait(0.5):
+            for run in runs_in_use(prefix="ablation-"):
+                # A trainer holds the lock a moment before its process id stands in it.
+                with contextlib.suppress(ProcessLookupError, ValueError):
+                    os.kill(int((navi_home() / "runs" / ".locks" / f"{run}.lock").read_text()), signal.SIGTERM)
 
-    with pytest.raises(RunError, match=r"train was (stopped at step [\d,]+ \(SIGTERM\)|ended by SIGTERM)"):
-        run_cell("ended", VARIANTS[BASE], endless, 0, on_line=end_the_trainer)
-    assert known_outcome(VARIANTS[BASE], endless, 0) is None and told
+    threading.Thread(target=end_the_trainer, daemon=True).start()
+    try:
+        with pytest.raises(RunError, match=r"train.* was (stopped at step [\d,]+ \(SIGTERM\)|ended by SIGTERM)"):
+            run_cell("ended", VARIANTS[BASE], endless, 0)
+    finally:
+        ended.set()
+    assert known(VARIANTS[BASE], endless, 0) is None
 
 
 def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
@@ -302,8 +345,8 @@ def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
 
     names = [f"v{number}" for number in range(30)]
     flown = {"base": seeds("base"), "good": seeds("good", 9.0)} | {name: seeds(name) for name in names}
-    alone = [perform._verdicts([name], flown, whole=True)[name] for name in names]
-    together = perform._verdicts(["good", *names], flown, whole=True)
+    alone = [verdicts._verdicts([name], flown, whole=True)[name] for name in names]
+    together = verdicts._verdicts(["good", *names], flown, whole=True)
     assert sum(verdict.better or verdict.worse for verdict in alone) >= 1
     assert [name for name, verdict in together.items() if verdict.better or verdict.worse] == ["good"]
     assert any("among 31 variants it may be chance (Holm): " in verdict.sentence for verdict in together.values())
@@ -323,7 +366,7 @@ def test_earlier_looks_multiply_the_p_value(monkeypatch, tmp_path):
 
     def verdict(count, gain, **how):
         flown = {"base": seeds("base", count, 0.0), "more": seeds("more", count, gain)}
-        return perform._verdicts(["more"], flown, **({"whole": True} | how))["more"]
+        return verdicts._verdicts(["more"], flown, **({"whole": True} | how))["more"]
 
     gains = np.linspace(-4, 4, 161)
     slightly = next(gain for gain in gains if 0.026 < verdict(7, gain, whole=False).p_value < 0.049 and

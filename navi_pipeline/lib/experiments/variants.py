@@ -1,4 +1,4 @@
-"""Catalogue of ablation variants: name, question, changed settings."""
+"""Variants of experiments: name, question, changed settings; and the catalogue of an ablation's variants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class Variant:
-    """One variant of an ablation: the settings that it changes, its learner, an optional cloned initialisation.
+    """One variant of an experiment: the settings that it changes, its learner, an optional cloned initialisation.
 
     Attributes:
         name: Name of the variant.
@@ -23,7 +23,7 @@ class Variant:
     """
 
     name: str
-    question: str
+    question: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     algorithm: str = "ppo"
     cloned: bool = False

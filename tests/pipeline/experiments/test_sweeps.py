@@ -3,7 +3,6 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,12 +10,13 @@ from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RecordError, RunError
 from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scenes import corpus_path
-from navi_pipeline.lib.records import write_document
-from navi_pipeline.lib.sweeps import cells as cells_module
-from navi_pipeline.lib.sweeps import perform
-from navi_pipeline.lib.sweeps.catalogue import SWEEPS, find_sweep
-from navi_pipeline.lib.sweeps.cells import Cell, Outcome, read_train, run_cells
-from navi_pipeline.lib.sweeps.perform import core_verdicts, level_rows, paired_difference, training_scenery
+from navi_pipeline.lib.experiments import cells as cells_module
+from navi_pipeline.lib.experiments import perform
+from navi_pipeline.lib.experiments.cells import Cell, Outcome, run_cells
+from navi_pipeline.lib.experiments.perform import perform_experiment, sweep_experiment, training_scenery
+from navi_pipeline.lib.experiments.sweeps import SWEEPS, BenchCommand, find_sweep, read_train, sweep_cells
+from navi_pipeline.lib.experiments.verdicts import core_verdicts, level_rows, paired_difference
+from navi_pipeline.lib.records import pipeline_folder, write_document
 from navi_pipeline.lib.training.supervised import fault
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import SweepConfig
@@ -37,8 +37,11 @@ ENDINGS = {
 HINDERED = {"full", "told"}
 
 
-def scripted(name, seed=0):
-    return Cell({"core": name, "seed": seed}, (name,), lambda document: (dict(document), []))
+def scripted(name, seed=0, size=None):
+    factors = {"core": name, "seed": seed}
+    command = BenchCommand((name,), lambda document: (dict(document), []))
+    file = pipeline_folder() / "sweeps" / "temporal_core_sweep" / f"{command.key('temporal_core_sweep', factors)}.json"
+    return Cell(factors, file, command, "temporal_core_sweep", "temporal_core_sweep-quick", profile=size)
 
 
 @pytest.fixture
@@ -56,7 +59,11 @@ def children(monkeypatch):
 
 
 def sweep(cells, **kw):
-    return run_cells("temporal_core_sweep", cells, SweepConfig(timeout=3.0), on_line=lambda line: None, **kw)
+    made = {}
+    failure = run_cells(cells, timeout=3.0, on_outcome=lambda o: made.setdefault(o.cell, o), **kw)
+    if failure is not None:
+        raise failure
+    return [made[cell.name] for cell in cells]
 
 
 def test_cell_exit_maps_to_an_outcome_of_that_cell(children):
@@ -91,7 +98,7 @@ def test_finished_cells_are_reused(children):
 
 def test_interrupted_sweep_resumes_at_the_first_missing_cell(children, monkeypatch):
     cells = [scripted("fine", seed) for seed in range(3)]
-    allowed, real = [2], cells_module._measure
+    allowed, real = [2], cells_module._measured
 
     def measure(*args):
         if not allowed[0]:
@@ -99,7 +106,7 @@ def test_interrupted_sweep_resumes_at_the_first_missing_cell(children, monkeypat
         allowed[0] -= 1
         return real(*args)
 
-    monkeypatch.setattr(cells_module, "_measure", measure)
+    monkeypatch.setattr(cells_module, "_measured", measure)
     with pytest.raises(KeyboardInterrupt):
         sweep(cells)
     allowed[0] = 1
@@ -137,19 +144,22 @@ def test_fault_of_disk_or_gpu_counts_only_in_the_final_error(told, found):
 
 def test_sweep_whose_cells_all_failed_fails_with_the_reasons_and_measures_them_again(children, monkeypatch):
     cells = [scripted("late", seed) for seed in range(2)]
-    made = SimpleNamespace(cells=lambda *_: cells, shown=("reward_ema",), question="?")
-    monkeypatch.setattr(perform, "find_sweep", lambda _: made)
+    monkeypatch.setattr(perform, "sweep_cells", lambda *_: cells)
     monkeypatch.setattr(perform, "training_scenery", list)
+
+    def swept(**kw):
+        experiment = sweep_experiment("cadence_sweep", SweepConfig(timeout=3.0))
+        return perform_experiment(experiment, on_line=lambda line: None, **kw)
+
     for _ in range(2):
         with pytest.raises(
-            RunError, match=r"no cell of cadence_sweep succeeded: 2 timeout \(error: not one update\); "
+            RunError, match=r"no cell of cadence_sweep, quick succeeded: 2 timeout \(error: not one update\); "
         ):
-            perform.perform_sweep("cadence_sweep", SweepConfig(), on_line=lambda line: None)
+            swept()
     assert children == ["late"] * 4
     cells.append(scripted("fine"))
-    rows = perform.perform_sweep("cadence_sweep", SweepConfig(), on_line=lambda line: None).rows
-    assert [row["reason"] for row in rows] == ["2 timeout (error: not one update)", ""]
-    assert not perform.perform_sweep("cadence_sweep", SweepConfig(), on_line=print, again=True).reused
+    assert [row["reason"] for row in swept().summary.rows] == ["2 timeout (error: not one update)", ""]
+    assert swept().reused and not swept(again=True).reused
 
 
 def test_missing_gpu_is_no_outcome_of_a_cell(children, monkeypatch):
@@ -174,37 +184,38 @@ def test_cell_over_its_memory_limit_fails_alone():
         flags = ["--preset", "quick", "--actors", "2", "--rollout", str(rollout), "--updates", "1", "--seconds", "20"]
         settings = {"threads": 1, "compile": {"resolution": 32}}
         arguments = ("bench", "train", "--json", *flags, "--memory-limit", "3")
-        return Cell({"rollout": rollout}, arguments, read_train, settings, ("maze:0",))
+        command = BenchCommand(arguments, read_train, settings, [("maze:0", "")])
+        return Cell({"rollout": rollout}, pipeline_folder() / f"{rollout}.json", command, "bounded", "bounded")
 
-    config = SweepConfig(timeout=120)
-    large, small = run_cells("bounded", [cell(1_000_000), cell(32)], config, on_line=lambda line: None)
+    made = []
+    assert run_cells([cell(1_000_000), cell(32)], timeout=120.0, on_outcome=made.append) is None
+    large, small = made
     assert (large.status, small.status) == ("out_of_memory", "ok"), (large, small)
     assert small.metrics["steps"] == 128 and small.metrics["steps_per_second"] > 0 and len(small.curve) == 2
 
 
 @pytest.mark.parametrize("name", [name for name in SWEEPS if name != "raycast_benchmark"])
 def test_quick_cell_is_limited_to_2000_decisions_and_20_seconds(name):
-    for cell in find_sweep(name).cells(SweepConfig(), []):
-        given = dict(zip(cell.arguments[3::2], cell.arguments[4::2], strict=True))
+    for _, command in find_sweep(name).cells(SweepConfig(), [])[0]:
+        given = dict(zip(command.arguments[3::2], command.arguments[4::2], strict=True))
         decisions = int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"]))
         assert 1000 <= decisions <= 2000 and float(given["--seconds"]) <= 20
 
 
 def test_full_core_cell_has_25000_decisions_and_three_seeds():
-    cells = find_sweep("temporal_core_sweep").cells(SweepConfig(profile="full"), [])
-    for cell in cells:
-        given = dict(zip(cell.arguments[3::2], cell.arguments[4::2], strict=True))
+    cells, _ = find_sweep("temporal_core_sweep").cells(SweepConfig(profile="full"), [])
+    for _, command in cells:
+        given = dict(zip(command.arguments[3::2], command.arguments[4::2], strict=True))
         assert int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"])) >= 25_000
-    assert {cell.factors["seed"] for cell in cells} == {0, 1, 2} and "--seconds" not in cells[0].arguments
+    assert {factors["seed"] for factors, _ in cells} == {0, 1, 2} and "--seconds" not in command.arguments
 
 
 def test_rows_hold_the_profile_and_its_overrides(children):
     def record(profile, **asked):
-        config = SweepConfig(profile=profile, timeout=3.0, **asked)
-        told = [cell.asked for cell in find_sweep("temporal_core_sweep").cells(config, [])]
-        assert all(one == told[0] for one in told)
-        cell = Cell({"core": "fine", "seed": len(asked)}, ("fine",), lambda d: (dict(d), []), asked=told[0])
-        run_cells("temporal_core_sweep", [cell], config, on_line=lambda line: None, again=True)
+        (size,) = {
+            cell.profile for cell in sweep_cells("temporal_core_sweep", SweepConfig(profile=profile, **asked), [])
+        }
+        sweep([scripted("fine", len(asked), size)], again=True)
 
     record("quick")
     record("full")
@@ -218,10 +229,10 @@ def test_rows_hold_the_profile_and_its_overrides(children):
 
 def test_cell_key_depends_on_scene_content_not_path():
     one, moved, other = (
-        Cell({"seed": 0}, ("bench",), lambda d: ({}, []), scenes=(path,), scene_hashes=(digest,))
-        for path, digest in (("/a", "x"), ("/b", "x"), ("/a", "y"))
+        BenchCommand(("bench",), read_train, scenes=[scene]).key("s", {"seed": 0})
+        for scene in (("/a", "x"), ("/b", "x"), ("/a", "y"))
     )
-    assert cells_module.cell_key("s", one) == cells_module.cell_key("s", moved) != cells_module.cell_key("s", other)
+    assert one == moved != other
 
 
 def test_oversized_quick_cells_and_unknown_sweeps_are_refused():
@@ -239,7 +250,7 @@ def test_oversized_quick_cells_and_unknown_sweeps_are_refused():
 def outcome(core, seed, reward, rate=100.0, status="ok"):
     metrics = {"reward_ema": reward, "steps_per_2_cpu_seconds": rate, "wall_seconds": 1.0}
     factors = {"core": core, "seed": seed}
-    return Outcome(f"{core}/seed{seed}", core, factors, status, "", metrics if status == "ok" else {}, [], "r", "t")
+    return Outcome(f"{core}/seed{seed}", core, factors, status, "", metrics if status == "ok" else {})
 
 
 def test_paired_interval_is_student_t():
