@@ -27,6 +27,8 @@ DOCUMENTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if path.name != "LOG.md"
 }
+# The first column of this page has the names of other systems.
+DOCUMENTS["COMING_FROM.md"] = re.sub(r"^\|[^|]*\|", "|", DOCUMENTS["COMING_FROM.md"], flags=re.M)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 
 
