@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 import typer
@@ -21,38 +22,26 @@ class StrictCommand(TyperCommand):
     optional_values: ClassVar[dict[str, Callable[[], str]]] = {}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (typer's click is private)
-        """Parse arguments.
+        """Parse arguments, with the default of an optional value that was left out.
 
         Raises:
             ConfigError: An option lacks its value and another option follows.
         """
-        return super().parse_args(ctx, list(self._checked(args)))
-
-    def _checked(self, args: list[str]) -> Iterator[str]:
-        """Yield arguments, with the default of an optional value that was left out."""
-        flags = ("is_flag", "count")
-        options = [each for each in self.params if not any(getattr(each, flag, True) for flag in flags)]
-        takes_value = {name for each in options for name in each.opts}
-        waiting = iter(range(len(args)))
-        for at in waiting:
-            name = args[at]
-            yield name
-            if name == "--":
-                yield from args[at + 1 :]
-                return
-            if name not in takes_value:
+        takes_value = {name for each in self.params if not getattr(each, "is_flag", True) for name in each.opts}
+        end = args.index("--") if "--" in args else len(args)
+        given = []
+        for name, follows in zip_longest(args[:end], args[1 : end + 1]):
+            given.append(name)
+            if name not in takes_value or (follows is not None and not follows.startswith("--")):
                 continue
-            value = args[at + 1] if at + 1 < len(args) else None
-            if value is not None and not value.startswith("--"):
-                next(waiting)
-                yield value
-            elif name in self.optional_values:
-                yield self.optional_values[name]()
-            elif value is not None:
+            if name in self.optional_values:
+                given.append(self.optional_values[name]())
+            elif follows is not None:
                 raise ConfigError(
-                    f"{name} has no value: {value} follows, and no value begins with --; next: {name} VALUE {value}, "
-                    f"or {name}={value} where that is the value"
+                    f"{name} has no value: {follows} follows, and no value begins with --; next: {name} VALUE "
+                    f"{follows}, or {name}={follows} where that is the value"
                 )
+        return super().parse_args(ctx, [*given, *args[end:]])
 
 
 def make_strict(app: typer.Typer) -> None:

@@ -42,29 +42,28 @@ def register_file(
     """
     path = Path(file).absolute()
     checkpoint = _checked(path)
-    entry, others = _entry_of(path)
+    ancestors, entry = _lineage_of(path)
     if entry is None:
-        origin = f"from {path}"
         named = list(parents) or parent_versions(registry, checkpoint.parent_checkpoint)
-        if not named and checkpoint.parent_checkpoint is not None:
-            origin += f", trained from {checkpoint.parent_checkpoint}"
+        parent = checkpoint.parent_checkpoint
+        origin = f"from {path}" + ("" if named or parent is None else f", trained from {parent}")
         return [registry.register(path, parents=named, notes=notes or origin, tags=tags)]
     made: dict[str, str] = {}
-    # Parents have smaller numbers than their children.
-    for each in sorted(others, key=lambda one: int(one.version[1:])):
-        known = [made[parent] for parent in each.parents if parent in made]
-        is_file = each.version == entry.version
-        if not is_file and not each.path.is_file():
-            continue  # deleted to save space; its children are registered without it
-        if not is_file:
-            _checked(each.path)
-        made[each.version] = registry.register(
-            each.path,
-            parents=list(parents) if is_file and parents else known,
-            metrics=each.metrics,
-            notes=(notes if is_file else "") or each.notes,
-            tags=[*each.tags, *(tag for tag in tags if is_file and tag not in each.tags)],
+
+    def add(one: ModelVersion, parents: Sequence[str] = (), notes: str = "", tags: Sequence[str] = ()) -> None:
+        made[one.version] = registry.register(
+            one.path,
+            parents=parents or [made[parent] for parent in one.parents if parent in made],
+            metrics=one.metrics,
+            notes=notes or one.notes,
+            tags=list(dict.fromkeys([*one.tags, *tags])),
         )
+
+    for ancestor in ancestors:
+        if ancestor.path.is_file():  # else deleted to save space; its children are registered without it
+            _checked(ancestor.path)
+            add(ancestor)
+    add(entry, parents, notes, tags)
     return list(reversed(made.values()))
 
 
@@ -96,18 +95,18 @@ def _checked(path: Path) -> Checkpoint:
     return load_policy(path)[1]
 
 
-def _entry_of(path: Path) -> tuple[ModelVersion | None, list[ModelVersion]]:
-    """Return the entry of a file in the registry that it lies in, and its lineage; None for a file beside one.
+def _lineage_of(path: Path) -> tuple[list[ModelVersion], ModelVersion | None]:
+    """Return the ancestors of a file in the registry that it lies in, oldest first, and its entry; None without one.
 
     Raises:
         RegistryError: The file is not the one that its registry describes.
     """
-    if not (path.parent / "registry.json").is_file():
-        return None, []
     home = Registry(path.parent)
     entry = next((each for each in home.list() if each.path.name == path.name), None)
     if entry is None:
-        return None, []
+        return [], None
     if hashlib.sha256(path.read_bytes()).hexdigest() != entry.file_hash:
         raise RegistryError(f"{path} is not the file that {path.parent / 'registry.json'} describes; copy it again")
-    return entry, home.lineage(entry.version)
+    # Parents have smaller numbers than their children.
+    ordered = sorted(home.lineage(entry.version), key=lambda one: int(one.version[1:]))
+    return ordered[:-1], entry

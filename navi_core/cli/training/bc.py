@@ -76,7 +76,10 @@ def bc(
     from navi_core.presets import resolve_config
 
     with log_on_stderr():
-        data = _read(demos or [home_dataset()])
+        folders = demos or [home_dataset()]
+        if not demos:
+            typer.echo(f"demonstrations: {folders[0]}", err=True)
+        data = _read(folders)
         bins = {"azimuth_bins": data.azimuth_bins, "elevation_bins": data.elevation_bins}
         values = without_none({"seed": seed}) | {
             "algorithm": "bc",
