@@ -24,6 +24,7 @@ from navi_core.evaluate.statistics import (
     holm,
     interquartile_mean,
     interval_over_scenes,
+    percentage_interval,
     performance_profile,
     two_way_interval,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "join_results",
     "measure_coverage",
     "named_subject",
+    "percentage_interval",
     "performance_profile",
     "promote",
     "record_comparison",

@@ -18,8 +18,8 @@ from navi_core.evaluate.statistics import (
     FEW_SCENES,
     Interval,
     interquartile_mean,
-    interval_over_scenes,
     mean_of_scenes,
+    percentage_interval,
 )
 from navi_core.record import write_durably
 
@@ -153,8 +153,17 @@ class EvalResult:
         """Return the trajectories flown in one scene, in the order of the starts."""
         return [path for row, path in zip(self.episodes, self.trajectories, strict=True) if row["scene"] == scene]
 
-    def to_rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Convert to warehouse rows by table: one of `evaluations`, one per episode of `episodes`.
+    @property
+    def course(self) -> str:
+        """Hash of protocol, scenes and starts, as the warehouse's view `courses` computes it."""
+        starts = ",".join(sorted({f"{row['scene_hash']}:{row['start']}" for row in self.episodes}))
+        return hashlib.md5(f"{config_hash(self.config)}/{starts}".encode(), usedforsecurity=False).hexdigest()[:8]
+
+    def to_rows(self, split: str | None = None) -> dict[str, list[dict[str, Any]]]:
+        """Convert to warehouse rows by table: `evaluations`, `named_courses`, and `episodes` with one row per episode.
+
+        Args:
+            split: Part of the corpus that the scenes are.
 
         The warehouse stores `c_vis_auc`, `c_vis` and `c_visit` as fractions of 1 and puts units into names
         (`path_length_m`, `reachable_m2`); every other percentage has the suffix `_percent`.
@@ -176,8 +185,23 @@ class EvalResult:
             dict(column(key, value) for key, value in source.items()) for source in (self.summary, *self.episodes)
         )
         protocol = {"config": self.config.model_dump(mode="json"), "eval_config_hash": config_hash(self.config)}
+        scenes, sensor = {str(row["scene"]): row["scene_hash"] for row in self.episodes}, self.summary.get("sensor")
+        name = f"{split or self.config.task}-{len(scenes)}x{self.config.starts}x{self.config.max_steps}"
+        name += f"-seed{self.config.seed}" * bool(self.config.seed) + f"-{sensor}" * (sensor not in (None, "clean"))
+        course = {
+            "course": self.course,
+            "name": name,
+            "task": self.config.task,
+            "protocol": protocol["eval_config_hash"],
+            "scenes": scenes,
+            "starts": self.config.starts,
+            "decisions": self.config.max_steps,
+            "sensor": sensor,
+            "config": protocol["config"],
+        }
         return {
-            "evaluations": [head | protocol],
+            "evaluations": [head | protocol | ({"split": split} if split else {})],
+            "named_courses": [course],
             "episodes": [{"evaluation_id": self.evaluation_id, **row} for row in episodes],
         }
 
@@ -237,8 +261,8 @@ class EvalResult:
                 raise ValueError("it has no episodes, or one of them names no scene")
             values = result.by_scene("c_vis_auc")
             if len(values) < FEW_SCENES:
-                # Older files hold the bootstrap interval, which is too narrow for few scenes.
-                result.summary.update(_bounds(interval_over_scenes(values)))
+                # Older files hold the bootstrap interval, which is too narrow for few scenes, or one beyond 0 or 100.
+                result.summary.update(_bounds(percentage_interval(values)))
             return result
         except (EvaluationError, KeyError, TypeError, ValueError) as error:
             raise EvaluationError(f"{path} is a broken evaluation: {error}") from None
@@ -261,7 +285,7 @@ def summarise(
     for row in episodes:
         for metric, scenes in table.items():
             scenes.setdefault(str(row["scene"]), []).append(float(row[metric]))
-    interval = interval_over_scenes(table["c_vis_auc"], seed=config.seed)
+    interval = percentage_interval(table["c_vis_auc"], seed=config.seed)
     medians = {
         f"{metric}_median": float(np.median([float(row[metric]) for row in episodes]))
         for metric in ("collisions_per_minute", "collisions_per_100m")  # one stuck episode can dominate a mean

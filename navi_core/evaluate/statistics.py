@@ -16,8 +16,9 @@ to be less than that of either factor alone, for an estimated component of varia
 `navi bench interval` simulates how often it covers the truth.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,9 @@ CONFIDENCE = 0.95
 
 FEW_SCENES = 12
 """Below this number of scenes the interval is Student's."""
+
+FEWEST_EPISODES = 6
+"""Below this number of episodes a percentage has no interval."""
 
 _CHUNK = 4_000_000
 """Resampled numbers held at once, to bound memory."""
@@ -88,6 +92,33 @@ def interval_over_scenes(
     if len(values) < FEW_SCENES:
         return student_interval(values)
     return bootstrap_interval(values, seed=seed, resamples=resamples)
+
+
+def percentage_interval(values: Mapping[str, Sequence[float]], *, seed: int = 0) -> Interval:
+    """Compute the mean of percentages over scenes with a 95 % interval within [0, 100].
+
+    At least `FEW_SCENES` scenes: the bootstrap. Fewer: Student's t on the logit scale, by the delta method. Fewer than
+    `FEWEST_EPISODES` values: no interval.
+
+    Args:
+        values: For each scene the values of its starts [%].
+        seed: Seed of the resampling.
+
+    Returns:
+        Interval [%]; its bounds are NaN where none is given.
+
+    Raises:
+        EvaluationError: No scene, a scene without values, a value that is not finite.
+    """
+    found = interval_over_scenes(values, seed=seed)
+    if found.episodes < FEWEST_EPISODES:
+        return replace(found, low=math.nan, high=math.nan)
+    if found.scenes >= FEW_SCENES or found.low == found.high or not 0 < found.mean < 100:
+        return found
+    centre = math.log(found.mean / (100.0 - found.mean))
+    half = 100.0 * (found.high - found.mean) / (found.mean * (100.0 - found.mean))
+    low, high = (100.0 / (1.0 + math.exp(min(-end, 700.0))) for end in (centre - half, centre + half))
+    return replace(found, low=low, high=high)
 
 
 def student_interval(values: Mapping[str, Sequence[float]], *, confidence: float = CONFIDENCE) -> Interval:

@@ -1,6 +1,7 @@
 """Measurement context (hardware, library versions, code revision), and a timer of a loop's named stages."""
 
 import functools
+import getpass
 import os
 import platform
 import subprocess
@@ -28,9 +29,22 @@ def hardware_profile() -> dict[str, Any]:
 
 
 def row_context() -> dict[str, Any]:
-    """Return the context columns of every recorded row: `hardware`, `versions` and `revision`."""
+    """Return the context columns of every recorded row: hardware, versions, revision, host, user, Dagster run.
+
+    `$NAVI_HOST` names the host where the machine's own name does not last, as in a container.
+    """
     profile = _profile()
-    return {name: profile[name] for name in ("hardware", "versions", "revision")}
+    return {name: profile[name] for name in ("hardware", "versions", "revision")} | {
+        "host": os.environ.get("NAVI_HOST") or platform.node(),
+        "user": _user(),
+        "dagster_run_id": os.environ.get("NAVI_DAGSTER_RUN_ID"),
+    }
+
+
+def _user() -> str:
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return str(os.getuid())  # a container's user may have no name
 
 
 @functools.lru_cache(maxsize=1)

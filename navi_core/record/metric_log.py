@@ -48,6 +48,7 @@ NATURAL_KEYS: dict[str, tuple[str, ...]] = {
     "alias_moves": ("alias", "version", "moved_at"),
     "evaluations": ("evaluation_id",),
     "episodes": ("evaluation_id", "scene", "start"),
+    "named_courses": ("course", "name"),
     "comparisons": ("comparison_id", "metric"),
     "stage_timings": ("run_id", "step", "stage"),
     "benchmarks": ("run_id", "benchmark", "cell", "repeat", "name"),
@@ -56,6 +57,8 @@ NATURAL_KEYS: dict[str, tuple[str, ...]] = {
     "service_experiences": ("run_id", "number"),
     "service_versions": ("run_id", "model_version", "fate"),
     "events": ("run_id", "step", "event", "recorded_at"),
+    "nights": ("night",),
+    "checks": ("asset", "check_name", "recorded_at"),
 }
 """Table name → natural key."""
 
@@ -83,7 +86,7 @@ class MetricLog(Closing):
         Args:
             outbox: Folder of segments; made if missing.
             run_id: Run that the rows belong to.
-            context: Columns that all rows share: seed, hardware, versions, revision, config_hash.
+            context: Columns that all rows share: seed, config_hash, and those of `row_context`.
 
         Raises:
             RecordError: The outbox cannot be created, or the context is not plain data.

@@ -51,15 +51,34 @@ def materialize(
 
 def query(
     sql: Annotated[str | None, typer.Argument(help="DuckDB SQL, a saved query, or a view or table.")] = None,
+    values: Annotated[
+        list[str] | None, typer.Argument(help="Parameters of a saved query: key=value, or values in its order.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array of rows.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the database anew from outbox/done first.")] = False,
     home: Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="Folder of navi warehouse publish: ask about several homes.")
+    ] = None,
+    course: Annotated[
+        str | None, typer.Option(help="Course of rankings, by name or hash; by default the one of the champion.")
+    ] = None,
 ) -> None:
     """Ingest new rows and query the warehouse: navi query "select * from leaderboard".
 
-    Without SQL, lists views, tables and saved queries. The name of a view or table explains its columns.
+    Without SQL, lists views, tables and saved queries with their parameters. The name of a view or table explains
+    its columns.
     """
     from navi_pipeline.cli.query import run_query
 
-    run_query(sql, as_json=as_json, as_csv=as_csv, rebuild=rebuild, home=home)
+    run_query(
+        sql,
+        values or (),
+        as_json=as_json,
+        as_csv=as_csv,
+        rebuild=rebuild,
+        home=home,
+        history=history,
+        course=course,
+    )

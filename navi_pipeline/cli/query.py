@@ -7,11 +7,22 @@ import difflib
 import json
 import re
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import ConfigError, RecordError, printable
-from navi_pipeline.lib.warehouse.database import records, saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.database import sql_folder
+from navi_pipeline.lib.warehouse.history import History
+from navi_pipeline.lib.warehouse.reader import (
+    Reader,
+    SavedQuery,
+    allowed_parameters,
+    records,
+    saved_queries,
+    saved_query,
+)
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -23,44 +34,63 @@ _HEAD, _FOLDED = 8, 30
 
 def run_query(
     sql: str | None,
+    words: Sequence[str] = (),
     *,
     as_json: bool = False,
     as_csv: bool = False,
     rebuild: bool = False,
     home: Path | None = None,
+    history: Path | None = None,
+    course: str | None = None,
 ) -> None:
     """Ingest new segments, run `sql` (or the saved query of that name) and print the result.
 
     Args:
         sql: DuckDB SQL; a saved query's name; a table or view, whose columns are then explained; or None to list
             what there is.
+        words: Parameters, `key=value`, or values in the order in which the saved query lists them.
         as_json: Print JSON only.
         as_csv: Print the answer as CSV: missing and non-finite numbers empty.
         rebuild: Make the database anew from `outbox/done` first.
         home: Navi home; by default `navi_home()`.
+        history: Folder of a published history to read in place of a home.
+        course: Course that rankings are about, by name or hash; by default the pinned one.
 
     Raises:
-        ConfigError: Both JSON and CSV are asked for.
-        RecordError: The query or the ingest failed, or a single word is neither a saved query nor a table or view.
+        ConfigError: Both JSON and CSV are asked for, or a home and a history.
+        RecordError: The query or the ingest failed, a parameter is unknown, or a single word is neither a saved query
+            nor a table or view.
     """
     if as_json and as_csv:
         raise ConfigError("--json and --csv are two ways to print one answer; give one of them")
-    warehouse = Warehouse(home)
-    report = warehouse.rebuild() if rebuild else warehouse.refresh()
-    if report.not_folded:
-        print(f"nothing is folded in: {report.not_folded}", file=sys.stderr)  # noqa: T201
-    for name, reason in report.quarantined.items():
-        print(f"quarantined {name}: {reason}", file=sys.stderr)  # noqa: T201
-    saved = saved_queries(sql_folder())
+    if history is not None and (rebuild or home is not None):
+        raise ConfigError("--history reads what several homes have published; give it without --home and --rebuild")
+    source: Reader = Warehouse(home) if history is None else History(history)
+    if isinstance(source, Warehouse):
+        report = source.rebuild() if rebuild else source.refresh()
+        notes = [f"nothing is folded in: {report.not_folded}"] * bool(report.not_folded)
+        for note in notes + [f"quarantined {name}: {reason}" for name, reason in report.quarantined.items()]:
+            print(note, file=sys.stderr)  # noqa: T201
     if sql is None:
-        _print_overview(warehouse, {name: query.explanation for name, query in saved.items()}, as_json, as_csv)
+        _print_overview(source, as_json, as_csv)
         return
-    if sql.strip() in saved:
-        sql = saved[sql.strip()].sql
-    elif re.fullmatch(r"[\w-]+", sql.strip()):
-        _print_relation(sql.strip(), list(saved), warehouse, as_json, as_csv)
+    saved = saved_query(sql)
+    if saved is None and re.fullmatch(r"[\w-]+", sql.strip()):
+        _print_relation(sql.strip(), source, as_json, as_csv)
         return
-    _print_answer(warehouse.query(sql), as_json, as_csv)
+    values = _parameters(saved, words) | ({} if course is None else {"course": course})
+    _print_answer(source.query(sql, values=values), as_json, as_csv)
+
+
+def _parameters(saved: SavedQuery | None, words: Sequence[str]) -> dict[str, str]:
+    """Return the parameters of a query by name."""
+    values = dict(re.findall(r"^(\w+)=(.*)$", word, re.DOTALL)[0] for word in words if re.match(r"\w+=", word))
+    plain = [word for word in words if not re.match(r"\w+=", word)]
+    names = [name for name in saved.parameters if name not in values] if saved else []
+    if len(plain) > len(names):
+        allowed = allowed_parameters(saved) if saved else "SQL takes key=value, read as getvariable('key')"
+        raise RecordError(f"{plain[len(names)]!r} belongs to no parameter; {allowed}")
+    return values | dict(zip(names, plain, strict=False))
 
 
 def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:
@@ -83,7 +113,9 @@ def print_frame(frame: pandas.DataFrame) -> None:
     rows = [[printable(_text(value), "\n") for value in row.values()] for row in records(frame)]
     columns = zip(*rows) if rows else [()] * len(names)
     widths = [max([cell_len(line) for text in texts for line in text.split("\n")], default=0) for texts in columns]
-    heads = [_broken(name, max(width, _HEAD)) for name, width in zip(names, widths)]
+    # Names are broken at underscores.
+    parts = [textwrap.wrap(name.replace("_", "_ "), max(width, _HEAD)) for name, width in zip(names, widths)]
+    heads = ["\n".join(line.replace("_ ", "_") for line in lines) for lines in parts]
     # A long text may be folded; numbers, times and names in pieces could not be read.
     least = [max(min(width, _FOLDED), *map(len, head.splitlines())) for width, head in zip(widths, heads)]
     wanted = sum(least) + 3 * len(least)
@@ -109,19 +141,10 @@ def print_frame(frame: pandas.DataFrame) -> None:
         print("no rows", file=sys.stderr)  # noqa: T201
 
 
-def _broken(name: str, width: int) -> str:
-    """Wrap a column name at underscores into lines of at most `width` characters."""
-    lines = [""]
-    for part in re.findall("[^_]*_|[^_]+", name):
-        if lines[-1] and len(lines[-1] + part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
-
-
-def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: bool, as_csv: bool) -> None:
+def _print_relation(word: str, warehouse: Reader, as_json: bool, as_csv: bool) -> None:
     """Print the description and columns of a table or view; raise with suggestions if there is none of that name."""
     views, tables = warehouse.relations()
+    saved = list(saved_queries(sql_folder()))
     if word not in (*views, *tables):
         near = difflib.get_close_matches(word, [*saved, *views, *tables], n=1)
         meant = f"; did you mean {near[0]}?" if near else ";"
@@ -146,8 +169,10 @@ def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: 
     print(f'navi query "select * from {word}"')  # noqa: T201
 
 
-def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool, as_csv: bool) -> None:
+def _print_overview(warehouse: Reader, as_json: bool, as_csv: bool) -> None:
     views, tables = warehouse.relations()
+    known = saved_queries(sql_folder())
+    saved = {name: query.explanation for name, query in known.items()}
     if as_json:
         print(json.dumps({"views": views, "tables": tables, "queries": saved}))  # noqa: T201
         return
@@ -156,9 +181,12 @@ def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool, 
         rows += [("query", name, explanation) for name, explanation in saved.items()]
         csv.writer(sys.stdout).writerows([("kind", "name", "explanation"), *rows])
         return
-    listed = [f"query    {name:<24} {explanation}" for name, explanation in saved.items()]
+    listed = []
+    for name, query in known.items():
+        listed.append(f"query    {name:<30} {query.explanation}")
+        listed += [f"{'':<39} {word}=…  {meaning}" for word, meaning in query.parameters.items()]
     print(  # noqa: T201
-        'navi query "select … "   or   navi query QUERY   or, what its columns mean,   navi query VIEW',
+        'navi query "select … "   or   navi query QUERY [key=value …]   or, what its columns mean,   navi query VIEW',
         f"views    {', '.join(views)}",
         f"tables   {', '.join(tables)}",
         *listed,

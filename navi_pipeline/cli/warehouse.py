@@ -1,4 +1,4 @@
-"""CLI commands `navi warehouse status`, `navi warehouse compact`, `navi report` and `navi bench warehouse`."""
+"""CLI commands `navi warehouse status`, `compact`, `publish`, `navi report` and `navi bench warehouse`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from navi_core.bench.report import Option, Progress, Report, figure, report
 from navi_core.cli.bench import benchmark_command
+from navi_core.errors import as_argument
 from navi_core.terminal import print_facts, print_json
 
 Home = Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")]
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(lambda: None)
     group.command("status")(status)
     group.command("compact")(compact)
+    group.command("publish")(publish)
     app.add_typer(group)
     app.command("report")(report_page)
     for other in app.registered_groups:
@@ -47,13 +49,14 @@ def status(home: Home = None, as_json: Json = False) -> None:
 
 def report_page(
     out: Annotated[Path | None, typer.Option(help="File; by default reports/report.html of the Navi home.")] = None,
+    course: Annotated[str | None, typer.Option(help="Course of the rankings; by default that of the champion.")] = None,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Write the warehouse's report as one self-contained HTML page, for offline use too."""
     from navi_pipeline.lib.reports.warehouse_report import run_report
 
-    file = run_report(out=out, home=home)
+    file = run_report(out=out, course=course, home=home)
     if as_json:
         print_json({"report": str(file), "bytes": file.stat().st_size})
     else:
@@ -90,6 +93,24 @@ def compact(
         return
     facts = {"rows": report.rows, "segments replaced": report.segments, "rows thinned": report.thinned}
     print_facts(str(warehouse.archive.folder), {name: f"{number:,}" for name, number in facts.items()})
+
+
+def publish(
+    folder: Annotated[Path, typer.Argument(help="Folder of the history, which several homes share.")],
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Write all rows as Parquet by table, host and month to a history that `navi query --history FOLDER` reads."""
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+    report = Warehouse(home).publish_to(folder)
+    if as_json:
+        print_json(asdict(report))
+        return
+    print_facts(
+        str(folder), {name: f"{fact:,}" if isinstance(fact, int) else fact for name, fact in asdict(report).items()}
+    )
+    typer.echo(f"next: navi query --history {as_argument(folder)} leaderboard")
 
 
 def bench(

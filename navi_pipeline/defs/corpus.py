@@ -27,7 +27,7 @@ from navi_pipeline.lib.corpus.scenes import (
     write_corpus,
     write_plan,
 )
-from navi_pipeline.lib.orchestration import materialized, rounded, worked, worked_as
+from navi_pipeline.lib.orchestration import materialized, record_check, rounded, worked, worked_as
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table, scatter_chart
 
@@ -156,9 +156,11 @@ def _compile(
             yield dg.AssetMaterialization(
                 context.asset_key, partition=source.name, metadata=made.metadata, tags={"dagster/data_version": version}
             )
-        yield dg.AssetCheckEvaluation(
+        found = dg.AssetCheckEvaluation(
             asset_key=context.asset_key, check_name="spawn_verdict", partition=source.name, **_verdict(row)
         )
+        record_check(found)
+        yield found
         if number % 7 == 0 or number == len(due):
             report(f"  compiled_scene {number}/{len(due)}")
     if not context.has_partition_key_range:

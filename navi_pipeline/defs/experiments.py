@@ -168,10 +168,10 @@ def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.Asset
         partitions_def=size_partitions,
         description="No cell ran out of memory, crashed or took too long; one that did is named.",
     )
+    @worked
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Check that every cell of the sweep ended with status ok."""
-        with worked_as("every_cell_was_measured"):
-            outcomes = read_sweep(sweep, context.partition_key)["outcomes"]
+        outcomes = read_sweep(sweep, context.partition_key)["outcomes"]
         failed = {cell: status for cell, status in outcomes.items() if status != "ok"}
         return dg.AssetCheckResult(
             passed=not failed,

@@ -100,6 +100,8 @@ def open_instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
+RUN_VARIABLE = "NAVI_DAGSTER_RUN_ID"
+"""Environment variable with the Dagster run that rows are written in (see `row_context`)."""
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -128,24 +130,77 @@ def now() -> Work:
 
 @contextmanager
 def worked_as(name: str) -> Iterator[None]:
-    """Context manager or decorator that times its block or calls and adds wall and CPU time to `WORK[name]`."""
-    began = now()
+    """Context manager or decorator that times its block or calls and adds wall and CPU time to `WORK[name]`.
+
+    Meanwhile the environment names the Dagster run, so that rows of this process and its children carry it.
+    """
+    began, outer, context = now(), os.environ.get(RUN_VARIABLE), _current_op()
+    if context is not None:
+        os.environ[RUN_VARIABLE] = context.run_id
     try:
         yield
     finally:
         WORK[name] += now() - began
+        os.environ.pop(RUN_VARIABLE, None)
+        if outer is not None:
+            os.environ[RUN_VARIABLE] = outer
 
 
 def worked(function: F) -> F:
-    """Decorator that measures an asset's or check's function, summed over its calls, and rounds its metadata."""
+    """Decorator of an asset's or check's function: sums its time, records a check's result, rounds metadata."""
 
     @wraps(function)
     def measured(*values: object, **named: object) -> object:
         with worked_as(function.__name__):
             made: Any = function(*values, **named)
-        return made._replace(metadata=rounded(made.metadata or {}))
+            made = made._replace(metadata=rounded(made.metadata or {}))
+            if hasattr(made, "passed"):
+                record_check(made)
+        return made
 
     return measured  # type: ignore[return-value]
+
+
+def _current_op() -> dg.OpExecutionContext | None:
+    """Return the context of the Dagster step that this code runs in; None outside of one."""
+    import dagster as dg
+
+    try:
+        return dg.OpExecutionContext.get()
+    except dg.DagsterInvariantViolationError:
+        return None
+
+
+def record_check(found: dg.AssetCheckResult | dg.AssetCheckEvaluation) -> None:
+    """Record the evaluation of an asset check as a row of `checks`; outside of a Dagster run nothing is recorded.
+
+    Args:
+        found: Result of a step with one check, or an evaluation that names its check and partition.
+    """
+    import dagster as dg
+
+    context = _current_op()
+    if context is None:
+        return
+    if isinstance(found, dg.AssetCheckEvaluation):
+        asset, name, partition = found.asset_key, found.check_name, found.partition
+    else:
+        ((asset, name),) = context.selected_asset_check_keys
+        partition = context.partition_key if context.has_partition_key else None
+    metadata = {name: value.value for name, value in (found.metadata or {}).items()}
+    with pipeline_log(f"dagster-{context.run_id}") as log:
+        log.row(
+            "checks",
+            {
+                "asset": asset.to_user_string(),
+                "check_name": name,
+                "partition": partition,
+                "passed": found.passed,
+                "severity": found.severity.value,
+                "description": found.description,
+                "metadata": {name: v if isinstance(v, int | float | str) else str(v) for name, v in metadata.items()},
+            },
+        )
 
 
 def rounded(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
--- The policies with the highest coverage on scenes they never trained on, of the course that such a policy flew last.
-with unseen as (select * from leaderboard where kind <> 'pilot' and scenes_trained_on = 0)
+-- The policies with the highest coverage on one course, of those that never trained on its scenes.
+-- course: name or hash, see navi query course_list; by default the one of the champion
 select subject, model, c_vis_auc_percent, low, high, collisions_per_minute, scenes, episodes, decisions, sensor, split,
        course
-from unseen where course = (select course from unseen order by recorded_at desc limit 1)
+from leaderboard where chosen and kind <> 'pilot' and scenes_trained_on = 0
 order by c_vis_auc_percent desc limit 5;

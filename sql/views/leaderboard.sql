@@ -2,7 +2,8 @@
 -- same protocol). Who was trained on some of the scenes stands below, without a rank: there it shows what it remembers.
 -- Flights that had to confirm a win are those of one pair alone and are left out; `promotions` has them.
 -- Flights of one flight_code were flown by the same code; where it differs, fly the older ones again.
--- Coverage in percent, means over scenes; low and high bound the 95 % interval of c_vis_auc_percent.
+-- Coverage in percent, means over scenes; low and high bound the 95 % interval of c_vis_auc_percent, within 0 and 100; of
+-- fewer than six flights none is given. The chosen course comes first: the pinned one (see course_list), or that of --course.
 create or replace view leaderboard as
 with latest as (
     select
@@ -18,11 +19,11 @@ select
     subject_kind as kind,
     coalesce(
         model_version,
-        (select max_by(version, try_cast(version[2:] as bigint)) from models where models.weights_hash = latest.weights_hash)
+        (select max_by(version, version_number(version)) from models where models.weights_hash = latest.weights_hash)
     ) as model,
     round(100 * c_vis_auc, 1) as c_vis_auc_percent,
-    round(c_vis_auc_low_percent, 1) as low,
-    round(c_vis_auc_high_percent, 1) as high,
+    case when episodes >= 6 then greatest(round(c_vis_auc_low_percent, 1), 0) end as low,
+    case when episodes >= 6 then least(round(c_vis_auc_high_percent, 1), 100) end as high,
     round(100 * c_vis, 1) as c_vis_percent,
     round(100 * c_visit, 1) as c_visit_percent,
     round(collisions_per_minute, 2) as collisions_per_minute,
@@ -36,6 +37,7 @@ select
     course,
     json_extract_string(extra, '$.flight_code') as flight_code,
     evaluation_id,
-    date_trunc('second', recorded_at) as recorded_at
+    date_trunc('second', recorded_at) as recorded_at,
+    course is not distinct from (select course from chosen_course) as chosen
 from latest
-order by max(recorded_at) over (partition by course) desc, course, rank nulls last, c_vis_auc desc;
+order by chosen desc, max(recorded_at) over (partition by course) desc, course, rank nulls last, c_vis_auc desc;

@@ -37,4 +37,4 @@ from nearest
 left join models on models.version = nearest.ancestor
 left join held on held.version = nearest.ancestor
 -- By the number: as text v999 comes after v1000.
-order by try_cast(nearest.version[2:] as bigint) desc nulls last, nearest.version desc, nearest.depth, nearest.ancestor;
+order by version_number(nearest.version) desc nulls last, nearest.version desc, nearest.depth, nearest.ancestor;

@@ -13,6 +13,7 @@ from navi_core.evaluate.statistics import (
     interquartile_mean,
     interval_over_scenes,
     mean_of_scenes,
+    percentage_interval,
     student_interval,
 )
 
@@ -123,3 +124,26 @@ def test_large_tables_are_resampled_in_bounded_memory():
 def test_bad_values_are_refused(values, word):
     with pytest.raises(EvaluationError, match=word):
         bootstrap_interval(values)
+
+
+def test_percentage_interval_stays_within_bounds_and_covers_the_truth():
+    """Student's interval of few scenes near 100 leaves the range, and covers less."""
+    generator = np.random.default_rng(0)
+    covered = beyond = 0
+    for _ in range(300):
+        scenes = generator.beta(19, 1, size=6)
+        values = {str(i): list(100 * generator.beta(20 * p + 0.01, 20 * (1 - p) + 0.01, size=3))
+                  for i, p in enumerate(scenes)}  # fmt: skip
+        ours = percentage_interval(values)
+        assert 0 <= ours.low <= ours.mean <= ours.high <= 100
+        covered += ours.low <= 95 <= ours.high
+        beyond += student_interval(values).high > 100
+    assert beyond > 50 and covered / 300 > 0.92
+
+
+def test_percentage_interval_needs_six_episodes_and_bootstraps_many_scenes():
+    few = percentage_interval({"a": [10.0, 20.0, 30.0], "b": [40.0, 50.0]})
+    assert few.mean == 32.5 and np.isnan([few.low, few.high]).all()
+    values = {str(i): [float(i), 2.0 * i] for i in range(FEW_SCENES)}
+    assert percentage_interval(values, seed=4) == bootstrap_interval(values, seed=4)
+    assert percentage_interval({"a": [0.0] * 6}).high == 0.0

@@ -1,12 +1,13 @@
 """Hardware profile, stage timer, TensorBoard, import cost of the record room."""
 
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
-from navi_core.record import MetricLog, StageTimer, TensorBoardWriter, hardware_profile, navi_home
+from navi_core.record import MetricLog, StageTimer, TensorBoardWriter, hardware_profile, navi_home, row_context
 
 
 def test_the_profile_names_machine_versions_and_revision():
@@ -108,3 +109,13 @@ def test_importing_the_record_room_loads_no_heavy_package():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_rows_name_host_user_and_dagster_run(monkeypatch):
+    monkeypatch.setenv("NAVI_HOST", "alpha")
+    monkeypatch.setenv("NAVI_DAGSTER_RUN_ID", "d-1")
+    monkeypatch.setattr("getpass.getuser", lambda: (_ for _ in ()).throw(KeyError("uid")))
+    context = row_context()
+    assert (context["host"], context["dagster_run_id"], context["user"]) == ("alpha", "d-1", str(os.getuid()))
+    monkeypatch.undo()
+    assert row_context()["host"] and row_context()["user"]

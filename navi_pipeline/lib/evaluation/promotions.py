@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.config import EvalConfig, config_hash
+from navi_core.config import EvalConfig, config_hash, parse_config
 from navi_core.errors import EvaluationError, RegistryError
 from navi_core.record import navi_home
 from navi_pipeline.lib.evaluation.scoring import SplitScenes, flown, flown_policy, own_networks_of
@@ -34,7 +34,8 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     """Evaluate a model version against the champion; promote it if it wins and a second course confirms the win.
 
     Both fly the same frozen starts of the validation scenes. The first champion must beat random flight. A decided pair
-    is not decided again.
+    is not decided again. A smaller protocol than that of the champion's own promotion gives way to it, so that a small
+    night decides on the champion's course.
 
     Args:
         policy: The policy's document.
@@ -56,6 +57,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         known = held / f"{version}.json"
         row = read_document(known, made_by="promoted_model") if known.exists() else {"reason": f"{version} holds it"}
         return row | {"version": version, "promoted": True, "champion": version, "reused": True}
+    config = _yardstick(held, holder, config)
     scenes = SplitScenes("validation")
     if not scenes.names:
         raise EvaluationError("the corpus has no validation scene; materialize scene_sources with validation above 0")
@@ -86,6 +88,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         row = decision.to_row() | {
             "coverage": decision.coverage.to_row(),
             "collisions": decision.collisions.to_row(),
+            "protocol": config.model_dump(mode="json"),
         }
         write_document(file, row)
     # An interrupted decision is completed here: the row has a natural key, and the alias moves once. A champion
@@ -94,6 +97,9 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         _record(row, config)
         write_document(held / f"{version}.json", row)
         if row["promoted"]:
+            # A champion stands on the course of its promotion, which rankings are about.
+            if (tested := SplitScenes("test")).names:
+                flown_policy(policy, tested, config)
             try:
                 registry.promote(version, ALIAS, instead_of=previous)
             except RegistryError as error:
@@ -106,6 +112,16 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
                 raise
             previous = version
     return row | {"champion": previous, "reused": reused}
+
+
+def _yardstick(held: Path, holder: ModelVersion | None, config: EvalConfig) -> EvalConfig:
+    """Return the protocol of the champion's promotion where it flies more than `config`, else `config`."""
+    file = held / f"{holder.version if holder else None}.json"
+    protocol = read_document(file, made_by="promoted_model").get("protocol") if file.exists() else None
+    if protocol is None:  # no champion, or one of an older Navi
+        return config
+    former = parse_config(EvalConfig, protocol)
+    return former if former.starts * former.max_steps > config.starts * config.max_steps else config
 
 
 def _fly_opponent(
@@ -127,7 +143,7 @@ def _fly_opponent(
 
 def _record(row: dict[str, Any], config: EvalConfig) -> None:
     with pipeline_log(f"promote-{row['version']}", seed=config.seed, config_hash=config_hash(config)) as log:
-        log.row("promotions", {name: row[name] for name in row if name not in ("coverage", "collisions")})
+        log.row("promotions", {name: row[name] for name in row if name not in ("coverage", "collisions", "protocol")})
 
 
 def _was_promoted(registry: Registry, version: str) -> bool:

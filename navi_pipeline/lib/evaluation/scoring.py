@@ -147,9 +147,9 @@ def flown(
         return EvalResult.load(file), False
     result = evaluate(subject, scenes.loaded, config, name=name)
     with pipeline_log(f"evaluate-{result.evaluation_id}", seed=config.seed, config_hash=config_hash(config)) as log:
-        for table, rows in result.to_rows().items():
+        for table, rows in result.to_rows(scenes.split).items():
             for row in rows:
-                log.row(table, row | ({"split": scenes.split, **(columns or {})} if table == "evaluations" else {}))
+                log.row(table, row | (columns or {} if table == "evaluations" else {}))
     # Rows first: a result that can be loaded is one whose rows are durable.
     result.save(file)
     return result, True
@@ -324,19 +324,18 @@ def read_baselines() -> dict[str, float]:
     return dict(read_document(_baselines_path(), made_by="baseline_evaluation")["c_vis_auc_percent"])
 
 
-def ranking() -> list[dict[str, Any]]:
-    """Query the leaderboard of the most recently flown course, best first.
+def ranking(course: str | None = None) -> list[dict[str, Any]]:
+    """Query the leaderboard of one course, best first. Subjects trained on its scenes come last, with None as rank.
 
-    A course is starts and protocol. Subjects trained on its scenes come last, with None as rank.
+    Args:
+        course: Name or hash; by default the pinned one, on which the champion was promoted.
     """
     frame = Warehouse().query(
-        "select * from leaderboard where course = (select course from leaderboard where split = 'test' "
-        "order by recorded_at desc limit 1) and split = 'test' "
-        "order by rank nulls last, c_vis_auc_percent desc"
+        f"select {', '.join(_SHOWN)} from leaderboard where chosen order by rank nulls last, c_vis_auc_percent desc",
+        values={} if course is None else {"course": course},
     )
-    rows = [{name: row[name] for name in _SHOWN} for row in frame.to_dict("records")]
     # A pilot has no version, which pandas returns as NaN.
-    return [{k: (None if v is None or v != v else v) for k, v in row.items()} for row in rows]
+    return [{k: (None if v is None or v != v else v) for k, v in row.items()} for row in frame.to_dict("records")]
 
 
 def worth_drawing(rows: list[dict[str, Any]], most: int = 40) -> list[dict[str, Any]]:

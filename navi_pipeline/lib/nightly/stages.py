@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from urllib.request import Request, urlopen
 from navi_core.config import CompileConfig, EvalConfig, config_hash
 from navi_core.errors import EvaluationError, RecordError
 from navi_core.machine.file_lock import hold_lock
+from navi_pipeline.lib.corpus.scenes import corpus_path, read_corpus
 from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, open_registry
 from navi_pipeline.lib.evaluation.scoring import comparison_row, score_policy, summary_rows
 from navi_pipeline.lib.nightly.night import Gate, Night, Work, night_lock, night_name
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.training import bounded_training, night_policy, resume_proof
-from navi_pipeline.lib.records import BenchmarkLog, write_text
+from navi_pipeline.lib.records import BenchmarkLog, pipeline_log, write_text
 from navi_pipeline.lib.reports.pages import (
     REWARD_PANELS,
     Part,
@@ -130,7 +132,7 @@ def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     comparison = night.data("evaluation")["comparisons"]["random"]
     if not comparison["better"]:
         reason = f"not asked: {comparison['sentence']}"
-        return [], {"promoted": False, "reason": reason, "champion": open_registry().aliases().get(ALIAS)}
+        return [], {"promoted": False, "reason": reason, "champion": _champion_now()}
     decision = challenge(_policy(night), _protocol(night))
     record_registry(open_registry())
     Warehouse().ingest()
@@ -189,6 +191,8 @@ def write_summary(night: Night) -> tuple[Path, Path]:
     write_text(markdown, "\n".join(lines).rstrip() + "\n", "the summary ")
     write_page(page, title, parts)
     night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
+    with pipeline_log(night.run_id, seed=night.config.seed, config_hash=config_hash(night.config)) as log:
+        log.row("nights", _row(night))
     Warehouse().ingest()
     _compact(night.config.compact_segments)
     if night.failed:
@@ -217,6 +221,42 @@ def _call(url: str | None, night: Night, markdown: Path, page: Path) -> None:
     except (OSError, ValueError, HTTPException) as error:
         why = getattr(error, "reason", None) or type(error).__name__
         logging.getLogger("navi.nightly").warning("the webhook of night %s did not answer: %s", night.name, why)
+
+
+def _row(night: Night) -> dict[str, Any]:
+    """Return the night's row of the table `nights`: settings, weights, scenes, gates, figures."""
+    trained = night.data("resume_proof") or night.data("training")
+    flown, promoted = night.data("evaluation"), night.data("promotion")
+    scenes: dict[str, dict[str, str]] = {}
+    if corpus_path().exists():
+        for row in read_corpus():
+            scenes.setdefault(row["split"], {})[row["name"]] = row["content_hash"]
+    numbers = (
+        {f"seconds {stage.name}": stage.seconds for stage in night.stages.values()}
+        | {name: trained.get(name) for name in ("steps", "reward_ema", "steps_per_second")}
+        | {f"steps/s {name}": speed for name, speed in night.data("benchmarks").get("steps_per_second", {}).items()}
+        | dict(flown["table"][0] if flown else {})
+    )
+    return {
+        "night": night.name,
+        "kind": "training" if night.config.train else "validation",
+        "verdict": night.verdict,
+        "headline": _headline(night),
+        "started_at": night.began_at,
+        "ended_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "settings": night.config.model_dump(mode="json"),
+        "start_version": night.data("preflight").get("start"),
+        "version": trained.get("version") or _champion_now(),
+        "champion": promoted.get("champion") or _champion_now(),
+        "promoted": promoted.get("promoted"),
+        "scenes": scenes,
+        "gates": night.gate_rows(),
+        "figures": {name: value for name, value in numbers.items() if isinstance(value, int | float)},
+    }
+
+
+def _champion_now() -> str | None:
+    return open_registry().aliases().get(ALIAS)
 
 
 def _compact(most: int | None) -> None:

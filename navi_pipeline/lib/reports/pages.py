@@ -182,24 +182,28 @@ def histogram_chart(values: Mapping[str, np.ndarray], *, x: str) -> str:
     return line_chart(curves, x=x, y="count")
 
 
-def interval_chart(rows: Sequence[tuple[str, float, float, float]], *, label: str) -> str:
+def interval_chart(rows: Sequence[tuple[str, float | None, float | None, float | None]], *, label: str) -> str:
     """Draw a forest plot: for each name one row with value and interval.
 
     Args:
-        rows: Name, value, low end, high end.
+        rows: Name, value, low end, high end; without ends a point is drawn, without a value nothing.
         label: Label of the values.
 
     Returns:
         An SVG element, or an empty text where there is nothing to draw.
     """
-    rows = [row for row in rows if all(number is not None and math.isfinite(number) for number in row[1:])]
-    if not rows:
+    drawn: list[tuple[str, float, float, float]] = []
+    for name, value, *ends in rows:
+        if value is not None and math.isfinite(value):
+            below, above = (value if end is None or not math.isfinite(end) else end for end in ends)
+            drawn.append((name, value, below, above))
+    if not drawn:
         return ""
-    low, high = _range([number for row in rows for number in row[1:]])
-    height = _ROW * len(rows) + 40
+    low, high = _range([number for row in drawn for number in row[1:]])
+    height = _ROW * len(drawn) + 40
     across = _scale(low, high, _INTERVAL_LEFT, _WIDTH - 20)
     parts = []
-    for number, (name, value, below, above) in enumerate(rows):
+    for number, (name, value, below, above) in enumerate(drawn):
         y = 20 + _ROW * number
         parts.append(_text(_INTERVAL_LEFT - 10, y + 4, name[:28], "end"))
         parts.append(

@@ -21,7 +21,7 @@ from navi_pipeline.lib.reports.pages import (
     text_part,
     write_page,
 )
-from navi_pipeline.lib.warehouse.database import records, saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.reader import records
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 _RUNS, _SUBJECTS, _MAPS, _POINTS = 6, 12, 6, 300
@@ -38,12 +38,13 @@ Ask = Callable[..., Rows]
 """Callable that runs SQL (and a list of parameters) and returns rows as dictionaries."""
 
 
-def run_report(*, out: Path | None = None, home: Path | None = None) -> Path:
+def run_report(*, out: Path | None = None, home: Path | None = None, course: str | None = None) -> Path:
     """Ingest new rows, write the report page, and return its path.
 
     Args:
         out: The file; by default `reports/report.html` of the Navi home.
         home: Navi home; by default `navi_home()`.
+        course: Course of the rankings, by name or hash; by default the pinned one.
 
     Raises:
         RecordError: The warehouse cannot answer, or the file cannot be written.
@@ -52,7 +53,7 @@ def run_report(*, out: Path | None = None, home: Path | None = None) -> Path:
     if reason := warehouse.refresh().not_folded:
         logging.getLogger(__name__).warning("nothing is folded in: %s", reason)
     file = out or (reports_folder() if home is None else home / "reports") / "report.html"
-    with warehouse.reader() as read:
+    with warehouse.reader({} if course is None else {"course": course}) as read:
         parts = _parts(lambda sql, given=None: records(read(sql, given)), home or navi_home())
     return write_page(file, "Navi report", parts)
 
@@ -62,22 +63,23 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
         "Leaderboard": _leaderboard(ask),
         "Coverage over a flight": _coverage(ask),
         "Who is better": _comparisons(ask),
-        "Goals": _tables(ask, ("", _saved("goals"))),
-        "Surface, sensor, medians": _tables(ask, ("", _saved("surface_and_sensor"))),
+        "Goals": _tables(ask, ("", "goals")),
+        "Surface, sensor, medians": _tables(ask, ("", "surface_and_sensor")),
         "Training": _training(ask),
         "Flights seen from above": _maps(home),
-        "Champion": _tables(ask, ("", _saved("lineage_of_champion")), ("Decisions", _saved("promotion_history")),
+        "Champion after champion": _progress(ask),
+        "Champion": _tables(ask, ("", "lineage_of_champion"), ("Decisions", "promotion_history"),
                             ("Quality against speed", "select * exclude (run_id) from pareto_quality_speed limit 15")),
         "Sweeps": _tables(ask, ("Best cells", "select * exclude (hardware) from sweep_best"),
                           ("Temporal cores", "select * exclude (hardware) from core_comparison"),
                           ("Resolutions", "select * exclude (hardware) from resolution_scaling"),
-                          ("Cells that did not end well", _saved("how_sweeps_ended"))),
+                          ("Cells that did not end well", "how_sweeps_ended")),
         "Studies": _tables(ask, ("Studies", "select * from study_progress"),
                            (_BEST_TRIALS, "select study, place, trial, objective, direction, value, feasible, params, "
                             "run_id from ranked_trials where place <= 5 order by study, place limit 30")),
         "Benchmarks and drift": _benchmarks(ask),
-        "Worst flights": _tables(ask, ("", _saved("worst_episodes"))),
-        "What happened": _tables(ask, ("", _saved("what_happened"))),
+        "Worst flights": _tables(ask, ("", "worst_episodes")),
+        "What happened": _tables(ask, ("", "what_happened")),
     }  # fmt: skip
     kept = {title: parts for title, parts in sections.items() if parts}
     index = " · ".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in kept)
@@ -93,34 +95,42 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
 
 
 def _leaderboard(ask: Ask) -> list[Part]:
-    rows = ask(f"select * from leaderboard limit {_SUBJECTS}")
+    rows = ask(f"select * from leaderboard where chosen limit {_SUBJECTS}")
     if not rows:
         return []
-    last = [row for row in rows if row["course"] == rows[0]["course"]]
-    bars = [(str(r["subject"]), r["c_vis_auc_percent"], r["low"], r["high"]) for r in last
-            if None not in (r["c_vis_auc_percent"], r["low"], r["high"])]  # fmt: skip
+    bars = [(str(r["subject"]), r["c_vis_auc_percent"], r["low"], r["high"]) for r in rows]
     shown = ("rank", "subject", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
              "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes",
              "decisions", "sensor", "split", "course")  # fmt: skip
     text = (
-        "C_vis AUC in percent, the mean over scenes with its 95 % interval. Ranks hold within a course, the same "
-        "starts by the same protocol; the bars are of the one flown last. Who was trained on some of the scenes has "
-        "no rank."
+        "C_vis AUC in percent, the mean over scenes with its 95 % interval. All flew one course, the same starts by "
+        "the same protocol: that of the champion, unless --course names another. A policy that was trained on some of "
+        "the scenes has no rank."
     )
     chart = interval_chart(bars, label="C_vis AUC [%]")
     return [text_part(text), chart, table_part([{name: row[name] for name in shown} for row in rows])]
+
+
+def _progress(ask: Ask) -> list[Part]:
+    """Render champion after champion on the chosen course."""
+    rows = ask("champions_on_course")
+    if not rows:
+        return []
+    bars = [(f"{r['number']} {r['version']}", r["c_vis_auc_percent"], r["low"], r["high"]) for r in rows]
+    text = "Each champion on the course of the leaderboard; gains are over the champion before, on the same starts."
+    return [text_part(text), interval_chart(bars, label="C_vis AUC [%]"), table_part(rows)]
 
 
 def _coverage(ask: Ask) -> list[Part]:
     rows = ask(
         "select subject, coverage_curve->'$.step' as steps, coverage_curve->'$.c_vis_percent' as seen "
         "from evaluations join (select evaluation_id, rank from leaderboard where course = "
-        "(select course from leaderboard limit 1)) using (evaluation_id) "
+        "(select course from chosen_course)) using (evaluation_id) "
         f"where coverage_curve is not null order by rank nulls last limit {_SUBJECTS}"
     )
     curves = {str(row["subject"]): (json.loads(row["steps"]), json.loads(row["seen"])) for row in rows}
     chart = line_chart(curves, x="decisions", y="C_vis [%]")
-    return [text_part("Share of the reachable floor that was seen, on the course flown last."), chart] * bool(chart)
+    return [text_part("Share of the reachable floor that was seen, on the same course."), chart] * bool(chart)
 
 
 def _comparisons(ask: Ask) -> list[Part]:
@@ -216,7 +226,7 @@ def _benchmarks(ask: Ask) -> list[Part]:
     chart = line_chart(curves, x="night", y="steps/s")
     return [chart] * bool(chart) + _tables(
         ask,
-        ("Drift", _saved("drift")),
+        ("Drift", "drift"),
         ("Latest figures", "select benchmark, profile, cell, name, value, unit, change_percent, repeats, outcome, "
          "recorded_at from benchmark_history qualify row_number() over (partition by benchmark, profile, cell, name "
          "order by recorded_at desc) = 1 order by benchmark, profile, name, cell limit 80"),
@@ -236,10 +246,6 @@ def _tables(ask: Ask, *wanted: tuple[str, str]) -> list[Part]:
 def _cut(value: object) -> object:
     """Truncate long text in a cell to 157 characters."""
     return f"{value[:157]}…" if isinstance(value, str) and len(value) > 160 else value
-
-
-def _saved(name: str) -> str:
-    return saved_queries(sql_folder())[name].sql
 
 
 def _anchor(title: str) -> str:

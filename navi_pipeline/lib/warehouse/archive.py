@@ -59,7 +59,7 @@ class Archive:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         try:
-            for table in _TABLES:
+            for table in _tables_of(connection):
                 order = ", ".join(NATURAL_KEYS.get(table, ("name",)))
                 file = str(target / f"{table}.parquet").replace("'", "''")
                 connection.execute(
@@ -88,7 +88,7 @@ class Archive:
             migration: Last migration of the archived database.
         """
         folder = self._path(number)
-        tables = {table: {"rows": counts[table], "sha256": _checksum(folder / f"{table}.parquet")} for table in _TABLES}
+        tables = {table: {"rows": counts[table], "sha256": _checksum(folder / f"{table}.parquet")} for table in counts}
         document = {"navi_archive": _VERSION, "generation": number, "migration": migration, "tables": tables}
         write_durably(self._manifest, (json.dumps(document, indent=1) + "\n").encode())
         for other in self.folder.iterdir():
@@ -123,7 +123,7 @@ class Archive:
             number = known.number
         counts = {}
         written = known.tables if known is not None and number == known.number else None
-        for table in _TABLES:
+        for table in _tables_of(connection):
             file = self._path(number) / f"{table}.parquet"
             if written is not None and table not in written:
                 if file.exists():
@@ -176,7 +176,13 @@ def last_migration(connection: duckdb.DuckDBPyConnection) -> int:
 
 def count_rows(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
     """Count the rows of every archived table."""
-    return {table: number_of(connection.execute(f"select count(*) from {table}")) for table in _TABLES}
+    return {table: number_of(connection.execute(f"select count(*) from {table}")) for table in _tables_of(connection)}
+
+
+def _tables_of(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Return the tables to archive; `$NAVI_SQL` may name an older schema, which lacks some."""
+    there = {name for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall()}
+    return [table for table in _TABLES if table in there]
 
 
 def thin(

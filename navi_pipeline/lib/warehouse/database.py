@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory
@@ -117,27 +117,21 @@ def count_duplicate_keys(
     return sum(int(ask(sql, [pieces, piece])["n"][0]) for piece in range(pieces))
 
 
-def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    """Convert a data frame to JSON rows: missing and non-finite numbers become null, times ISO 8601."""
-    return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+def rows_of_first(databases: Sequence[Path], sql: str) -> list[tuple[Any, ...]]:
+    """Answer a query on the first database that can be read; empty where none can.
 
+    Args:
+        databases: The database and its snapshot.
+        sql: The query.
+    """
+    import duckdb
 
-def _plain(value: object) -> object:
-    import pandas
-
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (bool, int, str)) or value is None:
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if hasattr(value, "tolist") and not isinstance(value, pandas.Timestamp):
-        return _plain(value.tolist())
-    if pandas.isna(value):
-        return None
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    for file in databases:
+        with suppress(duckdb.Error):
+            if file.exists():
+                with open_database(file, reader=file != databases[0]) as connection:
+                    return connection.execute(sql).fetchall()
+    return []
 
 
 def write_ahead_log(database: Path) -> Path:
@@ -206,15 +200,6 @@ class NewerWarehouseError(RecordError):
     """Error: the warehouse has migrations of a newer Navi; this version may read it, but must not write to it."""
 
 
-@dataclass(frozen=True)
-class SavedQuery:
-    """Saved SQL query of `sql/queries`: name, one-line explanation, text."""
-
-    name: str
-    explanation: str
-    sql: str
-
-
 def sql_folder() -> Path:
     """Return the folder of SQL migrations, views and queries.
 
@@ -239,21 +224,16 @@ def sql_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def saved_queries(folder: Path) -> dict[str, SavedQuery]:
-    """Load the saved queries by name; the first line of each file is its explanation."""
-    found = {}
-    for file in sorted(folder.glob("queries/*.sql")):
-        text = file.read_text("utf-8")
-        found[file.stem] = SavedQuery(file.stem, text.partition("\n")[0].lstrip("- ").strip(), text)
-    return found
-
-
-def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
+def apply_sql(
+    connection: duckdb.DuckDBPyConnection, folder: Path, dates: Mapping[int, datetime] | None = None
+) -> list[str]:
     """Migrate a database: apply new migrations in order, one transaction each, recreate views, update comments.
 
     Args:
         connection: The writer's connection.
         folder: SQL folder.
+        dates: When each migration was applied to the database that this one replaces, by number (UTC); others are
+            applied now.
 
     Returns:
         Names of the migrations that were applied now.
@@ -284,14 +264,15 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
         connection.execute("begin")
         try:
             connection.execute(text)
-            connection.execute("insert into migrations values (?, ?, ?, now()::timestamp)", [number, file.stem, digest])
+            values = [number, file.stem, digest, (dates or {}).get(number)]
+            connection.execute("insert into migrations values (?, ?, ?, coalesce(?, now()::timestamp))", values)
             connection.execute("commit")
         except duckdb.Error as error:
             connection.execute("rollback")
             raise RecordError(f"migration {file.name} failed: {error}") from error
         applied.append(file.stem)
-    _make_views(connection, folder)
-    _explain(connection, folder)
+    make_views(connection, folder)
+    explain(connection, folder)
     return applied
 
 
@@ -311,13 +292,23 @@ def require_known(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
         )
 
 
-def _make_views(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    """Recreate all views in dependency order: a view that fails is retried after the others."""
+def make_views(connection: duckdb.DuckDBPyConnection, folder: Path, keep: Container[str] = ()) -> None:
+    """Recreate all views in dependency order: a view that fails is retried after the others.
+
+    Args:
+        connection: The writer's connection.
+        folder: SQL folder.
+        keep: Views that stand for tables.
+
+    Raises:
+        RecordError: A view fails.
+    """
     import duckdb
 
     old = connection.execute("select view_name from duckdb_views() where not internal").fetchall()
     for (name,) in old:
-        connection.execute(f'drop view if exists "{name}"')
+        if name not in keep:
+            connection.execute(f'drop view if exists "{name}"')
     waiting = sorted(folder.glob("views/*.sql"))
     while waiting:
         failed: dict[Path, duckdb.Error] = {}
@@ -332,14 +323,9 @@ def _make_views(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
         waiting = list(failed)
 
 
-def _explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+def explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     """Store the descriptions of tables, views and columns as DuckDB comments."""
-    import yaml
-
-    if not (folder / _MEANINGS).exists():
-        return
-    meanings = yaml.safe_load((folder / _MEANINGS).read_text("utf-8"))
-    tables, columns = meanings["tables"], meanings["columns"]
+    tables, columns = meanings(folder, "tables"), meanings(folder, "columns")
     for file in folder.glob("views/*.sql"):
         lines = itertools.takewhile(lambda line: line.startswith("--"), file.read_text("utf-8").splitlines())
         tables[file.stem] = " ".join(line.lstrip("- ") for line in lines)
@@ -359,6 +345,14 @@ def _explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
             orders.append(f'comment on column "{table}"."{column}" is {_quoted(meaning)}')
     # Some 700, each of which would else wait for the disk.
     connection.execute("; ".join(["begin", *orders, "commit"]))
+
+
+def meanings(folder: Path, kind: Literal["tables", "columns"]) -> dict[str, str]:
+    """Load the descriptions of tables, or of columns by `column` or `table.column`; empty without the file."""
+    import yaml
+
+    file = folder / _MEANINGS
+    return dict(yaml.safe_load(file.read_text("utf-8"))[kind]) if file.exists() else {}
 
 
 def _quoted(text: str) -> str:

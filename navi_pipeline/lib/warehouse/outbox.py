@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, sweep_left
 from navi_core.record.metric_log import NATURAL_KEYS, RUN_TABLES
-from navi_pipeline.lib.warehouse.database import number_of, open_database
+from navi_pipeline.lib.warehouse.database import number_of
 from navi_pipeline.lib.warehouse.segments import Segment, read_segment
 
 if TYPE_CHECKING:
@@ -132,7 +131,10 @@ def _array(values: list[Any], kind: str) -> np.ndarray | pandas.Categorical:
 
     if kind in ("VARCHAR", "JSON", "TIMESTAMP"):
         # Rows of one call share their texts and their moment, and a conversion costs more than looking it up.
-        codes, known = pandas.factorize(np.array(values, dtype=object))
+        if values.count(values[0]) == len(values):  # most columns of a segment, found in a tenth of the time
+            codes, known = np.full(len(values), -(values[0] is None), np.int8), [] if values[0] is None else values[:1]
+        else:
+            codes, known = pandas.factorize(np.array(values, dtype=object))
         if kind == "TIMESTAMP":
             return np.array([*known, None], "datetime64[us]")[codes]  # -1, a missing one, is the last
         return pandas.Categorical.from_codes(codes, categories=pandas.Index(known, dtype=object), validate=False)
@@ -271,24 +273,3 @@ def _batches(files: list[Path]) -> Iterator[list[Path]]:
         size += held
     if batch:
         yield batch
-
-
-def folding_order(databases: Sequence[Path]) -> list[str]:
-    """Return the names of all ingested segments in the order of ingest, to replay them.
-
-    Args:
-        databases: The database and its snapshot; the first that can be read counts.
-
-    Returns:
-        Names; empty where none can be read.
-    """
-    import duckdb
-
-    for file in databases:
-        with suppress(duckdb.Error):
-            if file.exists():
-                with open_database(file, reader=file != databases[0]) as connection:
-                    # Rows of this table are only ever appended.
-                    rows = connection.execute("select name from segments order by rowid").fetchall()
-                return [name for name, *_ in rows]
-    return []

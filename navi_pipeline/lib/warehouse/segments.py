@@ -15,7 +15,7 @@ from typing import Any
 from navi_core.errors import RecordError
 from navi_core.record.metric_log import NATURAL_KEYS, SEGMENT_VERSION
 
-_CONTEXT = ("seed", "hardware", "versions", "revision", "config_hash")
+_CONTEXT = ("seed", "hardware", "versions", "revision", "config_hash", "host", "user", "dagster_run_id")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,15 +38,17 @@ from navi_pipeline.lib.warehouse.database import (
     publish,
     remedy,
     require_known,
+    rows_of_first,
     sql_folder,
     sql_hash,
     write_ahead_log,
 )
-from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox, folding_order
+from navi_pipeline.lib.warehouse.history import PublishReport, publish_history
+from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox
+from navi_pipeline.lib.warehouse.reader import Reader
 
 if TYPE_CHECKING:
     import duckdb
-    import pandas
 
 _log = logging.getLogger(__name__)
 _REBUILD = "`navi query --rebuild` makes it anew from the archive and outbox/done"
@@ -71,7 +73,7 @@ class CompactReport:
     thinned: int
 
 
-class Warehouse:
+class Warehouse(Reader):
     """DuckDB warehouse of one Navi home: ingest, query, rebuild, compaction.
 
     Args:
@@ -88,6 +90,7 @@ class Warehouse:
         self.database = self.folder / "navi.duckdb"
         self.snapshot = self.folder / "read.duckdb"
         self.archive = Archive(self.folder / "archive")
+        self._both = (self.database, self.snapshot)
         self._stamp = self.folder / "sql.sha256"
         self._lock_timeout = lock_timeout
 
@@ -177,56 +180,25 @@ class Warehouse:
         with self._locked():
             publish(self.database, self.snapshot)
 
-    def query(self, sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
-        """Run one SQL query on the read-only snapshot.
+    def publish_to(self, folder: Path) -> PublishReport:
+        """Ingest, and write all rows as Parquet by table, host and month to a history of several homes.
+
+        Only what has changed is written. See `History`.
 
         Args:
-            sql: DuckDB SQL; the snapshot is opened read-only.
-            parameters: Values of `?` placeholders.
-
-        Returns:
-            The result as a data frame (empty without columns for statements without a result).
+            folder: Folder of the history, on a disk that its readers share; made if missing.
 
         Raises:
-            RecordError: The query fails; the message lists tables and views.
-        """
-        with self.reader() as ask:
-            return ask(sql, parameters)
-
-    @contextmanager
-    def reader(self) -> Iterator[Callable[[str, list[Any] | None], pandas.DataFrame]]:
-        """Context manager that opens the snapshot once for several queries, all of which see the same state.
-
-        Yields:
-            A function that answers as `query` does.
-
-        Raises:
-            RecordError: As `query`.
+            RecordError: The folder cannot be written, or as `ingest`.
         """
         import duckdb
 
-        def ask(sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
+        self.ingest()
+        with self._locked("publish.lock"):
             try:
-                answer = connection.execute(sql, parameters)
-                if answer is None:
-                    raise RecordError('the query is empty; ask for example: navi query "select * from leaderboard"')
-                return answer.df()
-            except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
-                views, tables = self.relations()
-                raise RecordError(
-                    f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}"
-                ) from error
-
-        with self._opened() as connection:
-            yield ask
-
-    def relations(self) -> tuple[list[str], list[str]]:
-        """Return the names of views and tables."""
-        with self._opened() as connection:
-            rows = connection.execute(
-                "select table_name, table_type from information_schema.tables where table_schema = 'main' order by 1"
-            ).fetchall()
-        return [name for name, kind in rows if kind == "VIEW"], [name for name, kind in rows if kind != "VIEW"]
+                return publish_history(self.snapshot, folder.absolute())
+            except (duckdb.Error, OSError) as error:
+                raise RecordError(f"{folder} was not published to: {error}; give the command again") from error
 
     def status(self) -> dict[str, Any]:
         """Return the warehouse's status: row counts, file sizes, ingested and refused segments, last migration."""
@@ -367,7 +339,8 @@ class Warehouse:
         import duckdb
 
         report, archived = IngestReport(), set(replaced)
-        order = folding_order((self.database, self.snapshot))
+        # Rows of this table are only ever appended.
+        order = [name for (name,) in rows_of_first(self._both, "select name from segments order by rowid")]
         files = [file for file in self._segments.folded(order) if file not in archived]
         try:
             with open_database(fresh) as connection:
@@ -392,7 +365,8 @@ class Warehouse:
             name.unlink(missing_ok=True)
         try:
             with open_database(file) as connection:
-                apply_sql(connection, sql_folder())
+                dates = dict(rows_of_first(self._both, "select number, applied_at from migrations"))
+                apply_sql(connection, sql_folder(), dates)
                 return self.archive.restore(connection, generation)
         except duckdb.Error as error:
             raise RecordError(f"the archive {self.archive.folder} cannot be read: {error}") from error

@@ -84,6 +84,17 @@ def test_summary_records_events_and_a_self_contained_page():
     assert rows["event"].tolist() == ["night", "night_preflight"] and rows["detail"][0].startswith("warned")
 
 
+def test_summary_records_the_night_as_a_row():
+    tonight = night(minutes=7)
+    tonight.run("preflight", lambda _: ([Gate("disk", False, True, "9 GiB")], {"start": "v003"}))
+    tonight.run("training", lambda _: ([], {"version": "v004", "steps": 5, "steps_per_second": 2.5}))
+    write_summary(tonight)
+    (row,) = Warehouse().query("from nights").to_dict("records")
+    assert (row["night"], row["verdict"], row["start_version"], row["version"]) == ("n", "passed", "v003", "v004")
+    assert json.loads(row["settings"])["minutes"] == 7 and json.loads(row["gates"])[0]["figures"] == "9 GiB"
+    assert json.loads(row["figures"])["steps_per_second"] == 2.5 and row["host"] and row["user"]
+
+
 def test_night_of_an_older_navi_resumes_with_new_settings():
     tonight = night("upgraded", seed=3)
     tonight.run("preflight", holds())

@@ -11,7 +11,7 @@ from navi_core.errors import RecordError
 from navi_core.record import MetricLog, outbox_path
 from navi_pipeline.cli.commands import register
 from navi_pipeline.cli.query import print_frame
-from navi_pipeline.lib.warehouse.database import records
+from navi_pipeline.lib.warehouse.reader import records
 
 
 @pytest.fixture

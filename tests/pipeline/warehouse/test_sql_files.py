@@ -9,7 +9,8 @@ import yaml
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog
 from navi_pipeline.cli.query import run_query
-from navi_pipeline.lib.warehouse.database import apply_sql, saved_queries, sql_folder, sql_hash
+from navi_pipeline.lib.warehouse.database import apply_sql, sql_folder, sql_hash
+from navi_pipeline.lib.warehouse.reader import saved_queries
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 NEXT = 1 + len(list((sql_folder() / "migrations").glob("*.sql")))

@@ -9,7 +9,8 @@ import duckdb
 import pytest
 
 from navi_core.record import MetricLog
-from navi_pipeline.lib.warehouse.database import apply_sql, saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.database import apply_sql, sql_folder
+from navi_pipeline.lib.warehouse.reader import saved_queries
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 AT = "timestamp '2026-01-01' + to_days({})"
@@ -45,14 +46,15 @@ ROWS = [
     "('a', 100, 'reward_ema', 0.5, timestamp '2026-01-01'), ('a', 100, 'sps', 1000, timestamp '2026-01-01'), "
     "('b', 100, 'reward_ema', 0.4, timestamp '2026-01-02'), ('b', 100, 'sps', 3000, timestamp '2026-01-02'), "
     "('c', 100, 'reward_ema', 0.4, timestamp '2026-01-03'), ('c', 100, 'sps', 2000, timestamp '2026-01-03')",
-    "insert into evaluations (evaluation_id, subject, subject_kind, run_id, c_vis_auc, eval_config_hash, recorded_at) "
-    "values ('ea', 'a', 'policy', 'a', 0.8, 'p', now()::timestamp), ('eb', 'b', 'policy', 'b', 0.6, 'p', "
-    "now()::timestamp), ('ec', 'c', 'policy', 'c', 0.55, 'p', now()::timestamp), "
-    "('er', 'random', 'pilot', null, 0.2, 'p', now()::timestamp)",
+    "insert into evaluations (evaluation_id, subject, subject_kind, run_id, c_vis_auc, eval_config_hash, weights_hash, "
+    "recorded_at) values ('ea', 'a', 'policy', 'a', 0.8, 'p', 'wa', now()::timestamp), ('eb', 'b', 'policy', 'b', 0.6, "
+    "'p', 'wb', now()::timestamp), ('ec', 'c', 'policy', 'c', 0.55, 'p', 'wc', now()::timestamp), "
+    "('er', 'random', 'pilot', null, 0.2, 'p', null, now()::timestamp)",
     "insert into episodes (evaluation_id, scene, start, scene_hash, subject, c_vis_auc) values "
     "('ea', 's', 0, 'h', 'a', 0.8), ('eb', 's', 0, 'h', 'b', 0.6), ('ec', 's', 0, 'h', 'c', 0.55), "
     "('er', 's', 0, 'h', 'random', 0.2)",
-    "insert into models (version, parents, run_id) values ('v001', '[]', 'a'), ('v002', '[\"v001\"]', 'b')",
+    "insert into models (version, parents, run_id, weights_hash) values ('v001', '[]', 'a', 'wa'), "
+    "('v002', '[\"v001\"]', 'b', 'wb')",
     "insert into promotions (alias, version, decided_at, promoted) values "
     "('champion', 'v002', timestamp '2026-01-02', true)",
     "insert into stage_timings (run_id, step, stage, milliseconds, total_milliseconds) values "
