@@ -3,6 +3,7 @@
 import pytest
 
 from tests.pipeline.policy_runs import run_twice
+from tests.pipeline.postgres import database, postgres_server  # noqa: F401  fixtures of all modules here
 
 
 @pytest.fixture(scope="module")
