@@ -70,6 +70,8 @@ class NightlyConfig(Config):
     The variable NAVI_NIGHTLY_WEBHOOK wins, so that a secret in it stays out of files."""
     training_hour: int = Field(22, ge=0, le=23)
     """Start hour of scheduled training nights, in `time_zone`."""
+    training_cron: str | None = Field(None, pattern=r"^\S+( \S+){4}$")
+    """Cron expression of scheduled training nights in `time_zone`, instead of once a day at `training_hour`."""
     validation_hour: int = Field(7, ge=0, le=23)
     """Start hour of scheduled validation nights, in `time_zone`."""
     time_zone: str = "UTC"

@@ -165,7 +165,9 @@ MADE = {
 @cache
 def _words_of_the_code() -> frozenset[str]:
     kept = (".py", ".h", ".cpp", ".cu", ".sql", ".yaml", ".js", ".toml")
-    files = [path for folder in ("navi_core", "navi_pipeline", "sql", "dagster_home", "deploy") for path in _sources(folder)]
+    files = [
+        path for folder in ("navi_core", "navi_pipeline", "sql", "dagster_home", "deploy") for path in _sources(folder)
+    ]
     texts = [f"{path.stem} {path.read_text()}" for path in files if path.suffix in kept]
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))
 

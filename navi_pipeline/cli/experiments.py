@@ -1,7 +1,8 @@
-"""CLI commands `navi sweep`, `navi ablate` and `navi nightly`: parameter sweeps, ablations, a night started by hand."""
+"""CLI commands `navi sweep`, `navi ablate`, `navi nightly` and `navi schedules`: experiments and nights."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Register the commands with the Typer app, and `NightlyConfig` with `navi settings`."""
-    for command in (sweep, ablate, nightly):
+    for command in (sweep, ablate, nightly, schedules):
         app.command(command.__name__)(command)
     add_settings("nightly", _settings)
 
@@ -181,3 +182,26 @@ def nightly(
         typer.echo(f"summary: {markdown}\n         {page}")
     if night.failed:
         raise RunError(f"night {night.name} failed: {'; '.join(gate.name for gate in night.failed)}; see {markdown}")
+
+
+def schedules(
+    switch: Annotated[str | None, typer.Argument(help="on or off; without it nothing changes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+) -> None:
+    """Show the schedules of the nights and when each runs next, or switch them on or off."""
+    from navi_pipeline.defs.automation.nights import training_schedule, validation_schedule
+    from navi_pipeline.lib.orchestration import dagster_home, open_instance
+    from navi_pipeline.lib.run_launcher import switch_schedules
+
+    if switch not in (None, "on", "off"):
+        raise ConfigError(f"schedules {switch!r}; allowed: on, off")
+    os.environ["DAGSTER_HOME"] = str(dagster_home())
+    on = None if switch is None else switch == "on"
+    with open_instance() as instance:
+        rows = switch_schedules(instance, (training_schedule, validation_schedule), on)
+    if as_json:
+        print_json(rows)
+        return
+    print_records("schedules", rows)
+    running = any(row["on"] for row in rows)
+    typer.echo("next: `make ui` starts the daemon, which runs them" if running else "next: `navi schedules on`")

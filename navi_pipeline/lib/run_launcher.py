@@ -5,6 +5,7 @@ This is the only file that uses private names of Dagster, each with its reason:
 - `RemoteJobOrigin`, `REPOSITORY_LABEL_TAG`: a run belongs to the job of a code location. `execute_in_process` sets
   neither, so the Jobs page and the timeline do not list its runs, and nobody can re-execute them.
 - `execute_run`, `InMemoryJob`, `merge_run_tags`: the public `execute_job` can set no origin.
+- `InstigatorState` and its parts: a schedule is switched on without starting the code location in a process.
 - `DefaultRunLauncher`, `CheckRunHealthResult`, `GRPC_INFO_TAG`: Dagster's default launcher reports a lost run worker as
   running for ever. The code server reports a killed worker as long as it lives. If the code server dies too (with the
   machine, for example), or a command such as `navi materialize` is killed, nothing reports the run. It would keep its
@@ -30,9 +31,21 @@ from dagster._core.execution.api import execute_run
 from dagster._core.execution.execute_in_process import merge_run_tags
 from dagster._core.launcher.base import CheckRunHealthResult, LaunchRunContext, WorkerStatus
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
-from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    ScheduleInstigatorData,
+)
 from dagster._core.storage.tags import GRPC_INFO_TAG, REPOSITORY_LABEL_TAG
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._utils.schedules import schedule_execution_time_iterator
 
 from navi_core.errors import RunError
 from navi_core.machine.devices import usable_devices
@@ -125,6 +138,36 @@ def end_dead_runs(instance: dg.DagsterInstance) -> None:
                 instance.report_run_canceled(run)
             else:
                 instance.report_run_failed(run, "its command was killed")
+
+
+def switch_schedules(
+    instance: dg.DagsterInstance, schedules: Sequence[dg.ScheduleDefinition], on: bool | None = None
+) -> list[dict[str, Any]]:
+    """Switch schedules of the code location on or off; return a table row for each, with its next tick.
+
+    Args:
+        instance: Dagster instance whose daemon runs them.
+        schedules: Schedules of `navi_pipeline.definitions`.
+        on: None leaves them as they are.
+    """
+    rows = []
+    for schedule in schedules:
+        cron, zone = str(schedule.cron_schedule), schedule.execution_timezone
+        state = InstigatorState(
+            RemoteInstigatorOrigin(_LOCATION, schedule.name),
+            InstigatorType.SCHEDULE,
+            InstigatorStatus.RUNNING if on else InstigatorStatus.STOPPED,
+            ScheduleInstigatorData(cron, time.time() if on else None),
+        )
+        known = instance.get_instigator_state(state.instigator_origin_id, state.selector_id)
+        running = known is not None and known.is_running
+        if on is not None and on != running:
+            (instance.add_instigator_state if known is None else instance.update_instigator_state)(state)
+            running = on
+        due = next(schedule_execution_time_iterator(time.time(), cron, zone)) if running else None
+        rows.append({"schedule": schedule.name, "runs": schedule.job_name, "on": running, "cron": cron, "zone": zone,
+                     "next": due and f"{due:%Y-%m-%d %H:%M %Z}"})  # fmt: skip
+    return rows
 
 
 @contextmanager

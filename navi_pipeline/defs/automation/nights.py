@@ -207,14 +207,15 @@ nightly_validation = _night(
 
 
 def _schedule(job: dg.JobDefinition, kind: str) -> dg.ScheduleDefinition:
-    hour, zone = _when(kind)
+    cron, zone = _when(kind)
+    daily = all(field.isdigit() for field in cron.split()[:2])
 
     @dg.schedule(
         job=job,
-        cron_schedule=f"0 {hour} * * *",
+        cron_schedule=cron,
         execution_timezone=zone,
         name=f"{job.name}_schedule",
-        description=f"One {kind} night a day, named after its date, so that a second start goes on with it; one that "
+        description=f"One {kind} night a tick, named after its date, so that a second start goes on with it; one that "
         "was missed is left out.",
     )
     def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
@@ -223,7 +224,7 @@ def _schedule(job: dg.JobDefinition, kind: str) -> dg.ScheduleDefinition:
         if late > _LATEST:
             hours = late.total_seconds() / 3600
             return dg.SkipReason(f"due at {due:%Y-%m-%d %H:%M %Z}, {hours:.1f} h ago: a night does not begin by day")
-        name = f"{due.astimezone(ZoneInfo(zone)):%Y-%m-%d}-{kind}"
+        name = f"{due.astimezone(ZoneInfo(zone)):{'%Y-%m-%d' if daily else '%Y-%m-%d-%H%M'}}-{kind}"
         begin = f"begin_{kind}_night"
         return dg.RunRequest(
             run_key=name, run_config={"ops": {begin: {"config": {"name": name}}}}, tags={"night": name}
@@ -236,15 +237,17 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _when(kind: str) -> tuple[int, str]:
-    """Return the hour and time zone of a nightly schedule, from `NightlyConfig` at load time of the code location."""
+def _when(kind: str) -> tuple[str, str]:
+    """Return the cron expression and time zone of a schedule, from `NightlyConfig` when the code location loads."""
     try:
         settings = nightly_config()
     except NaviError as error:
         # A file that cannot be read fails each night by name; here it would take the whole graph with it.
         logging.getLogger("navi.nightly").warning("nights are scheduled at their default hours: %s", error)
         settings = NightlyConfig()
-    return settings.training_hour if kind == "training" else settings.validation_hour, settings.time_zone
+    hour = settings.training_hour if kind == "training" else settings.validation_hour
+    cron = settings.training_cron if kind == "training" else None
+    return cron or f"0 {hour} * * *", settings.time_zone
 
 
 # Dagster's loader finds definitions by name: they are off until switched on in the UI; the training takes eight hours.

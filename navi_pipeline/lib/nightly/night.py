@@ -24,7 +24,7 @@ from navi_pipeline.lib.records import pipeline_folder, pipeline_log, read_docume
 from navi_pipeline.settings import NightlyConfig
 
 Status = Literal["passed", "warned", "failed", "skipped"]
-_BESIDE = ("compact_segments", "webhook", "training_hour", "validation_hour", "time_zone")
+_BESIDE = ("compact_segments", "webhook", "training_cron", "training_hour", "validation_hour", "time_zone")
 """Settings that do not affect the result of a night."""
 _NAME = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
 

@@ -67,7 +67,7 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     figures: dict[str, list[float]] = {family: [] for family in scenes}
     # What is measured names the history; the length of the night and its hour do not belong to it.
     others = {"minutes": 1.0, "train": True, "profile": "quick", "compact_segments": None, "webhook": None,
-              "training_hour": 22, "validation_hour": 7, "time_zone": "UTC"}  # fmt: skip
+              "training_cron": None, "training_hour": 22, "validation_hour": 7, "time_zone": "UTC"}  # fmt: skip
     digest = config_hash(config.model_copy(update=others))
     with BenchmarkLog(BENCHMARK, run_id=f"{night.run_id}-{time.time_ns()}", config_hash=digest) as log:
         for turn in range(config.bench_repeats):
