@@ -16,7 +16,8 @@ import pytest
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.machine import resources
-from navi_pipeline.lib.training.trainer_client import _environment, run_navi, train_in_child
+from navi_pipeline.lib.training.ray_jobs import _environment, _resources
+from navi_pipeline.lib.training.trainer_client import run_name, run_navi, train_in_child
 
 SMALL = {
     "task": "cart_pole",
@@ -48,9 +49,24 @@ def test_ray_job_keeps_only_the_thread_count_set_by_the_user(monkeypatch):
     assert "OMP_NUM_THREADS" not in _environment()
 
 
+def test_ray_job_asks_for_cpus_gpus_and_custom_resources(monkeypatch):
+    asked = {"entrypoint_num_cpus": 1.0, "entrypoint_num_gpus": 0.0, "entrypoint_resources": {}}
+    assert _resources() == asked, "a job without a CPU of its own would run on the head node, as all others"
+    for name, value in (("CPUS", "4"), ("GPUS", "0.5"), ("RESOURCES", "big=1, fast=2")):
+        monkeypatch.setenv(f"NAVI_RAY_{name}", value)
+    asked = {"entrypoint_num_cpus": 4.0, "entrypoint_num_gpus": 0.5, "entrypoint_resources": {"big": 1.0, "fast": 2.0}}
+    assert _resources() == asked
+    for name, value in (("GPUS", "one"), ("RESOURCES", "big")):
+        monkeypatch.setenv(f"NAVI_RAY_{name}", value)
+        with pytest.raises(ConfigError, match="allowed: NAVI_RAY_CPUS=2"):
+            _resources()
+        monkeypatch.delenv(f"NAVI_RAY_{name}")
+
+
 @pytest.fixture
 def local_ray(monkeypatch, tmp_path_factory):
-    """A Ray head of this machine that ends with the test."""
+    """A Ray head of this machine that ends with the test, on the loopback interface and without a token."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install -e '.[ray]')")
     # Sockets under the session's folder must have short names.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
@@ -58,8 +74,9 @@ def local_ray(monkeypatch, tmp_path_factory):
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     env = os.environ | {"RAY_JOB_STOP_WAIT_TIME_S": "60", "RAY_DISABLE_IMPORT_WARNING": "1"}
     done = subprocess.run(
-        [*ray, "start", "--head", "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1",
-         f"--port={port}", "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
+        [*ray, "start", "--head", "--num-cpus=1", "--num-gpus=0", '--resources={"navi": 1}',
+         "--node-ip-address=127.0.0.1", f"--port={port}",
+         "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
          f"--ray-client-server-port={client}", "--object-store-memory=80000000", f"--temp-dir={folder}",
          "--disable-usage-stats"],
         capture_output=True, text=True, timeout=240, env=env,
@@ -120,6 +137,45 @@ def test_training_as_a_ray_job_stops_with_a_checkpoint(local_ray):
     assert stopped["reason"] != "total_steps" and stopped["steps"] > 0 and Path(stopped["checkpoint"]).exists()
     with pytest.raises(RunError, match="exit code"):
         run_navi(["train", "ppo", "--task", "no_such_task"], what="trainer", on_line=lambda _: None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_dagster_run_trains_by_pipes_on_a_node_with_the_resources(local_ray, monkeypatch, capfd):
+    pytest.importorskip("dagster_ray", reason="dagster-ray is not installed (pip install -e '.[ray]')")
+    import dagster as dg
+    from ray.job_submission import JobSubmissionClient
+
+    from navi_pipeline.lib.training.run_curve import Monitor
+
+    monkeypatch.setenv("NAVI_RAY_RESOURCES", "navi=1")
+    endless = parse_config(TrainConfig, SMALL | {"total_steps": None, "seed": 2})
+
+    @dg.asset
+    def policy() -> dg.MaterializeResult:
+        monitor = Monitor(run_name("policy", "ray", endless), until_step=1024)
+        command = ("train", "ppo", "--publish", "off")
+        made = train_in_child(
+            endless, asset="policy", partition="ray", on_line=lambda _: None, command=command, stop=monitor
+        )
+        monitor.read()
+        return dg.MaterializeResult(metadata={"steps": made["steps"], "seen": monitor.step, "reason": made["reason"]})
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize([policy], instance=instance)
+    (made,) = result.asset_materializations_for_node("policy")
+    metadata = {name: one.value for name, one in made.metadata.items()}
+    assert metadata["steps"] >= metadata["seen"] >= 1024 and metadata["reason"] != "total_steps"
+    assert "policy/ray: step" in capfd.readouterr().out, "the trainer's lines are the step's output"
+    client = JobSubmissionClient(os.environ["NAVI_RAY_ADDRESS"])
+    (job,) = client.list_jobs()
+    assert result.run_id in job.metadata.values() and job.driver_node_id is not None
+    monkeypatch.setenv("NAVI_RAY_RESOURCES", "absent=1")
+    began = time.monotonic()
+    with pytest.raises(RunError):
+        run_navi(["doctor"], what="doctor", on_line=print, retries=0, stop=lambda: time.monotonic() > began + 5.0)
+    (waiting,) = (one for one in client.list_jobs() if one.submission_id != job.submission_id)
+    assert waiting.driver_node_id is None, "no node has the resource"
 
 
 @pytest.mark.slow
