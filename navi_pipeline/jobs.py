@@ -12,10 +12,11 @@ import dagster as dg
 from pydantic import Field
 
 from navi_core.errors import ConfigError, RunError
+from navi_core.presets import preset_names
 from navi_pipeline.defs.corpus import spawn_verdict
 from navi_pipeline.defs.experiments import BENCHMARKS
 from navi_pipeline.defs.learning import POLICIES
-from navi_pipeline.defs.partitions import GPU, profile_partitions, size_partitions
+from navi_pipeline.defs.partitions import GPU, register_policy
 from navi_pipeline.lib.orchestration import WORK, Work
 from navi_pipeline.lib.run_launcher import require_success, run_job
 
@@ -55,8 +56,7 @@ class Flow:
         echo: bool = False,
     ) -> None:
         # Before anything is made: Dagster would report it at the first asset that has the partition, minutes later.
-        for what, given, partitions in (("profile", profile, profile_partitions), ("size", size, size_partitions)):
-            allowed = partitions.get_partition_keys()
+        for what, given, allowed in (("profile", profile, preset_names()), ("size", size, tuple(_STUDIES))):
             if given not in allowed:
                 raise ConfigError(f"no {what} {given!r}; allowed: {', '.join(allowed)}")
         self.stages: dict[str, float] = {}
@@ -73,6 +73,8 @@ class Flow:
         """Materialize every asset; return the failed blocking checks that guard the promotion."""
         self.materialize_scenes()
         self._require("recordings_job")
+        register_policy(self._instance, self._profile, self._seed)
+        self._require("demonstrations_job", partition=self._profile)
         failed = self.materialize_policy("profile_job")
         self._require("benchmark_job", partition=self._size)
         self._require("study_job", partition=_STUDIES[self._size])
@@ -100,9 +102,10 @@ class Flow:
         """Train, evaluate and promote a profile's policy; return the blocking checks that failed.
 
         Args:
-            job: main_job for PPO alone, profile_job for everything that a profile has.
+            job: main_job for PPO alone, profile_job for all learners.
         """
-        result = self._run(job, partition=self._profile, ops=self._settings(job))
+        partition = register_policy(self._instance, self._profile, self._seed)
+        result = self._run(job, partition=partition, ops={"ppo_policy": {"config": {"echo": self._echo}}})
         checks = result.get_asset_check_evaluations()
         for check in checks:
             self._report(f"  check {check.check_name}: {'passed' if check.passed else 'FAILED'}")
@@ -116,14 +119,6 @@ class Flow:
         elif "policy_evaluation" not in self.metadata:
             raise RunError(f"training did not pass: {'; '.join(failed)}")
         return failed
-
-    def _settings(self, job: str) -> dict[str, Any]:
-        """Return the run config of a job's learners: the seed for each, and the echo of the trainer's lines for PPO."""
-        steps = self._job(job).graph.node_names()
-        learners = [name for name in steps if name.endswith("_policy")]
-        seeds: dict[str, Any] = {name: {"config": {"seed": self._seed}} for name in learners}
-        seeds["ppo_policy"]["config"]["echo"] = self._echo
-        return seeds
 
     def _require(self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None) -> None:
         require_success(self._run(job, partition=partition, ops=ops))
@@ -149,15 +144,13 @@ class Flow:
         return result
 
 
-PROFILE_ASSETS = (
-    "expert_demonstrations",
-    "demonstrations",
+POLICY_ASSETS = (
     "bc_policy",
     *(asset.key.to_user_string() for asset in POLICIES.values()),
     "policy_evaluation",
     "promoted_model",
 )
-"""Assets partitioned by profile, in the order of the graph."""
+"""Assets partitioned by profile and seed, in the order of the graph."""
 
 
 class FlowSettings(dg.Config):
@@ -195,7 +188,8 @@ _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("sources_job", ("scene_sources",), "Plan the scenes."),
     ("corpus_job", ("compiled_scene", "scene_quality", "corpus"), "Compile what is due, and gather the corpus."),
     ("recordings_job", ("recorded_demonstrations",), "Take in what people recorded."),
-    ("profile_job", PROFILE_ASSETS, "Teach, train, evaluate and promote the policies of a profile."),
+    ("demonstrations_job", ("expert_demonstrations", "demonstrations"), "Record a scripted teacher for a profile."),
+    ("profile_job", POLICY_ASSETS, "Train, evaluate and promote the policies of a profile and a seed."),
     (
         "main_job",
         ("ppo_policy", "policy_evaluation", "promoted_model"),

@@ -10,7 +10,7 @@ from navi_core.config import EvalConfig, parse_config
 from navi_core.errors import NaviError
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.learning import POLICIES, bc_policy
-from navi_pipeline.defs.partitions import DAILY, profile_partitions
+from navi_pipeline.defs.partitions import DAILY, policy_of, policy_partitions
 from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, lineage_of, open_registry
 from navi_pipeline.lib.evaluation.scoring import (
     PILOTS,
@@ -20,6 +20,7 @@ from navi_pipeline.lib.evaluation.scoring import (
     ranking,
     read_baselines,
     read_verdict,
+    read_verdicts,
     result_row,
     score_policy,
     summary_rows,
@@ -51,7 +52,7 @@ class EvaluationSettings(dg.Config):
     owners=OWNERS,
     code_version="2",
     deps=[*POLICIES.values(), bc_policy, corpus],
-    partitions_def=profile_partitions,
+    partitions_def=policy_partitions,
     description="Does it explore where it has never been? Coverage, collisions and path length of the PPO policy, of "
     "random flight and of forward-plus from the same frozen starts of the test scenes; the profile's other policies "
     "beside them; scenes of $NAVI_SCENES apart. Nothing is learned.",
@@ -59,8 +60,8 @@ class EvaluationSettings(dg.Config):
 @worked
 def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
     """Evaluate the profile's policies on held-out scenes and compare the PPO policy with the scripted pilots."""
-    profile = context.partition_key
-    policy = read_policy(profile)
+    profile, seed = policy_of(context)
+    policy = read_policy(profile, seed=seed)
     protocol = config.protocol()
     test = score_policy(policy, "test", protocol)
     if test is None:
@@ -69,7 +70,7 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
     scenes = SplitScenes("test")
     others = {
         policy_name(other): flown_policy(other, scenes, protocol)[0]
-        for other in known_policies(profile)
+        for other in known_policies(profile, seed)
         if other["algorithm"] != policy["algorithm"]
     }
     write_verdict(profile, policy, test, external, protocol)
@@ -169,14 +170,14 @@ def _gate(name: str, pilot: str, metric: str, description: str, *, blocking: boo
     @dg.asset_check(
         asset=policy_evaluation,
         name=name,
-        partitions_def=profile_partitions,
+        partitions_def=policy_partitions,
         blocking=blocking,
         description=description,
     )
     @worked
     def gate(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Asset check: read the policy's paired comparison with a pilot on one metric."""
-        row = read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric]
+        row = read_verdict(*policy_of(context))["test"]["comparisons"][pilot][metric]
         return dg.AssetCheckResult(
             passed=row["better"] if metric == "c_vis_auc" else row["difference"] < 0,
             severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
@@ -202,6 +203,35 @@ GATES = [
     ),
 ]  # fmt: skip
 """Asset checks that compare the policy with scripted pilots; the blocking ones are gates of the promotion."""
+
+
+_VERDICT_SEEDS = 5
+
+
+@dg.asset_check(
+    asset=policy_evaluation,
+    partitions_def=policy_partitions,
+    description="Five seeds agree: each sees more than forward-plus, or none does. With fewer seeds it passes, for "
+    "there is no verdict yet.",
+)
+@worked
+def five_seeds_agree(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Check that all evaluated seeds of a profile have the same verdict against forward-plus, from five seeds on."""
+    return agreement(policy_of(context)[0])
+
+
+def agreement(profile: str) -> dg.AssetCheckResult:
+    """Return the outcome of `five_seeds_agree` for a profile."""
+    rows = {s: v["test"]["comparisons"]["forward-plus"]["c_vis_auc"] for s, v in read_verdicts(profile).items()}
+    better = sorted(seed for seed, row in rows.items() if row["better"])
+    enough = len(rows) >= _VERDICT_SEEDS
+    return dg.AssetCheckResult(
+        passed=not enough or len(better) in (0, len(rows)),
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{len(better)} of {len(rows)} seeds of {profile} see more than forward-plus"
+        + ("" if enough else f"; {_VERDICT_SEEDS} are needed for a verdict"),
+        metadata={"seeds": len(rows), "mean_difference": sum(row["difference"] for row in rows.values()) / len(rows)},
+    )
 
 
 @dg.asset_check(
@@ -245,7 +275,7 @@ _LEADS = {"lead_points": "mean_difference", "lead_points_low": "low", "lead_poin
     owners=OWNERS,
     code_version="1",
     deps=[policy_evaluation, POLICIES["ppo"]],
-    partitions_def=profile_partitions,
+    partitions_def=policy_partitions,
     description="Who flies from now on? The registry's champion after this policy challenged it on the validation "
     "scenes. It changes only if the paired interval of coverage lies above 0 and collisions do not rise. Guarded by "
     "the blocking checks of policy_evaluation.",
@@ -255,7 +285,8 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
     """Evaluate the policy against the champion on validation scenes and promote it if it wins."""
     from navi_core.models import record_registry
 
-    policy = read_policy(context.partition_key)
+    profile, seed = policy_of(context)
+    policy = read_policy(profile, seed=seed)
     decision = challenge(policy, config.protocol())
     models = record_registry(open_registry())
     Warehouse().ingest()
@@ -277,7 +308,7 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
 
 @dg.asset_check(
     asset=promoted_model,
-    partitions_def=profile_partitions,
+    partitions_def=policy_partitions,
     description="The champion's checkpoint is whole and loads.",
 )
 @worked

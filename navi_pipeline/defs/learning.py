@@ -1,13 +1,15 @@
 """Learning assets: behaviour cloning, then one asset for each reinforcement learner, partitioned by profile."""
 
 import math
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
+from navi_core.errors import ConfigError
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.demonstrations import demonstrations
-from navi_pipeline.defs.partitions import GPU, profile_partitions
+from navi_pipeline.defs.partitions import GPU, policy_of, policy_partitions
 from navi_pipeline.lib.orchestration import worked, worked_as
 from navi_pipeline.lib.training.policies import (
     ALGORITHMS,
@@ -24,8 +26,21 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 class CloningSettings(dg.Config):
     """Run config of a behaviour-cloning run; the other settings come from the profile's preset."""
 
-    seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
+    seed: int | None = Field(default=None, description="The seed of the partition; another one is refused.")
     epochs: int | None = Field(default=None, description="Passes over the demonstrations; by default the profile's.")
+
+
+def _policy(context: dg.AssetExecutionContext, seed: int | None) -> tuple[str, int]:
+    """Return profile and seed of the partition; a setting of another seed would make another partition's policy."""
+    profile, named = policy_of(context)
+    if seed not in (None, named):
+        raise ConfigError(f"seed {seed} in partition {context.partition_key}; allowed: {named}, or another partition")
+    return profile, named
+
+
+def _trained(context: dg.AssetCheckExecutionContext, algorithm: str) -> dict[str, Any]:
+    profile, seed = policy_of(context)
+    return read_policy(profile, algorithm, seed=seed)
 
 
 @dg.asset(
@@ -35,26 +50,26 @@ class CloningSettings(dg.Config):
     code_version="1",
     pool=GPU,
     deps=[demonstrations, corpus],
-    partitions_def=profile_partitions,
+    partitions_def=policy_partitions,
     description="The student imitates before it explores: behaviour cloning of the demonstrations, in a child process. "
     "The epoch that does best on held-out flights becomes a registered version, the parent of the PPO policy.",
 )
 @worked
 def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult[None]:
     """Train a behaviour-cloning policy, or reuse the finished run of the same configuration and demonstrations."""
-    return materialize_policy(context, "bc", seed=config.seed, epochs=config.epochs)
+    return materialize_policy(context, "bc", *_policy(context, config.seed), epochs=config.epochs)
 
 
 @dg.asset_check(
     asset=bc_policy,
-    partitions_def=profile_partitions,
+    partitions_def=policy_partitions,
     blocking=True,
     description="The held-out loss is finite (or nothing goes on from the clone), and falls after the first epoch.",
 )
 @worked
 def clone_has_learned(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Check that the held-out loss is finite and falls after the first epoch."""
-    losses = cloning_curve_of(read_policy(context.partition_key, "bc")["run_id"])["validation_nll"]
+    losses = cloning_curve_of(_trained(context, "bc")["run_id"])["validation_nll"]
     first, best = float(losses.iloc[0]), float(losses.min())
     finite = bool(all(math.isfinite(loss) for loss in losses))
     return dg.AssetCheckResult(
@@ -80,7 +95,7 @@ _STORIES = {
 class TrainingSettings(dg.Config):
     """Run config of a training run; the other settings come from the profile's preset."""
 
-    seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
+    seed: int | None = Field(default=None, description="The seed of the partition; another one is refused.")
     total_steps: int | None = Field(
         default=None, description="Decisions, summed over drones; by default the profile's."
     )
@@ -100,7 +115,7 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
         code_version="2",
         pool=GPU,
         deps=[bc_policy, corpus] if algorithm == "ppo" else [corpus],
-        partitions_def=profile_partitions,
+        partitions_def=policy_partitions,
         description=f"{_STORIES[algorithm]} {_CHILD}",
     )
     @worked_as(asset_name(algorithm))
@@ -108,7 +123,12 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
         """Train the policy in a child process, or reuse the finished run of the same configuration."""
         start = parse_start(config.start)
         return materialize_policy(
-            context, algorithm, seed=config.seed, total_steps=config.total_steps, start=start, echo=config.echo
+            context,
+            algorithm,
+            *_policy(context, config.seed),
+            total_steps=config.total_steps,
+            start=start,
+            echo=config.echo,
         )
 
     return policy
@@ -117,7 +137,7 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
 def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDefinition]:
     @dg.asset_check(
         asset=asset,
-        partitions_def=profile_partitions,
+        partitions_def=policy_partitions,
         blocking=True,
         description="No metric of the run is NaN or infinite, and no two rows share step and name.",
     )
@@ -127,7 +147,7 @@ def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDe
         row = Warehouse().query(
             "select count(*) as rows, count(*) filter (not isfinite(value)) as not_finite, "
             "count(*) - count(distinct (step, name)) as doubled from metrics where run_id = ?",
-            [read_policy(context.partition_key, algorithm)["run_id"]],
+            [_trained(context, algorithm)["run_id"]],
         )
         counts = {str(name): int(row[name][0]) for name in row}
         passed = counts["rows"] > 0 and counts["not_finite"] == counts["doubled"] == 0
@@ -135,13 +155,13 @@ def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDe
 
     @dg.asset_check(
         asset=asset,
-        partitions_def=profile_partitions,
+        partitions_def=policy_partitions,
         description="The last tenth of the run has a higher mean reward than the first.",
     )
     @worked
     def reward_rises(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Check that the mean reward of the last tenth of the run exceeds that of the first."""
-        curve = curve_of(read_policy(context.partition_key, algorithm)["run_id"])["reward_ema"]
+        curve = curve_of(_trained(context, algorithm)["run_id"])["reward_ema"]
         tenth = max(1, len(curve) // 10)
         first, last = (float(part.mean()) for part in (curve.iloc[:tenth], curve.iloc[-tenth:]))
         return dg.AssetCheckResult(

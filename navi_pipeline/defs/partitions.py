@@ -4,10 +4,14 @@ from datetime import timedelta
 
 import dagster as dg
 
-from navi_core.presets import preset_names
+from navi_core.errors import ConfigError
 
-profile_partitions = dg.StaticPartitionsDefinition(list(preset_names()))
-"""Static partitions by training profile, one for each preset."""
+profile_partitions = dg.DynamicPartitionsDefinition(name="profile")
+"""Partitions by training profile (preset), of those that somebody asked for."""
+seed_partitions = dg.DynamicPartitionsDefinition(name="seed")
+"""Partitions by seed of the training."""
+policy_partitions = dg.MultiPartitionsDefinition({"profile": profile_partitions, "seed": seed_partitions})
+"""Partitions of policies: profile and seed."""
 scene_partitions = dg.DynamicPartitionsDefinition(name="scene")
 """Dynamic partitions by planned scene: each scene is compiled, skipped and shown separately."""
 size_partitions = dg.StaticPartitionsDefinition(["quick", "full"])
@@ -17,7 +21,26 @@ DAILY = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_win
 """Freshness of assets that every night renews. Partitioned assets have no freshness policy."""
 
 GPU = "gpu"
-"""Concurrency pool of training, sweeps, studies and nights: one such run at a time, or one a GPU.
+"""Concurrency pool of training, sweeps, studies and nights: one such run at a time, with or without a GPU.
 
-The limit of a CPU is in dagster_home/dagster.yaml; `WatchedRunLauncher` sets that of GPUs.
+The limit is in dagster_home/dagster.yaml.
 """
+
+
+def register_policy(instance: dg.DagsterInstance, profile: str, seed: int) -> dg.MultiPartitionKey:
+    """Add a profile and a seed to the partitions, and return the partition key of their policies."""
+    for partitions, key in ((profile_partitions, profile), (seed_partitions, str(seed))):
+        instance.add_dynamic_partitions(str(partitions.name), [key])
+    return dg.MultiPartitionKey({"profile": profile, "seed": str(seed)})
+
+
+def policy_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> tuple[str, int]:
+    """Return profile and seed of a run's partition.
+
+    Raises:
+        ConfigError: The seed is no number.
+    """
+    profile, _, seed = context.partition_key.rpartition("|")
+    if not seed.isdecimal():
+        raise ConfigError(f"seed {seed!r} of partition {context.partition_key!r}; allowed: 0, 1, 2, …")
+    return profile, int(seed)

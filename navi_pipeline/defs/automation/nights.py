@@ -16,7 +16,7 @@ from navi_core.config import parse_config
 from navi_core.errors import NaviError
 from navi_core.machine.file_lock import hold_lock
 from navi_pipeline.defs.evaluation import ranked
-from navi_pipeline.defs.partitions import GPU
+from navi_pipeline.defs.partitions import GPU, register_policy
 from navi_pipeline.defs.warehouse import folded_in
 from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.nightly.night import Night, night_lock, night_name, nightly_config
@@ -54,7 +54,8 @@ def _promotion(night: Night, decision: dict[str, Any]) -> dg.AssetMaterializatio
         "reason": decision["reason"],
     }
     # As the asset's own: a night of a profile is one more challenge of it.
-    return _materialization("promoted_model", night, metadata, content_key(champion), partition=night.config.profile)
+    partition = dg.MultiPartitionKey({"profile": night.config.profile, "seed": str(night.config.seed)})
+    return _materialization("promoted_model", night, metadata, content_key(champion), partition=partition)
 
 
 def _materialization(
@@ -157,6 +158,7 @@ def _stage(stage: str) -> dg.OpDefinition:
             reasons = "; ".join(f"{gate.name}: {gate.detail}" for gate in tonight.failed)
             raise dg.Failure(f"night {tonight.name} failed: {reasons}", metadata=metadata, allow_retries=False)
         for made in renewed_by(stage, tonight):
+            register_policy(context.instance, tonight.config.profile, tonight.config.seed)
             context.log_event(made)
         context.add_output_metadata(metadata)
         return night

@@ -270,20 +270,29 @@ def write_verdict(
         "test": part(test),
         "external": None if external is None else part(external),
     }
-    write_document(_path(profile), document)
+    for seed in (None, policy["seed"]):
+        write_document(_path(profile, seed), document)
 
 
-def read_verdict(profile: str) -> dict[str, Any]:
-    """Load the JSON document of a profile's latest evaluation.
+def read_verdict(profile: str, seed: int | None = None) -> dict[str, Any]:
+    """Load the JSON document of a profile's evaluation, by default the latest.
 
     Raises:
         RecordError: The policy has not been evaluated.
     """
-    return read_document(_path(profile), made_by=f"policy_evaluation, partition {profile},")
+    partition = profile if seed is None else f"{profile}|{seed}"
+    return read_document(_path(profile, seed), made_by=f"policy_evaluation, partition {partition},")
 
 
-def _path(profile: str) -> Path:
-    return pipeline_folder() / "verdicts" / f"{profile}.json"
+def read_verdicts(profile: str) -> dict[int, dict[str, Any]]:
+    """Load the evaluations of a profile by seed, of every seed that was evaluated."""
+    paths = _path(profile).parent.glob(f"{profile}-seed*.json")
+    verdicts = [read_document(path, made_by="policy_evaluation") for path in paths]
+    return {verdict["policy"]["seed"]: verdict for verdict in verdicts}
+
+
+def _path(profile: str, seed: int | None = None) -> Path:
+    return pipeline_folder() / "verdicts" / (f"{profile}.json" if seed is None else f"{profile}-seed{seed}.json")
 
 
 _SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",

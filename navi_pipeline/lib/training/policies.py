@@ -117,15 +117,14 @@ def train_policy(
     """
     asset = asset_name(algorithm)
     config = training_config(profile, seed=seed, total_steps=total_steps, algorithm=algorithm, epochs=epochs)
-    command, given, parent = _command(algorithm, profile, start)
+    command, given, parent = _command(algorithm, profile, start, seed)
     # What a run learns from is part of its key: other demonstrations, or another clone, are another run.
     partition = profile if given is None else f"{profile}-{given}"
     known = _path(algorithm, profile, f"{config_hash(config)}-{given or 'new'}")
     if known.exists():
         document = read_document(known, made_by=asset)
         if Path(document["checkpoint"]).exists():
-            write_document(_path(algorithm, profile), document)
-            return document | {"reused": True}
+            return _keep(document) | {"reused": True}
     monitor = None if watch is None else watch(run_name(asset, partition, config), config)
     result = train_in_child(config, asset=asset, partition=partition, command=command, on_line=on_line, stop=monitor)
     if monitor is not None:
@@ -144,23 +143,33 @@ def train_policy(
         "metrics": {name: value for name, value in result.get("metrics", {}).items() if isinstance(value, float | int)},
     }
     write_document(known, document)
-    write_document(_path(algorithm, profile), document)
-    return document | {"reused": False}
+    return _keep(document) | {"reused": False}
 
 
-def read_policy(profile: str, algorithm: str = "ppo") -> dict[str, Any]:
+def read_policy(profile: str, algorithm: str = "ppo", *, seed: int | None = None) -> dict[str, Any]:
     """Load the JSON document of a profile's trained policy.
+
+    Args:
+        profile: Preset name.
+        algorithm: One of `ALGORITHMS`, or bc.
+        seed: Seed of its training; by default the policy that was trained last.
 
     Raises:
         RecordError: The policy has not been trained.
     """
-    return read_document(_path(algorithm, profile), made_by=f"{asset_name(algorithm)}, partition {profile},")
+    partition = profile if seed is None else f"{profile}|{seed}"
+    document = read_document(
+        _found(algorithm, profile, seed), made_by=f"{asset_name(algorithm)}, partition {partition},"
+    )
+    if seed not in (None, document["seed"]):
+        raise RecordError(f"no {asset_name(algorithm)} of seed {seed}; materialize its partition {partition}")
+    return document
 
 
-def known_policies(profile: str) -> list[dict[str, Any]]:
-    """Load the JSON documents of all trained policies of a profile, the clone last."""
-    trained = [algorithm for algorithm in (*ALGORITHMS, "bc") if _path(algorithm, profile).exists()]
-    return [read_policy(profile, algorithm) for algorithm in trained]
+def known_policies(profile: str, seed: int | None = None) -> list[dict[str, Any]]:
+    """Load the JSON documents of all trained policies of a profile, the clone last; of that seed where there is one."""
+    found = {algorithm: _found(algorithm, profile, seed) for algorithm in (*ALGORITHMS, "bc")}
+    return [read_document(path, made_by=asset_name(name)) for name, path in found.items() if path.exists()]
 
 
 def curve_of(run_id: str) -> pandas.DataFrame:
@@ -178,7 +187,7 @@ def cloning_curve_of(run_id: str) -> pandas.DataFrame:
     )
 
 
-def _command(algorithm: str, profile: str, start: Start) -> tuple[list[str], str | None, str | None]:
+def _command(algorithm: str, profile: str, start: Start, seed: int = 0) -> tuple[list[str], str | None, str | None]:
     """Return the `navi` command, the hash of its demonstrations or clone, and the parent's version."""
     if algorithm == "bc":
         data = read_demonstrations(profile)
@@ -186,15 +195,28 @@ def _command(algorithm: str, profile: str, start: Start) -> tuple[list[str], str
         return ["bc", *folders], str(data["content_hash"])[:12], None
     if algorithm != "ppo" or start == "new" or (start == "profile" and profile not in _CLONED):
         return ["train", algorithm], None, None
-    clone = read_policy(profile, "bc")
+    clone = read_document(_found("bc", profile, seed), made_by=f"bc_policy, partition {profile}|{seed},")
     if not Path(clone["checkpoint"]).exists():
-        raise RecordError(f"{clone['checkpoint']} is gone; materialize bc_policy, partition {profile}, again")
+        raise RecordError(f"{clone['checkpoint']} is gone; materialize bc_policy, partition {profile}|{seed}, again")
     return ["train", algorithm, "--init", clone["version"]], str(clone["weights_hash"])[:12], clone["version"]
 
 
 def _path(algorithm: str, profile: str, digest: str | None = None) -> Path:
     folder = pipeline_folder() / "policies"
     return folder / (f"{algorithm}-{profile}.json" if digest is None else f"{algorithm}-{profile}-{digest}.json")
+
+
+def _found(algorithm: str, profile: str, seed: int | None) -> Path:
+    """Return the document of a seed's policy; where there is none, of the policy that was trained last."""
+    named = _path(algorithm, profile, f"seed{seed}")
+    return named if named.exists() else _path(algorithm, profile)
+
+
+def _keep(document: dict[str, Any]) -> dict[str, Any]:
+    """Write a policy's document as that of its seed, and as the profile's latest."""
+    for digest in (None, f"seed{document['seed']}"):
+        write_document(_path(document["algorithm"], document["profile"], digest), document)
+    return document
 
 
 def _weights_hash(checkpoint: Path) -> str:

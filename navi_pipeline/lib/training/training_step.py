@@ -109,8 +109,9 @@ STALL_MINUTES: float = NightlyConfig.model_fields["stall_minutes"].default
 def materialize_policy(
     context: dg.AssetExecutionContext,
     algorithm: str,
-    *,
+    profile: str,
     seed: int,
+    *,
     total_steps: int | None = None,
     epochs: int | None = None,
     start: Start = "profile",
@@ -119,8 +120,9 @@ def materialize_policy(
     """Train a profile's policy, or reuse the finished run; return the asset's metadata with its curves.
 
     Args:
-        context: Execution context of the asset; its partition is the profile.
+        context: Execution context of the asset.
         algorithm: One of `policies.ALGORITHMS`, or bc.
+        profile: Preset name.
         seed: Seed of the run.
         total_steps: Decisions summed over rows; None takes the profile's.
         epochs: Passes over the demonstrations, for bc.
@@ -131,7 +133,7 @@ def materialize_policy(
         RunError: The trainer failed, made no progress, or was stopped before its end.
         RecordError: Something upstream has not been materialized.
     """
-    live = LiveTraining(context, title=f"{algorithm} {context.partition_key}, seed {seed}")
+    live = LiveTraining(context, title=f"{algorithm} {profile}, seed {seed}")
 
     # Cloning writes a row an epoch, which may take hours.
     stall = math.inf if algorithm == "bc" else 60.0 * STALL_MINUTES
@@ -150,7 +152,7 @@ def materialize_policy(
     with live:
         try:
             policy = train_policy(
-                context.partition_key,
+                profile,
                 algorithm=algorithm,
                 seed=seed,
                 total_steps=total_steps,

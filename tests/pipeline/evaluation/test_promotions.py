@@ -230,8 +230,8 @@ def test_promoted_model_reports_its_lead_in_points(home, monkeypatch):
     decision = {"champion": None, "promoted": False, "reason": "", "reused": False}
     shares = {"mean_difference": 0.125, "low": -0.05, "high": None}
     monkeypatch.setattr("navi_pipeline.defs.evaluation.challenge", lambda *_: decision | shares)
-    monkeypatch.setattr("navi_pipeline.defs.evaluation.read_policy", lambda _: policy(home, 0))
-    context = dg.build_asset_context(partition_key="quick")
+    monkeypatch.setattr("navi_pipeline.defs.evaluation.read_policy", lambda *_, **__: policy(home, 0))
+    context = dg.build_asset_context(partition_key="quick|0")
     told = promoted_model(context, EvaluationSettings()).metadata
     assert (told["lead_points"], told["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in told
     assert (told["champion"], told["challenger"], told["promoted"]) == ("none", "v001", False)

@@ -179,7 +179,8 @@ def test_night_reports_renewed_assets_to_dagster(works, instance, monkeypatch):
     made = {e.materialization.asset_key.to_user_string(): e.materialization
             for e in result.all_events if e.is_step_materialization}  # fmt: skip
     assert set(made) == {"leaderboard", "promoted_model", "warehouse"}
-    assert made["promoted_model"].partition == "quick" and made["promoted_model"].metadata["challenger"].value == "v002"
+    assert made["promoted_model"].partition == "quick|0"
+    assert made["promoted_model"].metadata["challenger"].value == "v002"
     assert made["warehouse"].metadata["rows"].value > 0 and made["warehouse"].metadata["night"].value == "tonight"
     assert all(one.tags["dagster/data_version"] for one in made.values())
 

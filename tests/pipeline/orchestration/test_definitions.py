@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from navi_core.errors import ConfigError, RecordError
-from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
-from navi_pipeline.jobs import PROFILE_ASSETS, Flow
+from navi_pipeline.jobs import POLICY_ASSETS, Flow
 from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.experiments.sweeps import SWEEPS
 from navi_pipeline.lib.studies.catalogue import STUDIES
@@ -57,7 +56,8 @@ def test_asset_graph_has_the_expected_dependencies(graph):
 
 
 def test_whole_graph_jobs_cover_every_asset_once(graph):
-    jobs = ("sources_job", "corpus_job", "recordings_job", "profile_job", "benchmark_job", "study_job", "summary_job")
+    jobs = ("sources_job", "corpus_job", "recordings_job", "demonstrations_job", "profile_job", "benchmark_job",
+            "study_job", "summary_job")  # fmt: skip
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
     # Trials and cells are reported by the assets that run them; an ablation answers a question that somebody asks.
     assert sorted([*made, "trial", "cell", "ablation"]) == sorted(edges_of(graph))
@@ -84,8 +84,9 @@ def test_every_asset_has_owner_description_and_code_version(graph):
 def test_scenes_and_profiles_are_partitions(graph):
     kinds = {key.to_user_string(): graph.get(key).partitions_def for key in graph.get_all_asset_keys()}
     assert isinstance(kinds["compiled_scene"], dg.DynamicPartitionsDefinition)
-    for name in PROFILE_ASSETS:
-        assert set(kinds[name].get_partition_keys()) == set(preset_names())
+    for name in POLICY_ASSETS:
+        assert {part.name for part in kinds[name].partitions_defs} == {"profile", "seed"}
+    assert kinds["demonstrations"].name == "profile", "a profile that nobody asked for is no partition"
     for name in SWEEPS:
         assert set(kinds[name].get_partition_keys()) == {"quick", "full"}
     assert set(kinds["study"].get_partition_keys()) == set(STUDIES)

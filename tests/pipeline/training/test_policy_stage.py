@@ -4,7 +4,9 @@ import pytest
 
 from navi_core.config import config_hash
 from navi_core.errors import ConfigError, RecordError
+from navi_pipeline.defs.evaluation import agreement
 from navi_pipeline.lib.evaluation.scoring import read_verdict
+from navi_pipeline.lib.records import pipeline_folder, write_document
 from navi_pipeline.lib.training import policies
 from navi_pipeline.lib.training.policies import read_policy, training_config
 from navi_pipeline.lib.training.trainer_client import ended_of_itself
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("results")
 
 ASSETS = ("ppo_policy", "policy_evaluation", "promoted_model")
 SETTINGS = {
-    "ppo_policy": {"seed": 3, "total_steps": 256, "start": "new"},
+    "ppo_policy": {"total_steps": 256, "start": "new"},
     "policy_evaluation": FLIGHT,
     "promoted_model": FLIGHT,
 }
@@ -62,6 +64,28 @@ def test_second_run_reuses_training_and_flights(results):
     assert second["policy_evaluation"].metadata["maps"].value == first["policy_evaluation"].metadata["maps"].value
 
 
+def test_a_policy_is_found_by_its_seed_and_in_older_homes_too(tmp_path, monkeypatch):
+    assert read_policy("quick", seed=3) == read_policy("quick") and read_verdict("quick", 3) == read_verdict("quick")
+    older = {"algorithm": "ppo", "profile": "quick", "seed": 1, "checkpoint": "x"}
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    write_document(pipeline_folder() / "policies" / "ppo-quick.json", older)
+    assert read_policy("quick", seed=1) == older and policies.known_policies("quick", 1) == [older]
+    policies._keep(older | {"seed": 2})
+    assert [read_policy("quick", seed=seed)["seed"] for seed in (2, None)] == [2, 2]
+
+
+def test_seeds_that_disagree_fail_the_check_from_five_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    for seed in range(5):
+        row = {"better": seed != 2, "difference": 2.0 if seed != 2 else -3.0}
+        verdict = {"policy": {"seed": seed}, "test": {"comparisons": {"forward-plus": {"c_vis_auc": row}}}}
+        write_document(pipeline_folder() / "verdicts" / f"quick-seed{seed}.json", verdict)
+        outcome = agreement("quick")
+        assert outcome.passed == (seed < 4)
+    assert outcome.description == "4 of 5 seeds of quick see more than forward-plus"
+    assert outcome.metadata["mean_difference"].value == 1.0
+
+
 def test_start_weights_are_new_for_demo_and_the_clone_for_quick():
     assert policies._command("ppo", "demo", "profile") == (["train", "ppo"], None, None)
     with pytest.raises(RecordError, match="materialize bc_policy, partition quick"):
@@ -83,6 +107,8 @@ def test_asset_training_has_a_step_limit():
 def test_missing_policy_error_names_the_asset_to_materialize():
     with pytest.raises(RecordError, match="materialize ppo_policy, partition standard"):
         read_policy("standard")
+    with pytest.raises(RecordError, match=r"no ppo_policy of seed 4; materialize its partition quick\|4"):
+        read_policy("quick", seed=4)
 
 
 def test_require_whole_accepts_early_stopping_but_no_stopped_run():
