@@ -5,12 +5,13 @@ empty home to a champion and a full warehouse.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
+from navi_core.config import BASELINES
 from navi_core.errors import ConfigError, RunError
 from navi_core.presets import preset_names
 from navi_pipeline.defs.corpus import spawn_verdict
@@ -94,9 +95,13 @@ class Flow:
         for name, why in numbers["left_out_because"].items():
             self._report(f"  left out: {name}: {why}")
 
-    def materialize_summary(self) -> None:
-        """Materialize what is read: scripted pilots, leaderboard, warehouse."""
-        self._require("summary_job")
+    def materialize_summary(self, pilots: Sequence[str] = BASELINES) -> None:
+        """Materialize scripted pilots, leaderboard and warehouse.
+
+        Args:
+            pilots: Those that fly.
+        """
+        self._require("summary_job", ops={"baseline_evaluation": {"config": {"pilots": list(pilots)}}})
 
     def materialize_policy(self, job: str = "main_job") -> list[str]:
         """Train, evaluate and promote a profile's policy; return the blocking checks that failed.

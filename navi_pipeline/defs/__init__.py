@@ -4,5 +4,6 @@ import warnings
 
 import dagster as dg
 
-# Checks of partitioned assets are a preview feature of Dagster 1.13; the pinned version is what we tested.
-warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+# Checks of partitioned assets are a preview, backfills in one run a beta of Dagster 1.13; the pinned version is tested.
+for _category in (dg.PreviewWarning, dg.BetaWarning):
+    warnings.filterwarnings("ignore", category=_category)

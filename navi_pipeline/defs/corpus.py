@@ -10,7 +10,7 @@ from pydantic import Field
 
 from navi_core.config import CompileConfig, parse_config
 from navi_core.terminal import print_status
-from navi_pipeline.defs.partitions import scene_partitions
+from navi_pipeline.defs.partitions import WHEN_SETTLED, WHEN_UPDATED, scene_partitions
 from navi_pipeline.lib.corpus.scenes import (
     RESOLUTION,
     SceneSource,
@@ -116,6 +116,7 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     deps=[scene_sources],
     partitions_def=scene_partitions,
     backfill_policy=dg.BackfillPolicy.single_run(),
+    automation_condition=WHEN_UPDATED,
     output_required=False,
     description="A mesh becomes a world: one scene as a .gmdag file, its spawn verdict and its map from above; reused "
     "while source and settings are unchanged. A run over several scenes, or over all that are due, reports each scene "
@@ -205,7 +206,8 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
     kinds={"json"},
     owners=OWNERS,
     code_version="1",
-    deps=[compiled_scene],
+    automation_condition=WHEN_SETTLED,
+    deps=[scene_sources, compiled_scene],
     description="Is every scene fit to be flown in? Verdict, floor area, free starts and size of all compiled scenes "
     "side by side: the outlier shows before anything has learned from it.",
 )
@@ -237,6 +239,7 @@ def scene_quality() -> dg.MaterializeResult[None]:
     kinds={"json"},
     owners=OWNERS,
     code_version="1",
+    automation_condition=WHEN_SETTLED,
     freshness_policy=dg.FreshnessPolicy.time_window(warn_window=timedelta(days=30), fail_window=timedelta(days=90)),
     deps=[compiled_scene, scene_quality],
     description="The scenes that everything below learns in, flies in and is judged in: the compiled ones by split, "

@@ -1,4 +1,4 @@
-"""Partitions of the asset graph, freshness of its ends, and the pool of runs that need the whole machine."""
+"""Partitions of the asset graph, when its assets are renewed, and the pool of runs that need the whole machine."""
 
 from datetime import timedelta
 
@@ -19,6 +19,18 @@ size_partitions = dg.StaticPartitionsDefinition(["quick", "full"])
 
 DAILY = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_window=timedelta(hours=50))
 """Freshness of assets that every night renews. Partitioned assets have no freshness policy."""
+
+_CONDITION = dg.AutomationCondition
+# A command, or whole_graph, makes what follows itself.
+_UPDATED = _CONDITION.newly_updated() & ~_CONDITION.executed_with_tags(tag_keys={"navi/flow"})
+WHEN_UPDATED = (
+    _CONDITION.any_deps_match(_UPDATED).since(_CONDITION.newly_requested() | _CONDITION.newly_updated())
+    & ~_CONDITION.in_progress()
+    & ~_CONDITION.any_deps_in_progress()
+)
+"""Automation condition: something that the asset is made of was made since, and is not being made."""
+WHEN_SETTLED = WHEN_UPDATED & ~_CONDITION.any_deps_match(_CONDITION.newly_updated())
+"""Automation condition: as `WHEN_UPDATED`, one tick later, when what follows the same update is in progress."""
 
 GPU = "gpu"
 """Concurrency pool of training, sweeps, studies and nights: one such run at a time, with or without a GPU.

@@ -9,7 +9,7 @@ from navi_core.record.metric_log import UNINDEXED_TABLES
 from navi_pipeline.defs.corpus import OWNERS
 from navi_pipeline.defs.evaluation import leaderboard, promoted_model
 from navi_pipeline.defs.experiments import BENCHMARKS, study
-from navi_pipeline.defs.partitions import DAILY
+from navi_pipeline.defs.partitions import DAILY, WHEN_SETTLED
 from navi_pipeline.lib.orchestration import materialized, worked
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table
@@ -23,6 +23,7 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
     owners=OWNERS,
     code_version="1",
     freshness_policy=DAILY,
+    automation_condition=WHEN_SETTLED,
     deps=[leaderboard, promoted_model, *BENCHMARKS.values(), study],
     description="Where it ends: every number of every stage as a row of one DuckDB file, ready for SQL "
     "(navi query). Folds in what producers have written since, and counts all rows.",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.config import BASELINES, EvalConfig, config_hash
+from navi_core.config import EvalConfig, config_hash
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scenes import load_split, read_corpus
@@ -300,11 +300,12 @@ _SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high"
           "split")  # fmt: skip
 
 
-def fly_baselines(config: EvalConfig, *, on_line: Callable[[str], None]) -> Score:
-    """Evaluate all scripted pilots on the test scenes, once per protocol.
+def fly_baselines(config: EvalConfig, *, pilots: Sequence[str], on_line: Callable[[str], None]) -> Score:
+    """Evaluate scripted pilots on the test scenes, once per protocol.
 
     Args:
         config: The protocol.
+        pilots: Their names.
         on_line: Called with a line for each pilot.
 
     Raises:
@@ -314,11 +315,11 @@ def fly_baselines(config: EvalConfig, *, on_line: Callable[[str], None]) -> Scor
     if not scenes.names:
         raise EvaluationError("the corpus has no test scene; materialize scene_sources with test above 0")
     results, new = {}, False
-    for pilot in BASELINES:
+    for pilot in pilots:
         results[pilot], now = flown(pilot, scenes, config)
         new |= now
         on_line(f"{pilot}: C_vis AUC {results[pilot].summary['c_vis_auc']:.1f} %{'' if now else ', flown before'}")
-    maps = draw_flights(scenes, results, config, content_key("baselines", scenes.key, config_hash(config)))
+    maps = draw_flights(scenes, results, config, content_key("baselines", scenes.key, config_hash(config), *pilots))
     coverage = {pilot: float(result.summary["c_vis_auc"]) for pilot, result in results.items()}
     write_document(_baselines_path(), {"c_vis_auc_percent": coverage, "protocol": config.model_dump(mode="json")})
     return Score("test", results, {}, maps, not new)

@@ -17,6 +17,7 @@ from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation import nights
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
 from navi_pipeline.defs.corpus import DEFAULT_SCENES, CompileSettings, scene_sources
+from navi_pipeline.defs.partitions import register_policy
 from navi_pipeline.lib.corpus.scenes import (
     SceneSource,
     _key,
@@ -105,12 +106,6 @@ def test_schedule_hours_follow_the_night_settings(instance, clock, tmp_path, mon
         nightly_config()
 
 
-def scene_tick(instance, repository, cursor=None):
-    # The test's context has no reference to its instance, which Dagster's own tick needs for dynamic partitions.
-    with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
-        return new_scenes(context)
-
-
 def planned(name, digit="f", split="external"):
     return SceneSource(name, split, None, None, f"/meshes/{name}.obj", digit * 64)
 
@@ -132,31 +127,35 @@ def compiled(source, instance, config=CONFIG, name=None):
     return gmdag
 
 
-def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, repository, tmp_path, monkeypatch):
-    assert "names no folder" in scene_tick(instance, repository).skip_message
+def test_meshes_are_planned_when_they_come_change_or_go(instance, repository, tmp_path, monkeypatch):
+    assert "no folder is named" in tick(new_scenes, instance, repository).skip_message
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
-    (tmp_path / "house.obj").write_text("v 0 0 0\n")
-    first = scene_tick(instance, repository)
-    assert asked(first) == [("scene_sources", None)]
-    old = planned("old", "a", split="train")
-    plan(planned("house"), old)
-    instance.add_dynamic_partitions("scene", ["house", "old"])
-    compiled(old, instance)
-    second = scene_tick(instance, repository, first.cursor)
-    assert asked(second) == [("compiled_scene", "house")]
-    third = scene_tick(instance, repository, second.cursor)
-    assert "corpus" in [key.to_user_string() for key in third.run_requests[0].asset_selection]
-    quiet = scene_tick(instance, repository, third.cursor)
-    assert isinstance(quiet, dg.SkipReason) and "not changed" in quiet.skip_message
-    (tmp_path / "house.obj").write_text("v 0 0 0\nv 1 1 1\n")
-    again = scene_tick(instance, repository, third.cursor)
-    assert asked(again) == [("scene_sources", None)] and again.run_requests[0].run_key != first.run_requests[0].run_key
+    (tmp_path / "notes.txt").write_text("no mesh")
+    assert "no new file" in tick(new_scenes, instance, repository).skip_message
+    keys, cursor = [], None
+    for text in ("a", "b", "a", None):
+        if text is None:
+            (tmp_path / "house.obj").unlink()
+        else:
+            (tmp_path / "house.obj").write_text(text)
+            os.utime(tmp_path / "house.obj", (0, ord(text)))
+        answer = tick(new_scenes, instance, repository, cursor)
+        assert asked(answer) == [("scene_sources", None)]
+        keys += [request.run_key for request in answer.run_requests]
+        cursor = answer.cursor
+        assert not tick(new_scenes, instance, repository, cursor).run_requests
+    assert len(set(keys)) == 4
+    # A cursor of an earlier version is read: nothing has changed since.
+    (tmp_path / "house.obj").write_text("a")
+    signature = tick(new_scenes, instance, repository, cursor).cursor
+    older = json.dumps({"signature": signature, "stage": "done", "change": 1})
+    assert not tick(new_scenes, instance, repository, older).run_requests
 
 
 def test_new_mesh_plan_keeps_the_generated_scene_counts(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
     (tmp_path / "house.obj").write_text("v 0 0 0\n")
-    (request,) = scene_tick(instance, repository).run_requests
+    (request,) = tick(new_scenes, instance, repository).run_requests
     numbers = {"family": "maze", "train": 2, "validation": 0, "test": 0}
     for plan in (DEFAULT_SCENES, numbers):
         assert dg.materialize([scene_sources], instance=instance, run_config=request.run_config).success
@@ -164,26 +163,69 @@ def test_new_mesh_plan_keeps_the_generated_scene_counts(instance, repository, tm
         write_plan([], "maze", numbers)
 
 
-def test_returning_scenes_are_planned_and_compiled_again(instance, repository, tmp_path, monkeypatch):
-    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
-    instance.add_dynamic_partitions("scene", ["house", "shed"])
-    shed = planned("shed", "5")
-    compiled(shed, instance)
-    keys, cursor = [], None
-    for text in ("a", "b", "a", "reset"):
-        if text == "reset":
-            cursor, text = None, "a"
-        house = planned("house", text)
-        (tmp_path / "house.obj").write_text(text)
-        os.utime(tmp_path / "house.obj", (0, ord(text)))
-        plan(house, shed)
-        for _ in range(3):
-            answer = scene_tick(instance, repository, cursor)
-            cursor = answer.cursor
-            keys += [request.run_key for request in answer.run_requests]
-        compiled(house, instance)
-        assert isinstance(scene_tick(instance, repository, cursor), dg.SkipReason)
-    assert len(keys) == len(set(keys)) == 11 and not any("shed" in key for key in keys)
+class Ticks:
+    """Ticks of the sensor renewals."""
+
+    def __init__(self, instance):
+        self.instance, self.cursor, self.defs = instance, None, defs()
+
+    def __call__(self, *made, by=None):
+        """Report materializations, of assets or (asset, partition), and return what the next tick requests."""
+        for asset in made:
+            name, partition = (asset, None) if isinstance(asset, str) else asset
+            event = dg.AssetMaterialization(name, partition=partition)
+            if by is None:
+                self.instance.report_runless_asset_event(event)
+            else:
+                command_makes(event, self.instance, by)
+        done = dg.evaluate_automation_conditions(defs=self.defs, instance=self.instance, cursor=self.cursor)
+        self.cursor = done.cursor
+        found = {result.key.to_user_string(): done.get_requested_partitions(result.key) for result in done.results}
+        return {name: partitions for name, partitions in found.items() if partitions}
+
+
+def command_makes(event, instance, tags):
+    @dg.op
+    def making(context):
+        context.log_event(event)
+
+    dg.GraphDefinition("command", node_defs=[making]).to_job().execute_in_process(instance=instance, tags=tags)
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_renewals_compile_new_scenes_and_gather_the_corpus_once(instance, changed):
+    instance.add_dynamic_partitions("scene", ["house", "old"])
+    ticks = Ticks(instance)
+    assert ticks() == {} and ticks("scene_sources") == {"compiled_scene": {"house", "old"}}
+    tags = {"dagster/asset_partition_range_start": "house", "dagster/asset_partition_range_end": "old"}
+    keys, started = {dg.AssetKey("compiled_scene")}, dg.DagsterRunStatus.STARTED
+    job = ticks.defs.resolve_job_def("corpus_job")
+    run = instance.create_run_for_job(job, tags=tags, asset_selection=keys, status=started)
+    assert ticks() == {} and ticks() == {}, "the corpus waits"
+    if changed:
+        assert ticks(("compiled_scene", "house")) == {}
+    instance.report_run_canceled(run)
+    # Unchanged scenes report nothing; one may be gone, so the corpus is gathered all the same.
+    assert ticks() == ({"scene_quality": {None}, "corpus": {None}} if changed else {"scene_quality": {None}})
+    assert ticks("scene_quality") == {}
+    assert ticks() == ({} if changed else {"corpus": {None}})
+
+
+def test_renewals_rank_and_fold_in_what_was_evaluated(instance):
+    register_policy(instance, "quick", 0)
+    ticks = Ticks(instance)
+    assert ticks() == {} and ticks(("policy_evaluation", "quick|0")) == {}
+    assert "leaderboard" in ticks()
+    ticks("leaderboard")
+    assert ticks() == {"warehouse": {None}}
+    assert ticks("warehouse") == {} and ticks() == {}
+
+
+def test_renewals_leave_a_command_alone(instance):
+    instance.add_dynamic_partitions("scene", ["house"])
+    ticks = Ticks(instance)
+    assert ticks() == {}
+    assert ticks("scene_sources", by={"navi/flow": "demo"}) == {} and ticks() == {}
 
 
 def test_scene_is_due_until_compiled_as_planned(instance):
@@ -199,32 +241,10 @@ def test_scene_is_due_until_compiled_as_planned(instance):
     assert [source.name for source in due_scenes((), CONFIG)] == list(scenes)
 
 
-def test_returning_recordings_are_imported_again(instance, repository, tmp_path, monkeypatch):
-    monkeypatch.setenv("NAVI_DEMOS", str(tmp_path))
-    keys, cursor = [], None
-    for size in (1, 2, 1):
-        (tmp_path / "flight.npz").write_bytes(b"x" * size)
-        os.utime(tmp_path / "flight.npz", (0, size))
-        answer = tick(new_demonstrations, instance, repository, cursor)
-        keys += [request.run_key for request in answer.run_requests]
-        cursor = answer.cursor
-    assert len(set(keys)) == 3
-    # A cursor of an earlier version is read: nothing has changed since.
-    signature = json.loads(cursor)["signature"]
-    assert not tick(new_demonstrations, instance, repository, signature).run_requests
-
-
-def test_scene_sensor_waits_for_its_running_request(instance, repository, tmp_path, monkeypatch):
-    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
-    (tmp_path / "house.obj").write_text("v 0 0 0\n")
-    instance.add_run(dg.DagsterRun(job_name="j", status=dg.DagsterRunStatus.STARTED, tags={"navi/sensed": "x"}))
-    assert "being worked on" in tick(new_scenes, instance, repository).skip_message
-
-
 def test_recordings_are_imported_once(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_DEMOS", str(tmp_path))
     (tmp_path / "notes.txt").write_text("no recording")
-    assert "no recording" in tick(new_demonstrations, instance, repository).skip_message
+    assert "no new file" in tick(new_demonstrations, instance, repository).skip_message
     (tmp_path / "flight.npz").write_bytes(b"x")
     first = tick(new_demonstrations, instance, repository)
     assert asked(first) == [("recorded_demonstrations", None)]

@@ -34,7 +34,7 @@ def test_asset_graph_has_the_expected_dependencies(graph):
     assert edges_of(graph) == {
         "scene_sources": set(),
         "compiled_scene": {"scene_sources"},
-        "scene_quality": {"compiled_scene"},
+        "scene_quality": {"scene_sources", "compiled_scene"},
         "corpus": {"compiled_scene", "scene_quality"},
         "expert_demonstrations": {"corpus"},
         "recorded_demonstrations": set(),
