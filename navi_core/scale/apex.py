@@ -167,7 +167,9 @@ class _Apex(RunSession):
         # The learner trains the curiosity predictor; the episodic memories belong to the actors.
         self.shaper = RewardShaper(shaping, config.actors, config.policy.width, config.seed, self.device)
         self.cluster = cluster
-        cluster.replaced.report = self._announce_replacement
+        cluster.replaced.report = lambda cause: self.events.publish(
+            PartReplaced(self.events.subject, self.steps, cause)
+        )
         self.replay = ShardedReplay(config, cluster.ports, workers, cluster.prefetch, self._lost, self.device)
         self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)
         pictures = spaces is not None and bool(spaces.shape)
@@ -314,9 +316,6 @@ class _Apex(RunSession):
         self.cluster.publish(published)
         sync = (self.workers.rank, published.step, published.checksum, published.version - 1, published.version)
         self.events.publish(ParameterSync(self.events.subject, self.steps, *sync))
-
-    def _announce_replacement(self, cause: str) -> None:
-        self.events.publish(PartReplaced(self.events.subject, self.steps, cause))
 
     def _lost(self, port: ShardPort) -> None:
         self.cluster.replaced.count("shard", port.number, "it was lost")

@@ -254,7 +254,7 @@ class DQNLearner:
     def _announce(self, step: int, change: str, before: int, places: list[Tensor]) -> None:
         """Publish the items of this process's replay buffer that were added or got other priorities."""
         if self._own is not None and places and self.events.wanted:
-            weights = self._own.priorities(torch.cat(places))
+            weights = self._own.priorities(torch.cat(places)).numpy()
             stats = {"min": float(weights.min()), "mean": float(weights.mean()), "max": float(weights.max())}
             count, after = len(weights), len(self._own)
             self.events.publish(ReplayUpdate(self.events.subject, step, 0, change, count, before, after, stats))
