@@ -12,7 +12,7 @@ from navi_core.record import MetricLog, outbox_path, row_context
 
 
 def record_evaluation(result: EvalResult, *, outbox: Path | None = None) -> int:
-    """Record an evaluation: one row of `evaluations` and one of `episodes` per episode; durable on return.
+    """Record an evaluation: a row of `evaluations` and of `named_courses`, and one of `episodes` per episode.
 
     Args:
         result: The evaluation.

@@ -202,13 +202,13 @@ def test_promotion_refuses_training_scenes_of_an_ancestor(halls, registry, tmp_p
 
 def test_rows_reach_the_outbox_whole(corridor, tmp_path):
     result = evaluate("random", [corridor], SHORT)
-    assert record_evaluation(result, outbox=tmp_path / "outbox") == 3
+    assert record_evaluation(result, outbox=tmp_path / "outbox") == 4
     tables = {}
     for file in sorted((tmp_path / "outbox").iterdir()):
         header, *rows = [json.loads(line) for line in file.read_text().splitlines()]
         assert header["context"]["seed"] == 0 and header["context"]["config_hash"]
         tables[header["table"]] = rows
-    assert [len(tables["evaluations"]), len(tables["episodes"])] == [1, 2]
+    assert [len(tables[name]) for name in ("evaluations", "named_courses", "episodes")] == [1, 1, 2]
     assert tables["evaluations"][0]["evaluation_id"] == result.evaluation_id
 
 

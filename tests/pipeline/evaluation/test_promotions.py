@@ -26,7 +26,7 @@ from navi_pipeline.lib.corpus.scenes import (
 )
 from navi_pipeline.lib.evaluation.promotions import challenge, open_registry
 from navi_pipeline.lib.evaluation.scoring import SplitScenes, flown
-from navi_pipeline.lib.records import write_document
+from navi_pipeline.lib.records import pipeline_folder, write_document
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 CONFIG = EvalConfig(starts=2, max_steps=20)
@@ -235,3 +235,22 @@ def test_promoted_model_reports_its_lead_in_points(home, monkeypatch):
     told = promoted_model(context, EvaluationSettings()).metadata
     assert (told["lead_points"], told["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in told
     assert (told["champion"], told["challenger"], told["promoted"]) == ("none", "v001", False)
+
+
+def test_smaller_protocol_gives_way_to_that_of_the_champions_promotion(home, monkeypatch):
+    open_registry().promote("v001", "champion")
+    file = pipeline_folder() / "decisions" / "v001.json"
+    write_document(file, {"protocol": EvalConfig(starts=2, max_steps=22).model_dump(mode="json")})
+
+    def strict(*arguments, **kw):
+        return replace(decide(*arguments, **kw), promoted=False)
+
+    monkeypatch.setattr("navi_core.evaluate.promotion.decide", strict)
+    small, large = EvalConfig(starts=1, max_steps=10), EvalConfig(starts=2, max_steps=23)
+    assert challenge(policy(home, 1), small)["protocol"]["max_steps"] == 22
+    assert challenge(policy(home, 1), large)["protocol"]["max_steps"] == 23
+    Warehouse().ingest()
+    steps = Warehouse().query("select distinct max_steps from evaluations where max_steps in (10, 22, 23) order by 1")
+    assert steps["max_steps"].tolist() == [22, 23]
+    file.write_text("{}")
+    assert challenge(policy(home, 1), small)["protocol"]["max_steps"] == 10

@@ -61,6 +61,10 @@ def test_leaderboard_ranks_each_protocol_separately(flights):
     }
     short = [("forward-plus", 1, 20, True), ("random", 2, 20, True)]
     assert sorted(by_course.values()) == sorted([short, [("forward-plus", 1, 60, True)], [("random", 1, 20, False)]])
+    # The producer's hash of a course is that of the view.
+    named = warehouse.query("select course, name from named_courses order by name")
+    assert set(named["course"]) == set(warehouse.query("select course from courses")["course"])
+    assert named["name"].tolist()[:2] == ["explore-1x2x20", f"explore-1x2x20-{config_hash(NOISY_SENSOR)}"]
     hashes = warehouse.query("select eval_config_hash, config_hash from evaluations")
     assert hashes["eval_config_hash"].equals(hashes["config_hash"])
     assert set(hashes["config_hash"]) == {config_hash(one) for one in (SHORT, LONG, NOISY, GOALS)}
