@@ -54,7 +54,7 @@ def run_ray_job(
         stop: Asked twice a second; once it answers True the job is stopped.
 
     Returns:
-        Exit code (-15: ended by a stop before it could answer), standard output, its last 20 lines.
+        Exit code (-15: ended by a stop before it could answer), standard output, last 20 lines of a failed job.
 
     Raises:
         ConfigError: NAVI_RAY_CPUS, NAVI_RAY_GPUS or NAVI_RAY_RESOURCES is no amount.
@@ -75,11 +75,12 @@ def run_ray_job(
             _follow(client, job, on_line, grace_seconds, stop)
     else:
         _follow(client, job, on_line, grace_seconds, stop)
-    status, last = _asked(client.get_job_status, job).value, _asked(client.get_job_logs, job).splitlines()[-20:]
+    status = _asked(client.get_job_status, job).value
     answer = output.read_text() if output.exists() else ""
     # A trainer that is stopped, from here or from Ray's dashboard, checkpoints and answers.
     if status == "SUCCEEDED" or (status == "STOPPED" and _is_json(answer)):
-        return 0, answer, last
+        return 0, answer, []
+    last = _asked(client.get_job_logs, job).splitlines()[-20:]
     details = _asked(client.get_job_info, job)
     # Without an exit code it never began, or its node is gone.
     code = getattr(details, "driver_exit_code", None) or UnavailableError.exit_code

@@ -81,7 +81,8 @@ def test_compose_file_has_the_services_and_names_only_what_exists():
 
 
 def test_every_variable_of_the_compose_file_is_explained():
-    used = set(re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text()))
+    texts = [(DEPLOY / name).read_text() for name in ("compose.yaml", "compose.gpu.yaml")]
+    used = set(re.findall(r"\$\{(\w+)", "".join(texts)))
     assert used and {name for name in used if f"`{name}`" not in PAGE} == set()
 
 

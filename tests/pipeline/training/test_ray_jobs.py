@@ -179,6 +179,35 @@ def test_dagster_run_trains_by_pipes_on_a_node_with_the_resources(local_ray, mon
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_trainings_run_on_the_node_that_has_their_resources(local_ray, monkeypatch):
+    from ray.job_submission import JobSubmissionClient
+    from ray.util.state import list_nodes
+
+    second = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address=127.0.0.1:26379", "--num-cpus=1",
+              "--num-gpus=0", '--resources={"big": 1}', "--node-ip-address=127.0.0.1",
+              "--object-store-memory=80000000", "--dashboard-agent-listen-port=52465"]  # fmt: skip
+    done = subprocess.run(second, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    address = os.environ["NAVI_RAY_ADDRESS"]
+    node_with = {}
+    while len(node_with) < 2:
+        for node in list_nodes(address=address, detail=True):
+            node_with |= {name: node.node_id for name in node.resources_total if name in ("navi", "big")}
+        time.sleep(0.5)
+    assert node_with["navi"] != node_with["big"]
+    client, ran_on = JobSubmissionClient(address), {}
+    for seed, resource in enumerate(("big", "navi", "big"), start=3):
+        monkeypatch.setenv("NAVI_RAY_RESOURCES", f"{resource}=1")
+        before = {job.submission_id for job in client.list_jobs()}
+        made = train_in_child(parse_config(TrainConfig, SMALL | {"seed": seed}), asset="trial", partition="nodes",
+                              on_line=lambda _: None, command=("train", "ppo", "--publish", "off"))  # fmt: skip
+        (job,) = (job for job in client.list_jobs() if job.submission_id not in before)
+        assert made["steps"] == 512 and ran_on.setdefault(resource, job.driver_node_id) == job.driver_node_id
+    assert ran_on == node_with
+
+
+@pytest.mark.slow
 def test_missing_ray_cluster_error_names_the_start_command(monkeypatch):
     pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install -e '.[ray]')")
     monkeypatch.setenv("NAVI_TRAINER", "ray")
