@@ -71,6 +71,7 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
     ("task_options", {"task": SET}),
     ("policy.picture_channels", {"task": ("gymnasium:ALE/…",)}),
     ("policy.distribution policy.log_std_init", {"task": Not(_DISCRETE)}),
+    ("shaper.velocity_weight", {"task": UNSET}),
     ("env.goal", {"env.task": ("point_goal",)}),
     ("corpus.manifest", {"corpus.scenes": UNSET}),
     ("corpus.root", {"corpus.scenes": UNSET, "corpus.manifest": UNSET}),
