@@ -256,6 +256,9 @@ _SMALL: dict[str, Any] = {
     "training_share": 0.5,
     "free_disk_gib": 0.5,
 }
+_SHORT_MINUTES = 5.0
+"""Maximum length of a short night, which process starts and single updates would otherwise exceed [min]."""
+_SHORT: dict[str, Any] = {"train_scenes": 2, "validation_scenes": 2, "eval_steps": 50, "proof_steps": [256]}
 
 
 def nightly_config(
@@ -278,6 +281,7 @@ def nightly_config(
     """
     file = file or os.environ.get("NAVI_NIGHTLY") or None
     values = dict(_SMALL) if minutes is not None and minutes <= SMALL_MINUTES else {}
+    values |= _SHORT if minutes is not None and minutes <= _SHORT_MINUTES else {}
     values = merge(values, read_config_file(file) if file is not None else {})
     values = merge(values, {"train": train} | ({} if minutes is None else {"minutes": minutes}))
     return parse_config(NightlyConfig, merge(values, parse_assignments(assignments)))
@@ -295,4 +299,8 @@ def preset_settings(config: NightlyConfig, scenes: Sequence[str] | None = None) 
     """
     corpus = {} if scenes is None else {"corpus": {"scenes": list(scenes)}}
     flags = {"seed": config.seed, "checkpoint_every": config.checkpoint_every} | corpus
-    return resolve_config(preset=config.profile, flags=flags)
+    settings = resolve_config(preset=config.profile, flags=flags)
+    if config.minutes > _SHORT_MINUTES:
+        return settings
+    # One sequence a rollout: an update under way when time is up takes seconds, not a third of the night.
+    return settings.model_copy(update={"ppo": settings.ppo.model_copy(update={"rollout": settings.ppo.bptt})})

@@ -132,6 +132,9 @@ def test_nightly_config_layers_defaults_file_and_assignments(tmp_path, monkeypat
     assert nightly_config() == NightlyConfig()
     small = nightly_config(minutes=3, assignments=["eval_steps=7"])
     assert (small.profile, small.minutes, small.eval_steps) == ("quick", 3.0, 7)
+    assert nightly_config(minutes=5).proof_steps == (256,) and nightly_config(minutes=6).proof_steps == (256, 512)
+    rollouts = [preset_settings(nightly_config(minutes=minutes)).ppo.rollout for minutes in (5, 6)]
+    assert rollouts == [32, 256], "an update of a short night lasts seconds"
     (tmp_path / "night.yaml").write_text("profile: demo\nminutes: 90\n")
     monkeypatch.setenv("NAVI_NIGHTLY", str(tmp_path / "night.yaml"))
     assert nightly_config().profile == "demo" and nightly_config(train=False).train is False

@@ -15,7 +15,7 @@ def train_with(trainer, monkeypatch):
 
     @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["quick"]))
     def policy(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        return materialize_policy(context, "ppo", seed=0)
+        return materialize_policy(context, "ppo", "quick", 0)
 
     with dg.DagsterInstance.ephemeral() as instance:
         dg.materialize([policy], instance=instance, partition_key="quick", run_config={
