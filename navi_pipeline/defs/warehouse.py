@@ -1,7 +1,7 @@
 """Warehouse asset and checks: the DuckDB database of all rows of all stages."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -15,6 +15,9 @@ from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table
 from navi_pipeline.lib.warehouse.database import count_duplicate_keys
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dg.asset(
@@ -47,6 +50,7 @@ def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
     views, tables = store.relations()
     counts = {name: int(store.query(f"select count(*) as n from {name}")["n"][0]) for name in tables}
     rows = [{"table": name, "rows": number} for name, number in counts.items()]
+    columns = store.query("select table_name, column_name, data_type, comment from duckdb_columns() where not internal")
     metadata = {
         "rows": sum(counts.values()),
         "folded_in_now": report.rows,
@@ -55,8 +59,18 @@ def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
         "views": ", ".join(views),
         "table": dg.MetadataValue.md(markdown_table(rows)),
         "database": dg.MetadataValue.path(str(store.snapshot)),
+        **{f"schema_{name}": _schema(columns[columns["table_name"] == name]) for name in tables},
     }
     return metadata, content_key(counts)
+
+
+def _schema(columns: "pandas.DataFrame") -> dg.TableSchemaMetadataValue:
+    """Return the columns of a table with type and meaning."""
+    rows = columns[["column_name", "data_type", "comment"]].itertuples(index=False)
+    described = [
+        dg.TableColumn(name, kind, comment if isinstance(comment, str) else None) for name, kind, comment in rows
+    ]
+    return dg.MetadataValue.table_schema(dg.TableSchema(described))
 
 
 @dg.asset_check(asset=warehouse, description="No segment was refused.")

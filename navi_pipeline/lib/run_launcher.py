@@ -49,6 +49,7 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 
 from navi_core.errors import RunError
 from navi_core.machine.devices import usable_devices
+from navi_core.record import row_context
 from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 
 _LOCATION = RemoteRepositoryOrigin(
@@ -95,7 +96,8 @@ def run_job(
     end_dead_runs(instance)
     config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": dict(ops or {})}
     keys = [dg.AssetKey(name) for name in assets or ()]
-    ours = {REPOSITORY_LABEL_TAG: _LOCATION.get_label(), PROCESS_TAG: process_mark(os.getpid()), **(tags or {})}
+    ours = {REPOSITORY_LABEL_TAG: _LOCATION.get_label(), PROCESS_TAG: process_mark(os.getpid())}
+    ours |= {**_origin_tags(), **(tags or {})}
     run = instance.create_run_for_job(
         job_def=job,
         run_config=config,
@@ -170,6 +172,14 @@ def switch_schedules(
     return rows
 
 
+def _origin_tags() -> dict[str, str]:
+    """Return a run's tags of origin: host, git revision and whether files differ from it; the seed is a partition."""
+    context = row_context()
+    revision = context["revision"] or "unknown"
+    tags = {"navi/host": context["host"], "navi/revision": revision.rstrip("+")}
+    return tags | {"navi/dirty": str(revision.endswith("+")).lower()}
+
+
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
     """Context manager that restores the SIGTERM handler, which Dagster replaces by that of SIGINT."""
@@ -198,7 +208,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
         The tag replaces the process mark that a run copies when it is re-executed from a command's run. The pool of
         trainings becomes as large as the number of this machine's GPUs, at least 1.
         """
-        self._instance.add_run_tags(context.dagster_run.run_id, {PROCESS_TAG: platform.node()})
+        self._instance.add_run_tags(context.dagster_run.run_id, {PROCESS_TAG: platform.node(), **_origin_tags()})
         self._instance.event_log_storage.set_concurrency_slots(POOL, max(1, len(usable_devices())))
         super().launch_run(context)
 

@@ -1,6 +1,8 @@
 """Runs of a command in its own process: known to the UI, executed again, marked as failed when killed."""
 
 import os
+import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -43,7 +45,9 @@ def test_a_run_of_a_command_belongs_to_its_job_and_is_executed_again(instance):
     """Fails on an upgrade of Dagster that changes what makes a run known to the UI."""
     done = run_job(instance, defs().resolve_job_def("recordings_job"), tags={"navi/flow": "test"})
     require_success(done)
-    assert done.dagster_run.tags[PROCESS_TAG] == process_mark(os.getpid())
+    tags = done.dagster_run.tags
+    assert tags[PROCESS_TAG] == process_mark(os.getpid()) and tags["navi/host"] == platform.node()
+    assert re.fullmatch("[0-9a-f]{12}|unknown", tags["navi/revision"]) and tags["navi/dirty"] in ("true", "false")
     with WorkspaceProcessContext(instance, WorkspaceFileTarget([str(ROOT / "workspace.yaml")])) as workspace:
         ask = workspace.create_request_context()
         jobs = execute_dagster_graphql(ask, JOBS_PAGE).data["repositoryOrError"]["pipelines"]
