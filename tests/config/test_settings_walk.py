@@ -36,6 +36,9 @@ LISTED: dict[str, str] = {
     "early_stopping.aggregate": f"{_STOPPING}::test_worker_metrics_aggregate_by_median_or_trimmed_mean",
     "early_stopping.trim": f"{_STOPPING}::test_worker_metrics_aggregate_by_median_or_trimmed_mean",
     "kernel_smoothing.block": f"{_SMOOTHER}::test_blockwise_neighbours_equal_the_full_matrix",
+    "adaptation.tau_bounds": f"{_STOPPING}::test_adaptation_moves_within_its_bounds_and_then_rests",
+    "adaptation.k_bounds": f"{_STOPPING}::test_adaptation_moves_within_its_bounds_and_then_rests",
+    "distributed.ahead": "scale/test_ray.py::test_training_survives_killed_actors_shards_and_hub",
     "distributed.prefetch": "scale/test_shards.py::test_prefetched_minibatches_equal_single_ones",
     "distributed.max_replacements": f"{_APEX}::test_killed_actor_and_shard_are_replaced_without_double_counts",
 }

@@ -380,6 +380,7 @@ VALUES: dict[str, list[Any]] = {
     "early_stopping.slump": [0.0],
     "early_stopping.rise": [10.0],
     "early_stopping.plateau_threshold": [0.99, 0.01],
+    "distributed.param_sync_interval": [1000],
     "compile.semantics": ["none"],
     "compile.decimate": [1.0],
     "compile.max_leaf_triangles": [1],

@@ -248,6 +248,9 @@ def test_adaptation_moves_within_its_bounds_and_then_rests():
     edge = AGMConfig(0.01, 1.0, 64, 1e-5)
     assert Adapter(AdaptationConfig(enabled=True)).update(falling, edge) is None
     assert Adapter(AdaptationConfig(enabled=True)).update(swinging, edge)[1] == AGMConfig(0.0105, 1.0, 64, 1e-5)
+    narrow = AdaptationConfig(enabled=True, tau_bounds=(0.01, 0.102), k_bounds=(4, 16))
+    assert Adapter(narrow).update(still, start)[1].trust_region_tau == 0.102
+    assert Adapter(narrow).update(swinging, start)[1].k == 16
     assert Adapter(AdaptationConfig()).update(swinging, start) is None, "off by default"
 
 
