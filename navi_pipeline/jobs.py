@@ -78,6 +78,7 @@ class Flow:
         self._require("demonstrations_job", partition=self._profile)
         failed = self.materialize_policy("profile_job")
         self._require("benchmark_job", partition=self._size)
+        self._instance.add_dynamic_partitions("studies", [_STUDIES[self._size]])
         self._require("study_job", partition=_STUDIES[self._size])
         self.materialize_summary()
         return failed
@@ -201,6 +202,7 @@ _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "Train a profile by PPO, evaluate it on held-out scenes, and let it challenge the champion.",
     ),
     ("benchmark_job", tuple(BENCHMARKS), "Make every sweep in one size."),
+    ("ablation_job", ("ablation",), "Compare variants with a base."),
     ("study_job", ("study",), "Search over settings."),
     (
         "summary_job",

@@ -50,8 +50,10 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep every test out of the user's $NAVI_HOME and $NAVI_SCENES."""
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path_factory.mktemp("home")))
+    """Keep every test out of the user's $NAVI_HOME, $NAVI_SCENES and $DAGSTER_HOME; commands have no Dagster home."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("NAVI_HOME", str(home))
+    monkeypatch.setenv("DAGSTER_HOME", str(home / "no-dagster-home"))
     monkeypatch.delenv("NAVI_SCENES", raising=False)
 
 

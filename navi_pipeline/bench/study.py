@@ -120,6 +120,7 @@ def _busy_worker(queue: TrialQueue, draw: random.Random) -> int | None:
 def _materialize(trials: int, workers: int) -> int:
     """Materialize the small study's asset in this process and return the exit code."""
     with open_instance() as instance:
+        instance.add_dynamic_partitions("studies", [_NAME])
         settings = {"study": {"config": {"trials": trials, "workers": workers}}}
         made = run_job(instance, defs().resolve_job_def("study_job"), partition=_NAME, ops=settings)
     return 0 if made.success else 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from navi_core.cli.settings import add_settings
 from navi_core.errors import ConfigError, RunError
 from navi_core.terminal import print_json, print_records, print_status
+from navi_pipeline.cli.launch import Target, as_run_config, launch
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.experiments.perform import ExperimentResult
@@ -44,7 +46,7 @@ def sweep(
     """
     from navi_core.config import parse_config
     from navi_pipeline.lib.experiments.perform import perform_experiment, sweep_experiment
-    from navi_pipeline.lib.experiments.sweeps import SWEEPS
+    from navi_pipeline.lib.experiments.sweeps import SWEEPS, find_sweep
     from navi_pipeline.settings import SweepConfig
 
     if name is None:
@@ -56,7 +58,14 @@ def sweep(
     given = {"profile": profile, "preset": preset, "seeds": seeds, "steps": steps, "seconds": seconds,
              "timeout": timeout, "memory_limit": memory_limit, "threads": threads}  # fmt: skip
     config = parse_config(SweepConfig, {key: value for key, value in given.items() if value is not None})
-    result = perform_experiment(sweep_experiment(name, config), on_line=print_status, again=again)
+    find_sweep(name)
+    options = config.model_dump(exclude={"profile"}, exclude_none=True) | {"again": again}
+    target = Target("benchmark_job", name, options, config.profile, (name,))
+
+    def perform(on_line: Callable[[str], None]) -> ExperimentResult:
+        return perform_experiment(sweep_experiment(name, config), on_line=on_line, again=again)
+
+    result = launch(target, perform, on_line=print_status)
     if as_json:
         print_json({"sweep": name, "profile": config.profile} | result.document | {"reused": result.reused})
     else:
@@ -107,7 +116,12 @@ def ablate(
              "steps": steps, "seeds": seeds, "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
     config = parse_config(AblationConfig, {key: value for key, value in given.items() if value is not None})
     experiment = ablation_experiment(variants or (), config, name)
-    result = perform_experiment(experiment, cells=cells, jobs=jobs, on_line=print_status)
+    perform = partial(perform_experiment, experiment, cells=cells, jobs=jobs)
+    options = {"name": name, "variants": variants or [], "settings": as_run_config(config), "cells": cells,
+               "jobs": jobs}  # fmt: skip
+    target = Target("ablation_job", "ablation", options)
+    # What is known is shown without a run.
+    result = perform(on_line=print_status) if cells == 0 else launch(target, perform, on_line=print_status)
     if as_json:
         print_json(result.document)
         return

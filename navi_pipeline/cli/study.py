@@ -11,6 +11,7 @@ import typer
 
 from navi_core.errors import RunError, as_argument
 from navi_core.terminal import print_facts, print_json, print_records, print_status, progress_bar
+from navi_pipeline.cli.launch import Target, as_run_config, launch
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.studies.perform import StudyResult
@@ -158,7 +159,8 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
             if line.startswith(("study ", "a worker")):
                 print_status(line)
 
-        result = perform_study(config, on_line=report, on_trial=advance)
+        target = Target("study_job", "study", {"settings": as_run_config(config)}, config.name)
+        result = launch(target, perform_study, config, on_line=report, on_trial=advance)
     _print_result(config, result, as_json)
 
 

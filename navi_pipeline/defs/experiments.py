@@ -1,5 +1,6 @@
 """Experiment assets: sweeps and ablations with their cells as partitions, studies with their trials."""
 
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -8,6 +9,7 @@ from pydantic import Field
 from navi_core.config import parse_config
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.partitions import GPU, size_partitions
+from navi_pipeline.lib.commands import performed
 from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.experiments.cells import Outcome
 from navi_pipeline.lib.experiments.perform import (
@@ -20,8 +22,8 @@ from navi_pipeline.lib.experiments.perform import (
 from navi_pipeline.lib.orchestration import worked, worked_as
 from navi_pipeline.lib.records import OUTCOMES, content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
-from navi_pipeline.lib.studies.catalogue import STUDIES, find_study, over_scenes, partition_of
-from navi_pipeline.settings import AblationConfig, SweepConfig
+from navi_pipeline.lib.studies.catalogue import find_study, over_scenes, partition_of
+from navi_pipeline.settings import AblationConfig, StudyConfig, SweepConfig
 
 _STORIES = {
     "raycast_benchmark": "How many rays a second, and how exact? Each tracer on three families of scenes against every "
@@ -44,6 +46,8 @@ class SweepSettings(dg.Config):
     seconds: float | None = Field(default=None, description="Training time of a cell [s]; by default the size's.")
     preset: str | None = Field(default=None, description="Settings that do not vary: demo, quick, standard.")
     memory_limit: float | None = Field(default=None, description="Address space of a cell [GiB].")
+    timeout: float | None = Field(default=None, description="Wall time after which a cell is killed [s].")
+    threads: int | None = Field(default=None, description="Torch threads of a cell; 0 measures what is best.")
     again: bool = Field(default=False, description="Measure every cell anew; earlier rows stay in the history.")
 
 
@@ -75,7 +79,12 @@ def _measure(context: dg.AssetExecutionContext, sweep: str, settings: SweepSetti
 
 
 def _experiment(
-    context: dg.AssetExecutionContext, experiment: Experiment, *, again: bool = False, jobs: int = 1
+    context: dg.AssetExecutionContext,
+    experiment: Experiment,
+    *,
+    cells: int | None = None,
+    jobs: int = 1,
+    again: bool = False,
 ) -> dg.MaterializeResult[None]:
     """Perform an experiment, log a materialization of `cell` for each of its cells, and return its own."""
     known = context.instance.get_materialized_partitions(cell.key)
@@ -93,7 +102,8 @@ def _experiment(
         }
         context.log_event(dg.AssetMaterialization(cell.key, partition=partition, metadata=metadata))
 
-    made = perform_experiment(experiment, jobs=jobs, again=again, on_line=context.log.info, on_cell=report)
+    perform = partial(perform_experiment, experiment, cells=cells, jobs=jobs, again=again)
+    made = performed(perform, on_line=context.log.info, on_cell=report)
     ended = [outcome.status for outcome in made.outcomes]
     metadata: dict[str, Any] = {
         "cells": len(ended),
@@ -127,6 +137,7 @@ class AblationSettings(dg.Config):
     name: str = Field(default="ablation", description="Name of the ablation, in its rows and its page.")
     variants: list[str] = Field(default_factory=list, description="What to change; by default everything.")
     settings: dict[str, Any] = Field(default_factory=dict, description="Settings of AblationConfig, such as steps.")
+    cells: int | None = Field(default=None, description="Cells to measure now; by default all that wait.")
     jobs: int = Field(default=1, description="Cells at the same time, each on one core.")
 
 
@@ -143,7 +154,8 @@ class AblationSettings(dg.Config):
 def ablation(context: dg.AssetExecutionContext, config: AblationSettings) -> dg.MaterializeResult[None]:
     """Measure the cells of an ablation that have no result yet."""
     settings = parse_config(AblationConfig, config.settings)
-    return _experiment(context, ablation_experiment(config.variants, settings, config.name), jobs=config.jobs)
+    experiment = ablation_experiment(config.variants, settings, config.name)
+    return _experiment(context, experiment, cells=config.cells, jobs=config.jobs)
 
 
 cell_partitions = dg.DynamicPartitionsDefinition(name="cells")
@@ -186,7 +198,8 @@ def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.Asset
 SWEEP_CHECKS = [_every_cell_was_measured(sweep, asset) for sweep, asset in BENCHMARKS.items()]
 
 
-study_partitions = dg.StaticPartitionsDefinition(list(STUDIES))
+study_partitions = dg.DynamicPartitionsDefinition(name="studies")
+"""Dynamic partitions by study, of the catalogue or a file: those that somebody asked for."""
 trial_partitions = dg.DynamicPartitionsDefinition(name="trials")
 
 
@@ -195,6 +208,11 @@ class StudySettings(dg.Config):
 
     trials: int | None = Field(default=None, description="Trials; by default the study's own.")
     workers: int | None = Field(default=None, description="Trials at a time; by default the study's own.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict,
+        description="All of StudyConfig, as a command resolved them; by default the catalogue's study of this name, "
+        "over the corpus' training scenes.",
+    )
 
 
 @dg.asset(
@@ -234,9 +252,10 @@ def _search(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.Ma
     from navi_pipeline.lib.studies.perform import perform_study
     from navi_pipeline.lib.studies.results import selection_note
 
-    given = {name: value for name, value in settings.model_dump().items() if value is not None}
-    config = find_study(context.partition_key, overrides=given)
-    if "task" not in config.settings:
+    given = settings.model_dump(exclude={"settings"}, exclude_none=True)
+    if settings.settings:
+        config = parse_config(StudyConfig, settings.settings | given)
+    elif "task" not in (config := find_study(context.partition_key, overrides=given)).settings:
         config = over_scenes(config, [str(path) for path in scene_paths("train")])
     known = context.instance.get_materialized_partitions(trial.key)
 
@@ -247,7 +266,7 @@ def _search(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.Ma
         context.instance.add_dynamic_partitions(str(trial_partitions.name), [partition])
         context.log_event(dg.AssetMaterialization(trial.key, partition=partition, metadata=_trial_metadata(row)))
 
-    made = perform_study(config, on_line=context.log.info, on_trial=report)
+    made = performed(perform_study, config, on_line=context.log.info, on_trial=report)
     ended = [row["state"] for row in made.trials]
     metadata: dict[str, Any] = {
         "trials": len(ended),

@@ -6,6 +6,8 @@ This is the only file that uses private names of Dagster, each with its reason:
   neither, so the Jobs page and the timeline do not list its runs, and nobody can re-execute them.
 - `execute_run`, `InMemoryJob`, `merge_run_tags`: the public `execute_job` can set no origin.
 - `InstigatorState` and its parts: a schedule is switched on without starting the code location in a process.
+- `DagsterExecutionInterruptedError`, `NoOpComputeLogManager`: a followed run is interrupted by Ctrl-C, and leaves
+  standard output and error on the terminal, which Dagster would send through `tail`.
 - `DefaultRunLauncher`, `CheckRunHealthResult`, `GRPC_INFO_TAG`: Dagster's default launcher reports a lost run worker as
   running for ever. The code server reports a killed worker as long as it lives. If the code server dies too (with the
   machine, for example), or a command such as `navi materialize` is killed, nothing reports the run. It would keep its
@@ -19,14 +21,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
-from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
+from dagster._core.errors import (
+    DagsterExecutionInterruptedError,
+    DagsterUserCodeProcessError,
+    DagsterUserCodeUnreachableError,
+)
 from dagster._core.execution.api import execute_run
 from dagster._core.execution.execute_in_process import merge_run_tags
 from dagster._core.launcher.base import CheckRunHealthResult, LaunchRunContext, WorkerStatus
@@ -43,12 +49,14 @@ from dagster._core.scheduler.instigation import (
     InstigatorType,
     ScheduleInstigatorData,
 )
-from dagster._core.storage.tags import GRPC_INFO_TAG, REPOSITORY_LABEL_TAG
+from dagster._core.storage.noop_compute_log_manager import NoOpComputeLogManager
+from dagster._core.storage.tags import GRPC_INFO_TAG, MAX_RETRIES_TAG, REPOSITORY_LABEL_TAG
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._utils.schedules import schedule_execution_time_iterator
 
 from navi_core.errors import RunError
 from navi_core.machine.devices import usable_devices
+from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import row_context
 from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 
@@ -60,6 +68,8 @@ _LOCATION = RemoteRepositoryOrigin(
 )
 """Code location of workspace.yaml with its only repository, whose name Dagster chooses."""
 
+_OPEN = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+_POLL = 2.0
 _UNBEGUN = 60.0
 """Age of a command's run without a first event, from which on the command counts as killed [s]."""
 
@@ -72,6 +82,7 @@ def run_job(
     assets: Sequence[str] | None = None,
     ops: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
+    follow: Callable[[str], None] | None = None,
 ) -> dg.JobExecutionResult:
     """Run a job of the code location in this process, as a run that the UI lists, cancels and re-executes.
 
@@ -85,6 +96,8 @@ def run_job(
         assets: Names of the job's assets to materialize; by default all of them.
         ops: Run config by op: `{"ppo_policy": {"config": {"seed": 1}}}`.
         tags: Further tags of the run.
+        follow: Called with a line while the run waits for a slot of the pool `gpu`. A followed run leaves its output on
+            the terminal and raises its own error; a dynamic partition key is added.
 
     Returns:
         Events and success of the run; `require_success` raises its error.
@@ -92,22 +105,58 @@ def run_job(
     Raises:
         DagsterInvalidConfigError: An op has no such setting.
         DagsterUnknownPartitionError: The job has no such partition.
+        KeyboardInterrupt: A followed run was cancelled.
     """
     end_dead_runs(instance)
+    if follow is not None:
+        instance._compute_log_manager = NoOpComputeLogManager()
+        if partition is not None and isinstance(job.partitions_def, dg.DynamicPartitionsDefinition):
+            instance.add_dynamic_partitions(str(job.partitions_def.name), [partition])
     config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": dict(ops or {})}
     keys = [dg.AssetKey(name) for name in assets or ()]
     ours = {REPOSITORY_LABEL_TAG: _LOCATION.get_label(), PROCESS_TAG: process_mark(os.getpid())}
     ours |= {**_origin_tags(), **(tags or {})}
-    run = instance.create_run_for_job(
-        job_def=job,
-        run_config=config,
-        tags=merge_run_tags(job, partition, ours, keys, instance, config),
-        asset_selection=frozenset(keys) or None,
-        remote_job_origin=RemoteJobOrigin(_LOCATION, job.name),
-        status=dg.DagsterRunStatus.STARTING,
-    )
+    # The same command goes on with a killed run; a daemon that launched it again would do so beside it.
+    ours[MAX_RETRIES_TAG] = "0"
+    trains = any(isinstance(node, dg.OpDefinition) and node.pool == POOL for node in job.all_node_defs)
+    with _slot(instance, follow) if trains and follow is not None else nullcontext():
+        run = instance.create_run_for_job(
+            job_def=job,
+            run_config=config,
+            tags=merge_run_tags(job, partition, ours, keys, instance, config),
+            asset_selection=frozenset(keys) or None,
+            remote_job_origin=RemoteJobOrigin(_LOCATION, job.name),
+            status=dg.DagsterRunStatus.STARTING,
+        )
     with _sigterm_kept():
-        return execute_run(InMemoryJob(job), run, instance)
+        try:
+            return execute_run(InMemoryJob(job), run, instance, raise_on_error=follow is not None)
+        except (DagsterExecutionInterruptedError, KeyboardInterrupt):
+            # Dagster takes an interrupt that nobody asked for in the UI for a failure.
+            ended = instance.get_run_by_id(run.run_id)
+            if ended is None or ended.status != dg.DagsterRunStatus.CANCELED:
+                instance.report_run_canceled(run)
+            raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _slot(instance: dg.DagsterInstance, report: Callable[[str], None]) -> Iterator[None]:
+    """Context manager that waits for a slot of the pool `gpu`, and locks it until the run that takes it is there."""
+    reported: set[str] = set()
+    while True:
+        with wait_for_lock(Path(instance.root_directory) / "gpu.lock"):
+            end_dead_runs(instance)
+            at_work = instance.get_runs(dg.RunsFilter(statuses=_OPEN))
+            holders = [
+                run for run in at_work if run.run_op_concurrency and POOL in (run.run_op_concurrency.all_pools or ())
+            ]
+            if len(holders) < max(1, len(usable_devices())):
+                yield
+                return
+        if new := {f"{run.job_name} {run.run_id[:8]}" for run in holders} - reported:
+            report(f"waiting for the pool {POOL}, which {', '.join(sorted(new))} holds")
+            reported |= new
+        time.sleep(_POLL)
 
 
 def require_success(result: dg.JobExecutionResult) -> None:
@@ -128,8 +177,7 @@ def require_success(result: dg.JobExecutionResult) -> None:
 
 def end_dead_runs(instance: dg.DagsterInstance) -> None:
     """Mark this machine's runs whose command was killed as failed, or as canceled where that was asked for."""
-    open_states = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-    for record in instance.get_run_records(dg.RunsFilter(statuses=open_states)):
+    for record in instance.get_run_records(dg.RunsFilter(statuses=_OPEN)):
         run = record.dagster_run
         if GRPC_INFO_TAG in run.tags or " " not in run.tags.get(PROCESS_TAG, ""):
             continue

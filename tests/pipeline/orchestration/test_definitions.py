@@ -13,7 +13,6 @@ from navi_pipeline.definitions import defs
 from navi_pipeline.jobs import POLICY_ASSETS, Flow
 from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.experiments.sweeps import SWEEPS
-from navi_pipeline.lib.studies.catalogue import STUDIES
 from navi_pipeline.lib.training.policies import ALGORITHMS, train_policy
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,9 +88,8 @@ def test_scenes_and_profiles_are_partitions(graph):
     assert kinds["demonstrations"].name == "profile", "a profile that nobody asked for is no partition"
     for name in SWEEPS:
         assert set(kinds[name].get_partition_keys()) == {"quick", "full"}
-    assert set(kinds["study"].get_partition_keys()) == set(STUDIES)
-    assert isinstance(kinds["trial"], dg.DynamicPartitionsDefinition)
-    assert isinstance(kinds["cell"], dg.DynamicPartitionsDefinition)
+    for name in ("study", "trial", "cell"):
+        assert isinstance(kinds[name], dg.DynamicPartitionsDefinition)
     assert kinds["corpus"] is None
 
 

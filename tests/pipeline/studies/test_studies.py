@@ -693,6 +693,7 @@ def test_study_asset_reports_each_trial_as_a_partition():
     with TrialQueue(find_study("quick")) as queue:
         complete_by(queue)
     with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("studies", ["quick"])
         for _ in range(2):
             done = dg.materialize([study, trial], instance=instance, partition_key="quick", selection=[study])
             assert done.success

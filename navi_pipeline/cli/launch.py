@@ -1,0 +1,76 @@
+"""Launch of the Dagster job of a command's asset in this process, followed on the terminal."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from navi_core.config.base import Config
+from navi_core.errors import RunError
+from navi_core.terminal import print_status
+from navi_pipeline.lib.commands import following
+from navi_pipeline.lib.orchestration import dagster_home, open_instance
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Dagster job of a command, with its op's run config.
+
+    Attributes:
+        job: Name of the job in the code location.
+        op: Op that calls the command's function through `performed`.
+        config: Run config of the op: everything that the command's options set, so that the UI can execute it again.
+        partition: Partition key, added if it is dynamic; None without partitions.
+        assets: The job's assets to materialize; by default all.
+    """
+
+    job: str
+    op: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    partition: str | None = None
+    assets: tuple[str, ...] | None = None
+
+
+def as_run_config(config: Config) -> dict[str, Any]:
+    """Return a configuration as values of a run config, which has no None."""
+    return {name: value for name, value in config.model_dump(mode="json").items() if value is not None}
+
+
+def launch(target: Target, function: Callable[..., T], *values: object, **callbacks: Callable[[Any], object]) -> T:
+    """Call a command's function in a run of its Dagster job, and return its result.
+
+    Without a Dagster home (`dagster_home` names the reasons) the function is called directly.
+
+    Args:
+        target: The job whose op calls the same function.
+        function: The function.
+        values: Its arguments.
+        callbacks: Its progress functions; the run calls them beside its own.
+
+    Raises:
+        NaviError: As the function.
+        KeyboardInterrupt: The run was cancelled, by Ctrl-C or in the UI.
+    """
+    try:
+        home = dagster_home()
+    except RunError as error:
+        print_status(f"not shown in the UI: {error}")
+        return function(*values, **callbacks)
+    os.environ["DAGSTER_HOME"] = str(home)
+    # Dagster takes a second to import, so only commands that launch a run do.
+    from navi_pipeline.definitions import defs
+    from navi_pipeline.lib.run_launcher import run_job
+
+    with following(callbacks) as follower, open_instance() as instance:
+        run_job(
+            instance,
+            defs().resolve_job_def(target.job),
+            partition=target.partition,
+            assets=target.assets,
+            ops={target.op: {"config": dict(target.config)}},
+            follow=print_status,
+        )
+    result: T = follower.result
+    return result

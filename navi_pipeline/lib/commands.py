@@ -1,0 +1,56 @@
+"""Progress and result of an op's function, for the command that executes its run in this process."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass
+class Follower:
+    """Command that follows a run.
+
+    Attributes:
+        callbacks: Progress functions by name of the parameter of the op's function.
+        result: Result of the function that `performed` has called.
+    """
+
+    callbacks: Mapping[str, Callable[[Any], object]]
+    result: Any = None
+
+
+_FOLLOWER: ContextVar[Follower | None] = ContextVar("navi_follower", default=None)
+
+
+@contextmanager
+def following(callbacks: Mapping[str, Callable[[Any], object]]) -> Iterator[Follower]:
+    """Context manager in which `performed` reports to these progress functions, and leaves its result."""
+    follower = Follower(callbacks)
+    token = _FOLLOWER.set(follower)
+    try:
+        yield follower
+    finally:
+        _FOLLOWER.reset(token)
+
+
+def performed(function: Callable[..., T], *values: object, **callbacks: Callable[[Any], object]) -> T:
+    """Call an op's function; a command that follows the run hears its progress and gets its result."""
+    follower = _FOLLOWER.get()
+    if follower is None:
+        return function(*values, **callbacks)
+    heard = {name: _both(callback, follower.callbacks.get(name)) for name, callback in callbacks.items()}
+    follower.result = function(*values, **heard)
+    result: T = follower.result
+    return result
+
+
+def _both(first: Callable[[Any], object], second: Callable[[Any], object] | None) -> Callable[[Any], object]:
+    def call(value: object) -> None:
+        first(value)
+        if second is not None:
+            second(value)
+
+    return call

@@ -1,0 +1,112 @@
+"""Commands with a Dagster home: each launches the job of its asset, and prints what it prints without one."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.errors import ConfigError
+from navi_pipeline.cli.launch import Target, launch
+from navi_pipeline.definitions import defs
+from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
+from navi_pipeline.lib.run_launcher import end_dead_runs
+from navi_pipeline.lib.studies.catalogue import find_study
+from navi_pipeline.lib.studies.trial_queue import TrialQueue
+from tests.pipeline.studies.small_studies import complete_by
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def instance(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "dagster_home" / "dagster.yaml", tmp_path)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        yield instance
+
+
+def navi(*words):
+    done = CliRunner().invoke(build_app(), [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_study_of_a_command_is_a_run_with_materializations_newer_than_its_start(instance, monkeypatch):
+    with TrialQueue(find_study("quick")) as queue:
+        complete_by(queue)
+    began = time.time()
+    in_a_run = navi("study", "run", "quick")
+    (run,) = instance.get_runs()
+    assert (run.job_name, run.status) == ("study_job", dg.DagsterRunStatus.SUCCESS)
+    for asset, partitions in {"study": {"quick"}, "trial": {"quick-0000", "quick-0001"}}.items():
+        made = instance.fetch_materializations(dg.AssetKey(asset), limit=9).records
+        assert {record.partition_key for record in made} == partitions and min(r.timestamp for r in made) > began
+    monkeypatch.setenv("DAGSTER_HOME", "/nowhere")
+    changing = {"recorded_at", "updated_at"}
+    assert {**navi("study", "run", "quick"), **dict.fromkeys(changing)} == {**in_a_run, **dict.fromkeys(changing)}
+
+
+def test_an_error_of_the_work_keeps_its_kind_and_the_run_has_failed(instance):
+    done = CliRunner().invoke(build_app(), ["sweep", "encoder_sweep"])
+    assert type(done.exception).__name__ == "RecordError" and "materialize" in str(done.exception)
+    (run,) = instance.get_runs()
+    assert (run.job_name, run.status) == ("benchmark_job", dg.DagsterRunStatus.FAILURE)
+
+
+def test_a_command_waits_for_a_slot_of_the_pool(instance, capsys):
+    other = subprocess.Popen(["sleep", "100"])
+    holder = instance.create_run_for_job(
+        defs().resolve_job_def("study_job"),
+        tags={PROCESS_TAG: process_mark(other.pid)},
+        status=dg.DagsterRunStatus.STARTED,
+    )
+    ended = []
+
+    def free():
+        time.sleep(3)
+        ended.append(time.monotonic())
+        instance.report_run_canceled(holder)
+
+    thread = threading.Thread(target=free)
+    thread.start()
+    with pytest.raises(ConfigError, match="nothing") as refused:
+        launch(Target("ablation_job", "ablation", {"cells": 0, "variants": ["nothing"]}), lambda **_: None)
+    thread.join()
+    other.kill()
+    other.wait()
+    assert ended and "waiting for the pool gpu, which study_job" in capsys.readouterr().err, refused
+
+
+@pytest.mark.slow
+def test_a_cancelled_study_is_canceled_and_a_killed_one_failed(instance):
+    command = [
+        sys.executable,
+        "-m",
+        "navi_core.cli.main",
+        "study",
+        "run",
+        "quick",
+        "--set",
+        "settings.total_steps=90000",
+    ]
+    for sent, shown in ((signal.SIGINT, dg.DagsterRunStatus.CANCELED), (signal.SIGKILL, dg.DagsterRunStatus.FAILURE)):
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline and not (Path(os.environ["NAVI_HOME"]) / "runs").is_dir():
+                time.sleep(0.5)
+            time.sleep(5)
+            process.send_signal(sent)
+            assert process.wait(120) != 0
+            assert "Traceback" not in process.stderr.read()
+        end_dead_runs(instance)
+        assert instance.get_runs(limit=1)[0].status == shown
