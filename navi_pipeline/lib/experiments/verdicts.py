@@ -69,16 +69,13 @@ def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference | 
         a: Value by seed.
         b: Value by seed of the other side.
     """
-    from scipy.stats import t
+    from navi_core.evaluate.statistics import student_interval
 
-    seeds = sorted(a.keys() & b.keys())
-    if len(seeds) < 2:
+    pairs = {str(seed): [a[seed] - b[seed]] for seed in a.keys() & b.keys()}
+    if len(pairs) < 2:
         return None
-    values = [a[seed] - b[seed] for seed in seeds]
-    mean = sum(values) / len(values)
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = float(t.ppf(0.975, len(values) - 1)) * spread / math.sqrt(len(values))
-    return Difference(mean, mean - half, mean + half, len(values))
+    found = student_interval(pairs)
+    return Difference(found.mean, found.low, found.high, len(pairs))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,10 @@
 """Sweeps: cell outcomes, reuse of measured cells, and the verdict of the checklist."""
 
 import json
+import os
+import random
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
@@ -12,7 +16,7 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scenes import corpus_path
 from navi_pipeline.lib.experiments import cells as cells_module
 from navi_pipeline.lib.experiments import perform
-from navi_pipeline.lib.experiments.cells import Cell, Outcome, run_cells
+from navi_pipeline.lib.experiments.cells import Cell, Outcome, known_outcome, run_cells
 from navi_pipeline.lib.experiments.perform import perform_experiment, sweep_experiment, training_scenery
 from navi_pipeline.lib.experiments.sweeps import SWEEPS, BenchCommand, find_sweep, read_train, sweep_cells
 from navi_pipeline.lib.experiments.verdicts import core_verdicts, level_rows, paired_difference
@@ -175,6 +179,24 @@ def test_two_identical_sweeps_measure_each_cell_once(children):
         made = list(both.map(lambda _: sweep([scripted("slow", seed) for seed in range(2)]), range(2)))
     assert children == ["slow", "slow"] and made[0] == made[1]
     assert sorted(outcome.reused for outcomes in made for outcome in outcomes) == [False, False, True, True]
+
+
+def test_experiment_that_is_killed_again_and_again_counts_each_cell_once(children):
+    cells, draws, kills = [scripted("slow", seed) for seed in range(5)], random.Random(3), 0
+    while not all(known_outcome(cell) for cell in cells):
+        child = os.fork()
+        if not child:
+            try:
+                sweep(cells, jobs=2)
+            finally:
+                os._exit(0)
+        time.sleep(draws.uniform(0.2, 2.0))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        kills += 1
+    Warehouse().ingest()
+    rows = Warehouse().query("select repeat, name, count(*) as n from benchmarks group by all order by all")
+    assert kills >= 2 and rows["n"].tolist() == [1] * 15 and set(rows["repeat"]) == set(range(5))
 
 
 def test_cell_over_its_memory_limit_fails_alone():
