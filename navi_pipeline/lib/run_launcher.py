@@ -12,6 +12,7 @@ This is the only file that uses private names of Dagster, each with its reason:
   running for ever. The code server reports a killed worker as long as it lives. If the code server dies too (with the
   machine, for example), or a command such as `navi materialize` is killed, nothing reports the run. It would keep its
   place in queue and pool, and two such runs would block all later ones.
+- `CanCancelExecutionRequest`: a code server that was started again, a container for instance, knows no earlier run.
 """
 
 import json
@@ -52,6 +53,7 @@ from dagster._core.scheduler.instigation import (
 from dagster._core.storage.noop_compute_log_manager import NoOpComputeLogManager
 from dagster._core.storage.tags import GRPC_INFO_TAG, MAX_RETRIES_TAG, REPOSITORY_LABEL_TAG
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._grpc.types import CanCancelExecutionRequest
 from dagster._utils.schedules import schedule_execution_time_iterator
 
 from navi_core.errors import RunError
@@ -70,6 +72,8 @@ _LOCATION = RemoteRepositoryOrigin(
 
 _OPEN = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 _POLL = 2.0
+_SERVER_PATIENCE = 5
+"""Time for which a code server may think about a question [s]."""
 _UNBEGUN = 60.0
 """Age of a command's run without a first event, from which on the command counts as killed [s]."""
 
@@ -266,11 +270,27 @@ class WatchedRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Check that the run's process is alive; a run of another machine is reported as running."""
+        """Check that the run's process is alive; of another machine's run only its code server knows."""
         pid = _process(self._instance, run)
+        if pid is None and self._is_unknown_to_its_server(run):
+            return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "its code server was started again")
         if pid is None or _at_work(run, pid):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"its process {pid} is gone")
+
+    def _is_unknown_to_its_server(self, run: dg.DagsterRun) -> bool:
+        """Return whether a code server with a port answers that it executes no such run: another container by now."""
+        if "port" not in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
+            return False
+        try:
+            client = self._get_grpc_client_for_termination(run.run_id)  # type: ignore[no-untyped-call]
+            request = CanCancelExecutionRequest(run_id=run.run_id)
+            answer = client and json.loads(client.can_cancel_execution(request, timeout=_SERVER_PATIENCE))
+        except (DagsterUserCodeUnreachableError, ValueError):
+            return False
+        # Asked again: a run that has just ended is unknown to it too.
+        now = self._instance.get_run_by_id(run.run_id)
+        return bool(answer) and not answer["can_cancel"] and now is not None and now.status == run.status
 
     def terminate(self, run_id: str) -> bool:
         """Terminate a run; one that a command executes in process is sent SIGINT, for it has no code server.

@@ -1,6 +1,7 @@
 """Deployment files: their form, what they name, and their processes by hand on a PostgreSQL server."""
 
 import fnmatch
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from typing import Literal
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.storage.tags import GRPC_INFO_TAG
 from pydantic import BaseModel, ConfigDict
 
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
@@ -127,6 +129,11 @@ def test_helm_values_agree_with_the_settings_of_dagster():
     assert f"--version {version}" in PAGE and f"--version {version}" in (DEPLOY / "helm-values.yaml").read_text()
 
 
+@dg.job
+def nothing():
+    pass
+
+
 LAUNCH = """mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
 LOCATIONS = """{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus
@@ -195,6 +202,13 @@ def test_services_by_hand_execute_a_run_and_survive_backup_and_restore(postgres_
 
         services.until("end of the run", lambda: status() in ("SUCCESS", "FAILURE", "CANCELED"))
         assert status() == "SUCCESS"
+        # A run that was under way when the container of the code location was started again holds no place for ever.
+        with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
+            for port, health in ((int(services.ports["4000"]), "NOT_FOUND"), (9, "RUNNING")):
+                tags = {GRPC_INFO_TAG: json.dumps({"host": "127.0.0.1", "port": port})}
+                lost = instance.create_run_for_job(nothing, tags=tags, status=dg.DagsterRunStatus.STARTED)
+                assert instance.run_launcher.check_run_worker_health(lost).status.name == health
+                instance.report_run_failed(lost)
         daemons = services.ask(DAEMONS)["instance"]["daemonHealth"]["allDaemonStatuses"]
         assert {one["daemonType"] for one in daemons if one["required"] and not one["healthy"]} == set()
     finally:
