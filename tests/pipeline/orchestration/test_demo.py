@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from navi_core.errors import RunError
@@ -94,6 +95,27 @@ def test_dagster_home_is_in_the_navi_home_for_a_read_only_checkout(tmp_path, mon
         dagster_home()
 
 
+DEMO_ASSETS = (
+    "scene_sources", "compiled_scene", "scene_quality", "corpus", "ppo_policy", "policy_evaluation", "promoted_model",
+    "baseline_evaluation", "leaderboard", "warehouse",
+)  # fmt: skip
+
+
+def assert_the_story_is_green(instance, seed):
+    """At most six runs of known jobs, every asset of the demo made, every check passed."""
+    runs = instance.get_runs()
+    assert {run.job_name for run in runs} == {"sources_job", "corpus_job", "main_job", "summary_job"} and len(runs) <= 6
+    assert all(run.is_success and run.tags[".dagster/repository"] == "__repository__@navi" for run in runs)
+    made = {name: instance.get_materialized_partitions(dg.AssetKey(name)) for name in DEMO_ASSETS}
+    assert all(instance.get_latest_materialization_event(dg.AssetKey(name)) for name in DEMO_ASSETS)
+    assert made["ppo_policy"] == made["promoted_model"] == {f"demo|{seed}"}
+    assert made["compiled_scene"] == set(instance.get_dynamic_partitions("scene")) and len(made["compiled_scene"]) == 44
+    checked = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    events = [event for run in runs for event in instance.all_logs(run.run_id, of_type=checked)]
+    outcomes = [event.dagster_event.asset_check_evaluation_data for event in events]
+    assert len(outcomes) > 50 and all(outcome.passed for outcome in outcomes), outcomes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_demo_policy_beats_both_pilots_on_unseen_scenes(seed, dagster, capsys):
@@ -105,3 +127,5 @@ def test_demo_policy_beats_both_pilots_on_unseen_scenes(seed, dagster, capsys):
     assert comparisons["forward-plus"]["c_vis_auc"]["low"] > 0
     assert comparisons["random"]["collisions_per_minute"]["difference"] < 0
     assert document["failed_gates"] == []
+    with dg.DagsterInstance.from_config(str(dagster_home())) as instance:
+        assert_the_story_is_green(instance, seed)
