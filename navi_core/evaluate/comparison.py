@@ -26,7 +26,6 @@ FEWEST_STARTS = 6
 """Least number of pairs for a verdict: five pairs all fall on one side by chance in 6 % of the cases."""
 _PROFILE_POINTS = 21
 """Number of thresholds of a performance profile."""
-
 _POSE = ("start_x", "start_y", "start_z", "start_yaw")
 _GOAL = ("goal_x", "goal_y", "goal_z")
 _RULES = ("task", "dynamics", "clearance_margin", "visit_cell")

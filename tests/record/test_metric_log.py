@@ -169,4 +169,5 @@ def test_segments_sort_in_the_order_of_writing_after_the_clock_is_set_back(tmp_p
 def test_every_specified_table_has_a_natural_key():
     promised = "metrics runs scenes checkpoints models promotions evaluations episodes stage_timings benchmarks events"
     promised += " studies trials service_experiences service_versions comparisons alias_moves"
+    promised += " checks nights named_courses"
     assert set(NATURAL_KEYS) == set(promised.split())

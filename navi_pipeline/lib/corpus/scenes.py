@@ -318,9 +318,7 @@ def unchanged(source: SceneSource, config: CompileConfig) -> bool:
 
 
 def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSource]:
-    """Return the planned scenes that need compilation: new ones, and outdated ones; not a mesh that is still broken.
-
-    The mesh hashes are part of the plan, so a check reads two small documents per scene and no mesh.
+    """Return the planned scenes that need compilation (new, outdated, not still broken); no mesh is read.
 
     Args:
         known: Names that were materialized as compiled_scene.
@@ -329,11 +327,11 @@ def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSourc
     Raises:
         RecordError: There is no plan yet.
     """
-    return [
-        source
-        for name, source in read_plan().items()
-        if not unchanged(source, config) or (name not in known and scene_card(name)["gmdag"] is not None)
-    ]
+
+    def due(name: str, source: SceneSource) -> bool:
+        return not unchanged(source, config) or (name not in known and scene_card(name)["gmdag"] is not None)
+
+    return [source for name, source in read_plan().items() if due(name, source)]
 
 
 def corpus_rows() -> list[dict[str, Any]]:
