@@ -82,7 +82,6 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
     # Networks
     ("policy.patch policy.area_attention", {"policy.encoder": ("rayvit",)}),
     ("policy.separable_refinement", {"policy.encoder": ("spherical_cnn",)}),
-    ("policy.core_layers", {"policy.core": Not(("none",))}),
     ("policy.log_std_init", {"policy.distribution": ("gaussian",)}),
     ("profile", {"device": ("cuda",)}),
     # Options of a section

@@ -69,7 +69,7 @@ def test_every_section_of_a_learner_has_a_rule():
         ),
         ("ppo", ["policy.encoder=ring_cnn", "policy.patch=4"], "policy.encoder rayvit"),
         ("ppo", ["policy.separable_refinement=true"], "policy.encoder spherical_cnn, and here it is rayvit"),
-        ("ppo", ["policy.core=none", "policy.core_layers=2"], "policy.core other than none"),
+        ("dqn", ["policy.core=none", "dqn.burn_in=16"], "policy.core other than none"),
         ("ppo", ["policy.distribution=beta", "policy.log_std_init=-1"], "policy.distribution gaussian"),
         ("ppo", ["ppo.advantage_exponent=0.5"], "ppo.order advantage, and here it is shuffled"),
         ("ppo", ["env.goal.success_radius=1"], "env.task point_goal, and here it is explore"),

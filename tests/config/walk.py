@@ -361,6 +361,7 @@ VALUES: dict[str, list[Any]] = {
     "dqn.microbatch": [2],
     "grpo.min_steps": [6],
     "dpo.min_steps": [6],
+    "bc.validation": [0.4],
     "dpo.pair_buffer": [2],
     "dqn.learning_starts": [150],
     "dqn.burn_in": [8],
