@@ -135,7 +135,12 @@ class Flow:
         self._report(f"{job} …")
         start = time.monotonic()
         result = run_job(
-            self._instance, self._job(job), partition=partition, ops=ops, tags={"navi/flow": self._profile}
+            self._instance,
+            self._job(job),
+            partition=partition,
+            ops=ops,
+            tags={"navi/flow": self._profile},
+            report=self._report,
         )
         for event in result.get_asset_materialization_events():
             made = event.materialization
@@ -202,6 +207,8 @@ _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "Train a profile by PPO, evaluate it on held-out scenes, and let it challenge the champion.",
     ),
     ("benchmark_job", tuple(BENCHMARKS), "Make every sweep in one size."),
+    ("evaluation_job", ("evaluated_subject",), "Evaluate a pilot, a checkpoint or a version: `navi evaluate`."),
+    ("promotion_job", ("challenged_version",), "Let a version challenge the champion: `navi promote`."),
     ("ablation_job", ("ablation",), "Compare variants with a base."),
     ("study_job", ("study",), "Search over settings."),
     (

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from navi_pipeline.cli import experiments, study
+from navi_pipeline.cli import experiments, flights, study
 from navi_pipeline.cli import warehouse as cli_warehouse
 
 
@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
     cli_warehouse.register(app)
     experiments.register(app)
     study.register(app)
+    flights.register(app)
 
 
 def demo(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +15,7 @@ import typer
 from navi_core.cli.settings import add_settings
 from navi_core.errors import ConfigError, RunError
 from navi_core.terminal import print_json, print_records, print_status
-from navi_pipeline.cli.launch import Target, as_run_config, launch
+from navi_pipeline.cli.launch import FailedRunError, Target, as_run_config, launch
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.experiments.perform import ExperimentResult
@@ -174,11 +176,21 @@ def nightly(
 
     The summary is written to reports/ of the Navi home, as Markdown and HTML. The command fails if a hard gate fails.
     """
-    from navi_pipeline.lib.nightly.night import nightly_config
-    from navi_pipeline.lib.nightly.stages import run_night
+    from navi_pipeline.lib.nightly.night import Night, night_name, nightly_config
+    from navi_pipeline.lib.nightly.stages import run_night, summary_paths
 
     settings = nightly_config(minutes=minutes, file=config, assignments=assign or (), train=not validation)
-    night, (markdown, page) = run_night(settings, name, report=print_status)
+    name = night_name(settings, name)
+    kind = "training" if settings.train else "validation"
+    values = settings.model_dump(mode="json", exclude={"train"})
+    options = {"name": name, "assignments": [f"{setting}={json.dumps(value)}" for setting, value in values.items()]}
+    # A failed hard gate fails the run; it is reported below, as without one.
+    with suppress(FailedRunError):
+        launch(
+            Target(f"nightly_{kind}", f"begin_{kind}_night", options), run_night, settings, name, report=print_status
+        )
+    night = Night(settings, name, report=print_status, keep_failed=True)
+    markdown, page = summary_paths(name)
     if as_json:
         print_json(
             {

@@ -14,6 +14,10 @@ from navi_pipeline.lib.orchestration import dagster_home, open_instance
 T = TypeVar("T")
 
 
+class FailedRunError(RunError):
+    """The run's op failed by its own verdict (`dagster.Failure`)."""
+
+
 @dataclass(frozen=True)
 class Target:
     """Dagster job of a command, with its op's run config.
@@ -38,7 +42,7 @@ def as_run_config(config: Config) -> dict[str, Any]:
     return {name: value for name, value in config.model_dump(mode="json").items() if value is not None}
 
 
-def launch(target: Target, function: Callable[..., T], *values: object, **callbacks: Callable[[Any], object]) -> T:
+def launch(target: Target, function: Callable[..., T], *values: object, **callbacks: Callable[[Any], None]) -> T:
     """Call a command's function in a run of its Dagster job, and return its result.
 
     Without a Dagster home (`dagster_home` names the reasons) the function is called directly.
@@ -51,26 +55,34 @@ def launch(target: Target, function: Callable[..., T], *values: object, **callba
 
     Raises:
         NaviError: As the function.
+        FailedRunError: An op failed by its verdict.
         KeyboardInterrupt: The run was cancelled, by Ctrl-C or in the UI.
     """
     try:
         home = dagster_home()
     except RunError as error:
+        result = function(*values, **callbacks)
         print_status(f"not shown in the UI: {error}")
-        return function(*values, **callbacks)
+        return result
     os.environ["DAGSTER_HOME"] = str(home)
     # Dagster takes a second to import, so only commands that launch a run do.
+    import dagster as dg
+
     from navi_pipeline.definitions import defs
     from navi_pipeline.lib.run_launcher import run_job
 
     with following(callbacks) as follower, open_instance() as instance:
-        run_job(
-            instance,
-            defs().resolve_job_def(target.job),
-            partition=target.partition,
-            assets=target.assets,
-            ops={target.op: {"config": dict(target.config)}},
-            follow=print_status,
-        )
-    result: T = follower.result
-    return result
+        try:
+            run_job(
+                instance,
+                defs().resolve_job_def(target.job),
+                partition=target.partition,
+                assets=target.assets,
+                ops={target.op: {"config": dict(target.config)}},
+                report=print_status,
+                follow=True,
+            )
+        except dg.Failure as failure:
+            raise FailedRunError(str(failure.description)) from failure
+    made: T = follower.result
+    return made

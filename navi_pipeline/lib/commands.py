@@ -18,7 +18,7 @@ class Follower:
         result: Result of the function that `performed` has called.
     """
 
-    callbacks: Mapping[str, Callable[[Any], object]]
+    callbacks: Mapping[str, Callable[[Any], None]]
     result: Any = None
 
 
@@ -26,7 +26,7 @@ _FOLLOWER: ContextVar[Follower | None] = ContextVar("navi_follower", default=Non
 
 
 @contextmanager
-def following(callbacks: Mapping[str, Callable[[Any], object]]) -> Iterator[Follower]:
+def following(callbacks: Mapping[str, Callable[[Any], None]]) -> Iterator[Follower]:
     """Context manager in which `performed` reports to these progress functions, and leaves its result."""
     follower = Follower(callbacks)
     token = _FOLLOWER.set(follower)
@@ -36,21 +36,38 @@ def following(callbacks: Mapping[str, Callable[[Any], object]]) -> Iterator[Foll
         _FOLLOWER.reset(token)
 
 
-def performed(function: Callable[..., T], *values: object, **callbacks: Callable[[Any], object]) -> T:
+def performed(function: Callable[..., T], *values: object, **callbacks: Callable[[Any], None]) -> T:
     """Call an op's function; a command that follows the run hears its progress and gets its result."""
     follower = _FOLLOWER.get()
     if follower is None:
         return function(*values, **callbacks)
-    heard = {name: _both(callback, follower.callbacks.get(name)) for name, callback in callbacks.items()}
+    heard = {name: reporting(callback, name) for name, callback in callbacks.items()}
     follower.result = function(*values, **heard)
     result: T = follower.result
     return result
 
 
-def _both(first: Callable[[Any], object], second: Callable[[Any], object] | None) -> Callable[[Any], object]:
+def _both(first: Callable[[Any], None], second: Callable[[Any], None] | None) -> Callable[[Any], None]:
     def call(value: object) -> None:
         first(value)
         if second is not None:
             second(value)
 
     return call
+
+
+def reporting(callback: Callable[[Any], None], name: str = "report") -> Callable[[Any], None]:
+    """Return an op's progress function, which a command that follows the run hears under this name."""
+    follower = _FOLLOWER.get()
+    return callback if follower is None else _both(callback, follower.callbacks.get(name))
+
+
+def exit_code(command: Callable[..., None], *values: object, **options: object) -> int:
+    """Call a function of the command line and return its exit code."""
+    from typer import Exit
+
+    try:
+        command(*values, **options)
+    except Exit as ending:
+        return ending.exit_code
+    return 0

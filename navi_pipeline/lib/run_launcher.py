@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ from navi_core.errors import RunError
 from navi_core.machine.devices import usable_devices
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import row_context
+from navi_core.terminal import print_status
 from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 
 _LOCATION = RemoteRepositoryOrigin(
@@ -86,7 +87,8 @@ def run_job(
     assets: Sequence[str] | None = None,
     ops: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
-    follow: Callable[[str], None] | None = None,
+    report: Callable[[str], None] = print_status,
+    follow: bool = False,
 ) -> dg.JobExecutionResult:
     """Run a job of the code location in this process, as a run that the UI lists, cancels and re-executes.
 
@@ -100,8 +102,8 @@ def run_job(
         assets: Names of the job's assets to materialize; by default all of them.
         ops: Run config by op: `{"ppo_policy": {"config": {"seed": 1}}}`.
         tags: Further tags of the run.
-        follow: Called with a line while the run waits for a slot of the pool `gpu`. A followed run leaves its output on
-            the terminal and raises its own error; a dynamic partition key is added.
+        report: Called with a line while the run waits for a slot of the pool `gpu`.
+        follow: Leave the run's output on the terminal, raise its own error, and add a dynamic partition key.
 
     Returns:
         Events and success of the run; `require_success` raises its error.
@@ -112,7 +114,7 @@ def run_job(
         KeyboardInterrupt: A followed run was cancelled.
     """
     end_dead_runs(instance)
-    if follow is not None:
+    if follow:
         instance._compute_log_manager = NoOpComputeLogManager()
         if partition is not None and isinstance(job.partitions_def, dg.DynamicPartitionsDefinition):
             instance.add_dynamic_partitions(str(job.partitions_def.name), [partition])
@@ -123,7 +125,7 @@ def run_job(
     # The same command goes on with a killed run; a daemon that launched it again would do so beside it.
     ours[MAX_RETRIES_TAG] = "0"
     trains = any(isinstance(node, dg.OpDefinition) and node.pool == POOL for node in job.all_node_defs)
-    with _slot(instance, follow) if trains and follow is not None else nullcontext():
+    with _slot(instance, report) if trains else nullcontext():
         run = instance.create_run_for_job(
             job_def=job,
             run_config=config,
@@ -134,7 +136,7 @@ def run_job(
         )
     with _sigterm_kept():
         try:
-            return execute_run(InMemoryJob(job), run, instance, raise_on_error=follow is not None)
+            return execute_run(InMemoryJob(job), run, instance, raise_on_error=follow)
         except (DagsterExecutionInterruptedError, KeyboardInterrupt):
             # Dagster takes an interrupt that nobody asked for in the UI for a failure.
             ended = instance.get_run_by_id(run.run_id)
@@ -151,9 +153,8 @@ def _slot(instance: dg.DagsterInstance, report: Callable[[str], None]) -> Iterat
         with wait_for_lock(Path(instance.root_directory) / "gpu.lock"):
             end_dead_runs(instance)
             at_work = instance.get_runs(dg.RunsFilter(statuses=_OPEN))
-            holders = [
-                run for run in at_work if run.run_op_concurrency and POOL in (run.run_op_concurrency.all_pools or ())
-            ]
+            # What this process runs already, whole_graph for example, holds the slot for the new run, too.
+            holders = [run for run in at_work if POOL in _pools(run) and _pid(instance, run) != os.getpid()]
             if len(holders) < max(1, len(usable_devices())):
                 yield
                 return
@@ -161,6 +162,10 @@ def _slot(instance: dg.DagsterInstance, report: Callable[[str], None]) -> Iterat
             report(f"waiting for the pool {POOL}, which {', '.join(sorted(new))} holds")
             reported |= new
         time.sleep(_POLL)
+
+
+def _pools(run: dg.DagsterRun) -> Collection[str]:
+    return () if run.run_op_concurrency is None else run.run_op_concurrency.all_pools or ()
 
 
 def require_success(result: dg.JobExecutionResult) -> None:
@@ -333,6 +338,10 @@ def _process(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
     # A code server with a port may be anywhere, whoever has launched the run.
     if not _is_here(run) or "port" in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
         return None
+    return _pid(instance, run)
+
+
+def _pid(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
     event = _start(instance, run)
     return None if event is None or event.dagster_event is None else event.dagster_event.pid
 

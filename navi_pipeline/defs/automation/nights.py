@@ -18,6 +18,7 @@ from navi_core.machine.file_lock import hold_lock
 from navi_pipeline.defs.evaluation import ranked
 from navi_pipeline.defs.partitions import GPU, register_policy
 from navi_pipeline.defs.warehouse import folded_in
+from navi_pipeline.lib.commands import reporting
 from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.nightly.night import Night, night_lock, night_name, nightly_config
 from navi_pipeline.lib.nightly.stages import run_stages, stages_of, summed_up_if_broken, write_summary
@@ -122,7 +123,8 @@ def _begin(train: bool) -> dg.OpDefinition:
         settings = nightly_config(minutes=config.minutes, assignments=config.assignments, train=train)
         name = night_name(settings, config.name)
         context.resources.hold.take(context, name)
-        night = Night(settings, name, report=context.log.info)
+        reporting(context.log.info)(f"night {name}")
+        night = Night(settings, name, report=reporting(context.log.info))
         return {"name": night.name, "settings": settings.model_dump(mode="json")}
 
     return begin
@@ -130,7 +132,7 @@ def _begin(train: bool) -> dg.OpDefinition:
 
 def _tonight(context: dg.OpExecutionContext, night: dict[str, Any]) -> Night:
     context.resources.hold.take(context, night["name"])
-    return Night(parse_config(NightlyConfig, night["settings"]), night["name"], report=context.log.info)
+    return Night(parse_config(NightlyConfig, night["settings"]), night["name"], report=reporting(context.log.info))
 
 
 @cache

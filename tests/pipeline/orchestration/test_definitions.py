@@ -47,6 +47,8 @@ def test_asset_graph_has_the_expected_dependencies(graph):
         "promoted_model": {"policy_evaluation", "ppo_policy"},
         **{name: {"corpus"} for name in SWEEPS},
         "ablation": set(),
+        "evaluated_subject": set(),
+        "challenged_version": set(),
         "cell": {"ablation", *SWEEPS},
         "study": {"corpus"},
         "trial": {"study"},
@@ -58,8 +60,9 @@ def test_whole_graph_jobs_cover_every_asset_once(graph):
     jobs = ("sources_job", "corpus_job", "recordings_job", "demonstrations_job", "profile_job", "benchmark_job",
             "study_job", "summary_job")  # fmt: skip
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
-    # Trials and cells are reported by the assets that run them; an ablation answers a question that somebody asks.
-    assert sorted([*made, "trial", "cell", "ablation"]) == sorted(edges_of(graph))
+    # Trials and cells are reported by the assets that run them; the others answer a question that somebody asks.
+    asked = ("ablation", "evaluated_subject", "challenged_version")
+    assert sorted([*made, "trial", "cell", *asked]) == sorted(edges_of(graph))
 
 
 def test_code_location_is_loadable():

@@ -16,12 +16,15 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
+from navi_core.models import Registry
+from navi_core.record import navi_home
 from navi_pipeline.cli.launch import Target, launch
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 from navi_pipeline.lib.run_launcher import end_dead_runs
 from navi_pipeline.lib.studies.catalogue import find_study
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
+from tests.evaluate.test_promotion_and_records import CRASH, HOVER, flying
 from tests.pipeline.studies.small_studies import complete_by
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,6 +57,39 @@ def test_a_study_of_a_command_is_a_run_with_materializations_newer_than_its_star
     monkeypatch.setenv("DAGSTER_HOME", "/nowhere")
     changing = {"recorded_at", "updated_at"}
     assert {**navi("study", "run", "quick"), **dict.fromkeys(changing)} == {**in_a_run, **dict.fromkeys(changing)}
+
+
+def test_an_evaluation_of_a_command_is_a_partition_and_prints_the_same(instance, monkeypatch):
+    words = "forward-plus", "--scene", "rooms:0-0", "--starts", "1", "--steps", "5", "--resolution", "64"
+    in_a_run = navi("evaluate", *words)["episodes"]
+    (run,) = instance.get_runs()
+    assert (run.job_name, run.status) == ("evaluation_job", dg.DagsterRunStatus.SUCCESS)
+    assert instance.get_materialized_partitions(dg.AssetKey("evaluated_subject")) == {"forward-plus"}
+    monkeypatch.setenv("DAGSTER_HOME", "/nowhere")
+    assert navi("evaluate", *words)["episodes"] == in_a_run
+
+
+def test_a_refused_promotion_keeps_its_exit_code_and_is_a_partition(instance, tmp_path):
+    for number, command in enumerate((HOVER, CRASH)):
+        flying(command, tmp_path / f"{number}.pt")
+        Registry(navi_home() / "models").register(tmp_path / f"{number}.pt")
+    words = "v002", "--scene", "rooms:0-1", "--starts", "1", "--steps", "5", "--resolution", "64", "--json"
+    done = CliRunner().invoke(build_app(), ["promote", *words])
+    assert done.exit_code == 1 and json.loads(done.stdout)["promoted"] is False, done.output
+    (run,) = instance.get_runs()
+    assert (run.job_name, run.status) == ("promotion_job", dg.DagsterRunStatus.SUCCESS)
+    assert instance.get_materialized_partitions(dg.AssetKey("challenged_version")) == {"v002"}
+
+
+def test_a_failed_night_is_a_failed_run_and_reported_as_without_one(instance):
+    words = ["nightly", "--minutes", "1", "--set", "free_disk_gib=1000000", "--json", "--name", "full"]
+    done = CliRunner().invoke(build_app(), words)
+    assert "night full failed: free disk" in str(done.exception)
+    document = json.loads(done.stdout)
+    assert document["failed"] == ["free disk"] and Path(document["markdown"]).exists()
+    assert document["stages"]["preflight"] == "failed" and document["stages"]["promotion"] == "skipped"
+    (run,) = instance.get_runs()
+    assert (run.job_name, run.status, run.tags["night"]) == ("nightly_training", dg.DagsterRunStatus.FAILURE, "full")
 
 
 def test_an_error_of_the_work_keeps_its_kind_and_the_run_has_failed(instance):
