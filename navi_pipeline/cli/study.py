@@ -43,7 +43,7 @@ def run(
 ) -> None:
     """Run a study (hyperparameter search), or resume it.
 
-    Every trial trains in a child process with its own run directory. A dead worker is replaced, and its trial resumes
+    Every trial trains in a child process with its own run directory. The same command again takes up what was killed,
     from its last checkpoint. Ctrl-C lets the trainers write a checkpoint.
     """
     from navi_core.presets import merge, parse_assignments
@@ -86,8 +86,7 @@ def show(
             print_records("studies", [read_study(one).model_dump(include=_LISTED) for one in known])
         return
     with TrialQueue(read_study(name)) as queue:
-        left = queue.release_lost()
-        status = "finished" if left <= 0 else "running" if queue.running() else "stopped"
+        status = "finished" if queue.left() <= 0 else "running" if queue.running() else "stopped"
         _print_result(queue.config, study_result(queue, status, reused=True), as_json)
 
 
@@ -123,11 +122,11 @@ def best(
 def bench(
     trials: Annotated[int, typer.Option(min=2, help="Trials of the study.")] = 30,
     workers: Annotated[int, typer.Option(min=1, help="Trials at once.")] = 2,
-    kills: Annotated[int, typer.Option(min=0, help="Times that a process of it is killed.")] = 3,
-    seed: Annotated[int, typer.Option(help="Of victims and moments.")] = 0,
+    kills: Annotated[int, typer.Option(min=0, help="Times that it is killed.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Test a study's fault tolerance: kill workers and supervisor, then audit configs, metrics and lineage."""
+    """Test a study's fault tolerance: kill it with its workers, then audit configs, metrics and lineage."""
     from navi_pipeline.bench.study import kill_and_resume
 
     with tempfile.TemporaryDirectory(prefix="navi-study-") as home:
@@ -156,7 +155,7 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
 
         def report(line: str) -> None:
             # The lines of a worker report trials; those of the trainers are in their runs' logs.
-            if line.startswith(("study ", "a worker")):
+            if line.startswith("study "):
                 print_status(line)
 
         target = Target("study_job", "study", {"settings": as_run_config(config)}, config.name)

@@ -1,11 +1,10 @@
-"""Runner of an Optuna study: starts and restarts workers, follows their trials, writes the HTML page.
+"""Runner of an Optuna study: runs its workers, follows their trials, writes the HTML page.
 
 Charts are the reports' own: Optuna's need plotly, or know nothing of slots and lost attempts.
 """
 
 import json
 import math
-import sys
 import threading
 import time
 import warnings
@@ -35,7 +34,7 @@ from navi_pipeline.lib.reports.pages import (
 )
 from navi_pipeline.lib.studies.results import record_study, record_trials, selection_note, trial_row, trials_compared
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
-from navi_pipeline.lib.training.supervised import run_supervised
+from navi_pipeline.lib.studies.worker import work
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import StudyConfig
 
@@ -140,11 +139,6 @@ def _table(rows: Rows) -> Rows:
     return [{name: one[name] for name in _SHOWN} | {"params": json.dumps(one["params"])} for one in rows]
 
 
-_GRACE = 90.0
-"""Grace period for a worker to let its trainer checkpoint [s]."""
-_RESTARTS = 20
-
-
 @dataclass(frozen=True)
 class StudyResult:
     """Result of a hyperparameter study: its row, the latest trial of every slot, a chart, the HTML page.
@@ -174,42 +168,33 @@ def perform_study(
 
     Args:
         config: Settings of the study.
-        on_line: Called with every line of the workers.
+        on_line: Called with every line of the workers and their trainers.
         on_trial: Called in this thread with the row of every slot that is done, also those of earlier sittings.
 
     Raises:
         ConfigError: A study of this name has other settings, or one of its settings does not exist, or a preset differs
             from when it began.
         RecordError: Its storage cannot be opened.
-        RunError: Its workers fail, or every trial failed; these are tried again when the study is resumed.
+        RunError: A trial has no outcome, or every trial failed; these are tried again when the study is resumed.
     """
     with TrialQueue(config) as queue:
         reported: set[int] = set()
         queue.retry_failed()
-        begun, differing = queue.release_lost(), queue.differing()
+        begun, differing = queue.left(), queue.differing()
         if begun > 0:
             queue.require_same_settings()
             record_study(queue, "running")
 
         def report() -> None:
             for slot, trial in sorted(queue.latest().items()):
-                if slot not in reported and trial.state.is_finished() and trial.user_attrs.get("outcome") != "lost":
+                if slot not in reported and trial.state.is_finished():
                     reported.add(slot)
                     on_trial(trial_row(queue, trial))
 
         status = "stopped"  # what is cancelled from outside goes on another time
         try:
             report()
-            # A worker that ends while another still trains cannot take up what that one loses.
-            for _ in range(_RESTARTS):
-                left = queue.release_lost()
-                if left <= 0:
-                    break
-                _sitting(queue, min(config.workers, left), on_line, report)
-                _wait_for_others(queue, on_line, report)
-            left = queue.release_lost()
-            if left > 0:
-                raise RunError(f"{left} trials of study {config.name} have no outcome; `navi study resume` goes on")
+            _work_to_end(queue, on_line, report)
             require_success(queue)
             status = "finished"
         except NaviError:
@@ -247,45 +232,31 @@ def study_result(queue: TrialQueue, status: str, *, reused: bool) -> StudyResult
     return StudyResult(row, rows, chart, write_study_page(queue, row, rows, chart), reused)
 
 
-def _sitting(
-    queue: TrialQueue,
-    workers: int,
-    on_line: Callable[[str], None],
-    each_second: Callable[[], None],
-) -> None:
-    """Run worker processes in parallel until none finds a trial."""
-    ending = threading.Event()
-    with ThreadPoolExecutor(workers) as pool:
-        sitting = [pool.submit(_employ, queue.config.name, on_line, ending) for _ in range(workers)]
-        try:
-            while wait(sitting, timeout=1.0).not_done:
-                each_second()
-        finally:
-            # Cancelled from outside: each worker is stopped and leaves its trial to be taken up.
-            ending.set()
-        each_second()
-        for employed in sitting:
-            employed.result()
-
-
-def _wait_for_others(queue: TrialQueue, on_line: Callable[[str], None], each_second: Callable[[], None]) -> None:
-    """Wait while all remaining trials are held by living workers of another command of this study."""
+def _work_to_end(queue: TrialQueue, on_line: Callable[[str], None], each_second: Callable[[], None]) -> None:
+    """Run workers until every slot has an outcome; those of another command are waited for, or taken up if it dies."""
     announced = 0
-    while 0 < (left := queue.release_lost()) <= queue.in_living_hands():
+    while (left := queue.left()) > 0:
+        if _sitting(queue, on_line, each_second):
+            continue
+        living = queue.in_living_hands()
+        if queue.left() > living:
+            raise RunError(f"{left} trials of study {queue.config.name} have no outcome; `navi study resume` goes on")
         if left != announced:
             on_line(f"study {queue.config.name}: waiting for {left} trials that another command of it trains")
             announced = left
         time.sleep(1.0)
-        each_second()
 
 
-def _employ(name: str, on_line: Callable[[str], None], ending: threading.Event) -> None:
-    command = [sys.executable, "-m", "navi_pipeline.lib.studies.worker", name]
-    for _ in range(_RESTARTS):
-        code, _, last = run_supervised(command, on_line=on_line, grace_seconds=_GRACE, stop=ending.is_set)
-        if code == 0 or ending.is_set():
-            return
-        if code > 0:
-            raise RunError(f"a worker of study {name} ended with exit code {code}; its last lines:\n" + "\n".join(last))
-        on_line(f"a worker of study {name} was killed by signal {-code}; another takes its place")
-    raise RunError(f"workers of study {name} were killed {_RESTARTS} times; `navi study resume {name}` goes on")
+def _sitting(queue: TrialQueue, on_line: Callable[[str], None], each_second: Callable[[], None]) -> int:
+    """Run workers in parallel until none finds a trial; return the number of trials that they took."""
+    ending = threading.Event()
+    with ThreadPoolExecutor(queue.config.workers) as pool:
+        workers = [pool.submit(work, queue, on_line=on_line, ending=ending.is_set) for _ in range(queue.config.workers)]
+        try:
+            while wait(workers, timeout=1.0).not_done:
+                each_second()
+        finally:
+            # Cancelled from outside: each trainer writes a checkpoint, and its trial is given back.
+            ending.set()
+    each_second()
+    return sum(worker.result() for worker in workers)

@@ -17,7 +17,8 @@ from navi_pipeline.lib.studies.catalogue import partition_of, search_space, tria
 from navi_pipeline.lib.studies.trial_queue import TrialQueue, is_feasible
 from navi_pipeline.settings import StudyConfig
 
-_STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+"""Optuna's name of a trial's state → the value of the column `state`."""
 
 
 def trial_row(queue: TrialQueue, trial: FrozenTrial) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def trial_row(queue: TrialQueue, trial: FrozenTrial) -> dict[str, Any]:
         "trial": trial.number,
         "run_id": known.get("run_id"),
         "step": int(known.get("steps", 0)),
-        "state": _STATES[trial.state.name],
+        "state": "waiting" if queue.is_lost(trial) else STATES[trial.state.name],
         "value": trial.values[0] if trial.values else None,
         "objective_values": list(trial.values) if trial.values else None,
         "params": dict(trial.params),
@@ -175,7 +176,7 @@ def audit_faults(
 
     Args:
         config: Settings of the study.
-        rows: All its trials as rows of `trials`, attempts that were lost too.
+        rows: All its trials as rows of `trials`.
         partitions: Partitions of the asset `trial` that Dagster knows; None does not look at them.
     """
     faults = []
@@ -194,18 +195,4 @@ def audit_faults(
             faults.append(f"slot {slot}: its run or its metrics are missing")
         if partitions is not None and partition_of(config.name, slot) not in partitions:
             faults.append(f"slot {slot} has no partition of the asset trial")
-    return faults + _retry_faults(config, rows)
-
-
-def _retry_faults(config: StudyConfig, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the faults of retries: trials that repeat a trial that was not lost, or with other settings."""
-    faults = []
-    by_number, space = {row["trial"]: row for row in rows}, search_space(config).keys()
-    for row in (row for row in rows if row["retry_of"] is not None):
-        before = by_number.get(row["retry_of"])
-        if before is None or before["state"] != "failed" or before["slot"] != row["slot"]:
-            faults.append(f"trial {row['trial']} takes up trial {row['retry_of']}, which was not lost")
-        # One that was lost between two draws is drawn anew: nothing had been trained.
-        elif before["params"].keys() >= space and not row["params"].items() <= before["params"].items():
-            faults.append(f"trial {row['trial']} took up trial {row['retry_of']} with other settings")
     return faults

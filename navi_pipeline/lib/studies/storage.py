@@ -1,22 +1,18 @@
 """Optuna components of a study: crash-safe journal or SQL storage, sampler, pruner."""
 
-import binascii
-import math
 import mmap
 import os
 import warnings
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from optuna import Study, samplers
+from optuna import samplers
 from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import BasePruner, HyperbandPruner, NopPruner
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from navi_core.errors import ConfigError, RecordError
@@ -119,64 +115,8 @@ def study_sampler(config: StudyConfig, slot: int) -> samplers.BaseSampler:
 
 
 def study_pruner(config: StudyConfig) -> BasePruner:
-    """Create the pruner of a study: Hyperband over slots, or none."""
+    """Create the pruner of a study: Hyperband (Li et al. 2018), or none."""
     if config.pruning is None:
         return NopPruner()
-    steps = trial_config(config, {}).total_steps
-    return SlotHyperband(
-        min_resource=config.pruning.min_steps,
-        max_resource=None if steps is None else max(steps, config.pruning.min_steps),
-        reduction_factor=config.pruning.reduction_factor,
-    )
-
-
-class SlotHyperband(BasePruner):
-    """Hyperband pruner (Li et al. 2018) that assigns brackets by slot; lost attempts do not compete.
-
-    Optuna's own assigns the bracket by trial number, which differs between attempts at a slot, and lets failed trials
-    compete. Each bracket is Optuna's successive halving over the trials of its slots.
-
-    Args:
-        min_resource: Steps of the first rung of the first bracket.
-        max_resource: Steps of a whole trial; None takes those of the first complete one.
-        reduction_factor: Fraction of the trials that a rung promotes is 1 / reduction_factor.
-    """
-
-    def __init__(self, min_resource: int, max_resource: int | None, reduction_factor: int) -> None:
-        self._least, self._most, self._factor = min_resource, max_resource, reduction_factor
-
-    def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Return whether a trial is to be pruned at its latest intermediate value."""
-        bracket = self.bracket(study, trial)
-        if bracket is None:
-            return False
-        halving = SuccessiveHalvingPruner(self._least, self._factor, min_early_stopping_rate=bracket)
-        rivals: Any = _Rivals(study, lambda other: self.bracket(study, other) == bracket)
-        return halving.prune(rivals, trial)
-
-    def bracket(self, study: Study, trial: FrozenTrial) -> int | None:
-        """Return the bracket of a trial: None for a lost attempt, and while the length of a trial is unknown."""
-        if self._most is None:
-            complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            self._most = next((one.last_step + 1 for one in complete if one.last_step is not None), None)
-        if self._most is None or trial.user_attrs.get("outcome") == "lost":
-            return None
-        brackets = math.floor(math.log(self._most / self._least, self._factor)) + 1
-        # Their sizes are those of the paper's algorithm 1, as Optuna takes them.
-        sizes = [math.ceil(brackets * self._factor**s / (s + 1)) for s in reversed(range(brackets))]
-        slot = trial.user_attrs.get("slot", trial.number)
-        place = binascii.crc32(f"{study.study_name}_{slot}".encode()) % sum(sizes)
-        return next(number for number, end in enumerate(accumulate(sizes)) if place < end)
-
-
-class _Rivals:
-    """Study that shows some of its trials alone."""
-
-    def __init__(self, study: Study, among: Callable[[FrozenTrial], bool]) -> None:
-        self._study, self._among = study, among
-
-    def get_trials(self, deepcopy: bool = True, states: Container[TrialState] | None = None) -> list[FrozenTrial]:
-        return [trial for trial in self._study.get_trials(deepcopy, states) if self._among(trial)]
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._study, name)  # what successive halving asks of its study besides
+    least, steps = config.pruning.min_steps, trial_config(config, {}).total_steps
+    return HyperbandPruner(least, "auto" if steps is None else max(steps, least), config.pruning.reduction_factor)

@@ -1,9 +1,8 @@
-"""Trial queue of an Optuna study: workers claim trials, and trials of lost workers are requeued.
+"""Trial queue of an Optuna study: workers claim trials, those of lost workers first.
 
-A *slot* is one of the study's requested trials; Optuna's trials are attempts at it. If a worker dies, its trial is
-marked as failed and its slot is queued again: a new trial with the same settings resumes in the same run directory. So
-nothing is lost, and no slot counts twice. A trial that fails by itself (out of memory, an error, time limit) is an
-outcome and is not repeated.
+A *slot* is one of the study's requested trials. If a worker dies, another takes its trial up with the same parameters,
+in the same run directory. So nothing is lost, and no slot counts twice. A trial that fails by itself (out of memory, an
+error, time limit) is an outcome and is not repeated. Studies of older versions of Navi have a trial for each attempt.
 
 Optuna's heartbeats and `RetryFailedTrialCallback` serve trials of `Study.optimize` alone: a trial of `Study.ask` has no
 heartbeat (measured with Optuna 5.0). A kernel lock per worker takes their place, which also needs no clocks.
@@ -31,7 +30,7 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.records import read_document, write_document
 from navi_pipeline.lib.studies.catalogue import corner_config, search_space, trial_config
 from navi_pipeline.lib.studies.storage import open_storage, study_folder, study_pruner, study_sampler
-from navi_pipeline.settings import StudyConfig
+from navi_pipeline.settings import ChoiceParameter, IntParameter, Parameter, StudyConfig
 
 LOST = "its worker was lost"
 """Reason of a trial whose worker process died."""
@@ -65,12 +64,15 @@ def read_study(name: str) -> StudyConfig:
 
 
 class TrialQueue:
-    """Queue of an Optuna study's trials (context manager, one per process): claims, requeues and lists trials.
+    """Queue of an Optuna study's trials (context manager, one per process): claims, returns and lists trials.
+
+    The workers of a process are threads that share it.
 
     Attributes:
         config: Settings of the study.
         study: Optuna study object.
         storage: Optuna storage of the study.
+        pruner: Optuna pruner of the study.
         worker: Name of this process as a worker; it holds a lock of this name while it lives.
     """
 
@@ -94,9 +96,10 @@ class TrialQueue:
                 storage=self.storage,
                 study_name=config.name,
                 directions=[objective.direction for objective in config.objectives],
-                pruner=study_pruner(config),
                 load_if_exists=True,
             )
+        # Not the study's own: there Optuna shows the sampler the trials of one bracket alone.
+        self.pruner = study_pruner(config)
         self._lock = wait_for_lock(self._lock_of(self.worker))
         self._lock.__enter__()
 
@@ -154,48 +157,80 @@ class TrialQueue:
         self.close(orderly=kind is None)
 
     def trials(self, *states: TrialState) -> list[FrozenTrial]:
-        """Return all trials, lost attempts included, or those of the given states."""
+        """Return all trials, or those of the given states."""
         return self.study.get_trials(deepcopy=False, states=states or None)
 
-    def running(self) -> list[FrozenTrial]:
-        """Return the trials in state RUNNING, those of lost workers included."""
-        return self.trials(TrialState.RUNNING)
-
     def latest(self) -> dict[int, FrozenTrial]:
-        """Return slot → its latest trial."""
-        return {slot: trial for trial in self.trials() if (slot := trial.user_attrs.get("slot")) is not None}
+        """Return slot → its latest trial; only a trial that retries another opens no slot."""
+        latest, opened = dict[int, FrozenTrial](), 0
+        for trial in self.trials():
+            latest[int(trial.user_attrs.get("slot", opened))] = trial
+            opened += "retry_of" not in trial.user_attrs
+        return latest
 
-    def finished(self) -> int:
-        """Return the number of slots with an outcome."""
-        return sum(trial.state.is_finished() for trial in self.latest().values())
+    def left(self) -> int:
+        """Return the number of slots without an outcome."""
+        return self.config.trials - sum(trial.state.is_finished() for trial in self.latest().values())
+
+    def is_lost(self, trial: FrozenTrial) -> bool:
+        """Return whether a running trial has no worker: it died, or gave the trial back."""
+        worker = str(trial.user_attrs.get("worker", ""))
+        lock = self._lock_of(worker)
+        # The locks of another machine lie in its own home, and its own workers look at them. One that lies here counts,
+        # whatever this machine was called then: a container is another with every start, and a home may be moved.
+        here = not worker or worker.startswith(f"{socket.gethostname()}-") or lock.exists()
+        return trial.state is TrialState.RUNNING and here and not (worker and is_locked(lock))
+
+    def running(self) -> list[FrozenTrial]:
+        """Return the trials that a living worker trains, on another machine as far as is known."""
+        return [trial for trial in self.trials(TrialState.RUNNING) if not self.is_lost(trial)]
+
+    def in_living_hands(self) -> int:
+        """Return the number of running trials whose worker holds its lock on this machine."""
+        return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker")))) for trial in self.running())
 
     def claim(self) -> Trial | None:
-        """Claim the next trial for this worker; None if every slot is done or claimed."""
+        """Claim the next trial for this worker, a lost one first, and draw its parameters; None if there is none.
+
+        Every claim is made under one lock, so a running trial without a worker lost it.
+        """
         with wait_for_lock(self._claim):
-            self._requeue_lost()
-            waiting = self.trials(TrialState.WAITING)
-            slot = int(waiting[0].user_attrs["slot"]) if waiting else len(self.latest())
-            if not waiting:
-                if slot >= self.config.trials:
-                    return None
-                # In one entry: a process that is killed here leaves a slot that waits, or none.
-                self.study.enqueue_trial({}, user_attrs={"slot": slot})
-            # Proposals follow from seed and slot, however many attempts came before: a study that was resumed proposes
-            # what it would have, and never the same for two slots.
-            self.study.sampler = study_sampler(self.config, slot)
+            latest = self.latest()
+            for slot, left in latest.items():
+                if not self.is_lost(left):
+                    continue
+                study = self.storage.get_study_id_from_name(self.config.name)
+                trial = Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study, left.number))
+                # A stopped worker is no evidence about its trial.
+                counts = left.user_attrs.get("reason") != INTERRUPTED
+                attempt = int(left.user_attrs.get("attempt", 1)) + counts
+                if attempt <= self.config.attempts:
+                    return self._begin(trial, slot, attempt=attempt, reason=None)
+                trial.set_user_attr("reason", left.user_attrs.get("reason") or LOST)
+                trial.set_user_attr("outcome", "crash")
+                self.study.tell(trial, state=TrialState.FAIL)
+            if len(latest) >= self.config.trials and not self.trials(TrialState.WAITING):
+                return None
             trial = self.study.ask()
-            if "slot" not in trial.user_attrs:
-                # The storage is a server's: a machine with a home, and a lock, of its own has just taken what waited.
-                slot = len(self.latest())
-                self.study.sampler = study_sampler(self.config, slot)
-                trial.set_user_attr("slot", slot)
-            trial.set_user_attr("worker", self.worker)
-            return trial
+            return self._begin(trial, next(slot for slot, t in self.latest().items() if t.number == trial.number))
+
+    def _begin(self, trial: Trial, slot: int, **attributes: object) -> Trial:
+        """Draw a trial's parameters; they follow from seed and slot, however often the trial or the study was lost."""
+        for name, value in {"slot": slot, **attributes, "worker": self.worker}.items():
+            trial.set_user_attr(name, value)
+        sampler = self.study.sampler = study_sampler(self.config, slot)
+        drawn, space = trial.params, search_space(self.config)
+        for name, parameter in space.items():
+            if len(drawn) < len(space) and name in drawn and name not in trial.relative_params:
+                # Lost between two draws: the sampler's generator goes on behind the first.
+                sampler.sample_independent(self.study, self.trials()[trial.number], name, trial.distributions[name])
+            _suggest(trial, name, parameter)
+        return trial
 
     def give_back(self, trial: Trial, reason: str) -> None:
-        """Requeue a trial that this worker had claimed."""
-        with wait_for_lock(self._claim):
-            self._requeue(self.trials()[trial.number], reason)
+        """Give a claimed trial back, for the next worker to take up."""
+        trial.set_user_attr("reason", reason)
+        trial.set_user_attr("worker", "")
 
     def retry_failed(self) -> None:
         """Requeue the trials of a study that have all failed: what failed them lay outside the study, or is mended."""
@@ -206,56 +241,13 @@ class TrialQueue:
                     attributes = {"slot": slot, "retry_of": trial.number}
                     self.study.enqueue_trial(dict(trial.params), user_attrs=attributes)
 
-    def release_lost(self) -> int:
-        """Requeue the trials of lost workers; return the number of slots without an outcome."""
-        with wait_for_lock(self._claim):
-            self._requeue_lost()
-        return self.config.trials - self.finished()
-
-    def in_living_hands(self) -> int:
-        """Return the number of running trials whose worker holds its lock on this machine."""
-        return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in self.running())
-
     def best(self) -> list[FrozenTrial]:
         """Return the best feasible trial, or the feasible Pareto front if there are several objectives."""
         front = [trial for trial in self.study.best_trials if is_feasible(trial)]
         return front if len(self.config.objectives) > 1 else front[:1]
 
-    def _requeue_lost(self) -> None:
-        for trial in self.running():
-            # Every claim is made under the lock that is held now: a running trial without a worker lost it meanwhile.
-            if self._is_lost(str(trial.user_attrs.get("worker", ""))):
-                self._requeue(trial, LOST)
-
     def _lock_of(self, worker: str) -> Path:
         return self.folder / "workers" / f"{worker}.lock"
-
-    def _is_lost(self, worker: str) -> bool:
-        lock = self._lock_of(worker)
-        # The locks of another machine lie in its own home, and its own workers look at them. One that lies here counts,
-        # whatever this machine was called then: a container is another with every start, and a home may be moved.
-        if worker and not worker.startswith(f"{socket.gethostname()}-") and not lock.exists():
-            return False
-        return not worker or not is_locked(lock)
-
-    def _requeue(self, trial: FrozenTrial, reason: str) -> None:
-        attributes = trial.user_attrs
-        attempt = int(attributes.get("attempt", 1))
-        # A stopped worker is no evidence about its trial; what always comes between may never cease.
-        counts = reason != INTERRUPTED
-        again = not counts or attempt < self.config.attempts
-        taken_up = any(other.user_attrs.get("retry_of") == trial.number for other in self.trials())
-        study = self.storage.get_study_id_from_name(self.config.name)
-        key = self.storage.get_trial_id_from_study_id_trial_number(study, trial.number)
-        if "slot" in attributes and again and not taken_up:
-            # Queued before the old one is marked: a crash in between leaves both, and only one is taken up.
-            kept = {"slot": attributes["slot"], "retry_of": trial.number, "attempt": attempt + counts}
-            # Nothing is trained before all are drawn; those of a part would make the rest others.
-            whole = trial.params.keys() >= search_space(self.config).keys()
-            self.study.enqueue_trial(dict(trial.params) if whole else {}, user_attrs=kept)
-        self.storage.set_trial_user_attr(key, "reason", reason)
-        self.storage.set_trial_user_attr(key, "outcome", "lost" if again else "crash")
-        self.study.tell(trial.number, state=TrialState.FAIL)
 
     def _keep_settings(self) -> None:
         file = self.folder / "study.json"
@@ -275,6 +267,15 @@ class TrialQueue:
 def is_feasible(trial: FrozenTrial) -> bool:
     """Return whether a trial satisfies all constraints of the study."""
     return all(value <= 0 for value in trial.constraints.values())
+
+
+def _suggest(trial: Trial, name: str, parameter: Parameter) -> None:
+    if isinstance(parameter, ChoiceParameter):
+        trial.suggest_categorical(name, list(parameter.choices))
+    elif isinstance(parameter, IntParameter):
+        trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log)
+    else:
+        trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
 
 
 def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Iterator[str]:

@@ -9,11 +9,8 @@ import sys
 import time
 
 import dagster as dg
-import numpy as np
 import optuna
 import pytest
-from optuna.pruners import HyperbandPruner
-from optuna.trial import TrialState
 
 from navi_core.config import config_hash, parse_config
 from navi_core.config.registry import LEARNER_NAMES
@@ -31,9 +28,9 @@ from navi_pipeline.lib.studies.catalogue import (
 )
 from navi_pipeline.lib.studies.perform import perform_study, require_success, study_result
 from navi_pipeline.lib.studies.results import audit_faults, pick_trial, record_trials, trial_row, write_preset
-from navi_pipeline.lib.studies.storage import SlotHyperband, repair_journal, study_folder
+from navi_pipeline.lib.studies.storage import repair_journal, study_folder
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
-from navi_pipeline.lib.studies.worker import ASSET, draw, partition_of, run_trial, work
+from navi_pipeline.lib.studies.worker import ASSET, partition_of, run_trial, work
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import StudyConfig
 from tests.pipeline.studies.small_studies import (
@@ -59,7 +56,7 @@ def test_journal_drops_a_torn_last_line_alone(tail):
     with TrialQueue(config.model_copy(update={"trials": 5})) as queue:
         assert [trial.params for trial in queue.trials()] == before
         complete_by(queue)
-        assert queue.finished() == 5
+        assert queue.left() == 0
     assert journal.read_bytes().startswith(whole)
 
 
@@ -84,7 +81,7 @@ def test_killed_workers_lose_and_duplicate_no_trial():
         os.waitpid(worker, 0)
     with TrialQueue(config) as queue:
         complete_by(queue)
-        assert queue.release_lost() == 0
+        assert queue.left() == 0
         record_trials(queue, queue.trials())  # as perform_study does: a kill may fall between an outcome and its row
         study_result(queue, "finished", reused=False)
         rows = [trial_row(queue, trial) for trial in queue.trials()]
@@ -97,29 +94,39 @@ def test_killed_workers_lose_and_duplicate_no_trial():
     assert stored.to_dict("records") == [{"n": 8, "runs": 8}]
 
 
-def test_trial_lost_between_two_draws_draws_again():
-    """Other trials finish meanwhile and change the proposals, so the first draw is not repeated."""
-    with TrialQueue(small_study(trials=3, seed=5)) as queue:
-        complete_by(queue)
-    config = small_study(trials=8, seed=5)
+def test_trial_lost_between_two_draws_keeps_the_first_and_draws_the_second_as_it_would_have(monkeypatch):
+    straight = TrialQueue(small_study("straight", trials=1, seed=5, sampler="random")).claim().params
+    config = small_study(trials=1, seed=5, sampler="random")
     lost = TrialQueue(config)
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Trial, "suggest_int", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            lost.claim()
+    lost.close(orderly=False)
     with TrialQueue(config) as queue:
-        trial = lost.claim()
-        drawn = trial.suggest_float("ppo.learning_rate", 1e-4, 1e-2, log=True)
+        assert queue.trials()[0].params == {"ppo.learning_rate": straight["ppo.learning_rate"]}
         complete_by(queue)
-        lost.close(orderly=False)
+        (row,) = [trial_row(queue, each) for each in queue.trials()]
+    assert row["params"] == straight and row["attempt"] == 2 and audit_faults(config, [row]) == []
+
+
+def test_study_of_an_older_version_with_a_trial_for_each_attempt_counts_every_slot_once():
+    config = small_study(trials=3)
+    with TrialQueue(config) as queue:
+        for attributes in ({"slot": 0, "outcome": "lost"}, {"slot": 1}):
+            queue.study.enqueue_trial({}, user_attrs=attributes)
+        queue.study.tell(queue.study.ask(), state=optuna.trial.TrialState.FAIL)
+        queue.study.enqueue_trial({}, user_attrs={"slot": 0, "retry_of": 0, "attempt": 2})
+        assert queue.left() == 3
         complete_by(queue)
-        rows = [trial_row(queue, each) for each in queue.trials()]
-    again = next(row for row in rows if row["retry_of"] == trial.number)
-    assert again["params"]["ppo.learning_rate"] != drawn and len(again["params"]) == 2
+        rows = [trial_row(queue, trial) for trial in queue.trials()]
+    assert [(row["slot"], row["state"]) for row in rows] == [
+        (0, "failed"),
+        (1, "complete"),
+        (0, "complete"),
+        (2, "complete"),
+    ]
     assert audit_faults(config, rows) == []
-    # A trial with all its draws is retried with them.
-    before = rows[trial.number]
-    before["params"] = {"ppo.learning_rate": drawn, "ppo.epochs": again["params"]["ppo.epochs"]}
-    assert audit_faults(config, rows) == [f"trial {again['trial']} took up trial {trial.number} with other settings"]
-    # The next one may be lost between two draws in its turn.
-    before["params"], again["params"] = again["params"], {}
-    assert not any("other settings" in fault for fault in audit_faults(config, rows))
 
 
 def test_trial_fails_after_its_attempts_lost_their_workers():
@@ -128,9 +135,9 @@ def test_trial_fails_after_its_attempts_lost_their_workers():
         with TrialQueue(config) as lost:
             assert lost.claim() is not None
     with TrialQueue(config) as queue:
-        assert queue.claim() is None and queue.release_lost() == 0
+        assert queue.claim() is None and queue.left() == 0
         last = queue.trials()[-1]
-        assert (last.state.name, last.user_attrs["outcome"], len(queue.trials())) == ("FAIL", "crash", 2)
+        assert (last.state.name, last.user_attrs["outcome"], len(queue.trials())) == ("FAIL", "crash", 1)
 
 
 def test_proposals_of_one_worker_are_the_same_after_a_resume():
@@ -196,34 +203,6 @@ def test_pruning_is_the_same_after_a_lost_attempt(tmp_path, monkeypatch):
     straight = ended("straight", [])
     assert {state for *_, state in straight.values()} == {"COMPLETE", "PRUNED"}
     assert ended("lost", [partition_of("small", slot) for slot in (0, 1, 3)]) == straight
-    with TrialQueue(config) as queue:  # which has pruned nothing yet
-        brackets = [queue.study.pruner.bracket(queue.study, trial) for trial in queue.trials()]
-    assert set(brackets) == {None, 0, 1} and brackets.count(None) == 3, "a lost attempt is in no bracket"
-
-
-def test_slot_hyperband_decides_as_optuna_where_no_attempt_is_lost():
-    draws = np.random.default_rng(3)
-    curves = draws.normal(size=(60, 1)) + 0.3 * draws.normal(size=(60, 27)).cumsum(1)
-
-    def pruned(pruner):
-        study = optuna.create_study(study_name="same", pruner=pruner, direction="maximize")
-        ends = []
-        for slot, curve in enumerate(curves):
-            trial = study.ask()
-            trial.set_user_attr("slot", slot)
-            for step, value in enumerate(curve, start=1):
-                trial.report(value, step)
-                if trial.should_prune():
-                    study.tell(trial, state=TrialState.PRUNED)
-                    break
-            else:
-                study.tell(trial, curve[-1])
-            ends.append(step)
-        return ends
-
-    for longest in (27, None):
-        ours, theirs = SlotHyperband(1, longest, 3), HyperbandPruner(1, longest or "auto", 3)
-        assert pruned(ours) == pruned(theirs) and len(set(pruned(ours))) >= 3
 
 
 def test_worker_that_died_under_another_hostname_is_lost(monkeypatch):
@@ -239,7 +218,7 @@ def test_worker_that_died_under_another_hostname_is_lost(monkeypatch):
         assert queue.claim() is None and queue.in_living_hands() == 0
         elsewhere.rename(lock)
         complete_by(queue)
-        assert queue.finished() == 1
+        assert queue.left() == 0
 
 
 def test_trial_of_a_failed_worker_resumes_on_another_hostname(monkeypatch):
@@ -256,7 +235,7 @@ def test_trial_of_a_failed_worker_resumes_on_another_hostname(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "another")
     with TrialQueue(config) as queue:
         complete_by(queue)
-        assert queue.finished() == 1
+        assert queue.left() == 0
 
 
 def test_two_machines_that_claim_at_once_get_different_slots(tmp_path, monkeypatch):
@@ -288,7 +267,8 @@ def test_command_waits_for_trials_of_another_command(monkeypatch):
     from navi_pipeline.lib.studies import perform
 
     sittings, told = [], []
-    monkeypatch.setattr(perform, "run_supervised", lambda *_, **__: sittings.append(1) or (0, "", []))
+    sit = perform._sitting
+    monkeypatch.setattr(perform, "_sitting", lambda *given: sittings.append(1) or sit(*given))
     monkeypatch.setattr(perform.time, "sleep", lambda _: None)
     config = small_study(trials=1)
     with TrialQueue(config) as other:
@@ -382,7 +362,7 @@ def test_study_whose_trials_all_failed_fails_with_the_reasons_and_tries_them_aga
         require_success(queue)
         assert [trial.params for trial in queue.latest().values()] == params and len(queue.trials()) == 4
         queue.retry_failed()
-        assert queue.release_lost() == 0
+        assert queue.left() == 0
 
 
 @pytest.mark.parametrize("missing", ["GPU", "Ray"])
@@ -395,8 +375,8 @@ def test_missing_infrastructure_ends_the_study_and_consumes_no_trial(monkeypatch
     with TrialQueue(small_study(trials=2, settings=settings)) as queue:
         with pytest.raises(UnavailableError, match=f"{reason}.*mend that, then `navi study resume small`"):
             work(queue, on_line=lambda _: None)
-        assert [trial.state.name for trial in queue.trials()] == ["FAIL", "WAITING"]
-        assert queue.release_lost() == 2
+        assert [trial_row(queue, trial)["state"] for trial in queue.trials()] == ["waiting"]
+        assert queue.left() == 2
 
 
 def test_full_disk_stops_the_worker_and_requeues_the_trial():
@@ -406,7 +386,7 @@ def test_full_disk_stops_the_worker_and_requeues_the_trial():
     with TrialQueue(small_study(trials=2)) as queue:
         with pytest.raises(RunError, match=r"No space left on device; mend that, then `navi study resume small`"):
             work(queue, on_line=lambda _: None, train=full)
-        assert [trial.state.name for trial in queue.trials()] == ["FAIL", "WAITING"]
+        assert [trial_row(queue, trial)["state"] for trial in queue.trials()] == ["waiting"]
         complete_by(queue)
         assert [trial.state.name for trial in queue.latest().values()] == ["COMPLETE", "COMPLETE"]
 
@@ -437,9 +417,9 @@ def test_timeout_is_an_outcome_and_interruption_requeues():
     ending = iter([False, False, True, True])
     with TrialQueue(small_study("left", trials=1)) as queue:
         work(queue, on_line=lambda _: None, train=analytic_trainer, ending=lambda: next(ending))
-        assert [trial.state.name for trial in queue.trials()] == ["FAIL", "WAITING"]
+        assert [trial_row(queue, trial)["state"] for trial in queue.trials()] == ["waiting"]
         complete_by(queue)
-        assert [trial.state.name for trial in queue.trials()] == ["FAIL", "COMPLETE"]
+        assert [trial.state.name for trial in queue.trials()] == ["COMPLETE"]
 
 
 def test_trial_with_an_externally_ended_trainer_is_requeued():
@@ -451,8 +431,7 @@ def test_trial_with_an_externally_ended_trainer_is_requeued():
             train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: next(told)})),
         )
         rows = [trial_row(queue, trial) for trial in queue.trials()]
-    assert [row["state"] for row in rows] == ["failed", "complete"] and rows[0]["reason"] == HINDERED
-    assert [row["step"] for row in rows] == [30, 90] and rows[0]["run_id"] == rows[1]["run_id"]
+    assert [(row["state"], row["attempt"], row["step"], row["reason"]) for row in rows] == [("complete", 2, 90, None)]
 
 
 def test_trial_fails_after_its_trainer_was_ended_in_every_attempt():
@@ -462,8 +441,8 @@ def test_trial_fails_after_its_trainer_was_ended_in_every_attempt():
             on_line=lambda _: None,
             train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: True})),
         )
-        assert [trial.user_attrs["outcome"] for trial in queue.trials()] == ["lost", "lost", "crash"]
-        assert queue.release_lost() == 0 and queue.trials()[-1].user_attrs["reason"] == HINDERED
+        assert [(t.user_attrs["outcome"], t.user_attrs["attempt"]) for t in queue.trials()] == [("crash", 3)]
+        assert queue.left() == 0 and queue.trials()[-1].user_attrs["reason"] == HINDERED
 
 
 @pytest.mark.parametrize("reason", [HINDERED, INTERRUPTED])
@@ -472,7 +451,7 @@ def test_trial_with_a_locked_run_is_requeued_untrained(monkeypatch, reason):
     config = small_study(trials=1)
     with TrialQueue(config) as queue:
         trial = queue.claim()
-        settings = trial_config(config, draw(trial, search_space(config)))
+        settings = trial_config(config, trial.params)
         with RunDirectory.open(navi_home() / "runs", asset=ASSET, partition=partition_of("small", 0), config=settings):
             ended = run_trial(
                 queue,
@@ -481,9 +460,9 @@ def test_trial_with_a_locked_run_is_requeued_untrained(monkeypatch, reason):
                 ending=lambda: reason == INTERRUPTED,
                 train=lambda *_, **__: pytest.fail("it was trained"),
             )
-        left, again = queue.trials()
-    assert ended == "interrupted" and (left.user_attrs["outcome"], left.user_attrs["reason"]) == ("lost", reason)
-    assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 1 + (reason == HINDERED)
+        assert ended == "interrupted" and trial.user_attrs["reason"] == reason
+        again = queue.claim()
+    assert again.number == 0 and again.user_attrs["attempt"] == 1 + (reason == HINDERED)
 
 
 def test_trial_with_a_run_locked_at_start_is_requeued():
@@ -499,9 +478,9 @@ def test_trial_with_a_run_locked_at_start_is_requeued():
     config = small_study(trials=1)
     with TrialQueue(config) as queue:
         assert run_trial(queue, queue.claim(), on_line=print, ending=lambda: False, train=held) == "interrupted"
-        left, again = queue.trials()
-        assert (left.user_attrs["outcome"], left.user_attrs["reason"]) == ("lost", HINDERED)
-        assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 2
+        assert queue.trials()[0].user_attrs["reason"] == HINDERED
+        again = queue.claim()
+        assert again.number == 0 and again.user_attrs["attempt"] == 2
         taken[0].close()
     with TrialQueue(small_study("free", trials=1)) as queue:
         # The same message about an unlocked run is another failure.
@@ -521,7 +500,7 @@ def test_study_resumes_with_its_own_settings_only():
 def test_study_refuses_to_resume_with_a_changed_preset(tmp_path, monkeypatch):
     from navi_pipeline.lib.studies import perform
 
-    monkeypatch.setattr(perform, "_employ", lambda name, *_: complete_by(TrialQueue(read_study(name))))
+    monkeypatch.setattr(perform, "_sitting", lambda queue, *_: complete_by(queue) or 1)
     preset = tmp_path / "mine.yaml"
     preset.write_text("ppo: {gamma: 0.9}")
     config = small_study(trials=1, preset=str(preset))
@@ -585,7 +564,7 @@ def test_study_with_a_removed_setting_is_shown_and_resumed():
     with TrialQueue(known) as queue:
         assert queue.differing() == [] and pick_trial(queue).number == 0
         complete_by(queue)
-        assert queue.finished() == 2
+        assert queue.left() == 0
 
 
 def test_custom_learner_needs_a_named_search_space(monkeypatch):
