@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, field_validator, model_validator
 
 from navi_core.config.base import Config, Count
-from navi_core.config.registry import LearnerName
+from navi_core.config.registry import LEARNER_NAMES, PartNames
 from navi_core.errors import ConfigError
 
 Family = Literal["apartment", "maze", "atrium", "rooms", "scan"]
@@ -197,13 +197,21 @@ class PruningConfig(Config):
     """Reduction factor η: one trial in η is promoted to the next rung, which is η times as far."""
 
 
+class _StudyLearners(PartNames):
+    """Names of the learners, and of Ape-X, which is an algorithm's way to train and no algorithm."""
+
+    def all(self) -> tuple[str, ...]:
+        """Return all allowed names in this process."""
+        return (*LEARNER_NAMES.all(), "apex")
+
+
 class StudyConfig(Config):
     """Settings of a study (hyperparameter search): trials of one learner, each a separate training run."""
 
     name: str = Field(pattern=NAME, max_length=80)
     """Name of the study; part of the key of its runs."""
-    learner: LearnerName = "ppo"
-    """Learner to tune: ppo, grpo, dqn, bc, or a user-defined one of a module in NAVI_PLUGINS."""
+    learner: Annotated[str, _StudyLearners("learner", ())] = "ppo"
+    """Learner to tune: ppo, grpo, dpo, dqn, bc, apex, or a user-defined one of a module in NAVI_PLUGINS."""
     preset: str | None = None
     """Preset (YAML file of settings) with the settings that do not vary."""
     settings: dict[str, Any] = {}
@@ -242,8 +250,6 @@ class StudyConfig(Config):
             raise ConfigError(f"objectives {', '.join(metrics)}: each metric counts once")
         if self.pruning is not None and len(self.objectives) > 1:
             raise ConfigError("pruning needs a single objective; take pruning: null or one objective")
-        if self.learner == "dpo":
-            raise ConfigError("there are no studies of dpo; allowed: ppo, grpo, dqn, bc, or a learner of your own")
         if (self.learner == "bc") != bool(self.demonstrations):
             raise ConfigError("demonstrations are what bc learns from: name their folders for bc, and for bc alone")
         return self

@@ -12,7 +12,7 @@ from navi_core.demos.demonstration import Demonstration, load_demonstration, sav
 from navi_core.demos.expert import RecordedScene, Student, record_expert
 from navi_core.demos.ingest import IngestedFile, ingest
 from navi_core.demos.minari import export_minari, import_minari
-from navi_core.demos.pairs import Pairs, make_pairs, read_pairs, write_pairs
+from navi_core.demos.pairs import Pairs, make_pairs, read_pairs, with_pairs_hash, write_pairs
 
 __all__ = [
     "Dataset",
@@ -35,5 +35,6 @@ __all__ = [
     "record_expert",
     "save_beside",
     "save_demonstration",
+    "with_pairs_hash",
     "write_pairs",
 ]

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.config import EnvConfig
+from navi_core.config import EnvConfig, TrainConfig
 from navi_core.demos.identity import MOST_IDS, UNNAMED, id_table
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
@@ -223,10 +223,7 @@ def read_pairs(path: Path | str) -> tuple[Pairs, str]:
         DemoError: The file is missing or breaks the format; line and field are named.
     """
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DemoError(f"cannot be read: {error.strerror}", path=path) from None
+    data = _bytes(path)
     lines = [line for line in data.split(b"\n") if line.strip()]
     header = _json(path, lines[0] if lines else b"", 1)
     count = len(lines) - 1
@@ -252,6 +249,25 @@ def read_pairs(path: Path | str) -> tuple[Pairs, str]:
     known = {"format", "version", "observation", "action_axes", "steps", "pairs"}
     metadata = {key: value for key, value in header.items() if key not in known}
     return Pairs(observations, actions, lengths, scores, metadata), hashlib.sha256(data).hexdigest()
+
+
+def with_pairs_hash(config: TrainConfig) -> TrainConfig:
+    """Add the content hash of the DPO pairs file to the configuration: other pairs are another run.
+
+    Raises:
+        DemoError: The file cannot be read.
+    """
+    if config.algorithm != "dpo" or config.dpo.pairs is None:
+        return config
+    digest = hashlib.sha256(_bytes(Path(config.dpo.pairs))).hexdigest()
+    return config.model_copy(update={"dpo": config.dpo.model_copy(update={"pairs_hash": digest})})
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DemoError(f"cannot be read: {error.strerror}", path=path) from None
 
 
 def _checked_sizes(path: Path, header: dict[str, Any], count: int) -> tuple[list[int], int, int]:

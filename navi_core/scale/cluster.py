@@ -188,6 +188,7 @@ class ApexActor:
             tuple(rollout.episode_return[done].tolist()),
             tuple(int(n) for n in rollout.episode_length[done].tolist()),
             *signs,
+            tuple(np.bincount(actions.flatten().numpy(), minlength=len(self.policy.heads.table)).tolist()),
         )
         # Copied: views of the rollout's storage would be overwritten by the next rollout.
         return ExperienceBatch(report, {name: np.array(x.numpy()) for name, x in items.items()}, priorities)

@@ -17,6 +17,7 @@ import torch
 
 from navi_core.errors import CheckpointError, RunError
 from navi_core.models import weights_hash
+from navi_core.record.population import actor_statistics
 
 
 class ShardLostError(RunError):
@@ -40,6 +41,7 @@ class Report:
         td_mean: Mean temporal difference, by the actor's own weights.
         td_var: Variance of the temporal differences.
         local_structure: Fraction of latent neighbours with similar targets.
+        actions: How often each action of the table was chosen.
     """
 
     actor: int
@@ -54,6 +56,7 @@ class Report:
     td_mean: float
     td_var: float
     local_structure: float
+    actions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -253,6 +256,9 @@ class RunCounters:
         # Sum and count per actor and statistic: bounded, even if `population` is never called.
         self._signs: dict[tuple[int, int], dict[str, tuple[float, int]]] = {}
         self._rewards: list[tuple[float, int]] = []
+        # By actor, since the last `figures`.
+        self._actions: dict[int, np.ndarray] = {}
+        self._returns: defaultdict[int, list[float]] = defaultdict(list)
         self._shards: dict[int, ShardStatus] = {}
         self._published: dict[int, float] = {}
         # Values since the last `figures`, of which it gives the means.
@@ -286,6 +292,9 @@ class RunCounters:
         self._seen["episode_return"] += report.returns
         self._seen["episode_length"] += report.lengths
         self._rewards.append((report.reward, report.decisions))
+        self._returns[report.actor] += report.returns
+        if report.actions:
+            self._actions[report.actor] = self._actions.get(report.actor, 0) + np.array(report.actions)
         signs = self._signs.setdefault(sender, {})
         samples = {name: (getattr(report, name),) for name in _SIGNS} | {"val_reward": report.returns}
         for name, values in samples.items():
@@ -350,18 +359,20 @@ class RunCounters:
         return population  # type: ignore[return-value]
 
     def figures(self) -> dict[str, float]:
-        """Return metrics by name: throughput, weight ages and episode means since the last call, and run totals."""
+        """Return metrics by name: throughput, population and episode means since the last call, and run totals."""
         now = time.monotonic()
         seconds = max(now - self._looked, 1e-9)
         found = {f"{name}_per_s": (x - self._before[name]) / seconds for name, x in self.throughput.items()}
         found |= {name: sum(values) / len(values) for name, values in self._seen.items() if values}
+        found |= actor_statistics(self._actions, self._returns)
         if not math.isnan(self.recent_mean):
             found["return_100"] = self.recent_mean
         found["episodes"] = float(self.episodes)
         found["stale_priorities"] = float(sum(status.stale for status in self._shards.values()))
         found["repeated_shipments"] = float(self.repeated + sum(status.repeated for status in self._shards.values()))
         self._before, self._looked = dict(self.throughput), now
-        self._seen.clear()
+        for values in (self._seen, self._actions, self._returns):
+            values.clear()
         return found
 
     def state_dict(self) -> dict[str, Any]:

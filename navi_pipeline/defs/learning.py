@@ -89,6 +89,10 @@ _STORIES = {
     "grpo": "The same network without a critic: flights from one start are judged by their group (GRPO), on the same "
     "collector and reward.",
     "dqn": "The same eyes, other answers: double DQN with prioritised replay chooses among motion primitives.",
+    "dpo": "Flights in pairs: direct preference optimisation makes the better segment of each pair likelier, or learns "
+    "from the profile's file of pairs.",
+    "apex": "Double DQN with several actors, sharded replay and a learner (Ape-X): in one process, or on the cluster "
+    "of NAVI_TRAINER=ray.",
 }
 
 

@@ -14,6 +14,19 @@ from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.run_launcher import run_job
 
 FLIGHT = {"starts": 2, "max_steps": 20}
+TINY = {
+    "ACTORS": 4,
+    "THREADS": 1,
+    "PPO__ROLLOUT": 32,
+    "GRPO__GROUP_SIZE": 4,
+    "DPO__ROLLOUT": 32,
+    "DPO__HORIZON": 8,
+    "DQN__ROLLOUT": 32,
+    "DQN__LEARNING_STARTS": 128,
+    "DQN__BPTT": 8,
+    "DQN__BURN_IN": 0,
+    "REPLAY__BATCH_SIZE": 64,
+}
 
 
 @dataclass
@@ -43,7 +56,7 @@ def run_twice(root, assets, settings, seed=3):
         patch.setenv("NAVI_HOME", str(root))
         patch.delenv("NAVI_SCENES", raising=False)
         # A tiny run: 4 rows × 32 decisions, two updates. The environment is one of the sources of settings.
-        for name, value in {"ACTORS": 4, "PPO__ROLLOUT": 32, "THREADS": 1, "GRPO__GROUP_SIZE": 4}.items():
+        for name, value in TINY.items():
             patch.setenv(f"NAVI_{name}", str(value))
         sources = plan_scenes("apartment", {"train": 1, "test": 2})
         write_document(plan_path(), {"sources": as_rows(sources)})

@@ -1,6 +1,7 @@
 """Ape-X in one process: counters, killed actors and shards, and the equality of two learners to one."""
 
 import json
+import math
 import pickle
 import sys
 import threading
@@ -57,6 +58,12 @@ def test_every_accepted_decision_is_trained_on_once(tmp_path):
     assert (result.steps, result.reason, flown, held) == (640, "total_steps", 640, 640)
     assert result.metrics["gradient_steps"] == 640 * 4.0 / 32
     assert made[0].actors[0].version > 1, "actors fly with newer weights"
+    rows = [json.loads(x) for path in (tmp_path / "outbox").glob("*metrics*") for x in path.read_text().splitlines()]
+    found = {row["name"]: row["value"] for row in rows if "name" in row}
+    assert found["action_share_00"] + found["action_share_01"] == pytest.approx(1.0)
+    least, mean, most = (found[f"strategy_entropy{part}"] for part in ("_min", "", "_max"))
+    assert 0 <= least <= mean <= most <= math.log(2) and most > 0
+    assert 0 <= found["population_diversity"] <= math.log(2), "two actors, two actions"
     again, _ = watched({})
     other = fly_apex(tmp_path / "again", apex_config(), cluster=again)
     first, second = (load_checkpoint(x.checkpoint).policy_state for x in (result, other))
@@ -114,6 +121,22 @@ def test_report_from_two_shards_counts_once():
     assert totals.population() == [(0.5, 2.0, 0.75, 5.0)] * 3 and totals.population() == []
     totals.enter(report(2, returns=()))
     assert totals.population() == [], "an actor in which no episode ended has nothing to say"
+
+
+def test_population_metrics_follow_their_definitions():
+    totals = RunCounters()
+    totals.enter(replace(report(0, returns=(1.0, 3.0)), actions=(6, 2)))
+    totals.enter(replace(report(0, actor=1, returns=(6.0,)), actions=(0, 1)))
+    totals.enter(replace(report(1, actor=1, returns=()), actions=(0, 3)))
+    found = totals.figures()
+    first = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    mixed = -(0.375 * math.log(0.375) + 0.625 * math.log(0.625))
+    assert found["strategy_entropy"] == pytest.approx(first / 2) and found["strategy_entropy_min"] == 0.0
+    assert found["strategy_entropy_max"] == pytest.approx(first)
+    assert found["population_diversity"] == pytest.approx(mixed - first / 2)
+    assert (found["action_share_00"], found["action_share_01"]) == (0.5, 0.5)
+    assert found["population_return_spread"] == 2.0
+    assert "strategy_entropy" not in totals.figures(), "they are those since the last call"
 
 
 def flights(count, actors=3):

@@ -88,7 +88,11 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
     """
 
     def command(flags: TrainFlags, publish: Publish = AUTO, register: Register = True, as_json: AsJson = False) -> None:
-        resolved = with_pairs_hash(flags.resolve(algorithm))
+        resolved = flags.resolve(algorithm)
+        if algorithm == "dpo":
+            from navi_core.demos import with_pairs_hash
+
+            resolved = with_pairs_hash(resolved)
         # Values of actions cannot be begun with another learner's network, which latest mostly is.
         flies = resolved.task is None and resolved.env.task == "explore"
         takes_latest = flags.asset is None and flies and algorithm != "dqn"
@@ -116,20 +120,6 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
 app = typer.Typer(name="train", cls=_Learners, help="Train a policy; one command per learner.", no_args_is_help=True)
 for _algorithm, _title in _LEARNERS.items():
     app.command(_algorithm)(learner_command(_algorithm, _title))
-
-
-def with_pairs_hash(config: TrainConfig) -> TrainConfig:
-    """Add the content hash of the DPO pairs file to the configuration: other pairs are another run.
-
-    Raises:
-        DemoError: The file cannot be read.
-    """
-    if config.algorithm != "dpo" or config.dpo.pairs is None:
-        return config
-    from navi_core.demos import read_pairs
-
-    digest = read_pairs(config.dpo.pairs)[1]
-    return config.model_copy(update={"dpo": config.dpo.model_copy(update={"pairs_hash": digest})})
 
 
 # More than 60 lines: its arguments and the keys of its record.

@@ -9,6 +9,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.presets import merge, merge_sources, nested, read_config_file, setting_sources
 from navi_pipeline.lib.records import content_key
+from navi_pipeline.lib.training.trainer_client import APEX, algorithm_of, identified
 from navi_pipeline.settings import ChoiceParameter, FloatParameter, IntParameter, Parameter, StudyConfig
 
 _FLIGHT = {
@@ -40,6 +41,8 @@ STUDIES: dict[str, dict[str, Any]] = {
     "ppo": _FLIGHT | {"learner": "ppo", "settings": {"total_steps": 131_072}, "pruning": {"min_steps": 16_384}},
     "grpo": _FLIGHT | {"learner": "grpo", "settings": {"total_steps": 65_536}, "pruning": {"min_steps": 8192}},
     "dqn": _FLIGHT | {"learner": "dqn", "settings": {"total_steps": 32_768}, "pruning": {"min_steps": 4096}},
+    "dpo": _FLIGHT | {"learner": "dpo", "settings": {"total_steps": 65_536}, "pruning": {"min_steps": 8192}},
+    "apex": _FLIGHT | {"learner": APEX, "settings": {"total_steps": 32_768}, "pruning": {"min_steps": 4096}},
     "ppo_speed": _FLIGHT
     | {
         "learner": "ppo",
@@ -92,6 +95,13 @@ def over_scenes(config: StudyConfig, scenes: Sequence[str]) -> StudyConfig:
 
 _RATE = FloatParameter(low=1e-4, high=3e-3, log=True)
 _ENTROPY = FloatParameter(low=1e-4, high=3e-2, log=True)
+_DQN: dict[str, Parameter] = {
+    "dqn.learning_rate": _RATE,
+    "dqn.gamma": FloatParameter(low=0.95, high=0.997),
+    "dqn.n_step": IntParameter(low=1, high=5),
+    "dqn.replay_ratio": FloatParameter(low=1.0, high=8.0, log=True),
+    "replay.alpha": FloatParameter(low=0.0, high=1.0),
+}
 
 SPACES: dict[str, dict[str, Parameter]] = {
     "ppo": {
@@ -109,12 +119,13 @@ SPACES: dict[str, dict[str, Parameter]] = {
         "grpo.update_epochs": IntParameter(low=1, high=4),
         "grpo.normalize_group": ChoiceParameter(choices=("mean", "mean_std")),
     },
-    "dqn": {
-        "dqn.learning_rate": _RATE,
-        "dqn.gamma": FloatParameter(low=0.95, high=0.997),
-        "dqn.n_step": IntParameter(low=1, high=5),
-        "dqn.replay_ratio": FloatParameter(low=1.0, high=8.0, log=True),
-        "replay.alpha": FloatParameter(low=0.0, high=1.0),
+    "dqn": _DQN,
+    APEX: _DQN | {"distributed.param_sync_interval": IntParameter(low=50, high=2000, log=True)},
+    "dpo": {
+        "dpo.learning_rate": _RATE,
+        "dpo.beta": FloatParameter(low=0.02, high=0.5, log=True),
+        "dpo.update_epochs": IntParameter(low=1, high=4),
+        "dpo.ref_sync_every_updates": IntParameter(low=1, high=16, log=True),
     },
     "bc": {
         "bc.learning_rate": _RATE,
@@ -153,7 +164,7 @@ def trial_settings(config: StudyConfig, params: Mapping[str, Any]) -> dict[str, 
     values: dict[str, Any] = dict(config.settings)
     for path, value in params.items():
         values = merge(values, nested(path.split("."), value))
-    flags = values | {"algorithm": config.learner}
+    flags = values | {"algorithm": algorithm_of(config.learner)}
     return merge_sources(setting_sources(preset=config.preset, environ={}, flags=flags))
 
 
@@ -164,7 +175,7 @@ def trial_config(config: StudyConfig, params: Mapping[str, Any]) -> TrainConfig:
         ConfigError: A setting does not exist or cannot have this value; the trial's values are named.
     """
     try:
-        return parse_config(TrainConfig, trial_settings(config, params))
+        return identified(parse_config(TrainConfig, trial_settings(config, params)))
     except ConfigError as error:
         values = ", ".join(f"{re.sub(r'[^a-z_.]', '?', name)} {value}" for name, value in params.items())
         raise ConfigError(f"study {config.name}, {values or 'fixed settings'}: {error}") from error

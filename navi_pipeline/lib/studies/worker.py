@@ -15,11 +15,12 @@ from navi_core.errors import ConfigError, RunError, UnavailableError
 from navi_core.machine.devices import WAITING
 from navi_core.record import navi_home
 from navi_pipeline.lib.studies.catalogue import partition_of, trial_config
+from navi_pipeline.lib.studies.population import record_population
 from navi_pipeline.lib.studies.results import STATES, record_trials
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue
 from navi_pipeline.lib.training.run_curve import RunCurve
 from navi_pipeline.lib.training.supervised import runs_in_use, wait_for_run
-from navi_pipeline.lib.training.trainer_client import ended_of_itself, run_name, train_in_child
+from navi_pipeline.lib.training.trainer_client import APEX, ended_of_itself, run_name, train_in_child, training_command
 from navi_pipeline.settings import ObjectiveConfig, StudyConfig
 
 ASSET = "trial"
@@ -198,9 +199,8 @@ class _Attempt:
 
 def _command(config: StudyConfig) -> list[str]:
     # Trials are no versions: the best one's settings become a preset, and its training a version.
-    if config.learner == "bc":
-        return ["bc", "--no-register", *(part for folder in config.demonstrations for part in ("--demos", folder))]
-    return ["train", config.learner, "--publish", "off", "--no-register"]
+    unseen = () if config.learner in ("bc", APEX) else ("--publish", "off")
+    return [*training_command(config.learner, config.demonstrations), *unseen, "--no-register"]
 
 
 def _numbers(result: dict[str, Any]) -> dict[str, float]:
@@ -239,6 +239,7 @@ def work(
         ended = run_trial(queue, trial, on_line=on_line, ending=ending, train=train)
         done = queue.trials()[trial.number]
         record_trials(queue, [done])
+        record_population(queue)
         result = done.user_attrs.get("reason") or ", ".join(f"{value:.4g}" for value in done.values or ())
         slot = int(done.user_attrs["slot"])
         on_line(f"study {queue.config.name}: trial {slot + 1}/{queue.config.trials} {ended} {result}")

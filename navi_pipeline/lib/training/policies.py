@@ -13,18 +13,26 @@ from navi_pipeline.lib.corpus.demonstrations import read_demonstrations
 from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.records import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.training.run_curve import Monitor
-from navi_pipeline.lib.training.trainer_client import require_whole, run_name, train_in_child
+from navi_pipeline.lib.training.trainer_client import (
+    APEX,
+    algorithm_of,
+    identified,
+    require_whole,
+    run_name,
+    train_in_child,
+    training_command,
+)
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import pandas
 
-ALGORITHMS: tuple[str, ...] = ("ppo", "grpo", "dqn")
-"""Names of the reinforcement learners; the first one's policies challenge the champion."""
+ALGORITHMS: tuple[str, ...] = ("ppo", "grpo", "dqn", "dpo", APEX)
+"""Names of the reinforcement learners, and Ape-X; the first one's policies challenge the champion."""
 
 _RESULT = ("checkpoint", "run_id", "version", "steps", "reward_ema", "wall_time_hours")
-_STEPS = {("ppo", "quick"): 294_912, ("grpo", "quick"): 65_536, ("dqn", "quick"): 32_768}
-"""Training length by learner and profile, where the preset has no limit [decisions]."""
+_STEPS = {"quick": {"ppo": 294_912, "grpo": 65_536, "dqn": 32_768, "dpo": 65_536, APEX: 32_768}}
+"""Training length by profile and learner, where the preset has no limit [decisions]."""
 _DEFAULT_STEPS = 2_000_000
 _EPOCHS = {"quick": 8}
 """Epochs of behaviour cloning by profile, where it differs from the default."""
@@ -76,13 +84,13 @@ def training_config(
     scenes = [str(path) for path in scene_paths("train")]
     if not scenes:
         raise RunError("the corpus has no training scene; materialize scene_sources with train above 0")
-    flags: dict[str, Any] = {"seed": seed, "corpus": {"scenes": scenes}, "algorithm": algorithm}
+    flags: dict[str, Any] = {"seed": seed, "corpus": {"scenes": scenes}, "algorithm": algorithm_of(algorithm)}
     if algorithm == "bc":
         passes = epochs or _EPOCHS.get(profile)
         return resolve_config(preset=profile, flags=flags | ({"bc": {"epochs": passes}} if passes else {}))
     config = resolve_config(preset=profile, flags=flags)
-    steps = total_steps or _STEPS.get((algorithm, profile)) or config.total_steps or _DEFAULT_STEPS
-    return config.model_copy(update={"total_steps": steps})
+    steps = total_steps or _STEPS.get(profile, {}).get(algorithm) or config.total_steps or _DEFAULT_STEPS
+    return identified(config.model_copy(update={"total_steps": steps}))
 
 
 def train_policy(
@@ -191,14 +199,13 @@ def _command(algorithm: str, profile: str, start: Start, seed: int = 0) -> tuple
     """Return the `navi` command, the hash of its demonstrations or clone, and the parent's version."""
     if algorithm == "bc":
         data = read_demonstrations(profile)
-        folders = [part for folder in data["folders"] for part in ("--demos", folder)]
-        return ["bc", *folders], str(data["content_hash"])[:12], None
+        return training_command("bc", data["folders"]), str(data["content_hash"])[:12], None
     if algorithm != "ppo" or start == "new" or (start == "profile" and profile not in _CLONED):
-        return ["train", algorithm], None, None
+        return training_command(algorithm), None, None
     clone = read_document(_found("bc", profile, seed), made_by=f"bc_policy, partition {profile}|{seed},")
     if not Path(clone["checkpoint"]).exists():
         raise RecordError(f"{clone['checkpoint']} is gone; materialize bc_policy, partition {profile}|{seed}, again")
-    return ["train", algorithm, "--init", clone["version"]], str(clone["weights_hash"])[:12], clone["version"]
+    return [*training_command(algorithm), "--init", clone["version"]], str(clone["weights_hash"])[:12], clone["version"]
 
 
 def _path(algorithm: str, profile: str, digest: str | None = None) -> Path:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, RunError, UnavailableError
@@ -20,8 +20,43 @@ from navi_pipeline.lib.records import pipeline_folder, write_document
 from navi_pipeline.lib.training.ray_jobs import run_ray_job
 from navi_pipeline.lib.training.supervised import fault, run_supervised
 
-if TYPE_CHECKING:
-    pass
+APEX = "apex"
+"""Name of Ape-X beside the learners' names: the algorithm is dqn, its command is `navi learner`."""
+
+
+def algorithm_of(learner: str) -> str:
+    """Return the setting `algorithm` of a learner's runs."""
+    return "dqn" if learner == APEX else learner
+
+
+def identified(config: TrainConfig) -> TrainConfig:
+    """Return a configuration with the hash of its preference pairs, which is part of the key of the run.
+
+    Raises:
+        DemoError: The file of pairs cannot be read.
+    """
+    if config.algorithm != "dpo" or config.dpo.pairs is None:
+        return config
+    from navi_core.demos import with_pairs_hash  # imports torch
+
+    return with_pairs_hash(config)
+
+
+def training_command(learner: str, demonstrations: Sequence[str] = ()) -> list[str]:
+    """Return the `navi` command that trains by a learner.
+
+    Ape-X runs in one process; as a Ray job (NAVI_TRAINER=ray) its actors and shards run on the job's cluster.
+
+    Args:
+        learner: ppo, grpo, dpo, dqn, bc, apex, or a user-defined one.
+        demonstrations: Folders, for bc.
+    """
+    if learner == "bc":
+        return ["bc", *(part for folder in demonstrations for part in ("--demos", folder))]
+    if learner == APEX:
+        on_ray = os.environ.get("NAVI_TRAINER") == "ray"
+        return ["learner", *(("--address", "auto") if on_ray else ("--in-process",))]
+    return ["train", learner]
 
 
 def run_name(asset: str, partition: str, config: TrainConfig) -> str:

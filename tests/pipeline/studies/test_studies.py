@@ -1,7 +1,9 @@
 """Studies: lost and duplicate trials, pruning, resuming, and the best trial."""
 
 import contextlib
+import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -9,11 +11,14 @@ import sys
 import time
 
 import dagster as dg
+import numpy as np
 import optuna
 import pytest
+import torch
 
 from navi_core.config import config_hash, parse_config
 from navi_core.config.registry import LEARNER_NAMES
+from navi_core.demos import Pairs, write_pairs
 from navi_core.errors import ConfigError, RecordError, RunError, UnavailableError
 from navi_core.presets import load_preset, resolve_config
 from navi_core.record import RunDirectory, navi_home
@@ -27,10 +32,12 @@ from navi_pipeline.lib.studies.catalogue import (
     trial_config,
 )
 from navi_pipeline.lib.studies.perform import perform_study, require_success, study_result
+from navi_pipeline.lib.studies.population import trial_statistics
 from navi_pipeline.lib.studies.results import audit_faults, pick_trial, record_trials, trial_row, write_preset
 from navi_pipeline.lib.studies.storage import repair_journal, study_folder
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
 from navi_pipeline.lib.studies.worker import ASSET, partition_of, run_trial, work
+from navi_pipeline.lib.training.trainer_client import algorithm_of
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import StudyConfig
 from tests.pipeline.studies.small_studies import (
@@ -580,8 +587,6 @@ def test_custom_learner_needs_a_named_search_space(monkeypatch):
     assert read_study("small").learner == "hesitant"
     with pytest.raises(ConfigError, match="no learner 'hesitant'; allowed: ppo"):
         TrialQueue(read_study("small"))
-    with pytest.raises(ConfigError, match="no studies of dpo"):
-        small_study(learner="dpo")
 
 
 def test_override_of_a_study_keeps_its_other_settings():
@@ -598,7 +603,7 @@ def test_invalid_search_space_is_refused_before_training():
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_catalogue_studies_vary_existing_settings(name):
-    assert corner_config(find_study(name)).algorithm == find_study(name).learner
+    assert corner_config(find_study(name)).algorithm == algorithm_of(find_study(name).learner)
 
 
 @pytest.mark.parametrize("preset", ["rooms", "rooms_standard"])
@@ -652,7 +657,7 @@ def test_trials_are_not_registered_as_versions(learner):
 def test_every_learner_has_a_space(learner):
     given = {"demonstrations": ("flights",)} if learner == "bc" else {}
     config = parse_config(StudyConfig, {"name": "x", "learner": learner, "preset": "quick"} | given)
-    assert corner_config(config).algorithm == learner and len(search_space(config)) >= 3
+    assert corner_config(config).algorithm == algorithm_of(learner) and len(search_space(config)) >= 3
 
 
 def test_best_trial_preset_reproduces_its_config(tmp_path):
@@ -700,6 +705,53 @@ def test_trial_of_a_real_training_is_recorded(tmp_path):
     assert metrics["n"][0] > 0
     kept = json.loads((study_folder("quick") / "study.json").read_text())
     assert parse_config(StudyConfig, kept).settings == settings
+
+
+def test_dpo_study_learns_from_a_file_of_pairs_and_records_its_population(tmp_path):
+    """With real worker and trainer processes."""
+    draws = torch.Generator().manual_seed(0)
+    seen, acted = torch.rand(8, 2, 5, 4, generator=draws), torch.zeros(8, 2, 5, 1)
+    acted[:, 0] = 1.0
+    lengths, scores = torch.full((8, 2), 5), torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(8, 1)
+    write_pairs(tmp_path / "pairs.jsonl", Pairs(seen.half(), acted, lengths, scores, {}))
+    settings = STUDIES["quick"]["settings"] | {
+        "task_options": {"masked": False},
+        "total_steps": 256,
+        "dpo": {"rollout": 16, "bptt": 8, "pairs": str(tmp_path / "pairs.jsonl")},
+    }
+    goal = {"metric": "held_out_margin"}
+    config = find_study(
+        "dpo", overrides={"preset": None, "constraints": [], "pruning": None, "trials": 2, "workers": 1}
+    )
+    config = parse_config(StudyConfig, config.model_dump() | {"settings": settings, "objectives": [goal]})
+    result = perform_study(config, on_line=lambda _: None)
+    assert result.row["completed"] == 2 and audit_faults(config, result.trials) == []
+    assert all(row["config"]["dpo"]["pairs_hash"] for row in result.trials)
+    rows = Warehouse().query("select step, name, value from metrics where run_id = 'study-dpo'")
+    found = {name: value for step, name, value in rows.itertuples(index=False) if step == 2}
+    first, second = (row["params"]["dpo.update_epochs"] for row in sorted(result.trials, key=lambda row: row["slot"]))
+    assert found["spread_dpo.update_epochs"] == pytest.approx(abs(first - second) / 3)
+    assert found["objective_max"] == max(row["value"] for row in result.trials)
+
+
+def test_population_statistics_follow_their_definitions():
+    space = find_study("ppo_speed").space
+    params = [{"policy.encoder": name, "ppo.epochs": epochs, "ppo.learning_rate": rate} for name, epochs, rate in
+              (("rayvit", 1, 1e-4), ("rayvit", 4, 3e-3), ("ring_cnn", 2, 3e-4))]  # fmt: skip
+    values = [1.0, 4.0, 4.0]
+    found = trial_statistics(space, params, values)
+    pairs = list(itertools.combinations(range(3), 2))
+    assert found["spread_policy.encoder"] == pytest.approx(2 / 3)
+    assert found["spread_ppo.epochs"] == pytest.approx(
+        np.mean([abs(params[i]["ppo.epochs"] - params[j]["ppo.epochs"]) / 3 for i, j in pairs])
+    )
+    places = [math.log(one["ppo.learning_rate"] / 1e-4) / math.log(30) for one in params]
+    assert found["spread_ppo.learning_rate"] == pytest.approx(np.mean([abs(places[i] - places[j]) for i, j in pairs]))
+    assert found["population_diversity"] == pytest.approx(np.mean([v for k, v in found.items() if k.startswith("spr")]))
+    thirds = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3))
+    assert found["strategy_entropy"] == pytest.approx((thirds + 2 * math.log(3)) / 3)
+    assert (found["objective_share_00"], found["objective_share_09"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert trial_statistics(space, [params[0]], [1.0])["population_diversity"] == 0.0
 
 
 @pytest.mark.slow
