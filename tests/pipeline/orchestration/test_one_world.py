@@ -1,7 +1,6 @@
 """Commands with a Dagster home: each launches the job of its asset, and prints what it prints without one."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from navi_core.record import navi_home
 from navi_pipeline.cli.launch import Target, launch
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
-from navi_pipeline.lib.run_launcher import end_dead_runs
+from navi_pipeline.lib.run_launcher import end_dead_runs, run_job
 from navi_pipeline.lib.studies.catalogue import find_study
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from tests.evaluate.test_promotion_and_records import CRASH, HOVER, flying
@@ -132,13 +131,17 @@ def test_a_cancelled_study_is_canceled_and_a_killed_one_failed(instance):
         "study",
         "run",
         "quick",
+        "--trials",
+        "1",
         "--set",
-        "settings.total_steps=90000",
+        "settings.total_steps=20000",
     ]
-    for sent, shown in ((signal.SIGINT, dg.DagsterRunStatus.CANCELED), (signal.SIGKILL, dg.DagsterRunStatus.FAILURE)):
+    ends = {signal.SIGINT: dg.DagsterRunStatus.CANCELED, signal.SIGKILL: dg.DagsterRunStatus.FAILURE}
+    for sent, shown in ends.items():
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
             deadline = time.monotonic() + 120
-            while time.monotonic() < deadline and not (Path(os.environ["NAVI_HOME"]) / "runs").is_dir():
+            at_work = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
+            while time.monotonic() < deadline and not instance.get_runs(at_work):
                 time.sleep(0.5)
             time.sleep(5)
             process.send_signal(sent)
@@ -146,3 +149,27 @@ def test_a_cancelled_study_is_canceled_and_a_killed_one_failed(instance):
             assert "Traceback" not in process.stderr.read()
         end_dead_runs(instance)
         assert instance.get_runs(limit=1)[0].status == shown
+    # The next command finds the pool free, and goes on with the trial.
+    assert navi("study", "run", "quick", "--trials", "1", "--set", "settings.total_steps=20000")["completed"] == 1
+
+
+def test_a_run_inside_a_run_needs_no_second_slot(instance):
+    """As `whole_graph`, which holds the pool for the runs that it launches."""
+
+    @dg.op(pool="gpu")
+    def inner():
+        pass
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def inner_job():
+        inner()
+
+    @dg.op(pool="gpu")
+    def outer(context):
+        assert run_job(context.instance, inner_job).success
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def outer_job():
+        outer()
+
+    assert run_job(instance, outer_job).success
