@@ -10,30 +10,22 @@ killed in between, the database can still be rebuilt from the manifest's generat
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, write_durably
 from navi_core.record.metric_log import NATURAL_KEYS
-from navi_pipeline.lib.warehouse.database import NewerWarehouseError, number_of
+from navi_pipeline.lib.warehouse.database import NewerWarehouseError, number_of, write_parquet
 
 if TYPE_CHECKING:
     import duckdb
 
 _TABLES = (*NATURAL_KEYS, "segments")
 _VERSION = 1
-
-
-@dataclass(frozen=True)
-class _Generation:
-    number: int
-    migration: int
-    tables: dict[str, dict[str, Any]]
 
 
 class Archive:
@@ -53,20 +45,14 @@ class Archive:
         Returns:
             Number of the generation.
         """
-        known = self._read()
-        number = 1 + (known.number if known else 0)
+        number: int = 1 + self._read()["generation"]
         target = self._path(number)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         try:
             for table in _tables_of(connection):
                 order = ", ".join(NATURAL_KEYS.get(table, ("name",)))
-                file = str(target / f"{table}.parquet").replace("'", "''")
-                connection.execute(
-                    f"copy (select * from {table} order by {order}) to '{file}' (format parquet, compression zstd)"
-                )
-                with (target / f"{table}.parquet").open("rb") as written:
-                    os.fsync(written.fileno())
+                write_parquet(connection, f"select * from {table} order by {order}", target / f"{table}.parquet")
             fsync_directory(target)
         except Exception:
             self.discard(number)
@@ -75,8 +61,7 @@ class Archive:
 
     def discard(self, number: int) -> None:
         """Remove a generation that is not current, to free its disk space."""
-        known = self._read()
-        if known is None or known.number != number:
+        if self._read()["generation"] != number:
             shutil.rmtree(self._path(number), ignore_errors=True)
 
     def adopt(self, number: int, counts: dict[str, int], migration: int) -> None:
@@ -109,62 +94,56 @@ class Archive:
             NewerWarehouseError: A newer Navi wrote it; tables and columns that are unknown here would get lost.
             RecordError: A file is missing, unknown to the manifest, or was changed since it was written.
         """
-        known = self._read()
-        last = last_migration(connection)
-        if known is not None and known.migration > last:
+        known, last = self._read(), last_migration(connection)
+        if known["migration"] > last:
             raise NewerWarehouseError(
-                f"{self.folder} is of a newer Navi, with migration {known.migration} where this one knows {last}; "
+                f"{self.folder} is of a newer Navi, with migration {known['migration']} where this one knows {last}; "
                 "update this checkout"
             )
-        if number is None:
-            if known is None:
-                return {}
-            self._check(known)
-            number = known.number
-        counts = {}
-        written = known.tables if known is not None and number == known.number else None
+        written = known["tables"] if number is None else {}
+        folder = self._path(known["generation"] if number is None else number)
         for table in _tables_of(connection):
-            file = self._path(number) / f"{table}.parquet"
-            if written is not None and table not in written:
-                if file.exists():
-                    raise RecordError(f"{self._manifest} does not know {file}; restore it from a copy")
-                counts[table] = 0  # a later migration made it
-                continue
-            columns = [name for name, *_ in connection.execute(f"describe {table}").fetchall()]
-            held = {
-                name
-                for name, *_ in connection.execute("describe select * from read_parquet(?)", [str(file)]).fetchall()
-            }
+            file = folder / f"{table}.parquet"
+            if number is None:
+                if table not in written and not file.exists():
+                    continue  # a later migration made it
+                self._check(file, written.get(table))
+            columns = {name for name, *_ in connection.execute(f"describe {table}").fetchall()}
+            held = [name for name, *_ in connection.execute("describe from read_parquet(?)", [str(file)]).fetchall()]
             if missing := [name for name in NATURAL_KEYS.get(table, ()) if name not in held]:
                 raise RecordError(f"{file} lacks the key column {', '.join(missing)}; move it away and rebuild again")
-            both = ", ".join(name for name in columns if name in held)
+            both = ", ".join(name for name in held if name in columns)
             connection.execute(f"insert into {table} by name select {both} from read_parquet(?)", [str(file)])
-            counts[table] = number_of(connection.execute(f"select count(*) from {table}"))
-            if written is not None and counts[table] != written[table]["rows"]:
-                raise RecordError(f"{file} gave {counts[table]} rows, {written[table]['rows']} were written")
-        return counts
+        counts = count_rows(connection)
+        for table, wrote in written.items():
+            if counts[table] != wrote["rows"]:
+                raise RecordError(f"{table} of {folder} gave {counts[table]} rows, {wrote['rows']} were written")
+        return counts if number or known["generation"] else {}
 
-    def _check(self, known: _Generation) -> None:
-        for table, wrote in known.tables.items():
-            file = self._path(known.number) / f"{table}.parquet"
-            if not file.is_file():
-                raise RecordError(f"{file} is missing; restore it from a copy")
-            if _checksum(file) != wrote["sha256"]:
-                raise RecordError(f"{file} was changed since it was written; restore it from a copy")
+    def _check(self, file: Path, wrote: dict[str, Any] | None) -> None:
+        """Compare a file of the current generation with its entry in the manifest."""
+        if wrote is None:
+            raise RecordError(f"{self._manifest} does not know {file}; restore it from a copy")
+        if not file.is_file():
+            raise RecordError(f"{file} is missing; restore it from a copy")
+        if _checksum(file) != wrote["sha256"]:
+            raise RecordError(f"{file} was changed since it was written; restore it from a copy")
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}"
 
-    def _read(self) -> _Generation | None:
+    def _read(self) -> dict[str, Any]:
+        """Return generation, migration and tables of the manifest; generation 0 without an archive."""
         try:
             document = json.loads(self._manifest.read_text())
             if document["navi_archive"] != _VERSION:
                 raise ValueError(f"version {document['navi_archive']} is not {_VERSION}")
             tables = {str(table): dict(wrote) for table, wrote in document["tables"].items() if table in _TABLES}
             # Older manifests have no migration.
-            return _Generation(int(document["generation"]), int(document.get("migration", 0)), tables)
+            numbers = {"generation": int(document["generation"]), "migration": int(document.get("migration", 0))}
+            return {**numbers, "tables": tables}
         except FileNotFoundError:
-            return None
+            return {"generation": 0, "migration": 0, "tables": {}}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{self._manifest} is broken ({error}); restore it from a copy") from error
 
@@ -188,36 +167,27 @@ def _tables_of(connection: duckdb.DuckDBPyConnection) -> list[str]:
 def thin(
     connection: duckdb.DuckDBPyConnection, keep_days: float | None, points: int, keep_model_days: float | None
 ) -> int:
-    """Thin old runs and delete old service experiences; return the number of removed rows. See `Warehouse.compact`."""
-    thinned = 0
-    if keep_days is not None:
-        thinned += _thin_runs(connection, keep_days, points, models=False)
-        # Their versions stay.
-        thinned += number_of(
-            connection.execute(
-                "delete from service_experiences where recorded_at < now()::timestamp - to_seconds(? * 86400.0)",
-                [keep_days],
-            )
-        )
-    if keep_model_days is not None:
-        thinned += _thin_runs(connection, keep_model_days, points, models=True)
-    return thinned
-
-
-def _thin_runs(connection: duckdb.DuckDBPyConnection, keep_days: float, points: int, *, models: bool) -> int:
-    """Thin metrics and stage timings of old runs to `points` steps each.
+    """Thin metrics and stage timings of old runs to `points` steps each, and delete old service experiences.
 
     Args:
         connection: The writer's connection.
-        keep_days: Age of a run's last row from which on it is thinned [days].
+        keep_days: Age of a run's last row from which on it is thinned, and of an experience [days]; None keeps all.
         points: Steps that stay, spread evenly; the last one always does.
-        models: Thin the runs that models came from; otherwise the others.
+        keep_model_days: The same age for runs that models came from [days].
 
     Returns:
         Rows removed.
     """
-    return sum(
-        number_of(
+    # Versions of a service stay. An age of null is no age: nothing is older.
+    thinned = number_of(
+        connection.execute(
+            "delete from service_experiences where recorded_at < now()::timestamp - to_seconds(? * 86400.0)",
+            [keep_days],
+        )
+    )
+    ages = ((False, keep_days), (True, keep_model_days))
+    for table, (of_models, days) in itertools.product(("metrics", "stage_timings"), ages):
+        thinned += number_of(
             connection.execute(
                 f"""
             delete from {table} using (
@@ -237,11 +207,10 @@ def _thin_runs(connection: duckdb.DuckDBPyConnection, keep_days: float, points: 
             ) gone
             where {table}.run_id = gone.run_id and {table}.step = gone.step
             """,
-                [models, keep_days, points, points, points],
+                [of_models, days, points, points, points],
             )
         )
-        for table in ("metrics", "stage_timings")
-    )
+    return thinned
 
 
 def _checksum(file: Path) -> str:

@@ -134,6 +134,15 @@ def rows_of_first(databases: Sequence[Path], sql: str) -> list[tuple[Any, ...]]:
     return []
 
 
+def write_parquet(
+    connection: duckdb.DuckDBPyConnection, sql: str, file: Path, parameters: list[Any] | None = None
+) -> None:
+    """Write the answer of a query to a Parquet file, and wait until it is on the disk."""
+    connection.execute(f"copy ({sql}) to {quoted(file)} (format parquet, compression zstd)", parameters)
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
+
+
 def write_ahead_log(database: Path) -> Path:
     """Return the path of a database's write-ahead log (WAL)."""
     return Path(f"{database}.wal")
@@ -336,13 +345,13 @@ def explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
         ).fetchall()
     )
     orders = [
-        f'comment on {kind} "{table}" is {_quoted(tables[table])}' for table, kind in kinds.items() if table in tables
+        f'comment on {kind} "{table}" is {quoted(tables[table])}' for table, kind in kinds.items() if table in tables
     ]
     found = connection.execute("select table_name, column_name from duckdb_columns() where not internal").fetchall()
     for table, column in found:
         meaning = columns.get(f"{table}.{column}", columns.get(column))
         if meaning is not None:
-            orders.append(f'comment on column "{table}"."{column}" is {_quoted(meaning)}')
+            orders.append(f'comment on column "{table}"."{column}" is {quoted(meaning)}')
     # Some 700, each of which would else wait for the disk.
     connection.execute("; ".join(["begin", *orders, "commit"]))
 
@@ -355,20 +364,18 @@ def meanings(folder: Path, kind: Literal["tables", "columns"]) -> dict[str, str]
     return dict(yaml.safe_load(file.read_text("utf-8"))[kind]) if file.exists() else {}
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def quoted(text: str | Path) -> str:
+    """Return a text as an SQL literal."""
+    return "'" + str(text).replace("'", "''") + "'"
 
 
 def _ordered(folder: Path) -> list[tuple[int, Path]]:
-    found: dict[int, Path] = {}
-    for file in sorted((folder / "migrations").glob("*.sql")):
-        match = _MIGRATION.fullmatch(file.name)
-        if match is None:
+    files = sorted((folder / "migrations").glob("*.sql"))
+    for number, file in enumerate(files, start=1):
+        if not _MIGRATION.fullmatch(file.name):
             raise RecordError(f"migration {file.name} is misnamed; use NNN_name.sql, for example 002_studies.sql")
-        number = int(match[1])
-        if number in found:
-            raise RecordError(f"two migrations have number {number:03d}: {found[number].name}, {file.name}")
-        found[number] = file
-    if sorted(found) != list(range(1, len(found) + 1)):
-        raise RecordError(f"migrations must be numbered 001, 002, … without gaps; found {sorted(found)}")
-    return sorted(found.items())
+        if int(file.name[:3]) != number:
+            raise RecordError(
+                f"{file.name}: migrations are numbered 001, 002, … without gaps; no two migrations share one"
+            )
+    return list(enumerate(files, start=1))

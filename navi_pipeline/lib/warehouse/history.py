@@ -28,8 +28,10 @@ from navi_pipeline.lib.warehouse.database import (
     explain,
     make_views,
     open_database,
+    quoted,
     sql_folder,
     sql_hash,
+    write_parquet,
 )
 from navi_pipeline.lib.warehouse.outbox import table_columns
 from navi_pipeline.lib.warehouse.reader import Reader
@@ -41,6 +43,8 @@ _VERSION = 1
 _IDS = ("run_id", "version", "model_version", "previous_version", "start_version", "champion", "evaluation_id",
         "comparison_id", "study", "night")  # fmt: skip
 """Columns that are unique within a home alone: two homes have a v001 each."""
+
+_HOME = {"home": "VARCHAR"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def publish_history(snapshot: Path, folder: Path) -> PublishReport:
     kept: dict[str, int] = {}
     written = 0
     with open_database(":memory:") as connection:
-        connection.execute(f"attach '{_quoted(snapshot)}' as navi (read_only)")
+        connection.execute(f"attach {quoted(snapshot)} as navi (read_only)")
         for table, key in NATURAL_KEYS.items():
             parts = connection.execute(
                 "select coalesce(host, 'unknown'), coalesce(strftime(recorded_at, '%Y-%m'), 'unknown'), "
@@ -89,14 +93,11 @@ def publish_history(snapshot: Path, folder: Path) -> PublishReport:
                 (folder / place).mkdir(parents=True, exist_ok=True)
                 # Hidden from a pattern until it is whole.
                 temporary = folder / place / f".{home}.tmp"
-                connection.execute(
-                    f"copy (select ?::varchar as home, * from navi.{table} where coalesce(host, 'unknown') = ? "
-                    f"and coalesce(strftime(recorded_at, '%Y-%m'), 'unknown') = ? order by {', '.join(key)}) "
-                    f"to '{_quoted(temporary)}' (format parquet, compression zstd)",
-                    [home, host, month],
+                sql = (
+                    f"select ?::varchar as home, * from navi.{table} where coalesce(host, 'unknown') = ? "
+                    f"and coalesce(strftime(recorded_at, '%Y-%m'), 'unknown') = ? order by {', '.join(key)}"
                 )
-                with temporary.open("rb") as stream:
-                    os.fsync(stream.fileno())
+                write_parquet(connection, sql, temporary, [home, host, month])
                 os.replace(temporary, folder / name)
                 written += 1
     manifest = {"navi_history": _VERSION, "home": home, "published_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
@@ -140,10 +141,10 @@ class History(Reader):
         connection = open_database(":memory:")
         try:
             for table, kinds in _schema(sql, sql_hash(sql)).items():
-                connection.execute(f"create view {table} as {_union(connection, kinds, files.get(table, []))}")
+                connection.execute(f"create view {table} as {_union(kinds, files.get(table, []))}")
             make_views(connection, sql, keep=NATURAL_KEYS)
             explain(connection, sql)
-            connection.execute(f"set allowed_directories = ['{_quoted(self.folder)}']")
+            connection.execute(f"set allowed_directories = [{quoted(self.folder)}]")
             connection.execute("set enable_external_access = false")
         except BaseException:
             connection.close()
@@ -173,17 +174,14 @@ def _schema(folder: Path, _: str) -> dict[str, dict[str, str]]:
         return table_columns(connection)
 
 
-def _union(connection: duckdb.DuckDBPyConnection, kinds: dict[str, str], files: list[str]) -> str:
+def _union(kinds: dict[str, str], files: list[str]) -> str:
     """Return the SQL of a table over all homes; columns that the files lack are null."""
-    held: set[str] = set()
-    source = ""
+    rows = f"select {', '.join(f'null::{kind} as {name}' for name, kind in (kinds | _HOME).items())} where false"
     if files:
-        names = ", ".join(f"'{_quoted(file)}'" for file in files)
-        source = f" from read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
-        held = {name for name, *_ in connection.execute(f"describe select *{source}").fetchall()}
-    columns = [f"{_global(name, kind) if name in held else 'null'}::{kind} as {name}" for name, kind in kinds.items()]
-    home = "home" if files else "null::varchar as home"
-    return f"select {', '.join(columns)}, {home}{source or ' where false'}"
+        names = ", ".join(map(quoted, files))
+        rows += f" union all by name from read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
+    columns = ", ".join(f"{_global(name, kind)}::{kind} as {name}" for name, kind in kinds.items())
+    return f"select {columns}, home from ({rows})"
 
 
 def _global(name: str, kind: str) -> str:
@@ -195,7 +193,3 @@ def _global(name: str, kind: str) -> str:
     if name == "evaluations" and kind == "JSON":
         return "regexp_replace(evaluations::varchar, '\"([0-9a-f]{8,})\"', '\"\\1@' || home || '\"', 'g')"
     return name
-
-
-def _quoted(path: Path | str) -> str:
-    return str(path).replace("'", "''")

@@ -9,7 +9,8 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import accumulate, chain, count, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +31,10 @@ if TYPE_CHECKING:
 def table_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
     """Return table → column → DuckDB type of the tables that accept rows."""
     rows = connection.execute(
-        "select table_name, column_name, data_type from duckdb_columns() "
-        "where schema_name = 'main' and not internal order by table_name, column_index"
+        "select table_name, map_from_entries(list((column_name, data_type) order by column_index)) "
+        "from duckdb_columns() where schema_name = 'main' and not internal group by all order by all"
     ).fetchall()
-    found: dict[str, dict[str, str]] = {}
-    for table, column, kind in rows:
-        if table in NATURAL_KEYS:
-            found.setdefault(table, {})[column] = kind
-    return found
+    return {table: kinds for table, kinds in rows if table in NATURAL_KEYS}
 
 
 def fold_segments(
@@ -53,65 +50,56 @@ def fold_segments(
     Raises:
         RecordError: The database took another number of rows than it was given.
     """
-    waiting: dict[str, list[Segment]] = {}
-    for segment in segments:
-        if segment.table is not None:
-            waiting.setdefault(segment.table, []).append(segment)
+    # What was written before a mark goes in first, so that the mark can drop it.
+    for mark, part in groupby(segments, lambda segment: segment.table is None):
+        if mark:
+            runs = [segment.run_id for segment in part]
+            for dropped in RUN_TABLES:
+                connection.execute(f"delete from {dropped} where run_id in (select unnest(?))", [runs])
             continue
-        # What was written before the mark goes in first, so that the mark can drop it.
-        _fold_tables(connection, waiting, columns)
-        waiting = {}
-        for table in RUN_TABLES:
-            connection.execute(f"delete from {table} where run_id = ?", [segment.run_id])
-    _fold_tables(connection, waiting, columns)
+        for table, group in groupby(sorted(part, key=attrgetter("table")), attrgetter("table")):
+            _fold_table(connection, table, list(group), columns[table])
     _note(connection, segments)
 
 
-def _replace_rows(connection: duckdb.DuckDBPyConnection, table: str) -> None:
-    """Upsert the rows of `incoming_rows` into a table by natural key; the last sent row of a key wins.
+def _fold_table(
+    connection: duckdb.DuckDBPyConnection, table: str, segments: list[Segment], kinds: dict[str, str]
+) -> None:
+    """Upsert the rows of segments into their table by natural key; the last sent row of a key wins.
 
     Raises:
         RecordError: The database took another number of rows than it was given.
     """
-    key = NATURAL_KEYS[table]
-    names = ", ".join(key)
-    connection.execute(
-        "create or replace temp table newest as select * exclude (sent) from incoming_rows "
-        f"qualify row_number() over (partition by {names} order by sent desc) = 1"
-    )
-    same = " and ".join(f"{table}.{name} = newest.{name}" for name in key)
-    connection.execute(f"delete from {table} using newest where {same}")
-    wanted = number_of(connection.execute("select count(*) from newest"))
-    done = number_of(connection.execute(f"insert into {table} by name select * from newest"))
-    if done != wanted:
-        raise RecordError(f"{table}: {wanted} rows were sent, the database took {done}")
-    connection.execute("drop table newest")
-
-
-def _fold_tables(
-    connection: duckdb.DuckDBPyConnection, waiting: dict[str, list[Segment]], columns: dict[str, dict[str, str]]
-) -> None:
     import numpy as np
     import pandas
 
-    for table, segments in waiting.items():
-        kinds = columns[table]
-        arrays: dict[str, Any] = {
-            name: _array(list(chain.from_iterable(segment.columns[name] for segment in segments)), kind)
-            for name, kind in kinds.items()
-        }
-        arrays["sent"] = np.arange(sum(segment.count for segment in segments))
-        connection.register("incoming", pandas.DataFrame(arrays, copy=False))
-        # Texts arrive as enumerations; one that is cast to JSON directly would become a JSON string.
-        casts = ", ".join(
-            f"cast({f'cast({name} as varchar)' if kind == 'JSON' else name} as {kind}) as {name}"
-            for name, kind in kinds.items()
+    arrays: dict[str, Any] = {
+        name: _array(list(chain.from_iterable(segment.columns[name] for segment in segments)), kind)
+        for name, kind in kinds.items()
+    }
+    arrays["sent"] = np.arange(sum(segment.count for segment in segments))
+    connection.register("incoming", pandas.DataFrame(arrays, copy=False))
+    # Texts arrive as enumerations; one that is cast to JSON directly would become a JSON string.
+    casts = ", ".join(
+        f"cast({f'cast({name} as varchar)' if kind == 'JSON' else name} as {kind}) as {name}"
+        for name, kind in kinds.items()
+    )
+    # As a table first: the window function over a frame takes half as long again.
+    connection.execute(f"create or replace temp table incoming_rows as select {casts}, sent from incoming")
+    connection.unregister("incoming")
+    key = NATURAL_KEYS[table]
+    wanted = number_of(
+        connection.execute(
+            "create or replace temp table newest as select * exclude (sent) from incoming_rows "
+            f"qualify row_number() over (partition by {', '.join(key)} order by sent desc) = 1"
         )
-        # As a table first: the window function over a frame takes half as long again.
-        connection.execute(f"create or replace temp table incoming_rows as select {casts}, sent from incoming")
-        connection.unregister("incoming")
-        _replace_rows(connection, table)
-        connection.execute("drop table incoming_rows")
+    )
+    same = " and ".join(f"{table}.{name} = newest.{name}" for name in key)
+    connection.execute(f"delete from {table} using newest where {same}")
+    done = number_of(connection.execute(f"insert into {table} by name select * from newest"))
+    if done != wanted:
+        raise RecordError(f"{table}: {wanted} rows were sent, the database took {done}")
+    connection.execute("drop table newest; drop table incoming_rows")
 
 
 def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
@@ -262,14 +250,7 @@ class Outbox:
 
 def _batches(files: list[Path]) -> Iterator[list[Path]]:
     """Yield batches of segments in order, within the limits of one transaction."""
-    batch: list[Path] = []
-    size = 0
-    for file in files:
-        held = file.lstat().st_size
-        if batch and (len(batch) == _BATCH_SEGMENTS or size + held > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(file)
-        size += held
-    if batch:
-        yield batch
+    ends = accumulate(file.lstat().st_size for file in files)
+    # A batch is what ends within one stretch of bytes, so a larger segment is a batch of its own.
+    for _, batch in groupby(zip(count(), ends, files), lambda at: (at[0] // _BATCH_SEGMENTS, at[1] // _BATCH_BYTES)):
+        yield [file for *_, file in batch]

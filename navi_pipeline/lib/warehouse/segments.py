@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -162,20 +163,10 @@ def _converted(values: list[Any], kind: str, where: str) -> list[Any]:
     plain, types = _PLAIN.get(kind), set(map(type, values)) - {type(None)}
     if types <= {plain} and (plain is not int or all(value is None or abs(value) < 2**63 for value in values)):
         return values
-    convert = _CONVERT[kind]
-    known: dict[str, Any] = {}  # rows of one call share their time, and a conversion costs more than a lookup
-    converted: list[Any] = []
+    convert, converted = _CONVERT[kind], []
     for line, value in enumerate(values, start=2):
-        if value is None:
-            converted.append(None)
-            continue
         try:
-            if type(value) is str:
-                if value not in known:
-                    known[value] = convert(value)
-                converted.append(known[value])
-            else:
-                converted.append(convert(value))
+            converted.append(None if value is None else convert(value))
         except (ValueError, TypeError, OverflowError, KeyError) as error:
             raise RecordError(f"line {line}: {where} = {value!r} is not {kind}: {error}") from error
     return converted
@@ -191,6 +182,7 @@ def _check_text(line: bytes, number: int) -> None:
         raise RecordError(f"line {number} holds text that is not Unicode: {error.reason}") from error
 
 
+@lru_cache(maxsize=1024)  # rows of one call share their time, and a conversion costs more than a lookup
 def _timestamp(value: str) -> datetime:
     moment = datetime.fromisoformat(value)
     return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment

@@ -228,13 +228,9 @@ class Warehouse(Reader):
         except (duckdb.ConnectionException, duckdb.OutOfMemoryException) as error:
             # Another connection of this program, or too little memory: the file is as it should be.
             raise RecordError(f"the snapshot {self.snapshot} cannot be opened: {error}") from error
-        except (duckdb.Error, RecordError):
-            pass
+        except (duckdb.Error, RecordError) as error:
+            _log.warning("the readers' snapshot is made anew: %s", error)
         with self._locked():
-            try:
-                return open_snapshot(self.snapshot)  # another reader was here first
-            except (duckdb.Error, RecordError) as error:
-                _log.warning("the readers' snapshot is made anew: %s", error)
             if self.database.exists():
                 publish(self.database, self.snapshot)
             try:
