@@ -106,7 +106,7 @@ def print_frame(frame: pandas.DataFrame) -> None:
     """Print a data frame on standard output: as a table, or row by row if the table is too wide."""
     from rich.cells import cell_len
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     # Names in the rows are other people's; those of far scripts take two columns a letter.
     names = [printable(str(name)) for name in frame.columns]
@@ -123,17 +123,17 @@ def print_frame(frame: pandas.DataFrame) -> None:
     console = Console(width=None if sys.stdout.isatty() else max(wanted, 200), markup=False)
     if rows and wanted > console.width:
         for number, row in enumerate(rows, start=1):
-            table = Table(show_edge=False, show_header=False, title=f"row {number}", title_justify="left")
             # Folded, not cut: nothing of what was asked for is left out.
-            table.add_column(overflow="fold")
-            table.add_column(overflow="fold")
-            for name, value in zip(names, row):
-                table.add_row(name, value)
+            columns_of_row = Column(overflow="fold"), Column(overflow="fold")
+            table = Table(
+                *columns_of_row, show_edge=False, show_header=False, title=f"row {number}", title_justify="left"
+            )
+            for pair in zip(names, row):
+                table.add_row(*pair)
             console.print(table)
     else:
-        table = Table(show_edge=False, header_style="bold")
-        for head, width in zip(heads, least):
-            table.add_column(head, overflow="fold", min_width=width)
+        shown = [Column(head, overflow="fold", min_width=width) for head, width in zip(heads, least)]
+        table = Table(*shown, show_edge=False, header_style="bold")
         for row in rows:
             table.add_row(*row)
         console.print(table)
@@ -144,13 +144,10 @@ def print_frame(frame: pandas.DataFrame) -> None:
 def _print_relation(word: str, warehouse: Reader, as_json: bool, as_csv: bool) -> None:
     """Print the description and columns of a table or view; raise with suggestions if there is none of that name."""
     views, tables = warehouse.relations()
-    saved = list(saved_queries(sql_folder()))
     if word not in (*views, *tables):
-        near = difflib.get_close_matches(word, [*saved, *views, *tables], n=1)
-        meant = f"; did you mean {near[0]}?" if near else ";"
-        raise RecordError(
-            f"no saved query, view or table {word!r}{meant} There are: {', '.join([*saved, *views, *tables])}"
-        )
+        names = [*saved_queries(sql_folder()), *views, *tables]
+        meant = "".join(f" did you mean {near}?" for near in difflib.get_close_matches(word, names, n=1))
+        raise RecordError(f"no saved query, view or table {word!r};{meant} There are: {', '.join(names)}")
     columns = warehouse.query(
         'select column_name as "column", lower(data_type) as type, comment as meaning from duckdb_columns() '
         "where table_name = ? and not internal order by column_index",
@@ -175,23 +172,21 @@ def _print_overview(warehouse: Reader, as_json: bool, as_csv: bool) -> None:
     saved = {name: query.explanation for name, query in known.items()}
     if as_json:
         print(json.dumps({"views": views, "tables": tables, "queries": saved}))  # noqa: T201
-        return
-    if as_csv:
-        rows = [("view", name, "") for name in views] + [("table", name, "") for name in tables]
+    elif as_csv:
+        rows = [*(("view", name, "") for name in views), *(("table", name, "") for name in tables)]
         rows += [("query", name, explanation) for name, explanation in saved.items()]
         csv.writer(sys.stdout).writerows([("kind", "name", "explanation"), *rows])
-        return
-    listed = []
-    for name, query in known.items():
-        listed.append(f"query    {name:<30} {query.explanation}")
-        listed += [f"{'':<39} {word}=…  {meaning}" for word, meaning in query.parameters.items()]
-    print(  # noqa: T201
-        'navi query "select … "   or   navi query QUERY [key=value …]   or, what its columns mean,   navi query VIEW',
-        f"views    {', '.join(views)}",
-        f"tables   {', '.join(tables)}",
-        *listed,
-        sep="\n",
-    )
+    else:
+        print(  # noqa: T201
+            'navi query "select … "   or   navi query QUERY [key=value …]   or, what its columns mean,   '
+            "navi query VIEW",
+            f"views    {', '.join(views)}",
+            f"tables   {', '.join(tables)}",
+            sep="\n",
+        )
+        for name, query in known.items():
+            words = (f"\n{'':<39} {word}=…  {meaning}" for word, meaning in query.parameters.items())
+            print(f"query    {name:<30} {query.explanation}", *words, sep="")  # noqa: T201
 
 
 def _text(value: object) -> str:

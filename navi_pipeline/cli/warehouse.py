@@ -19,9 +19,8 @@ def register(app: typer.Typer) -> None:
     """Register the command group `warehouse`, and the warehouse's benchmark with the group `bench` if there is one."""
     group = typer.Typer(name="warehouse", help="Look after the warehouse.", no_args_is_help=True)
     group.callback()(lambda: None)
-    group.command("status")(status)
-    group.command("compact")(compact)
-    group.command("publish")(publish)
+    for command in (status, compact, publish):
+        group.command()(command)
     app.add_typer(group)
     app.command("report")(report_page)
     for other in app.registered_groups:
@@ -39,12 +38,15 @@ def status(home: Home = None, as_json: Json = False) -> None:
     facts = warehouse.status()
     if as_json:
         print_json(facts)
-        return
-    shown = {f"rows of {table}": f"{rows:,}" for table, rows in facts["rows"].items() if rows}
-    shown |= {f"{name} [MiB]": f"{size / 2**20:,.1f}" for name, size in facts["bytes"].items()}
-    shown |= {"segments in done/": f"{facts['segments']:,}", "last migration": facts["migration"]}
-    shown |= {f"refused {name}": reason for name, reason in facts["quarantined"].items()}
-    print_facts(str(warehouse.folder), shown)
+    else:
+        shown = {
+            **{f"rows of {table}": f"{rows:,}" for table, rows in facts["rows"].items() if rows},
+            **{f"{name} [MiB]": f"{size / 2**20:,.1f}" for name, size in facts["bytes"].items()},
+            "segments in done/": f"{facts['segments']:,}",
+            "last migration": facts["migration"],
+            **{f"refused {name}": reason for name, reason in facts["quarantined"].items()},
+        }
+        print_facts(str(warehouse.folder), shown)
 
 
 def report_page(
@@ -90,9 +92,9 @@ def compact(
     report = warehouse.compact(keep_days=keep_days, points=points, keep_model_days=keep_model_days)
     if as_json:
         print_json(asdict(report))
-        return
-    facts = {"rows": report.rows, "segments replaced": report.segments, "rows thinned": report.thinned}
-    print_facts(str(warehouse.archive.folder), {name: f"{number:,}" for name, number in facts.items()})
+    else:
+        facts = {"rows": report.rows, "segments replaced": report.segments, "rows thinned": report.thinned}
+        print_facts(str(warehouse.archive.folder), {name: f"{number:,}" for name, number in facts.items()})
 
 
 def publish(
@@ -104,13 +106,12 @@ def publish(
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     report = Warehouse(home).publish_to(folder)
+    facts = asdict(report)
     if as_json:
-        print_json(asdict(report))
-        return
-    print_facts(
-        str(folder), {name: f"{fact:,}" if isinstance(fact, int) else fact for name, fact in asdict(report).items()}
-    )
-    typer.echo(f"next: navi query --history {as_argument(folder)} leaderboard")
+        print_json(facts)
+    else:
+        print_facts(str(folder), {name: f"{n:,}" if isinstance(n, int) else n for name, n in facts.items()})
+        typer.echo(f"next: navi query --history {as_argument(folder)} leaderboard")
 
 
 def bench(

@@ -144,38 +144,31 @@ def gather_demonstrations(profile: str) -> dict[str, Any]:
     """
     from navi_core.demos import read_index
 
-    recorded = read_recorded()
-    expert = read_expert(profile)
+    folders = {"recorded": read_recorded()["folder"], "expert": read_expert(profile)["folder"]}
+    indexes = {name: read_index(Path(folders[name])) for name in ("expert", "recorded") if folders[name] is not None}
     env = load_preset(profile).env
-    drone = env.dynamics
     wanted = {
         "azimuth_bins": env.azimuth_bins,
         "elevation_bins": env.elevation_bins,
         "max_distance": env.max_distance,
-        "decision_hz": drone.decision_hz,
-        "limits": [*drone.max_speed, drone.max_yaw_rate],
+        "decision_hz": env.dynamics.decision_hz,
+        "limits": [*env.dynamics.max_speed, env.dynamics.max_yaw_rate],
     }
-    rows: list[dict[str, Any]] = []
-    fitting: dict[str, dict[str, Any]] = {}
-    for source, folder in (("expert", expert["folder"]), ("recorded", recorded["folder"])):
-        if folder is None:
-            continue
-        index = read_index(Path(folder))
-        differs = [key for key, value in wanted.items() if index[key] != value]
-        rows.append(
-            {
-                "source": source,
-                "files": len(index["files"]),
-                "episodes": sum(row["episodes"] for row in index["files"]),
-                "decisions": sum(row["decisions"] for row in index["files"]),
-                "resolution": f"{index['azimuth_bins']}x{index['elevation_bins']}",
-                "used": not differs,
-                "differs": ", ".join(differs),
-            }
-        )
-        if not differs:
-            fitting[folder] = index
+    differs = {name: [k for k, value in wanted.items() if index[k] != value] for name, index in indexes.items()}
+    rows: list[dict[str, Any]] = [
+        {
+            "source": name,
+            "files": len(index["files"]),
+            "episodes": sum(row["episodes"] for row in index["files"]),
+            "decisions": sum(row["decisions"] for row in index["files"]),
+            "resolution": f"{index['azimuth_bins']}x{index['elevation_bins']}",
+            "used": not differs[name],
+            "differs": ", ".join(differs[name]),
+        }
+        for name, index in indexes.items()
+    ]
     used = [row for row in rows if row["used"]]
+    fitting = {folders[row["source"]]: indexes[row["source"]] for row in used}
     document = {
         "folders": list(fitting),
         "content_hash": content_key([index["content_hash"] for index in fitting.values()]),
@@ -230,24 +223,19 @@ def action_statistics(folders: list[str]) -> tuple[list[dict[str, Any]], dict[st
     from navi_core.demos import load_demonstration, read_index
 
     files = [Path(folder) / row["file"] for folder in folders for row in read_index(Path(folder))["files"]]
-    first, answers = None, []
-    for file in files:
-        demo = load_demonstration(file)
-        first = demo.observations[0].copy() if first is None else first
-        answers.append(demo.actions)
-        # Before the next one is read: observations are kept of none.
-        del demo
-    actions = np.concatenate(answers)
+    # One demonstration at a time: observations are large, and kept of none.
+    actions = np.concatenate([load_demonstration(file).actions for file in files])
+    by_axis = {name: actions[:, n] for n, name in enumerate(_AXES)}
     rows = [
         {
             "axis": name,
-            "mean": float(actions[:, n].mean()),
-            "std": float(actions[:, n].std()),
-            "at the limit": float((np.abs(actions[:, n]) >= 1.0).mean()),
+            "mean": float(values.mean()),
+            "std": float(values.std()),
+            "at the limit": float((np.abs(values) >= 1.0).mean()),
         }
-        for n, name in enumerate(_AXES)
+        for name, values in by_axis.items()
     ]
-    return rows, {name: actions[:, n] for n, name in enumerate(_AXES)}, first
+    return rows, by_axis, load_demonstration(files[0]).observations[0].copy()
 
 
 def _listing(source: Path) -> str:

@@ -175,10 +175,10 @@ def histogram_chart(values: Mapping[str, np.ndarray], *, x: str) -> str:
     """Draw histograms of named arrays (N,) with 41 bins."""
     import numpy as np
 
-    histograms = {name: np.histogram(numbers, bins=41) for name, numbers in values.items()}
-    curves = {
-        n: (((edges[:-1] + edges[1:]) / 2).tolist(), counts.tolist()) for n, (counts, edges) in histograms.items()
-    }
+    curves = {}
+    for name, numbers in values.items():
+        counts, edges = np.histogram(numbers, bins=41)
+        curves[name] = ((edges[:-1] + edges[1:]) / 2).tolist(), counts.tolist()
     return line_chart(curves, x=x, y="count")
 
 
@@ -199,18 +199,15 @@ def interval_chart(rows: Sequence[tuple[str, float | None, float | None, float |
             drawn.append((name, value, below, above))
     if not drawn:
         return ""
-    low, high = _range([number for row in drawn for number in row[1:]])
     height = _ROW * len(drawn) + 40
-    across = _scale(low, high, _INTERVAL_LEFT, _WIDTH - 20)
-    parts = []
-    for number, (name, value, below, above) in enumerate(drawn):
-        y = 20 + _ROW * number
-        parts.append(_text(_INTERVAL_LEFT - 10, y + 4, name[:28], "end"))
-        parts.append(
-            f'<line x1="{across(below):.1f}" y1="{y}" x2="{across(above):.1f}" y2="{y}" stroke="{_COLOURS[0]}" '
-            f'stroke-width="3" opacity=".45"/><circle cx="{across(value):.1f}" cy="{y}" r="5" fill="{_COLOURS[0]}"/>'
-        )
-    parts += [_text(across(tick), height - 18, f"{tick:g}", "middle") for tick in _ticks(low, high)]
+    across, ticks = _axis([number for row in drawn for number in row[1:]], _INTERVAL_LEFT, _WIDTH - 20)
+    parts = [
+        _text(_INTERVAL_LEFT - 10, y + 4, name[:28], "end")
+        + f'<line x1="{across(below):.1f}" y1="{y}" x2="{across(above):.1f}" y2="{y}" stroke="{_COLOURS[0]}" '
+        f'stroke-width="3" opacity=".45"/><circle cx="{across(value):.1f}" cy="{y}" r="5" fill="{_COLOURS[0]}"/>'
+        for y, (name, value, below, above) in zip(range(20, height, _ROW), drawn, strict=False)
+    ]
+    parts += [_text(across(tick), height - 18, f"{tick:g}", "middle") for tick in ticks]
     parts.append(_text(_WIDTH - 20, height - 3, label, "end"))
     return _svg(parts, height, label)
 
@@ -236,23 +233,22 @@ def panorama_picture(observation: np.ndarray) -> bytes:
 
 def _frame(groups: Mapping[str, Points], x: str, y: str, *, lines: bool) -> str:
     """Draw groups of points as lines or dots within axes, with ticks, and a legend below."""
-    kept = {
+    finite = {
         name: [(float(a), float(b)) for a, b in points if a is not None and b is not None and math.isfinite(a + b)]
         for name, points in groups.items()
     }
-    kept = {name: points for name, points in kept.items() if points}
+    kept = {name: points for name, points in finite.items() if points}
     if not kept:
         return ""
-    every = [point for points in kept.values() for point in points]
-    (low_x, high_x), (low_y, high_y) = (_range([point[axis] for point in every]) for axis in (0, 1))
-    across = _scale(low_x, high_x, _LEFT, _WIDTH - _RIGHT)
-    up = _scale(low_y, high_y, _HEIGHT - _BOTTOM, _TOP)
-    parts = []
-    for tick in _ticks(low_y, high_y):
-        at = up(tick)
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#8884"/>')
-        parts.append(_text(_LEFT - 6, at + 4, _short(tick), "end"))
-    parts += [_text(across(tick), _HEIGHT - 18, _short(tick), "middle") for tick in _ticks(low_x, high_x)]
+    xs, ys = zip(*(point for points in kept.values() for point in points), strict=True)
+    across, x_ticks = _axis(xs, _LEFT, _WIDTH - _RIGHT)
+    up, y_ticks = _axis(ys, _HEIGHT - _BOTTOM, _TOP)
+    parts = [
+        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up(tick):.1f}" y2="{up(tick):.1f}" stroke="#8884"/>'
+        + _text(_LEFT - 6, up(tick) + 4, _short(tick), "end")
+        for tick in y_ticks
+    ]
+    parts += [_text(across(tick), _HEIGHT - 18, _short(tick), "middle") for tick in x_ticks]
     parts.append(_text(_WIDTH - _RIGHT, _HEIGHT - 3, x, "end"))
     parts.append(f'<text x="{_LEFT}" y="{_TOP - 2}" font-weight="600">{escape(y)}</text>')
     key_x, key_y = _LEFT, _HEIGHT + 16
@@ -272,10 +268,6 @@ def _frame(groups: Mapping[str, Points], x: str, y: str, *, lines: bool) -> str:
     return _svg(parts, key_y + 8, y)
 
 
-def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    return lambda value: start + (value - low) / (high - low) * (end - start)
-
-
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
@@ -287,19 +279,14 @@ def _svg(parts: Sequence[str], height: int, title: str) -> str:
     )
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    pad = 0.0 if low < high else abs(low) * 0.05 or 1.0
-    return low - pad, high + pad
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Return four to eight round tick positions between two ends."""
+def _axis(values: Sequence[float], start: float, end: float) -> tuple[Callable[[float], float], list[float]]:
+    """Return the scale of values to pixels from `start` to `end`, and four to eight round ticks."""
+    pad = 0.0 if min(values) < max(values) else abs(values[0]) * 0.05 or 1.0
+    low, high = min(values) - pad, max(values) + pad
     step = 10.0 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 8)
-    first = math.ceil(low / step - 1e-9)
-    count = math.floor(high / step + 1e-9) - first + 1
-    return [(first + number) * step for number in range(count)]
+    ticks = [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return lambda value: start + (value - low) / (high - low) * (end - start), ticks
 
 
 def _short(value: float) -> str:

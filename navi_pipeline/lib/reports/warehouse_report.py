@@ -181,20 +181,23 @@ def _profiles(row: dict[str, Any]) -> list[Part]:
 def _training(ask: Ask) -> list[Part]:
     runs = ask(f"select run_id, status, last_step, reward_ema, mean_sps, checkpoints, last_row_at from run_summary "
                f"limit {_RUNS}")  # fmt: skip
-    parts: list[Part] = []
-    for metric, label in (("reward_ema", "reward (smoothed)"), ("view_gain", "area seen [m² a decision]"),
-                          ("collision", "collision term")):  # fmt: skip
-        curves = {}
-        for run in runs:
-            points = ask(
-                "select max(step) as step, avg(value) as value from (select step, value, "
-                "ntile(?) over (order by step) as part from metrics where run_id = ? and name = ?) "
-                "group by part order by 1",
-                [_POINTS, run["run_id"], metric],
-            )
-            curves[str(run["run_id"])] = [point["step"] for point in points], [point["value"] for point in points]
-        parts.append(line_chart(curves, x="decisions", y=label))
-    return [*filter(None, parts), table_part(runs)] if runs else []
+    labels = {
+        "reward_ema": "reward (smoothed)",
+        "view_gain": "area seen [m² a decision]",
+        "collision": "collision term",
+    }
+    curves: dict[str, dict[str, tuple[list[float], list[float]]]] = {name: {} for name in labels}
+    points = ask(
+        "select name, run_id, list(step order by step) as steps, list(value order by step) as seen from (select "
+        "name, run_id, max(step) as step, avg(value) as value from (select name, run_id, step, value, "
+        "ntile(?) over (partition by name, run_id order by step) as part from metrics where list_contains(?, run_id) "
+        "and list_contains(?, name)) group by name, run_id, part) group by 1, 2",
+        [_POINTS, [run["run_id"] for run in runs], list(labels)],
+    )
+    for row in sorted(points, key=lambda row: [run["run_id"] for run in runs].index(row["run_id"])):
+        curves[row["name"]][str(row["run_id"])] = row["steps"], row["seen"]
+    charts = [line_chart(curves[name], x="decisions", y=label) for name, label in labels.items()]
+    return [*filter(None, charts), table_part(runs)] if runs else []
 
 
 def _maps(home: Path) -> list[Part]:
@@ -215,14 +218,11 @@ def _maps(home: Path) -> list[Part]:
 
 def _benchmarks(ask: Ask) -> list[Part]:
     rows = ask(
-        "select cell, name, value, recorded_at, hardware from benchmark_cells where benchmark = 'nightly' "
-        "and name = 'steps_per_second' order by recorded_at"
+        "select format('{} ({})', cell, coalesce(hardware[:24], 'unknown')) as curve, "
+        "list(value order by recorded_at) as seen from benchmark_cells "
+        "where benchmark = 'nightly' and name = 'steps_per_second' group by 1 order by min(recorded_at)"
     )
-    curves: dict[str, tuple[list[float], list[float]]] = {}
-    for row in rows:
-        xs, ys = curves.setdefault(f"{row['cell']} ({str(row['hardware'])[:24]})", ([], []))
-        xs.append(float(len(xs) + 1))
-        ys.append(float(row["value"]))
+    curves = {row["curve"]: (range(1, 1 + len(row["seen"])), row["seen"]) for row in rows}
     chart = line_chart(curves, x="night", y="steps/s")
     return [chart] * bool(chart) + _tables(
         ask,

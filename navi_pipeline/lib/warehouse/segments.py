@@ -137,16 +137,16 @@ def _objects(body: bytes) -> list[dict[str, Any]]:
     if body.count(b"}\n{") == body.count(b"\n") - 1 and b"\\ud" not in body.lower():
         with suppress(ValueError, RecursionError):
             rows = json.loads(b"[" + body[:-1].replace(b"\n", b",") + b"]")
-    if len(rows) != body.count(b"\n"):
-        rows = []
-        for number, line in enumerate(body.decode().split("\n")[:-1], start=2):
-            try:
-                rows.append(json.loads(line))
-                _check_text(line.encode(), number)
-            except (ValueError, RecursionError) as error:
-                raise RecordError(f"line {number} is not JSON: {error}") from error
-    for number, row in enumerate(rows, start=2):
-        if type(row) is not dict:
+    if len(rows) == body.count(b"\n") and set(map(type, rows)) <= {dict}:
+        return rows
+    rows = []
+    for number, line in enumerate(body.decode().split("\n")[:-1], start=2):
+        try:
+            rows.append(json.loads(line))
+            _check_text(line.encode(), number)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"line {number} is not JSON: {error}") from error
+        if type(rows[-1]) is not dict:
             raise RecordError(f"line {number} is not an object")
     return rows
 
