@@ -343,6 +343,7 @@ class _Apex(RunSession):
         self.counters.episodes = self.totals.episodes
         if self.counters.saved_at != self.steps:
             self.save()
-        if self.workers.first and self._last is not None:
+        # A second row of the same step would have a speed of 0.
+        if self.workers.first and self._last is not None and self._reported_steps != self.steps:
             self._report(self._last)
         return super().finish(reason, resumed_from)

@@ -120,8 +120,7 @@ def _follow(
         while True:
             if stopped_at is None and stop is not None and stop():
                 stopped_at = time.monotonic()
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
+                _signalled(process.pid, signal.SIGTERM)
             if stopped_at is not None and time.monotonic() > stopped_at + grace_seconds:
                 break
             if deadline is not None and time.monotonic() > deadline:
@@ -152,17 +151,24 @@ def _read_lines(stream: IO[str], into: queue.Queue[str | None]) -> None:
 def _end(process: subprocess.Popen[str], grace_seconds: float, on_end: Callable[[float], None] | None) -> None:
     """Terminate the child's process group: SIGTERM, grace period, SIGKILL."""
     if not _wait(process.pid, 0.0):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+        _signalled(process.pid, signal.SIGTERM)
         _wait(process.pid, grace_seconds)
     # Also after a regular end: processes that the child may have left in its group go with it.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _signalled(process.pid, signal.SIGKILL)
     _wait(process.pid, math.inf)
     if on_end is not None:
         ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:15]
         on_end(sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"))
     process.wait()
+
+
+def _signalled(pid: int, number: int) -> bool:
+    """Send a signal to a process group; return whether there is one that may be sent it."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _wait(pid: int, seconds: float) -> bool:
@@ -307,17 +313,12 @@ def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
     Args:
         grace_seconds: Time between SIGTERM (the trainer checkpoints) and SIGKILL [s].
     """
-    ended = []
-    for pid in orphaned_trainers():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGTERM)
-            ended.append(pid)
+    ended = [pid for pid in orphaned_trainers() if _signalled(pid, signal.SIGTERM)]
     deadline = time.monotonic() + grace_seconds
     while any(_there(pid) for pid in ended) and time.monotonic() < deadline:
         time.sleep(0.1)
     for pid in ended:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+        _signalled(pid, signal.SIGKILL)
     stale = _mark_stale()
     leftovers = 0
     # Of a distributed replay, every shard has a folder of its own.

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -182,10 +183,7 @@ def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
 
 
 def _object(output: str, what: str) -> dict[str, Any]:
-    try:
-        result = json.loads(output)
-    except ValueError as error:
-        raise RunError(f"the {what}'s result is not JSON: {output[-200:]!r}") from error
-    if not isinstance(result, dict):
-        raise RunError(f"the {what}'s result is {type(result).__name__}, not an object: {output[-200:]!r}")
-    return result
+    with suppress(ValueError):
+        if isinstance(result := json.loads(output), dict):
+            return result
+    raise RunError(f"the {what}'s result is no JSON object: {output[-200:]!r}")
