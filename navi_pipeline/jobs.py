@@ -211,6 +211,7 @@ _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("promotion_job", ("challenged_version",), "Let a version challenge the champion: `navi promote`."),
     ("ablation_job", ("ablation",), "Compare variants with a base."),
     ("study_job", ("study",), "Search over settings."),
+    ("proof_job", ("study_proof",), "Compare a study's best settings with its preset: `navi study prove`."),
     (
         "summary_job",
         ("baseline_evaluation", "leaderboard", "warehouse"),

@@ -71,7 +71,7 @@ def sweep(
     if as_json:
         print_json({"sweep": name, "profile": config.profile} | result.document | {"reused": result.reused})
     else:
-        _print_result(f"{name}, {config.profile}", result)
+        print_experiment(f"{name}, {config.profile}", result)
 
 
 def ablate(
@@ -129,10 +129,11 @@ def ablate(
         return
     for variant, why in experiment.skipped.items():
         typer.echo(f"{variant} {why}: left out")
-    _print_result(f"ablation {name}", result)
+    print_experiment(f"ablation {name}", result)
 
 
-def _print_result(title: str, result: ExperimentResult) -> None:
+def print_experiment(title: str, result: ExperimentResult) -> None:
+    """Print the table, the verdicts and the page of an experiment."""
     print_records(title, result.summary.rows)
     if result.summary.verdicts:
         print_records("promotion checklist", [verdict.as_row() for verdict in result.summary.verdicts])

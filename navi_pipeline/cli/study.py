@@ -1,8 +1,9 @@
-"""CLI commands `navi study`: run, show and resume a hyperparameter search, export its best trial as a preset."""
+"""CLI commands `navi study`: run, show and resume a hyperparameter search, export or prove its best trial."""
 
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,7 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.")]
 def register(app: typer.Typer) -> None:
     """Register the command group `study`, and the study's benchmark with the group `bench` if there is one."""
     group = typer.Typer(name="study", help="Search over settings; each trial is a training run.", no_args_is_help=True)
-    for command in (run, show, resume, best):
+    for command in (run, show, resume, best, prove):
         group.command(command.__name__)(command)
     app.add_typer(group)
     for other in app.registered_groups:
@@ -117,6 +118,29 @@ def best(
     if preset is not None:
         facts["train it"] = f"navi train {queue.config.learner} --preset {as_argument(preset)} --init none"
     print_facts(f"{name}, trial {row['trial']}", facts)
+
+
+def prove(
+    name: Annotated[str, typer.Argument(help="A study of this home.")],
+    seeds: Annotated[int, typer.Option(min=2, help="Training seeds of both sides; a verdict needs five.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Trainings at the same time.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Compare the best settings of a study with its preset on fresh seeds: better, or not shown.
+
+    The interval is paired by seed. Finished trainings are reused, so the command may be stopped and given again.
+    """
+    from navi_pipeline.cli.experiments import print_experiment
+    from navi_pipeline.lib.experiments.perform import perform_experiment
+    from navi_pipeline.lib.studies.proof import proof_experiment
+
+    target = Target("proof_job", "study_proof", {"study": name, "seeds": seeds, "jobs": jobs})
+    perform = partial(perform_experiment, proof_experiment(name, seeds), jobs=jobs)
+    result = launch(target, perform, on_line=print_status)
+    if as_json:
+        print_json(result.document)
+    else:
+        print_experiment(f"proof of study {name}", result)
 
 
 def bench(

@@ -158,19 +158,44 @@ def ablation(context: dg.AssetExecutionContext, config: AblationSettings) -> dg.
     return _experiment(context, experiment, cells=config.cells, jobs=config.jobs)
 
 
+class ProofSettings(dg.Config):
+    """Run config of a study's proof."""
+
+    study: str = Field(description="A study of this home.")
+    seeds: int = Field(default=5, description="Training seeds of both sides; a verdict needs five.")
+    jobs: int = Field(default=1, description="Cells at the same time.")
+
+
+@dg.asset(
+    group_name="studies",
+    kinds={"torch"},
+    owners=OWNERS,
+    code_version="1",
+    pool=GPU,
+    description="Are a study's best settings better than its preset? Both are trained with fresh seeds and compared "
+    "by the paired interval of the study's objective. Cells that are done are not measured again.",
+)
+@worked
+def study_proof(context: dg.AssetExecutionContext, config: ProofSettings) -> dg.MaterializeResult[None]:
+    """Measure the cells of a study's proof that have no result yet."""
+    from navi_pipeline.lib.studies.proof import proof_experiment
+
+    return _experiment(context, proof_experiment(config.study, config.seeds), jobs=config.jobs)
+
+
 cell_partitions = dg.DynamicPartitionsDefinition(name="cells")
 cell = dg.AssetSpec(
     "cell",
-    deps=[*SWEEP_ASSETS, ablation],
+    deps=[*SWEEP_ASSETS, ablation, study_proof],
     group_name="benchmarks",
     kinds={"torch"},
     owners=OWNERS,
     code_version="1",
     partitions_def=cell_partitions,
-    description="One cell of a sweep or an ablation: a variant with a seed, and what came of it. Reported when it is "
-    "done, by the asset that measures it.",
+    description="One cell of a sweep, an ablation or a proof: a variant with a seed, and what came of it. Reported "
+    "when it is done, by the asset that measures it.",
 )
-"""External asset of the cells of sweeps and ablations; only these report its materializations."""
+"""External asset of the cells of experiments; only these report its materializations."""
 
 
 def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:

@@ -81,13 +81,13 @@ def _measure(measurement: Measurement, variant: Variant, config: AblationConfig,
     folder = pipeline_folder() / "ablations" / key
     settings, result = folder / "settings.json", folder / "evaluation.json"
     write_document(settings, settings_of(variant, config, seed))
-    shared = ("--preset", config.preset, "--config", str(settings), "--asset", _ASSET, "--partition", key)
+    shared = ("--preset", config.preset, "--config", str(settings))
     initial = "none"
     if variant.cloned:
         demos = _demonstrations(measurement, config, resolved(variant, config, seed))
         command = ("bc", "--demos", str(demos), *shared, "--no-register", "--json")
-        initial = str(_train(measurement, "clone", key, *command)["checkpoint"])
-    trained = _train(measurement, "train", key, "train", variant.algorithm, *shared, "--from", initial,
+        initial = str(train_cell(measurement, "clone", _ASSET, key, *command)["checkpoint"])
+    trained = train_cell(measurement, "train", _ASSET, key, "train", variant.algorithm, *shared, "--from", initial,
                      "--no-register", "--publish", "off", "--json")  # fmt: skip
     measurement.checkpoint = str(trained["checkpoint"])
     measurement.metrics = {"steps": float(trained["steps"]), "reward_ema": float(trained["reward_ema"] or 0.0)}
@@ -114,17 +114,28 @@ def _demonstrations(measurement: Measurement, config: AblationConfig, train: Tra
     return folder
 
 
-def _train(measurement: Measurement, stage: str, key: str, *command: str) -> dict[str, Any]:
-    """Run a training command and return its result; a training that ended early is no outcome.
+def train_cell(measurement: Measurement, stage: str, asset: str, key: str, *command: str) -> dict[str, Any]:
+    """Run a training command as the run of a cell and return its result; a training that ended early is no outcome.
 
     Waits for a trainer that an earlier process left running.
+
+    Args:
+        measurement: Measurement of the cell.
+        stage: Name of the command in messages.
+        asset: Asset name of the run's key.
+        key: Partition of the run's key.
+        command: Arguments of `navi`.
+
+    Raises:
+        CellError: It failed, which is an outcome.
+        RunError: It was stopped, or another process holds its run.
     """
-    runs = f"{_ASSET}-{key}-"
+    runs = f"{asset}-{key}-"
     held = RunError(f"another process trains {runs}*; wait for it or end it, then give the same command again")
     if not wait_for_run(runs, ending=measurement.stop):
         raise held
     try:
-        result: dict[str, Any] = measurement.run(*command, stage=stage, read=dict)
+        result: dict[str, Any] = measurement.run(*command, "--asset", asset, "--partition", key, stage=stage, read=dict)
     except CellError as error:
         if error.status == "crash" and runs_in_use(prefix=runs):
             raise held from error

@@ -126,7 +126,7 @@ class _Attempt:
                 asset=ASSET,
                 partition=self._partition,
                 on_line=follow,
-                command=_command(self._config),
+                command=trial_command(self._config),
                 stop=self._stop,
             )
         except UnavailableError:
@@ -197,7 +197,8 @@ class _Attempt:
         return [float(value) for value in figures.values() if value is not None]
 
 
-def _command(config: StudyConfig) -> list[str]:
+def trial_command(config: StudyConfig) -> list[str]:
+    """Return the arguments of `navi` that train with a study's learner, besides the configuration."""
     # Trials are no versions: the best one's settings become a preset, and its training a version.
     unseen = () if config.learner in ("bc", APEX) else ("--publish", "off")
     return [*training_command(config.learner, config.demonstrations), *unseen, "--no-register"]

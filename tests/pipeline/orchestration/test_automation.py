@@ -359,7 +359,7 @@ def test_training_and_benchmark_assets_use_the_gpu_pool(repository):
     graph = repository.asset_graph
     pools = {key.to_user_string(): graph.get(key).pools for key in graph.get_all_asset_keys()}
     for name, pool in pools.items():
-        heavy = name.endswith(("_sweep", "_policy", "_scaling", "_benchmark", "study", "ablation"))
+        heavy = name.endswith(("_sweep", "_policy", "_scaling", "_benchmark", "study", "ablation", "study_proof"))
         assert (pool == {"gpu"}) == heavy, (name, pool)
 
 

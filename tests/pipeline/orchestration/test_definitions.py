@@ -47,9 +47,10 @@ def test_asset_graph_has_the_expected_dependencies(graph):
         "promoted_model": {"policy_evaluation", "ppo_policy"},
         **{name: {"corpus"} for name in SWEEPS},
         "ablation": set(),
+        "study_proof": set(),
         "evaluated_subject": set(),
         "challenged_version": set(),
-        "cell": {"ablation", *SWEEPS},
+        "cell": {"ablation", "study_proof", *SWEEPS},
         "study": {"corpus"},
         "trial": {"study"},
         "warehouse": {"leaderboard", "promoted_model", "study", *SWEEPS},
@@ -61,7 +62,7 @@ def test_whole_graph_jobs_cover_every_asset_once(graph):
             "study_job", "summary_job")  # fmt: skip
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
     # Trials and cells are reported by the assets that run them; the others answer a question that somebody asks.
-    asked = ("ablation", "evaluated_subject", "challenged_version")
+    asked = ("ablation", "study_proof", "evaluated_subject", "challenged_version")
     assert sorted([*made, "trial", "cell", *asked]) == sorted(edges_of(graph))
 
 
