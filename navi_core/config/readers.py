@@ -5,6 +5,7 @@ A setting without a rule is read by every run. Rules add up: a setting is read w
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from navi_core.config.base import Config, setting_paths
@@ -23,11 +24,12 @@ class Not(tuple[object, ...]):
 
 Condition = str | tuple[object, ...]
 Where = dict[str, Condition]
-"""Path of a setting, `command`, `device` or an environment variable (`$NAME`) → values with which it is read. A text
-that ends with … stands for its continuations."""
+"""Path of a setting, `command`, `device` or an environment variable (`$NAME`) → values with which it is read; `*` in a
+text stands for anything."""
 
 _REINFORCED: Where = {"algorithm": Not(("bc",))}
-_DISCRETE = ("cart_pole", "acrobot", "snake", "repeat_previous", "repeat_first", "gymnasium:ALE/…")
+_ATARI = ("gymnasium:ALE/*", "gymnasium:*NoFrameskip-v*")
+_DISCRETE = ("cart_pole", "acrobot", "snake", "repeat_previous", "repeat_first", *_ATARI)
 _CURIOUS: tuple[Where, ...] = ({"shaper.rnd_start": SET}, {"shaper.rnd_end": SET})
 _MONITORED: tuple[Where, ...] = ({"early_stopping.enabled": SET}, {"adaptation.enabled": SET})
 
@@ -69,7 +71,7 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
         {"task": UNSET},
     ),
     ("task_options", {"task": SET}),
-    ("policy.picture_channels", {"task": ("gymnasium:ALE/…",)}),
+    ("policy.picture_channels", {"task": _ATARI}),
     ("policy.distribution policy.log_std_init", {"task": Not(_DISCRETE)}),
     ("shaper.velocity_weight", {"task": UNSET}),
     ("env.goal", {"env.task": ("point_goal",)}),
@@ -166,10 +168,7 @@ def holds(condition: Condition, value: object) -> bool:
     """Return whether a condition holds for a value."""
     if isinstance(condition, str):
         return bool(value) == (condition == SET)
-    listed = any(
-        value == each or (isinstance(each, str) and each.endswith("…") and str(value).startswith(each[:-1]))
-        for each in condition
-    )
+    listed = any(value == each or (isinstance(each, str) and fnmatchcase(str(value), each)) for each in condition)
     return listed != isinstance(condition, Not)
 
 
@@ -191,13 +190,13 @@ def missing_reader(name: str, config: TrainConfig, facts: Mapping[str, object]) 
                 next((_in_words(p, cond), _shown(p, value_at(config, p, facts))) for p, cond in lacking.items())
             )
         else:
-            return f"{' or '.join(dict.fromkeys(words for words, _ in broken))}, and here it is {broken[0][1]}"
+            return f"{' or '.join(dict.fromkeys(words for words, _ in broken))}, not {broken[0][1]}"
     return None
 
 
 def _in_words(path: str, condition: Condition) -> str:
     if isinstance(condition, str):
-        return f"{path} {condition}"
+        return f"no {path}" if condition == UNSET else f"{path} set"
     if path == "command" and not isinstance(condition, Not):
         return " or ".join(f"the command navi {each}" for each in condition)
     values = " or ".join(map(str, condition))
@@ -241,4 +240,4 @@ def unread(
         part = missing_reader(name, config, {"command": command, "device": chosen})
         if part is not None:
             parts.setdefault(part, []).append(name)
-    return [f"{', '.join(names)} will not be read: that takes {part}" for part, names in parts.items()]
+    return [f"{', '.join(names)} has no effect in this run: needs {part}" for part, names in parts.items()]

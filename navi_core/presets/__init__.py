@@ -32,18 +32,9 @@ if TYPE_CHECKING:
     import yaml
 
 __all__ = [
-    "environment_overrides",
-    "load_preset",
-    "merge",
-    "merge_sources",
-    "parse_assignments",
-    "parse_sections",
-    "preset_names",
-    "preset_values",
-    "read_config_file",
-    "resolve_config",
-    "setting_sources",
-]
+    "environment_overrides", "load_preset", "merge", "merge_sources", "parse_assignments", "parse_sections",
+    "preset_names", "preset_values", "read_config_file", "resolve_config", "setting_sources",
+]  # fmt: skip
 
 _FOLDER = Path(__file__).parent
 _SELECTORS = {
