@@ -18,7 +18,7 @@ from navi_pipeline.defs.corpus import spawn_verdict
 from navi_pipeline.defs.experiments import BENCHMARKS
 from navi_pipeline.defs.learning import POLICIES
 from navi_pipeline.defs.partitions import GPU, register_policy
-from navi_pipeline.lib.orchestration import WORK, Work
+from navi_pipeline.lib.orchestration import FLOW_TAG, WORK, Work
 from navi_pipeline.lib.run_launcher import require_success, run_job
 
 _STUDIES = {"quick": "quick", "full": "ppo"}
@@ -77,8 +77,9 @@ class Flow:
         register_policy(self._instance, self._profile, self._seed)
         self._require("demonstrations_job", partition=self._profile)
         failed = self.materialize_policy("profile_job")
+        for partitions, key in (("size", self._size), ("studies", _STUDIES[self._size])):
+            self._instance.add_dynamic_partitions(partitions, [key])
         self._require("benchmark_job", partition=self._size)
-        self._instance.add_dynamic_partitions("studies", [_STUDIES[self._size]])
         self._require("study_job", partition=_STUDIES[self._size])
         self.materialize_summary()
         return failed
@@ -139,7 +140,7 @@ class Flow:
             self._job(job),
             partition=partition,
             ops=ops,
-            tags={"navi/flow": self._profile},
+            tags={FLOW_TAG: self._profile},
             report=self._report,
         )
         for event in result.get_asset_materialization_events():

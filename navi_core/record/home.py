@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.config import CompileConfig, parse_config
+from navi_core.machine import variable
 
 if TYPE_CHECKING:
     from navi_core.scenes import Scene, SceneSource
@@ -18,9 +19,9 @@ def navi_home() -> Path:
     """Return the home directory of scenes, runs, models, outbox and warehouse; it need not exist yet.
 
     Returns:
-        `$NAVI_HOME` if it is set and not empty, else `./.navi`, as an absolute path.
+        `$NAVI_HOME` (or that of `using_variables`) if it is set and not empty, else `./.navi`, as an absolute path.
     """
-    return Path(os.path.expanduser(os.environ.get("NAVI_HOME") or ".navi")).absolute()
+    return Path(os.path.expanduser(variable("NAVI_HOME") or ".navi")).absolute()
 
 
 def outbox_path() -> Path:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from navi_core.machine import usable_cores
+from navi_core.machine import usable_cores, variable
 
 _PACKAGES = ("navi", "torch", "numpy", "numba", "pydantic")
 
@@ -37,7 +37,7 @@ def row_context() -> dict[str, Any]:
     return {name: profile[name] for name in ("hardware", "versions", "revision")} | {
         "host": os.environ.get("NAVI_HOST") or platform.node(),
         "user": _user(),
-        "dagster_run_id": os.environ.get("NAVI_DAGSTER_RUN_ID"),
+        "dagster_run_id": variable("NAVI_DAGSTER_RUN_ID"),
     }
 
 

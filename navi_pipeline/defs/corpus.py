@@ -73,6 +73,7 @@ class CompileSettings(dg.Config):
     kinds={"python"},
     owners=OWNERS,
     code_version="1",
+    required_resource_keys={"home"},
     description="Where it begins: the scenes to be used, by name, with split and content hash: generated ones, and "
     "every mesh under $NAVI_SCENES. Registers one partition of compiled_scene for each.",
 )
@@ -118,6 +119,7 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     backfill_policy=dg.BackfillPolicy.single_run(),
     automation_condition=WHEN_UPDATED,
     output_required=False,
+    required_resource_keys={"home"},
     description="A mesh becomes a world: one scene as a .gmdag file, its spawn verdict and its map from above; reused "
     "while source and settings are unchanged. A run over several scenes, or over all that are due, reports each scene "
     "when it is done.",
@@ -148,8 +150,7 @@ def _compile(
     failed = 0
     for number, source in enumerate(due, start=1):
         metadata, version, row = _compiled(context, source, settings)
-        # Dagster would mark the whole range at the end; a scene without a file counts as not done. Events are yielded,
-        # because log_event keeps them until the function yields or ends, and a failure would lose them.
+        # Dagster would mark the whole range at the end; a scene without a file counts as not done.
         if row["gmdag"] is None:
             failed += 1
         else:
@@ -208,6 +209,7 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
     code_version="1",
     automation_condition=WHEN_SETTLED,
     deps=[scene_sources, compiled_scene],
+    required_resource_keys={"home"},
     description="Is every scene fit to be flown in? Verdict, floor area, free starts and size of all compiled scenes "
     "side by side: the outlier shows before anything has learned from it.",
 )
@@ -242,6 +244,7 @@ def scene_quality() -> dg.MaterializeResult[None]:
     automation_condition=WHEN_SETTLED,
     freshness_policy=dg.FreshnessPolicy.time_window(warn_window=timedelta(days=30), fail_window=timedelta(days=90)),
     deps=[compiled_scene, scene_quality],
+    required_resource_keys={"home"},
     description="The scenes that everything below learns in, flies in and is judged in: the compiled ones by split, "
     "without those whose spawn verdict is FAIL.",
 )
@@ -275,6 +278,7 @@ def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
 @dg.asset_check(
     asset=compiled_scene,
     partitions_def=scene_partitions,
+    required_resource_keys={"home"},
     description="The scene has enough places to start from; FAIL keeps it out of the corpus.",
 )
 @worked
@@ -283,7 +287,11 @@ def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult
     return dg.AssetCheckResult(**_verdict(scene_card(context.partition_key)))
 
 
-@dg.asset_check(asset=scene_quality, description="At least four scenes of five have the verdict PASS.")
+@dg.asset_check(
+    asset=scene_quality,
+    required_resource_keys={"home"},
+    description="At least four scenes of five have the verdict PASS.",
+)
 @worked
 def most_scenes_pass() -> dg.AssetCheckResult:
     """Check that at least 80 % of the scenes have the verdict PASS."""
@@ -299,6 +307,7 @@ def most_scenes_pass() -> dg.AssetCheckResult:
 @dg.asset_check(
     asset=corpus,
     blocking=True,
+    required_resource_keys={"home"},
     description="There are training and test scenes, none is in two splits (by content), and none has failed.",
 )
 @worked

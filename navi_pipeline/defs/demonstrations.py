@@ -49,6 +49,7 @@ class ExpertSettings(dg.Config):
     code_version="1",
     deps=[corpus],
     partitions_def=profile_partitions,
+    required_resource_keys={"trainer"},
     description="A scripted teacher shows how to explore: flights of the frontier pilot in training scenes, with a "
     "disturbance that is flown but not recorded, so that the student learns to come back. Runs in a child process; "
     "what is recorded already is kept.",
@@ -82,6 +83,7 @@ def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSetti
     kinds={"numpy"},
     owners=OWNERS,
     code_version="2",
+    required_resource_keys={"home"},
     description="Flights that people recorded (navi demos record), or other programs did: every .npz and Minari file "
     "under $NAVI_DEMOS, or recordings/ of the Navi home, checked file by file. There may be none.",
 )
@@ -110,6 +112,7 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
     code_version="1",
     deps=[expert_demonstrations, recorded_demonstrations],
     partitions_def=profile_partitions,
+    required_resource_keys={"home"},
     description="Everything that shows how to fly with this profile's sensor: the teacher's flights, and the "
     "recordings of the same sensor and drone.",
 )
@@ -134,6 +137,7 @@ _MOST_COLLISIONS = 10.0
 @dg.asset_check(
     asset=expert_demonstrations,
     partitions_def=profile_partitions,
+    required_resource_keys={"home"},
     description="The teacher collides less than ten times a minute, disturbance and all.",
 )
 @worked
@@ -149,7 +153,11 @@ def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetChec
     )
 
 
-@dg.asset_check(asset=recorded_demonstrations, description="No recording was refused.")
+@dg.asset_check(
+    asset=recorded_demonstrations,
+    required_resource_keys={"home"},
+    description="No recording was refused.",
+)
 @worked
 def recordings_are_good() -> dg.AssetCheckResult:
     """Check that the ingest refused no recording."""
@@ -167,6 +175,7 @@ def recordings_are_good() -> dg.AssetCheckResult:
     asset=demonstrations,
     partitions_def=profile_partitions,
     blocking=True,
+    required_resource_keys={"home"},
     description="There are decisions of this profile's resolution, from at least two episodes: one can be held out.",
 )
 @worked

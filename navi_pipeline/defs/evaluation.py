@@ -11,7 +11,8 @@ from navi_core.errors import NaviError
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.learning import POLICIES, bc_policy
 from navi_pipeline.defs.partitions import DAILY, WHEN_SETTLED, policy_of, policy_partitions
-from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, lineage_of, open_registry
+from navi_pipeline.defs.resources import RegistryResource, WarehouseResource
+from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, lineage_of
 from navi_pipeline.lib.evaluation.scoring import (
     PILOTS,
     SplitScenes,
@@ -31,7 +32,6 @@ from navi_pipeline.lib.orchestration import materialized, worked
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, interval_chart, markdown_table, scatter_chart
 from navi_pipeline.lib.training.policies import known_policies, policy_name, read_policy
-from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
 class EvaluationSettings(dg.Config):
@@ -68,7 +68,9 @@ class BaselineSettings(EvaluationSettings):
     "beside them; scenes of $NAVI_SCENES apart. Nothing is learned.",
 )
 @worked
-def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
+def policy_evaluation(
+    context: dg.AssetExecutionContext, config: EvaluationSettings, warehouse: WarehouseResource
+) -> dg.MaterializeResult[None]:
     """Evaluate the profile's policies on held-out scenes and compare the PPO policy with the scripted pilots."""
     profile, seed = policy_of(context)
     policy = read_policy(profile, seed=seed)
@@ -84,7 +86,7 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
         if other["algorithm"] != policy["algorithm"]
     }
     write_verdict(profile, policy, test, external, protocol)
-    Warehouse().ingest()
+    warehouse.open().ingest()
     ours = next(iter(test.results.values())).summary
     metadata: dict[str, Any] = {
         "c_vis_auc_percent": float(ours["c_vis_auc"]),
@@ -124,11 +126,13 @@ def _pictures(maps: list[str]) -> dg.MarkdownMetadataValue | None:
     "from random flight to the planner that knows the map: the scale that a policy is read against.",
 )
 @worked
-def baseline_evaluation(context: dg.AssetExecutionContext, config: BaselineSettings) -> dg.MaterializeResult[None]:
+def baseline_evaluation(
+    context: dg.AssetExecutionContext, config: BaselineSettings, warehouse: WarehouseResource
+) -> dg.MaterializeResult[None]:
     """Evaluate scripted pilots on the test scenes, or reuse the results of the same protocol."""
     protocol = config.protocol()
     made = fly_baselines(protocol, pilots=config.pilots, on_line=context.log.info)
-    Warehouse().ingest()
+    warehouse.open().ingest()
     keys = ("c_vis_auc", "c_vis_auc_low", "c_vis_auc_high")
     bars = [(name, *(result.summary[key] for key in keys)) for name, result in made.results.items()]
     chart = interval_chart(bars, label="C_vis AUC [%], 95 % interval over scenes and starts")
@@ -150,6 +154,7 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: BaselineSetti
     freshness_policy=DAILY,
     automation_condition=WHEN_SETTLED,
     deps=[policy_evaluation, baseline_evaluation],
+    required_resource_keys={"home"},
     description="Who explores best? Policies and pilots of the champion's course in one ranking with intervals, and "
     "their coverage against their collisions.",
 )
@@ -183,6 +188,7 @@ def _gate(name: str, pilot: str, metric: str, description: str, *, blocking: boo
         name=name,
         partitions_def=policy_partitions,
         blocking=blocking,
+        required_resource_keys={"home"},
         description=description,
     )
     @worked
@@ -222,6 +228,7 @@ _VERDICT_SEEDS = 5
 @dg.asset_check(
     asset=policy_evaluation,
     partitions_def=policy_partitions,
+    required_resource_keys={"home"},
     description="Five seeds agree: each sees more than forward-plus, or none does. With fewer seeds it passes, for "
     "there is no verdict yet.",
 )
@@ -247,6 +254,7 @@ def agreement(profile: str) -> dg.AssetCheckResult:
 
 @dg.asset_check(
     asset=baseline_evaluation,
+    required_resource_keys={"home"},
     description="The scale is a scale: random below forward-plus, that below frontier, that below the planner.",
 )
 @worked
@@ -261,7 +269,11 @@ def baselines_keep_their_order() -> dg.AssetCheckResult:
     )
 
 
-@dg.asset_check(asset=leaderboard, description="Policies and the pilots that have flown stand in one ranking.")
+@dg.asset_check(
+    asset=leaderboard,
+    required_resource_keys={"home"},
+    description="Policies and the pilots that have flown stand in one ranking.",
+)
 @worked
 def everybody_is_ranked() -> dg.AssetCheckResult:
     """Check that the ranking holds policies and every pilot that has flown."""
@@ -292,15 +304,20 @@ _LEADS = {"lead_points": "mean_difference", "lead_points_low": "low", "lead_poin
     "the blocking checks of policy_evaluation.",
 )
 @worked
-def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult[None]:
+def promoted_model(
+    context: dg.AssetExecutionContext,
+    config: EvaluationSettings,
+    registry: RegistryResource,
+    warehouse: WarehouseResource,
+) -> dg.MaterializeResult[None]:
     """Evaluate the policy against the champion on validation scenes and promote it if it wins."""
     from navi_core.models import record_registry
 
     profile, seed = policy_of(context)
     policy = read_policy(profile, seed=seed)
     decision = challenge(policy, config.protocol())
-    models = record_registry(open_registry())
-    Warehouse().ingest()
+    models = record_registry(registry.open())
+    warehouse.open().ingest()
     context.log.info(decision["reason"])
     shown = ("version", "training_source", "parents", "reward_ema", "notes")
     metadata: dict[str, Any] = {
@@ -323,12 +340,12 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
     description="The champion's checkpoint is whole and loads.",
 )
 @worked
-def champion_loads() -> dg.AssetCheckResult:
+def champion_loads(registry: RegistryResource) -> dg.AssetCheckResult:
     """Check that the champion's checkpoint resolves and loads."""
     from navi_core.models import load_checkpoint
 
     try:
-        champion = open_registry().resolve(ALIAS)
+        champion = registry.open().resolve(ALIAS)
         checkpoint = load_checkpoint(champion.path)
     except NaviError as error:
         return dg.AssetCheckResult(passed=False, description=str(error))

@@ -60,6 +60,7 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
         code_version="1",
         pool=GPU,
         deps=[corpus],
+        required_resource_keys={"home"},
         partitions_def=size_partitions,
         description=f"{story} Every cell is a child process: memory that runs out, a crash and a time-out are outcomes "
         "of that cell. Cells that are done are not measured again; rows go to the table benchmarks.",
@@ -147,6 +148,7 @@ class AblationSettings(dg.Config):
     owners=OWNERS,
     code_version="1",
     pool=GPU,
+    required_resource_keys={"home"},
     description="What does each setting change? Every variant is trained with several seeds and flown on unseen "
     "scenes; better and worse follow Holm's rule over the variants. Cells that are done are not measured again.",
 )
@@ -203,6 +205,7 @@ def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.Asset
         asset=asset,
         name="every_cell_was_measured",
         partitions_def=size_partitions,
+        required_resource_keys={"home"},
         description="No cell ran out of memory, crashed or took too long; one that did is named.",
     )
     @worked
@@ -249,6 +252,7 @@ class StudySettings(dg.Config):
     pool=GPU,
     deps=[corpus],
     partitions_def=study_partitions,
+    required_resource_keys={"trainer"},
     description="Which settings learn best? Optuna proposes them, workers train them, and trials that lag behind end "
     "early. A worker that dies is replaced and its trial taken up from its last checkpoint; a study that was stopped "
     "goes on. Each trial is reported as a partition of `trial`.",

@@ -39,6 +39,7 @@ def _call(command: Callable[..., None], config: CommandSettings) -> dg.Materiali
     owners=OWNERS,
     code_version="1",
     partitions_def=subject_partitions,
+    required_resource_keys={"home"},
     description="How does this pilot or checkpoint fly? One subject of `navi evaluate` on the scenes of its options; "
     "its rows are in the table evaluations, for it belongs to no profile.",
 )
@@ -55,6 +56,7 @@ def evaluated_subject(config: CommandSettings) -> dg.MaterializeResult[None]:
     owners=OWNERS,
     code_version="1",
     partitions_def=version_partitions,
+    required_resource_keys={"home"},
     description="Is this version better than the champion? One challenge by `navi promote` on the scenes of its "
     "options; exit code 1 means refused. The profiles' own challenges are in promoted_model.",
 )

@@ -10,6 +10,7 @@ from navi_core.errors import ConfigError
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.demonstrations import demonstrations
 from navi_pipeline.defs.partitions import GPU, policy_of, policy_partitions
+from navi_pipeline.defs.resources import WarehouseResource
 from navi_pipeline.lib.orchestration import worked, worked_as
 from navi_pipeline.lib.training.policies import (
     ALGORITHMS,
@@ -20,7 +21,6 @@ from navi_pipeline.lib.training.policies import (
     read_policy,
 )
 from navi_pipeline.lib.training.training_step import materialize_policy
-from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
 class CloningSettings(dg.Config):
@@ -50,6 +50,7 @@ def _trained(context: dg.AssetCheckExecutionContext, algorithm: str) -> dict[str
     code_version="1",
     pool=GPU,
     deps=[demonstrations, corpus],
+    required_resource_keys={"trainer"},
     partitions_def=policy_partitions,
     description="The student imitates before it explores: behaviour cloning of the demonstrations, in a child process. "
     "The epoch that does best on held-out flights becomes a registered version, the parent of the PPO policy.",
@@ -62,6 +63,7 @@ def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.
 
 @dg.asset_check(
     asset=bc_policy,
+    required_resource_keys={"home"},
     partitions_def=policy_partitions,
     blocking=True,
     description="The held-out loss is finite (or nothing goes on from the clone), and falls after the first epoch.",
@@ -119,6 +121,7 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
         code_version="2",
         pool=GPU,
         deps=[bc_policy, corpus] if algorithm == "ppo" else [corpus],
+        required_resource_keys={"trainer"},
         partitions_def=policy_partitions,
         description=f"{_STORIES[algorithm]} {_CHILD}",
     )
@@ -146,9 +149,9 @@ def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDe
         description="No metric of the run is NaN or infinite, and no two rows share step and name.",
     )
     @worked
-    def metrics_are_finite(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    def metrics_are_finite(context: dg.AssetCheckExecutionContext, warehouse: WarehouseResource) -> dg.AssetCheckResult:
         """Check that the run's metrics are finite and unique by step and name."""
-        row = Warehouse().query(
+        row = warehouse.open().query(
             "select count(*) as rows, count(*) filter (not isfinite(value)) as not_finite, "
             "count(*) - count(distinct (step, name)) as doubled from metrics where run_id = ?",
             [_trained(context, algorithm)["run_id"]],
@@ -160,6 +163,7 @@ def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDe
     @dg.asset_check(
         asset=asset,
         partitions_def=policy_partitions,
+        required_resource_keys={"home"},
         description="The last tenth of the run has a higher mean reward than the first.",
     )
     @worked

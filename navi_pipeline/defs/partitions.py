@@ -5,6 +5,7 @@ from datetime import timedelta
 import dagster as dg
 
 from navi_core.errors import ConfigError
+from navi_pipeline.lib.orchestration import FLOW_TAG
 
 profile_partitions = dg.DynamicPartitionsDefinition(name="profile")
 """Partitions by training profile (preset), of those that somebody asked for."""
@@ -14,15 +15,16 @@ policy_partitions = dg.MultiPartitionsDefinition({"profile": profile_partitions,
 """Partitions of policies: profile and seed."""
 scene_partitions = dg.DynamicPartitionsDefinition(name="scene")
 """Dynamic partitions by planned scene: each scene is compiled, skipped and shown separately."""
-size_partitions = dg.StaticPartitionsDefinition(["quick", "full"])
-"""Static partitions by size of the sweeps: quick (capped cells) or full."""
+size_partitions = dg.DynamicPartitionsDefinition(name="size")
+"""Dynamic partitions by size of the sweeps that somebody asked for: quick (capped cells) or full."""
 
 DAILY = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_window=timedelta(hours=50))
 """Freshness of assets that every night renews. Partitioned assets have no freshness policy."""
 
 _CONDITION = dg.AutomationCondition
-# A command, or whole_graph, makes what follows itself.
-_UPDATED = _CONDITION.newly_updated() & ~_CONDITION.executed_with_tags(tag_keys={"navi/flow"})
+# A flow makes what follows itself; a run of it that was executed again is alone.
+_ALONE = _CONDITION.executed_with_tags(tag_values={FLOW_TAG: ""})
+_UPDATED = _CONDITION.newly_updated() & (~_CONDITION.executed_with_tags(tag_keys={FLOW_TAG}) | _ALONE)
 WHEN_UPDATED = (
     _CONDITION.any_deps_match(_UPDATED).since(_CONDITION.newly_requested() | _CONDITION.newly_updated())
     & ~_CONDITION.in_progress()

@@ -10,6 +10,7 @@ from navi_pipeline.defs.corpus import OWNERS
 from navi_pipeline.defs.evaluation import leaderboard, promoted_model
 from navi_pipeline.defs.experiments import BENCHMARKS, study
 from navi_pipeline.defs.partitions import DAILY, WHEN_SETTLED
+from navi_pipeline.defs.resources import WarehouseResource
 from navi_pipeline.lib.orchestration import materialized, worked
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table
@@ -32,18 +33,18 @@ if TYPE_CHECKING:
     "(navi query). Folds in what producers have written since, and counts all rows.",
 )
 @worked
-def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+def warehouse(context: dg.AssetExecutionContext, warehouse: WarehouseResource) -> dg.MaterializeResult[None]:
     """Ingest all waiting segments and report the row counts of every table."""
-    return materialized(*folded_in(context.log.warning))
+    return materialized(*folded_in(warehouse.open(), context.log.warning))
 
 
-def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
+def folded_in(store: Warehouse, warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
     """Ingest all waiting outbox segments into DuckDB; return the asset's metadata and data version.
 
     Args:
+        store: The warehouse.
         warn: Called with every segment in quarantine.
     """
-    store = Warehouse()
     report = store.ingest()
     for name, reason in report.quarantined.items():
         warn("%s is in quarantine: %s", name, reason)
@@ -75,9 +76,9 @@ def _schema(columns: "pandas.DataFrame") -> dg.TableSchemaMetadataValue:
 
 @dg.asset_check(asset=warehouse, description="No segment was refused.")
 @worked
-def nothing_in_quarantine() -> dg.AssetCheckResult:
+def nothing_in_quarantine(warehouse: WarehouseResource) -> dg.AssetCheckResult:
     """Check that no segment is in quarantine."""
-    names = sorted(path.name for path in Warehouse().quarantine.glob("*.ndjson"))
+    names = sorted(path.name for path in warehouse.open().quarantine.glob("*.ndjson"))
     return dg.AssetCheckResult(
         passed=not names,
         severity=dg.AssetCheckSeverity.WARN,
@@ -88,8 +89,8 @@ def nothing_in_quarantine() -> dg.AssetCheckResult:
 
 @dg.asset_check(asset=warehouse, description="No two rows of metrics or stage timings share their natural key.")
 @worked
-def every_row_counts_once() -> dg.AssetCheckResult:
+def every_row_counts_once(warehouse: WarehouseResource) -> dg.AssetCheckResult:
     """Check that no two rows share a natural key, in the tables without a unique index."""
-    with Warehouse().reader() as ask:
+    with warehouse.open().reader() as ask:
         doubled = {table: count_duplicate_keys(ask, table) for table in UNINDEXED_TABLES}
     return dg.AssetCheckResult(passed=not any(doubled.values()), metadata=doubled)

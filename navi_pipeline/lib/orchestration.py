@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from navi_core.config import parse_config
 from navi_core.errors import NaviError, RunError
+from navi_core.machine import using_variables
 from navi_core.machine.file_lock import is_locked
 from navi_core.record import navi_home, write_durably
 from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 PROCESS_TAG = "navi/process"
 """Dagster run tag with the machine's name, or the `process_mark` of a command that executes the run itself."""
+FLOW_TAG = "navi/flow"
+"""Dagster run tag with the profile of the flow (`navi materialize`, whole_graph) that executes the run; "" if none."""
 
 
 def process_mark(pid: int) -> str:
@@ -100,8 +103,6 @@ def open_instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-RUN_VARIABLE = "NAVI_DAGSTER_RUN_ID"
-"""Environment variable with the Dagster run that rows are written in (see `row_context`)."""
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -132,18 +133,14 @@ def now() -> Work:
 def worked_as(name: str) -> Iterator[None]:
     """Context manager or decorator that times its block or calls and adds wall and CPU time to `WORK[name]`.
 
-    Meanwhile the environment names the Dagster run, so that rows of this process and its children carry it.
+    Meanwhile `NAVI_DAGSTER_RUN_ID` names the Dagster run, so that rows of this thread and its children carry it.
     """
-    began, outer, context = now(), os.environ.get(RUN_VARIABLE), _current_op()
-    if context is not None:
-        os.environ[RUN_VARIABLE] = context.run_id
+    began, context = now(), _current_op()
     try:
-        yield
+        with using_variables(NAVI_DAGSTER_RUN_ID=None if context is None else context.run_id):
+            yield
     finally:
         WORK[name] += now() - began
-        os.environ.pop(RUN_VARIABLE, None)
-        if outer is not None:
-            os.environ[RUN_VARIABLE] = outer
 
 
 def worked(function: F) -> F:

@@ -61,7 +61,7 @@ from navi_core.machine.devices import usable_devices
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import row_context
 from navi_core.terminal import print_status
-from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import FLOW_TAG, PROCESS_TAG, process_mark
 
 _LOCATION = RemoteRepositoryOrigin(
     ManagedGrpcPythonEnvCodeLocationOrigin(
@@ -262,10 +262,13 @@ class WatchedRunLauncher(DefaultRunLauncher):
     def launch_run(self, context: LaunchRunContext) -> None:
         """Launch a run and tag it with this machine's name: other machines share the home but cannot see its process.
 
-        The tag replaces the process mark that a run copies when it is re-executed from a command's run. The pool of
-        trainings becomes as large as the number of this machine's GPUs, at least 1.
+        The tag replaces the process mark that a run copies when it is re-executed from a command's run; the flow's tag
+        is emptied. The pool of trainings becomes as large as the number of this machine's GPUs, at least 1.
         """
-        self._instance.add_run_tags(context.dagster_run.run_id, {PROCESS_TAG: platform.node(), **_origin_tags()})
+        tags = {PROCESS_TAG: platform.node(), **_origin_tags()}
+        if FLOW_TAG in context.dagster_run.tags:
+            tags[FLOW_TAG] = ""
+        self._instance.add_run_tags(context.dagster_run.run_id, tags)
         self._instance.event_log_storage.set_concurrency_slots(POOL, max(1, len(usable_devices())))
         super().launch_run(context)
 

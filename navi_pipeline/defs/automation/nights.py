@@ -1,9 +1,7 @@
 """Nightly jobs (one op per stage), their schedules, and the asset materializations that a night reports."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -14,15 +12,15 @@ from pydantic import Field
 
 from navi_core.config import parse_config
 from navi_core.errors import NaviError
-from navi_core.machine.file_lock import hold_lock
 from navi_pipeline.defs.evaluation import ranked
 from navi_pipeline.defs.partitions import GPU, register_policy
 from navi_pipeline.defs.warehouse import folded_in
 from navi_pipeline.lib.commands import reporting
 from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
-from navi_pipeline.lib.nightly.night import Night, night_lock, night_name, nightly_config
+from navi_pipeline.lib.nightly.night import Night, night_name, nightly_config
 from navi_pipeline.lib.nightly.stages import run_stages, stages_of, summed_up_if_broken, write_summary
 from navi_pipeline.lib.records import content_key
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import NightlyConfig
 
 
@@ -42,7 +40,7 @@ def renewed_by(stage: str, night: Night) -> list[dg.AssetMaterialization]:
 
 def renewed_warehouse(night: Night, warn: Callable[..., None]) -> dg.AssetMaterialization:
     """Ingest the rows that the night has written and return the warehouse's materialization."""
-    return _materialization("warehouse", night, *folded_in(warn))
+    return _materialization("warehouse", night, *folded_in(Warehouse(), warn))
 
 
 def _promotion(night: Night, decision: dict[str, Any]) -> dg.AssetMaterialization:
@@ -85,39 +83,11 @@ class NightSettings(dg.Config):
     )
 
 
-@dataclass
-class NightHold:
-    """Dagster resource that holds the lock on the night's name for the duration of a run."""
-
-    held: ExitStack
-    name: str | None = None
-
-    def take(self, context: dg.OpExecutionContext, name: str) -> None:
-        """Lock the night's name and tag the run with it, once per run; a re-executed run may begin at any stage.
-
-        Raises:
-            RunError: Another process works on this night.
-        """
-        if self.name == name:
-            return
-        self.held.enter_context(hold_lock(night_lock(name), f"night {name}"))
-        self.name = name
-        # Whoever launched the run: by its tag a failure's sensor knows which night it was.
-        context.instance.add_run_tags(context.run_id, {"night": name})
-
-
-@dg.resource(description="The lock on the night's name, for as long as the run takes.")
-def night_hold(_: dg.InitResourceContext) -> Iterator[NightHold]:
-    """Yield a `NightHold` without a lock; release its lock when the run ends."""
-    with ExitStack() as held:
-        yield NightHold(held)
-
-
 def _begin(train: bool) -> dg.OpDefinition:
     @dg.op(
         name="begin_training_night" if train else "begin_validation_night",
         description="Settle the night's name and settings.",
-        required_resource_keys={"hold"},
+        required_resource_keys={"hold", "trainer"},
     )
     def begin(context: dg.OpExecutionContext, config: NightSettings) -> dict[str, Any]:
         settings = nightly_config(minutes=config.minutes, assignments=config.assignments, train=train)
@@ -143,7 +113,7 @@ def _stage(stage: str) -> dg.OpDefinition:
         pool=GPU if stage in ("training", "resume_proof", "benchmarks") else None,
         description=f"Stage {stage} of the night. Where a hard gate does not hold it writes the summary and fails; "
         "the run re-executed from failure repeats this stage and goes on.",
-        required_resource_keys={"hold"},
+        required_resource_keys={"hold", "trainer"},
     )
     def run(context: dg.OpExecutionContext, night: dict[str, Any]) -> dict[str, Any]:
         tonight = _tonight(context, night)
@@ -179,7 +149,10 @@ def _summary(context: dg.OpExecutionContext, tonight: Night) -> dict[str, Any]:
     }
 
 
-@dg.op(description="Write the morning's summary of a night whose hard gates all hold.", required_resource_keys={"hold"})
+@dg.op(
+    description="Write the morning's summary of a night whose hard gates all hold.",
+    required_resource_keys={"hold", "trainer"},
+)
 def morning_summary(context: dg.OpExecutionContext, night: dict[str, Any]) -> None:
     """Write the night's summary and attach it as output metadata."""
     tonight = _tonight(context, night)
@@ -190,7 +163,7 @@ def _night(name: str, train: bool, description: str) -> dg.JobDefinition:
     begin, work = _begin(train), [_stage(stage) for stage in stages_of(NightlyConfig(train=train))]
 
     # One process, so that ops share the imports of torch and the lock; training is a child process anyway.
-    @dg.job(name=name, description=description, executor_def=dg.in_process_executor, resource_defs={"hold": night_hold})
+    @dg.job(name=name, description=description, executor_def=dg.in_process_executor)
     def night() -> None:
         passed = begin()
         for op in work:

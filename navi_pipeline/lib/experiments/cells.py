@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from navi_core.errors import RunError
+from navi_core.machine import thread_variables
 from navi_core.machine.file_lock import wait_for_lock
 from navi_pipeline.lib.records import BenchmarkLog, read_document, write_document
 from navi_pipeline.lib.records import Outcome as Status
@@ -279,7 +280,7 @@ def run_cells(
             ending.set()  # here: the thread goes on with the next cell at once
             raise
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(jobs, initializer=thread_variables()) as pool:
         try:
             for done in as_completed([pool.submit(measure, cell) for cell in cells]):
                 try:

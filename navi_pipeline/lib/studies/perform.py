@@ -22,6 +22,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import TrialState
 
 from navi_core.errors import NaviError, RunError
+from navi_core.machine import thread_variables
 from navi_pipeline.lib.reports.pages import (
     Part,
     line_chart,
@@ -250,7 +251,7 @@ def _work_to_end(queue: TrialQueue, on_line: Callable[[str], None], each_second:
 def _sitting(queue: TrialQueue, on_line: Callable[[str], None], each_second: Callable[[], None]) -> int:
     """Run workers in parallel until none finds a trial; return the number of trials that they took."""
     ending = threading.Event()
-    with ThreadPoolExecutor(queue.config.workers) as pool:
+    with ThreadPoolExecutor(queue.config.workers, initializer=thread_variables()) as pool:
         workers = [pool.submit(work, queue, on_line=on_line, ending=ending.is_set) for _ in range(queue.config.workers)]
         try:
             while wait(workers, timeout=1.0).not_done:

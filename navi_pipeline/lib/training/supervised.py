@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from navi_core.errors import UnavailableError
+from navi_core.machine import variables
 from navi_core.machine.devices import hold_device
 from navi_core.machine.file_lock import is_locked
 from navi_core.presets import environment_overrides
@@ -189,7 +190,7 @@ def _wait(pid: int, seconds: float) -> bool:
 def _environment() -> dict[str, str]:
     """Return the child's environment, without variables that override settings: its configuration file holds them."""
     kept = {}
-    for name, value in os.environ.items():
+    for name, value in variables().items():
         if name.startswith("NAVI_") and environment_overrides({name: value}):
             continue
         kept[name] = value

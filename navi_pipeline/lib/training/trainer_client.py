@@ -8,7 +8,6 @@ once more would not help.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 
 from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, RunError, UnavailableError
+from navi_core.machine import variable
 from navi_pipeline.lib.records import pipeline_folder, write_document
 from navi_pipeline.lib.training.ray_jobs import run_ray_job
 from navi_pipeline.lib.training.supervised import fault, run_supervised
@@ -55,7 +55,7 @@ def training_command(learner: str, demonstrations: Sequence[str] = ()) -> list[s
     if learner == "bc":
         return ["bc", *(part for folder in demonstrations for part in ("--demos", folder))]
     if learner == APEX:
-        on_ray = os.environ.get("NAVI_TRAINER") == "ray"
+        on_ray = variable("NAVI_TRAINER") == "ray"
         return ["learner", *(("--address", "auto") if on_ray else ("--in-process",))]
     return ["train", learner]
 
@@ -176,7 +176,7 @@ def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
         "child": partial(run_supervised, on_device=True),
         "ray": run_ray_job,
     }
-    where = os.environ.get("NAVI_TRAINER") or "child"
+    where = variable("NAVI_TRAINER") or "child"
     if where not in launchers:
         raise ConfigError(f"NAVI_TRAINER={where!r}; allowed: child (a process of this machine), ray (a Ray job)")
     return launchers[where]

@@ -15,6 +15,7 @@ from navi_core.models import Checkpoint, Registry, load_checkpoint, record_regis
 from navi_core.policy import build_policy
 from navi_core.presets import load_preset
 from navi_pipeline.defs.evaluation import EvaluationSettings, promoted_model
+from navi_pipeline.defs.resources import resources_of
 from navi_pipeline.lib.corpus.scenes import (
     as_rows,
     compile_source,
@@ -232,7 +233,8 @@ def test_promoted_model_reports_its_lead_in_points(home, monkeypatch):
     monkeypatch.setattr("navi_pipeline.defs.evaluation.challenge", lambda *_: decision | shares)
     monkeypatch.setattr("navi_pipeline.defs.evaluation.read_policy", lambda *_, **__: policy(home, 0))
     context = dg.build_asset_context(partition_key="quick|0")
-    told = promoted_model(context, EvaluationSettings()).metadata
+    given = {name: resources_of(str(home))[name] for name in ("registry", "warehouse")}
+    told = promoted_model(context, EvaluationSettings(), **given).metadata
     assert (told["lead_points"], told["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in told
     assert (told["champion"], told["challenger"], told["promoted"]) == ("none", "v001", False)
 

@@ -4,6 +4,7 @@ import dagster as dg
 import pytest
 
 from navi_pipeline.defs.corpus import DEFAULT_SCENES, CompileSettings, scene_sources
+from navi_pipeline.defs.resources import resources_of
 from navi_pipeline.lib.corpus.scenes import (
     as_rows,
     corpus_path,
@@ -71,7 +72,7 @@ def test_chosen_scene_plan_survives_rematerialization():
 
     def planned(**chosen):
         config = {"ops": {"scene_sources": {"config": chosen}}}
-        assert dg.materialize([scene_sources], instance=instance, run_config=config).success
+        assert dg.materialize([scene_sources], instance=instance, resources=resources_of(), run_config=config).success
         return plan_settings()
 
     with dg.DagsterInstance.ephemeral() as instance:

@@ -18,6 +18,7 @@ from navi_pipeline.defs.automation import nights
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
 from navi_pipeline.defs.corpus import DEFAULT_SCENES, CompileSettings, scene_sources
 from navi_pipeline.defs.partitions import register_policy
+from navi_pipeline.defs.resources import resources_of
 from navi_pipeline.lib.corpus.scenes import (
     SceneSource,
     _key,
@@ -29,7 +30,7 @@ from navi_pipeline.lib.corpus.scenes import (
     write_plan,
 )
 from navi_pipeline.lib.nightly.night import nightly_config
-from navi_pipeline.lib.orchestration import record_failure
+from navi_pipeline.lib.orchestration import FLOW_TAG, record_failure
 from navi_pipeline.lib.records import pipeline_folder, pipeline_log, write_document
 from navi_pipeline.lib.training.supervised import sweep
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -158,7 +159,9 @@ def test_new_mesh_plan_keeps_the_generated_scene_counts(instance, repository, tm
     (request,) = tick(new_scenes, instance, repository).run_requests
     numbers = {"family": "maze", "train": 2, "validation": 0, "test": 0}
     for plan in (DEFAULT_SCENES, numbers):
-        assert dg.materialize([scene_sources], instance=instance, run_config=request.run_config).success
+        assert dg.materialize(
+            [scene_sources], instance=instance, resources=resources_of(), run_config=request.run_config
+        ).success
         assert plan_settings() == plan and "house" in read_plan()
         write_plan([], "maze", numbers)
 
@@ -225,7 +228,8 @@ def test_renewals_leave_a_command_alone(instance):
     instance.add_dynamic_partitions("scene", ["house"])
     ticks = Ticks(instance)
     assert ticks() == {}
-    assert ticks("scene_sources", by={"navi/flow": "demo"}) == {} and ticks() == {}
+    assert ticks("scene_sources", by={FLOW_TAG: "demo"}) == {} and ticks() == {}
+    assert ticks("scene_sources", by={FLOW_TAG: ""}) == {"compiled_scene": {"house"}}, "executed again, it is alone"
 
 
 def test_scene_is_due_until_compiled_as_planned(instance):

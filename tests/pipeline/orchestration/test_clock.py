@@ -2,14 +2,13 @@
 
 import inspect
 import json
-import os
 import time
 
 import dagster as dg
 import pytest
 
 from navi_core.record import row_context
-from navi_pipeline.lib.orchestration import RUN_VARIABLE, WORK, Work, now, rounded, worked, worked_as
+from navi_pipeline.lib.orchestration import WORK, Work, now, rounded, worked, worked_as
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
@@ -56,7 +55,7 @@ def test_worked_as_counts_the_block_alone():
 
 
 def test_check_evaluations_become_rows_of_their_dagster_run(monkeypatch):
-    monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    monkeypatch.delenv("NAVI_DAGSTER_RUN_ID", raising=False)
     seen = []
 
     @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["p"]))
@@ -85,5 +84,5 @@ def test_check_evaluations_become_rows_of_their_dagster_run(monkeypatch):
         False,
     )
     assert json.loads(row["metadata"]) == {"x": 1.5} and row["description"] == "bad"
-    assert seen == [run.run_id] == [row["dagster_run_id"]] and RUN_VARIABLE not in os.environ
+    assert seen == [run.run_id] == [row["dagster_run_id"]]
     assert is_good() and len(Warehouse().query("from checks")) == 1, "outside of Dagster nothing is recorded"

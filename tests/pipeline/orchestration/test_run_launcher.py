@@ -22,7 +22,7 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from navi_core.errors import RunError
 from navi_pipeline.defs.partitions import GPU
-from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import FLOW_TAG, PROCESS_TAG, process_mark
 from navi_pipeline.lib.run_launcher import POOL
 
 SETTINGS = Path(__file__).resolve().parents[3] / "dagster_home" / "dagster.yaml"
@@ -96,11 +96,12 @@ def test_running_and_remote_runs_are_left_alone(instance, gone):
         assert monitored(instance, tags, gone)[0] == at_work
 
 
-def test_launched_run_is_tagged_with_the_host_not_the_old_process(instance, monkeypatch):
-    run = instance.create_run_for_job(nothing, tags=SERVER | own(os.getpid()), status=dg.DagsterRunStatus.STARTING)
+def test_launched_run_is_tagged_with_the_host_not_the_old_process_and_of_no_flow(instance, monkeypatch):
+    run = instance.create_run_for_job(nothing, tags=SERVER | own(os.getpid()) | {FLOW_TAG: "demo"})
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda self, context: None)
     instance.run_launcher.launch_run(LaunchRunContext(run, None))
-    assert instance.get_run_by_id(run.run_id).tags[PROCESS_TAG] == platform.node()
+    tags = instance.get_run_by_id(run.run_id).tags
+    assert (tags[PROCESS_TAG], tags[FLOW_TAG]) == (platform.node(), "")
 
 
 @pytest.mark.parametrize(("devices", "limit"), [("", 1), ("0,1,2,3,4,5,6,7", 8)])

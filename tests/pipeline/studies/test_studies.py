@@ -673,13 +673,16 @@ def test_best_trial_preset_reproduces_its_config(tmp_path):
 
 def test_study_asset_reports_each_trial_as_a_partition():
     from navi_pipeline.defs.experiments import study, trial
+    from navi_pipeline.defs.resources import resources_of
 
     with TrialQueue(find_study("quick")) as queue:
         complete_by(queue)
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("studies", ["quick"])
         for _ in range(2):
-            done = dg.materialize([study, trial], instance=instance, partition_key="quick", selection=[study])
+            done = dg.materialize(
+                [study, trial], instance=instance, partition_key="quick", selection=[study], resources=resources_of()
+            )
             assert done.success
         assert instance.get_materialized_partitions(trial.key) == {"quick-0000", "quick-0001"}
         events = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=trial.key), limit=10).records

@@ -2,8 +2,9 @@
 
 import pytest
 
-from navi_core.record import MetricLog
+from navi_core.record import MetricLog, navi_home
 from navi_core.record.metric_log import UNINDEXED_TABLES
+from navi_pipeline.defs.resources import resources_of
 from navi_pipeline.defs.warehouse import every_row_counts_once
 from navi_pipeline.lib.evaluation.scoring import worth_drawing
 from navi_pipeline.lib.warehouse.database import count_duplicate_keys, open_database
@@ -42,9 +43,9 @@ def test_duplicate_count_does_not_depend_on_piece_size(warehouse, rows):
 
 
 def test_row_check_fails_on_duplicate_keys(warehouse):
-    assert every_row_counts_once().passed
+    assert every_row_counts_once(resources_of(str(navi_home()))["warehouse"]).passed
     doubled(warehouse)
-    assert not every_row_counts_once().passed
+    assert not every_row_counts_once(resources_of(str(navi_home()))["warehouse"]).passed
 
 
 def test_worth_drawing_keeps_the_best_forty_and_all_pilots():
