@@ -1,6 +1,5 @@
 """Optuna components of a study: crash-safe journal or SQL storage, sampler, pruner."""
 
-import mmap
 import os
 import warnings
 from collections.abc import Callable
@@ -88,18 +87,16 @@ def repair_journal(journal: Path) -> int:
         Bytes cut off.
     """
     try:
-        with journal.open("rb+") as file:
-            size = os.fstat(file.fileno()).st_size
-            if not size:
-                return 0  # an empty file cannot be mapped
-            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
-                keep = text.rfind(b"\n") + 1
-            if keep < size:
-                file.truncate(keep)
-                os.fsync(file.fileno())
+        with journal.open("ab+") as file:
+            size = file.tell()
+            file.seek(max(0, size - 1))
+            if file.read() in (b"", b"\n"):
+                return 0
+            file.seek(0)
+            keep = file.read().rfind(b"\n") + 1
+            file.truncate(keep)
+            os.fsync(file.fileno())
             return size - keep
-    except FileNotFoundError:
-        return 0
     except OSError as error:
         raise RecordError(f"cannot mend the journal {journal}: {error.strerror or error}") from error
 
