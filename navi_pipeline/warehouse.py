@@ -30,9 +30,9 @@ _DTYPES = {
     "DECIMAL": "Float64",
     "VARCHAR": "string",
     "JSON": "string",
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "UINTEGER"), "Int64"),
+    **dict.fromkeys(("TIMESTAMP", "DATE", "TIMESTAMP_S", "TIMESTAMP_MS"), "datetime64[us]"),
 }
-_DTYPES |= dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "UINTEGER"), "Int64")
-_DTYPES |= dict.fromkeys(("TIMESTAMP", "DATE", "TIMESTAMP_S", "TIMESTAMP_MS"), "datetime64[us]")
 """DuckDB type → pandas dtype; the same for every answer, empty or with missing values."""
 
 
@@ -73,8 +73,7 @@ def query(
         name: unit[1] if (unit := re.search(r"\[([^\]]+)\]", meaning or "")) else "%" if "_percent" in name else None
         for name, meaning in known.items()
     }
-    wanted = {name: _DTYPES.get(kind.partition("(")[0]) for name, kind in kinds.items()}
-    frame = frame.astype({name: kind for name, kind in wanted.items() if kind})
+    frame = frame.astype({n: _DTYPES[base] for n, kind in kinds.items() if (base := kind.partition("(")[0]) in _DTYPES})
     frame.attrs = {
         "units": {name: unit for name, unit in units.items() if unit},
         "meanings": {name: meaning for name, meaning in known.items() if meaning},

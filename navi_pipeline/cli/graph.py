@@ -99,9 +99,12 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
         if name in flow.metadata
     ]
     shares = {"orchestration_share": rest.wall / total.wall, "orchestration_cpu_share": rest.cpu / total.cpu}
-    values = {"wall_seconds": (total.wall, "s"), "cpu_seconds": (total.cpu, "s")}
-    values |= {name: (share, "share") for name, share in shares.items()}
-    values |= {f"work/{name}": (spent.wall, "s") for name, spent in work.items()}
+    values = {
+        "wall_seconds": (total.wall, "s"),
+        "cpu_seconds": (total.cpu, "s"),
+        **{name: (share, "share") for name, share in shares.items()},
+        **{f"work/{name}": (spent.wall, "s") for name, spent in work.items()},
+    }
     with BenchmarkLog("orchestration") as log:
         log.cell(profile, values, seed=seed, parameters={"profile": profile, "size": size})
     Warehouse().ingest()

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from navi_core.bench.report import Option, Progress, Report, figure, report
+from navi_core.cli.bench import app as benchmarks
 from navi_core.cli.bench import benchmark_command
 from navi_core.errors import as_argument
 from navi_core.terminal import print_facts, print_json
@@ -15,19 +16,16 @@ Home = Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOM
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+group = typer.Typer(name="warehouse", help="Look after the warehouse.", no_args_is_help=True)
+
+
 def register(app: typer.Typer) -> None:
-    """Register the command group `warehouse`, and the warehouse's benchmark with the group `bench` if there is one."""
-    group = typer.Typer(name="warehouse", help="Look after the warehouse.", no_args_is_help=True)
-    group.callback()(lambda: None)
-    for command in (status, compact, publish):
-        group.command()(command)
+    """Register the command group `warehouse` and the command `report`."""
     app.add_typer(group)
     app.command("report")(report_page)
-    for other in app.registered_groups:
-        if other.typer_instance is not None and other.typer_instance.info.name == "bench":
-            other.typer_instance.command("warehouse", help=bench.__doc__)(benchmark_command(bench))
 
 
+@group.command()
 def status(home: Home = None, as_json: Json = False) -> None:
     """Ingest new rows and print row counts, file sizes, and waiting and refused segments with the reason."""
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -65,6 +63,7 @@ def report_page(
         typer.echo(str(file))
 
 
+@group.command()
 def compact(
     keep_days: Annotated[
         float | None,
@@ -97,6 +96,7 @@ def compact(
         print_facts(str(warehouse.archive.folder), {name: f"{number:,}" for name, number in facts.items()})
 
 
+@group.command()
 def publish(
     folder: Annotated[Path, typer.Argument(help="Folder of the history, which several homes share.")],
     home: Home = None,
@@ -136,3 +136,6 @@ def bench(
         "rows": figure("rows"),
     }
     return report("warehouse", [asdict(row) for row in measured], columns, words=2)
+
+
+benchmarks.command("warehouse", help=bench.__doc__)(benchmark_command(bench))

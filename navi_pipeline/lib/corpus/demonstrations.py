@@ -81,12 +81,10 @@ def _found_recordings() -> Path | None:
     Raises:
         DemoError: `$NAVI_DEMOS` names nothing that exists.
     """
-    folder = recordings_folder()
-    if os.environ.get("NAVI_DEMOS"):
-        if not folder.exists():
-            raise DemoError("does not exist; set NAVI_DEMOS to a folder of recordings, or unset it", path=folder)
-        return folder
-    return folder if folder.is_dir() and any(folder.iterdir()) else None
+    folder, chosen = recordings_folder(), bool(os.environ.get("NAVI_DEMOS"))
+    if chosen and not folder.exists():
+        raise DemoError("does not exist; set NAVI_DEMOS to a folder of recordings, or unset it", path=folder)
+    return folder if chosen or (folder.is_dir() and any(folder.iterdir())) else None
 
 
 def take_recordings() -> dict[str, Any]:
@@ -99,17 +97,14 @@ def take_recordings() -> dict[str, Any]:
         DemoError: `$NAVI_DEMOS` names nothing that exists.
     """
     source = _found_recordings()
-    document = dict(_NO_RECORDINGS)
-    if source is not None:
-        listing = _listing(source)
-        known = _path("recorded", listing)
-        if known.exists():
-            document = read_document(known, made_by="recorded_demonstrations")
-        else:
-            # What has not changed since the last ingest is linked from its dataset.
-            earlier = read_recorded()["folder"] if _path("recorded").exists() else None
-            document = _ingest(source, navi_home() / "demos" / f"recorded-{listing}", earlier and Path(earlier))
-            write_document(known, document)
+    document = _NO_RECORDINGS
+    if source is not None and (known := _path("recorded", _listing(source))).exists():
+        document = read_document(known, made_by="recorded_demonstrations")
+    elif source is not None:
+        # What has not changed since the last ingest is linked from its dataset.
+        earlier = read_recorded()["folder"] if _path("recorded").exists() else None
+        document = _ingest(source, navi_home() / "demos" / known.stem, earlier and Path(earlier))
+        write_document(known, document)
     write_document(_path("recorded"), document)
     return document
 

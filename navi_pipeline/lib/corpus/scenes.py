@@ -75,12 +75,10 @@ def plan_scenes(family: str, counts: dict[str, int]) -> list[SceneSource]:
 
 def load_source(source: SceneSource) -> Mesh | Path:
     """Return the input of the scene compiler: the generated mesh, or the mesh file's path."""
-    if source.path is not None:
-        return Path(source.path)
     from navi_core.scenes import generate_scene
 
-    assert source.family is not None
-    assert source.seed is not None
+    if source.family is None or source.seed is None:
+        return Path(str(source.path))
     return generate_scene(source.family, source.seed)
 
 
@@ -341,9 +339,9 @@ def corpus_rows() -> list[dict[str, Any]]:
         RecordError: A planned scene has not been compiled, or was another one then.
     """
     plan = read_plan()
-    cards = {name: scene_card(name) if _card(name).exists() else None for name in plan}
+    cards = {name: scene_card(name) for name in plan if _card(name).exists()}
     # Of another mesh than the planned one, a card is of a scene that is no more.
-    rows = {n: row for n, row in cards.items() if row is not None and row["source_hash"] == plan[n].source_hash}
+    rows = {name: row for name, row in cards.items() if row["source_hash"] == plan[name].source_hash}
     if missing := [name for name in plan if name not in rows]:
         raise RecordError(
             f"{len(missing)} of {len(plan)} scenes are not compiled as they are planned ({', '.join(missing[:3])}"

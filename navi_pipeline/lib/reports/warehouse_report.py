@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,6 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
 
 def _leaderboard(ask: Ask) -> list[Part]:
     rows = ask(f"select * from leaderboard where chosen limit {_SUBJECTS}")
-    if not rows:
-        return []
     bars = [(str(r["subject"]), r["c_vis_auc_percent"], r["low"], r["high"]) for r in rows]
     shown = ("rank", "subject", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
              "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes",
@@ -108,29 +107,34 @@ def _leaderboard(ask: Ask) -> list[Part]:
         "the scenes has no rank."
     )
     chart = interval_chart(bars, label="C_vis AUC [%]")
-    return [text_part(text), chart, table_part([{name: row[name] for name in shown} for row in rows])]
+    return [text_part(text), chart, table_part([{name: row[name] for name in shown} for row in rows])] * bool(rows)
 
 
 def _progress(ask: Ask) -> list[Part]:
     """Render champion after champion on the chosen course."""
     rows = ask("champions_on_course")
-    if not rows:
-        return []
     bars = [(f"{r['number']} {r['version']}", r["c_vis_auc_percent"], r["low"], r["high"]) for r in rows]
     text = "Each champion on the course of the leaderboard; gains are over the champion before, on the same starts."
-    return [text_part(text), interval_chart(bars, label="C_vis AUC [%]"), table_part(rows)]
+    return [text_part(text), interval_chart(bars, label="C_vis AUC [%]"), table_part(rows)] * bool(rows)
 
 
 def _coverage(ask: Ask) -> list[Part]:
-    rows = ask(
-        "select subject, coverage_curve->'$.step' as steps, coverage_curve->'$.c_vis_percent' as seen "
+    chart = _curves(
+        ask,
+        "select subject as curve, from_json(coverage_curve->'$.step', '[\"double\"]') as xs, "
+        "from_json(coverage_curve->'$.c_vis_percent', '[\"double\"]') as ys "
         "from evaluations join (select evaluation_id, rank from leaderboard where course = "
         "(select course from chosen_course)) using (evaluation_id) "
-        f"where coverage_curve is not null order by rank nulls last limit {_SUBJECTS}"
+        f"where coverage_curve is not null order by rank nulls last limit {_SUBJECTS}",
+        x="decisions",
+        y="C_vis [%]",
     )
-    curves = {str(row["subject"]): (json.loads(row["steps"]), json.loads(row["seen"])) for row in rows}
-    chart = line_chart(curves, x="decisions", y="C_vis [%]")
     return [text_part("Share of the reachable floor that was seen, on the same course."), chart] * bool(chart)
+
+
+def _curves(ask: Ask, sql: str, given: list[Any] | None = None, *, x: str, y: str) -> Part:
+    """Draw a line chart of a query's rows: the name of a curve, and the lists `xs` and `ys` of its points."""
+    return line_chart({str(row["curve"]): (row["xs"], row["ys"]) for row in ask(sql, given)}, x=x, y=y)
 
 
 def _comparisons(ask: Ask) -> list[Part]:
@@ -159,9 +163,7 @@ def _comparisons(ask: Ask) -> list[Part]:
             "scenes", "a_trained_on", "b_trained_on", "sentence")  # fmt: skip
     parts.append(table_part([{name: row[name] for name in shown} for row in rows]))
     full = [row for row in rows if row["metric"] in _METRICS and row["profiles"] is not None][:_IN_FULL]
-    for row in full:
-        parts += _profiles(row)
-    return parts
+    return [*parts, *chain.from_iterable(map(_profiles, full))]
 
 
 def _profiles(row: dict[str, Any]) -> list[Part]:
@@ -170,33 +172,31 @@ def _profiles(row: dict[str, Any]) -> list[Part]:
     a, b, metric = str(row["a"]), str(row["b"]), str(row["metric"])
     curves = {a: (profiles["thresholds"], profiles["profile_a"]), b: (profiles["thresholds"], profiles["profile_b"])}
     chart = line_chart(curves, x=metric, y="share of seeds × scenes above")
-    lines = []
-    for side, name in (("a", a), ("b", b)):
-        for seed, values in enumerate(matrices[side]):
-            means = {scene: round(float(value), 1) for scene, value in zip(matrices["scenes"], values, strict=True)}
-            lines.append({"seed": f"{name} {seed}", "mean": round(sum(values) / len(values), 1), **means})
+    lines = [
+        {"seed": f"{name} {seed}", "mean": round(sum(values) / len(values), 1)}
+        | {scene: round(float(value), 1) for scene, value in zip(matrices["scenes"], values, strict=True)}
+        for side, name in (("a", a), ("b", b))
+        for seed, values in enumerate(matrices[side])
+    ]
     return section(f"{a} against {b}, {metric}", [chart, table_part(lines)], level=3)
 
 
 def _training(ask: Ask) -> list[Part]:
     runs = ask(f"select run_id, status, last_step, reward_ema, mean_sps, checkpoints, last_row_at from run_summary "
                f"limit {_RUNS}")  # fmt: skip
-    labels = {
+    panels = {
         "reward_ema": "reward (smoothed)",
         "view_gain": "area seen [m² a decision]",
         "collision": "collision term",
     }
-    curves: dict[str, dict[str, tuple[list[float], list[float]]]] = {name: {} for name in labels}
-    points = ask(
-        "select name, run_id, list(step order by step) as steps, list(value order by step) as seen from (select "
-        "name, run_id, max(step) as step, avg(value) as value from (select name, run_id, step, value, "
-        "ntile(?) over (partition by name, run_id order by step) as part from metrics where list_contains(?, run_id) "
-        "and list_contains(?, name)) group by name, run_id, part) group by 1, 2",
-        [_POINTS, [run["run_id"] for run in runs], list(labels)],
+    sql = (
+        "select run_id as curve, list(step order by step) as xs, list(value order by step) as ys from ("
+        "select run_id, max(step) as step, avg(value) as value from (select run_id, step, value, "
+        "ntile(?) over (partition by run_id order by step) as part from metrics where run_id = any(?::varchar[]) "
+        "and name = ?) group by run_id, part) group by 1 order by list_position(?::varchar[], curve)"
     )
-    for row in sorted(points, key=lambda row: [run["run_id"] for run in runs].index(row["run_id"])):
-        curves[row["name"]][str(row["run_id"])] = row["steps"], row["seen"]
-    charts = [line_chart(curves[name], x="decisions", y=label) for name, label in labels.items()]
+    ids = [run["run_id"] for run in runs]
+    charts = [_curves(ask, sql, [_POINTS, ids, name, ids], x="decisions", y=label) for name, label in panels.items()]
     return [*filter(None, charts), table_part(runs)] if runs else []
 
 
@@ -217,13 +217,14 @@ def _maps(home: Path) -> list[Part]:
 
 
 def _benchmarks(ask: Ask) -> list[Part]:
-    rows = ask(
+    chart = _curves(
+        ask,
         "select format('{} ({})', cell, coalesce(hardware[:24], 'unknown')) as curve, "
-        "list(value order by recorded_at) as seen from benchmark_cells "
-        "where benchmark = 'nightly' and name = 'steps_per_second' group by 1 order by min(recorded_at)"
+        "list(value order by recorded_at) as ys, range(1, 1 + len(ys)) as xs from benchmark_cells "
+        "where benchmark = 'nightly' and name = 'steps_per_second' group by 1 order by min(recorded_at)",
+        x="night",
+        y="steps/s",
     )
-    curves = {row["curve"]: (range(1, 1 + len(row["seen"])), row["seen"]) for row in rows}
-    chart = line_chart(curves, x="night", y="steps/s")
     return [chart] * bool(chart) + _tables(
         ask,
         ("Drift", "drift"),

@@ -344,14 +344,10 @@ def explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
             "union all select view_name, 'view' from duckdb_views() where not internal"
         ).fetchall()
     )
-    orders = [
-        f'comment on {kind} "{table}" is {quoted(tables[table])}' for table, kind in kinds.items() if table in tables
-    ]
     found = connection.execute("select table_name, column_name from duckdb_columns() where not internal").fetchall()
-    for table, column in found:
-        meaning = columns.get(f"{table}.{column}", columns.get(column))
-        if meaning is not None:
-            orders.append(f'comment on column "{table}"."{column}" is {quoted(meaning)}')
+    texts = {f'{kind} "{table}"': tables.get(table) for table, kind in kinds.items()}
+    texts |= {f'column "{table}"."{name}"': columns.get(f"{table}.{name}", columns.get(name)) for table, name in found}
+    orders = [f"comment on {name} is {quoted(text)}" for name, text in texts.items() if text is not None]
     # Some 700, each of which would else wait for the disk.
     connection.execute("; ".join(["begin", *orders, "commit"]))
 

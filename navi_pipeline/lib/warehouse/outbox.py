@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas
 
-    from navi_pipeline.lib.warehouse.segments import Segment
-
 
 def table_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
     """Return table → column → DuckDB type of the tables that accept rows."""
@@ -210,8 +208,7 @@ class Outbox:
                 "select name, sha256 from segments where name in (select unnest(?))", [[file.name for file in files]]
             ).fetchall()
         )
-        fresh: list[Segment] = []
-        moves: list[Path] = []
+        read: dict[Path, Segment] = {}
         for file in files:
             try:
                 segment = read_segment(file, columns)
@@ -219,12 +216,9 @@ class Outbox:
                     raise RecordError("a segment of this name but other content was folded in before")
             except (RecordError, UnicodeDecodeError) as error:
                 self._set_aside(file, str(error), report)
-                continue
-            moves.append(file)
-            if segment.name in known:
-                report.repeated += 1
             else:
-                fresh.append(segment)
+                read[file] = segment
+        fresh = [segment for segment in read.values() if segment.name not in known]
         if fresh:
             connection.execute("begin")
             try:
@@ -233,11 +227,12 @@ class Outbox:
             except BaseException:
                 connection.execute("rollback")
                 raise
+        report.repeated += len(read) - len(fresh)
         report.segments += len(fresh)
         report.rows += sum(segment.count for segment in fresh)
-        for file in moves:
+        for file in read:
             os.replace(file, self.done / file.name)
-        if moves:
+        if read:
             fsync_directory(self.done)
             fsync_directory(self.folder)
 

@@ -104,7 +104,7 @@ class Warehouse(Reader):
             RecordError: The lock is held too long, the database is broken, or counts disagree.
         """
         with self._locked():
-            return self._ingest()
+            return self._ingest(IngestReport())
 
     def refresh(self) -> IngestReport:
         """Ingest before a query if this user and this version of Navi may write; otherwise report the reason.
@@ -157,7 +157,7 @@ class Warehouse(Reader):
         with self._locked("compact.lock"):
             try:
                 with self._locked():
-                    self._ingest()
+                    self._ingest(IngestReport())
                     self._require_room()
                     write_ahead_log(copy).unlink(missing_ok=True)  # of a compaction that was killed
                     shutil.copyfile(self.database, copy)
@@ -261,14 +261,13 @@ class Warehouse(Reader):
         finally:
             os.close(descriptor)
 
-    def _ingest(self, report: IngestReport | None = None) -> IngestReport:
+    def _ingest(self, report: IngestReport) -> IngestReport:
         import duckdb
 
         folder = sql_folder()
         wanted = sql_hash(folder)
         current = self.database.exists() and self._stamp.exists() and self._stamp.read_text() == wanted
         files = self._segments.waiting()
-        report = report or IngestReport()
         if current and not files and is_current(self.database, self.snapshot):
             return report
         try:
@@ -294,7 +293,13 @@ class Warehouse(Reader):
             if written != given:
                 raise RecordError(f"the archive does not give back what was written: {written} became {given}")
             with self._locked():
-                self._require_migration(migration, self.database, fresh)
+                for file in (self.database, fresh):
+                    with open_database(file) as connection:
+                        if (found := last_migration(connection)) != migration:
+                            raise RecordError(
+                                f"{file} has migration {found}, the copy had {migration}: Navi was updated meanwhile; "
+                                "compact it again"
+                            )
                 # Under the lock that a backup holds: it would miss what is removed here.
                 self.archive.adopt(number, given, migration)
                 self._exchange(fresh, replaced)
@@ -312,15 +317,6 @@ class Warehouse(Reader):
                 f"{self.folder} was not compacted: a copy and a new archive take some {wanted / 2**20:,.0f} MiB, "
                 f"{free / 2**20:,.0f} are free; free some space and try again; every row is where it was"
             )
-
-    def _require_migration(self, migration: int, *files: Path) -> None:
-        for file in files:
-            with open_database(file) as connection:
-                if (found := last_migration(connection)) != migration:
-                    raise RecordError(
-                        f"{file} has migration {found}, the copy had {migration}: Navi was updated meanwhile; "
-                        "compact it again"
-                    )
 
     def _exchange(self, fresh: Path, replaced: Sequence[Path] = ()) -> IngestReport:
         """Replace the database by a new one, and ingest the segments that the new one lacks.
