@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli.bench import app as benchmarks
 from navi_core.errors import RunError, as_argument
 from navi_core.terminal import print_facts, print_json, print_records, print_status, progress_bar
 from navi_pipeline.cli.launch import Target, as_run_config, launch
@@ -23,17 +24,15 @@ Trials = Annotated[int | None, typer.Option(min=1, help="Trials that the study e
 Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.")]
 
 
+group = typer.Typer(name="study", help="Search over settings; each trial is a training run.", no_args_is_help=True)
+
+
 def register(app: typer.Typer) -> None:
-    """Register the command group `study`, and the study's benchmark with the group `bench` if there is one."""
-    group = typer.Typer(name="study", help="Search over settings; each trial is a training run.", no_args_is_help=True)
-    for command in (run, show, resume, best, prove):
-        group.command(command.__name__)(command)
+    """Register the command group `study`; its benchmark belongs to the group `bench`."""
     app.add_typer(group)
-    for other in app.registered_groups:
-        if other.typer_instance is not None and other.typer_instance.info.name == "bench":
-            other.typer_instance.command("study")(bench)
 
 
+@group.command()
 def run(
     name: Annotated[str, typer.Argument(help="quick, ppo, grpo, dqn, ppo_speed, or the name of a file's study.")],
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings (StudyConfig).")] = None,
@@ -55,20 +54,7 @@ def run(
     _perform(find_study(name, file=config, overrides=overrides), as_json)
 
 
-def resume(
-    name: Annotated[str, typer.Argument(help="A study of this home.")],
-    trials: Trials = None,
-    workers: Workers = None,
-    as_json: Json = False,
-) -> None:
-    """Resume an interrupted study, or extend it by more trials."""
-    from navi_pipeline.lib.studies.trial_queue import read_study
-
-    given = {"trials": trials, "workers": workers}
-    kept = {key: value for key, value in given.items() if value}
-    _perform(read_study(name).model_copy(update=kept), as_json)
-
-
+@group.command()
 def show(
     name: Annotated[str | None, typer.Argument(help="A study of this home; without one they are listed.")] = None,
     as_json: Json = False,
@@ -91,6 +77,22 @@ def show(
         _print_result(queue.config, study_result(queue, status, reused=True), as_json)
 
 
+@group.command()
+def resume(
+    name: Annotated[str, typer.Argument(help="A study of this home.")],
+    trials: Trials = None,
+    workers: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """Resume an interrupted study, or extend it by more trials."""
+    from navi_pipeline.lib.studies.trial_queue import read_study
+
+    given = {"trials": trials, "workers": workers}
+    kept = {key: value for key, value in given.items() if value}
+    _perform(read_study(name).model_copy(update=kept), as_json)
+
+
+@group.command()
 def best(
     name: Annotated[str, typer.Argument(help="A study of this home.")],
     preset: Annotated[Path | None, typer.Option(help="Write its settings as a preset here (.yaml).")] = None,
@@ -120,6 +122,7 @@ def best(
     print_facts(f"{name}, trial {row['trial']}", facts)
 
 
+@group.command()
 def prove(
     name: Annotated[str, typer.Argument(help="A study of this home.")],
     seeds: Annotated[int, typer.Option(min=2, help="Training seeds of both sides; a verdict needs five.")] = 5,
@@ -143,6 +146,7 @@ def prove(
         print_experiment(f"proof of study {name}", result)
 
 
+@benchmarks.command("study")
 def bench(
     trials: Annotated[int, typer.Option(min=2, help="Trials of the study.")] = 30,
     workers: Annotated[int, typer.Option(min=1, help="Trials at once.")] = 2,
