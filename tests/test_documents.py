@@ -157,7 +157,7 @@ def test_every_setting_of_a_document_exists(name: str) -> None:
 
 
 MADE = {
-    "dropped_short", "dropped_cut", "dropped_truncated",  # put together in the code
+    "dropped_short", "dropped_cut", "dropped_truncated", "objective_max",  # put together in the code
     "grpo_policy", "dqn_policy", "dpo_policy", "apex_policy",
     "node_count", "matterport_mesh", "my_box",  # of formats and examples, not of the code
 }  # fmt: skip
