@@ -174,6 +174,7 @@ class ProofSettings(dg.Config):
     owners=OWNERS,
     code_version="1",
     pool=GPU,
+    required_resource_keys={"home"},
     description="Are a study's best settings better than its preset? Both are trained with fresh seeds and compared "
     "by the paired interval of the study's objective. Cells that are done are not measured again.",
 )

@@ -60,6 +60,12 @@ def test_two_homes_in_one_process_do_not_mix(tmp_path, threads):
     assert dict(os.environ) == before and navi_home() == outside and not (outside / "pipeline").exists()
 
 
+def test_every_asset_and_check_takes_the_home():
+    nodes = [*defs().assets, *defs().asset_checks]
+    taken = [node.required_resource_keys for node in nodes if not isinstance(node, dg.AssetSpec)]
+    assert all(keys & {"home", "warehouse", "registry", "trainer"} for keys in taken)
+
+
 def test_a_child_process_gets_the_home_and_the_trainer_of_its_run(tmp_path):
     code = "import os\nprint(os.environ['NAVI_HOME'], os.environ['NAVI_TRAINER'], os.environ['NAVI_DAGSTER_RUN_ID'])"
     seen = []
