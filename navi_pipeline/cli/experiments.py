@@ -184,12 +184,14 @@ def nightly(
     name = night_name(settings, name)
     kind = "training" if settings.train else "validation"
     values = settings.model_dump(mode="json", exclude={"train"})
-    options = {"name": name, "assignments": [f"{setting}={json.dumps(value)}" for setting, value in values.items()]}
+    options = {
+        "train": settings.train,
+        "assignments": [f"{setting}={json.dumps(value)}" for setting, value in values.items()],
+    }
+    target = Target(f"nightly_{kind}", "night_preflight", options, partition=name)
     # A failed hard gate fails the run; it is reported below, as without one.
     with suppress(FailedRunError):
-        launch(
-            Target(f"nightly_{kind}", f"begin_{kind}_night", options), run_night, settings, name, report=print_status
-        )
+        launch(target, run_night, settings, name, report=print_status)
     night = Night(settings, name, report=print_status, keep_failed=True)
     markdown, page = summary_paths(name)
     if as_json:

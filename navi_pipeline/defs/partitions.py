@@ -17,6 +17,8 @@ scene_partitions = dg.DynamicPartitionsDefinition(name="scene")
 """Dynamic partitions by planned scene: each scene is compiled, skipped and shown separately."""
 size_partitions = dg.DynamicPartitionsDefinition(name="size")
 """Dynamic partitions by size of the sweeps that somebody asked for: quick (capped cells) or full."""
+night_partitions = dg.DynamicPartitionsDefinition(name="night")
+"""Dynamic partitions by name of a night."""
 
 DAILY = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_window=timedelta(hours=50))
 """Freshness of assets that every night renews. Partitioned assets have no freshness policy."""

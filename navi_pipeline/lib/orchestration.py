@@ -16,15 +16,13 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from navi_core.config import parse_config
 from navi_core.errors import NaviError, RunError
 from navi_core.machine import using_variables
 from navi_core.machine.file_lock import is_locked
 from navi_core.record import navi_home, write_durably
-from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
+from navi_pipeline.lib.nightly.night import Gate, Night, night_lock
 from navi_pipeline.lib.nightly.stages import stages_of, summary_paths, write_summary
 from navi_pipeline.lib.records import PACKAGE, pipeline_log, shipped_folder
-from navi_pipeline.settings import NightlyConfig
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -172,18 +170,16 @@ def record_check(found: dg.AssetCheckResult | dg.AssetCheckEvaluation) -> None:
     """Record the evaluation of an asset check as a row of `checks`; outside of a Dagster run nothing is recorded.
 
     Args:
-        found: Result of a step with one check, or an evaluation that names its check and partition.
+        found: Result of a step with one check, or a result or evaluation that names its check.
     """
-    import dagster as dg
-
     context = _current_op()
     if context is None:
         return
-    if isinstance(found, dg.AssetCheckEvaluation):
-        asset, name, partition = found.asset_key, found.check_name, found.partition
+    if found.asset_key is not None and found.check_name is not None:
+        asset, name = found.asset_key, found.check_name
     else:
         ((asset, name),) = context.selected_asset_check_keys
-        partition = context.partition_key if context.has_partition_key else None
+    partition = getattr(found, "partition", None) or (context.partition_key if context.has_partition_key else None)
     metadata = {name: value.value for name, value in (found.metadata or {}).items()}
     with pipeline_log(f"dagster-{context.run_id}") as log:
         log.row(
@@ -239,11 +235,10 @@ def record_failure(
     if night is None:
         return
     try:
-        config = parse_config(NightlyConfig, read_night(night)["config"])
-        broken = Night(config, night, report=lambda _: None, keep_failed=True)
+        broken = Night(None, night, report=lambda _: None, keep_failed=True)
     except NaviError:
         return  # it broke down before its first stage was over: there is nothing to summarise
-    if (broken.failed or set(broken.stages) >= set(stages_of(config))) and summary_paths(night)[0].exists():
+    if (broken.failed or set(broken.stages) >= set(stages_of(broken.config))) and summary_paths(night)[0].exists():
         return  # a hard gate failed the run, or the night was over before this run took it up: its summary reports it
     if is_locked(night_lock(night)):
         return  # another run is at work on it, and this one was refused

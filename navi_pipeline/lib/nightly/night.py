@@ -73,25 +73,26 @@ class Night:
     """State of one nightly run: settings and finished stages, loaded from and saved to its JSON document.
 
     Args:
-        config: Settings of the night.
+        config: Settings of the night; None: those that it was begun with.
         name: Name of the night; by default that of `night_name`. The same name resumes the night.
         report: Called with progress, a line at a time.
         keep_failed: Take up failed and skipped stages too, to go on within the night; by default they are done again.
 
     Raises:
         RunError: The name cannot name a file, or the night was begun with other settings.
+        RecordError: There are no settings, and no such night.
     """
 
     def __init__(
         self,
-        config: NightlyConfig,
+        config: NightlyConfig | None,
         name: str | None = None,
         *,
         report: Callable[[str], None],
         keep_failed: bool = False,
     ) -> None:
-        self.config = config
-        self.name = night_name(config, name)
+        self.config = config or parse_config(NightlyConfig, read_night(str(name))["config"])
+        self.name = night_name(self.config, name)
         self.report = report
         self.stages: dict[str, Stage] = {}
         self.began_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -238,7 +239,7 @@ def read_night(name: str) -> dict[str, Any]:
     Raises:
         RecordError: There was no such night.
     """
-    return read_document(pipeline_folder() / "nights" / f"{name}.json", made_by="the job nightly_training")
+    return read_document(pipeline_folder() / "nights" / f"{name}.json", made_by="night_preflight")
 
 
 SMALL_MINUTES = 60.0

@@ -1,8 +1,10 @@
 """Nights as Dagster runs: locks, names, summaries and failed stages."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -30,14 +32,15 @@ class Works:
     """Stages of a night that do nothing; one of them may fail its gate or raise."""
 
     def __init__(self):
-        self.done, self.not_holding, self.breaks = [], None, None
+        self.done, self.not_holding, self.breaks, self.gates = [], None, None, {}
 
     def __call__(self, name):
         def work(night):
             self.done.append(name)
             if self.breaks == name:
                 raise ZeroDivisionError("a fault of ours")
-            return [Gate(f"gate of {name}", True, self.not_holding != name, "figures")], TOLD.get(name, {})
+            gates = [Gate(f"gate of {name}", True, self.not_holding != name, "figures")]
+            return [*gates, *self.gates.get(name, [])], TOLD.get(name, {})
 
         return work
 
@@ -66,13 +69,23 @@ def execute(instance, **how):
 
 
 def launch(instance, name="tonight"):
-    ops = {"begin_training_night": {"config": {"minutes": 1.0, "name": name}}}
-    return execute(instance, run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops})
+    instance.add_dynamic_partitions("night", [name])
+    ops = {"night_preflight": {"config": {"minutes": 1.0}}}
+    run_config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops}
+    return execute(instance, run_config=run_config, tags={"dagster/partition": name})
 
 
 def again(instance, parent):
-    """Re-execute a run from failure, as the button in the UI does."""
-    return execute(instance, reexecution_options=dg.ReexecutionOptions.from_failure(parent.run_id, instance))
+    """Re-execute a run from failure with its partition, as the button in the UI does."""
+    options = dg.ReexecutionOptions.from_failure(parent.run_id, instance)
+    tags = {"dagster/partition": parent.dagster_run.tags["dagster/partition"]}
+    return execute(instance, reexecution_options=options, tags=tags)
+
+
+def made(instance):
+    """Return the assets of the night `tonight` that have a materialization."""
+    keys = {key.to_user_string(): instance.get_materialized_partitions(key) for key in instance.get_asset_keys()}
+    return {name for name, partitions in keys.items() if "tonight" in partitions}
 
 
 def failed_steps(result):
@@ -139,19 +152,20 @@ def test_run_is_tagged_with_its_night(works, instance):
     assert result.success and instance.get_run_by_id(result.run_id).tags["night"] == "tonight"
     with hold_lock(night_lock("tonight"), "night tonight"):
         refused = launch(instance)
-    assert failed_steps(refused) == ["begin_training_night"]
+    assert failed_steps(refused) == ["night_preflight"]
     assert "night" not in instance.get_run_by_id(refused.run_id).tags
 
 
 def test_failed_gate_fails_its_stage_and_writes_the_summary(works, instance):
     works.not_holding = "training"
     result = launch(instance)
-    assert failed_steps(result) == ["training"] and works.done == ["preflight", "training"]
+    assert failed_steps(result) == ["night_training"] and works.done == ["preflight", "training"]
     text = summary_paths("tonight")[0].read_text()
     assert "Night tonight: failed" in text and "| promotion | skipped |" in text
     failure = next(event for event in result.all_events if event.is_step_failure).step_failure_data
     assert "gate of training: figures" in failure.user_failure_data.description
     assert failure.user_failure_data.metadata["verdict"].value == "failed"
+    assert made(instance) == {"night_preflight"}, "a stage whose hard gate fails is not materialized"
 
 
 def test_reexecution_from_failure_repeats_the_failed_stage(works, instance):
@@ -160,14 +174,14 @@ def test_reexecution_from_failure_repeats_the_failed_stage(works, instance):
     works.not_holding, works.done = None, []
     result = again(instance, parent)
     assert result.success and works.done == list(STAGES[1:])
-    assert [event.step_key for event in result.all_events if event.is_step_success][-1] == "morning_summary"
+    assert [event.step_key for event in result.all_events if event.is_step_success][-1] == "night_summary"
     assert "Night tonight: passed" in summary_paths("tonight")[0].read_text()
 
 
 def test_stage_that_raises_writes_the_summary_and_is_repeated(works, instance):
     works.breaks = "evaluation"
     parent = launch(instance)
-    assert failed_steps(parent) == ["evaluation"]
+    assert failed_steps(parent) == ["night_evaluation"]
     assert "ZeroDivisionError: a fault of ours" in summary_paths("tonight")[0].read_text()
     works.breaks, works.done = None, []
     assert again(instance, parent).success and works.done == ["evaluation", "benchmarks", "promotion"]
@@ -176,13 +190,36 @@ def test_stage_that_raises_writes_the_summary_and_is_repeated(works, instance):
 def test_night_reports_renewed_assets_to_dagster(works, instance, monkeypatch):
     monkeypatch.setattr("navi_pipeline.defs.evaluation.ranking", lambda: [])
     result = launch(instance)
-    made = {e.materialization.asset_key.to_user_string(): e.materialization
-            for e in result.all_events if e.is_step_materialization}  # fmt: skip
-    assert set(made) == {"leaderboard", "promoted_model", "warehouse"}
-    assert made["promoted_model"].partition == "quick|0"
-    assert made["promoted_model"].metadata["challenger"].value == "v002"
-    assert made["warehouse"].metadata["rows"].value > 0 and made["warehouse"].metadata["night"].value == "tonight"
-    assert all(one.tags["dagster/data_version"] for one in made.values())
+    renewed = {e.materialization.asset_key.to_user_string(): e.materialization
+               for e in result.all_events if e.is_step_materialization}  # fmt: skip
+    stages = {f"night_{stage}" for stage in (*STAGES, "summary")}
+    assert set(renewed) == {"leaderboard", "promoted_model", "warehouse"} | stages
+    assert {renewed[stage].partition for stage in stages} == {"tonight"} and made(instance) == stages
+    assert renewed["promoted_model"].partition == "quick|0"
+    assert renewed["promoted_model"].metadata["challenger"].value == "v002"
+    assert renewed["warehouse"].metadata["rows"].value > 0 and renewed["warehouse"].metadata["night"].value == "tonight"
+    assert all(one.tags["dagster/data_version"] for one in renewed.values())
+
+
+def test_every_gate_of_a_night_is_a_check():
+    folder = Path(stages.__file__).parent
+    text = "".join(file.read_text() for file in folder.glob("*.py"))
+    named = {name.replace(" ", "_") for name in re.findall(r'(?:Gate|_answer)\(\s*"([^"{]+)"', text)}
+    # Of a night that broke down.
+    assert named - {"the_run_ends"} == {check for checks in nights._CHECKS.values() for check in checks}
+
+
+def test_gates_are_checks_of_their_stage_and_hard_ones_block(works, instance):
+    works.gates["resume_proof"] = [Gate("resume +256", True, True, "a"), Gate("resume +512", True, False, "b")]
+    works.gates["training"] = [Gate("speed", False, False, "slow")]
+    found = {check.check_name: check for check in launch(instance).get_asset_check_evaluations()}
+    assert {name for name, check in found.items() if not check.passed} == {"speed", "resume"}
+    assert not found["speed"].blocking and found["speed"].severity == dg.AssetCheckSeverity.WARN
+    assert found["resume"].blocking and found["resume"].severity == dg.AssetCheckSeverity.ERROR
+    assert found["resume"].description == "a; b" and found["resume"].partition == "tonight"
+    rows = Warehouse().query("from checks where not passed order by check_name")
+    assert rows["check_name"].tolist() == ["resume", "speed"] and set(rows["partition"]) == {"tonight"}
+    assert works.done == ["preflight", "training", "resume_proof"]
 
 
 @pytest.mark.parametrize(("champion", "told"), [(None, "there is no champion yet"), ("v001", "the champion stays")])

@@ -185,14 +185,16 @@ def test_small_night_trains_resumes_measures_and_reports(monkeypatch):
     """Through Dagster: a training night, then a slow validation night, whose drift is flagged."""
     for name, value in (("ACTORS", "4"), ("PPO__ROLLOUT", "32"), ("THREADS", "1")):
         monkeypatch.setenv(f"NAVI_{name}", value)
-    config = {"minutes": 1.0, "name": "tonight", "assignments": SMALL}
+    config = {"minutes": 1.0, "assignments": SMALL}
     with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("night", ["tonight"])
         result = (
             defs()
-            .get_job_def("nightly_training")
+            .resolve_job_def("nightly_training")
             .execute_in_process(
                 instance=instance,
-                run_config={"ops": {"begin_training_night": {"config": config}}},
+                partition_key="tonight",
+                run_config={"ops": {"night_preflight": {"config": config}}},
                 raise_on_error=False,
             )
         )

@@ -44,6 +44,13 @@ def instance():
         yield instance
 
 
+@pytest.fixture
+def stored(tmp_path):
+    """An instance with a folder: a schedule gets no other one."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
+
+
 @pytest.fixture(scope="module")
 def repository():
     return defs().get_repository_def()
@@ -71,13 +78,14 @@ def scheduled(instance, repository, kind, due):
 
 
 @pytest.mark.parametrize(("kind", "hour"), [("training", 22), ("validation", 7)])
-def test_schedule_requests_one_night_named_after_its_date(instance, repository, clock, kind, hour):
+def test_schedule_requests_one_night_named_after_its_date(stored, repository, clock, kind, hour):
     clock(hour)
-    schedule, tick = scheduled(instance, repository, kind, datetime(2026, 3, 4, hour, tzinfo=UTC))
+    schedule, tick = scheduled(stored, repository, kind, datetime(2026, 3, 4, hour, tzinfo=UTC))
     (request,) = tick.run_requests
     name = f"2026-03-04-{kind}"
     assert request.run_key == name and request.tags["night"] == name
-    assert request.run_config["ops"][f"begin_{kind}_night"]["config"] == {"name": name}
+    assert request.partition_key == name and stored.has_dynamic_partition("night", name)
+    assert request.run_config["ops"]["night_preflight"]["config"] == {"train": kind == "training"}
     assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
     assert (schedule.cron_schedule, schedule.execution_timezone) == (f"0 {hour} * * *", "UTC")
 
@@ -88,21 +96,23 @@ def test_missed_night_is_skipped(instance, repository, clock):
     assert not tick.run_requests and tick.skip_message.startswith("due at 2026-03-04 22:00 UTC, 11.3 h ago")
 
 
-def test_schedule_hours_follow_the_night_settings(instance, clock, tmp_path, monkeypatch):
+def test_schedule_hours_follow_the_night_settings(stored, repository, clock, tmp_path, monkeypatch):
     file = tmp_path / "night.yaml"
     file.write_text("training_hour: 1\ntime_zone: Europe/Zurich\n")
     monkeypatch.setenv("NAVI_NIGHTLY", str(file))
-    schedule = nights._schedule(nights.nightly_training, "training")
+    schedule = nights._schedule("training")
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 1 * * *", "Europe/Zurich")
     # One o'clock there is still the day before in UTC: the name is that of the zone.
     context = dg.build_schedule_context(
-        instance=instance, scheduled_execution_time=datetime(2026, 3, 4, 1, tzinfo=ZoneInfo("Europe/Zurich"))
+        instance=stored,
+        repository_def=repository,
+        scheduled_execution_time=datetime(2026, 3, 4, 1, tzinfo=ZoneInfo("Europe/Zurich")),
     )
     clock(0)
     (request,) = schedule.evaluate_tick(context).run_requests
     assert request.run_key == "2026-03-04-training"
     file.write_text("time_zone: Mars/Olympus\n")
-    assert nights._schedule(nights.nightly_validation, "validation").cron_schedule == "0 7 * * *"
+    assert nights._schedule("validation").cron_schedule == "0 7 * * *"
     with pytest.raises(ConfigError, match="Mars/Olympus"):
         nightly_config()
 
@@ -352,18 +362,20 @@ def test_corpus_has_a_freshness_policy(repository):
 def test_night_stages_that_train_or_measure_use_the_gpu_pool(repository):
     job = repository.get_job("nightly_training")
     pools = {node.name: node.definition.pool for node in job.nodes}
-    assert {name for name, pool in pools.items() if pool == "gpu"} == {"training", "resume_proof", "benchmarks"}
+    heavy = {"night_training", "night_resume_proof", "night_benchmarks"}
+    assert {name for name, pool in pools.items() if pool == "gpu"} == heavy
     assert not any(node.definition.retry_policy for node in job.nodes)  # it would start a terminated trainer again
     order = [node.name for node in job.nodes_in_topological_order]
-    assert order == ["begin_training_night", "preflight", "training", "resume_proof", "evaluation", "benchmarks",
-                     "promotion", "morning_summary"]  # fmt: skip
+    stages = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion", "summary")
+    assert order == [f"night_{stage}" for stage in stages]
 
 
 def test_training_and_benchmark_assets_use_the_gpu_pool(repository):
     graph = repository.asset_graph
     pools = {key.to_user_string(): graph.get(key).pools for key in graph.get_all_asset_keys()}
     for name, pool in pools.items():
-        heavy = name.endswith(("_sweep", "_policy", "_scaling", "_benchmark", "study", "ablation", "study_proof"))
+        ends = ("_sweep", "_policy", "_scaling", "_benchmark", "study", "ablation", "_proof")
+        heavy = name.endswith(ends) or name in ("night_training", "night_benchmarks")
         assert (pool == {"gpu"}) == heavy, (name, pool)
 
 

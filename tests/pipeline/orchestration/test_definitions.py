@@ -53,6 +53,13 @@ def test_asset_graph_has_the_expected_dependencies(graph):
         "cell": {"ablation", "study_proof", *SWEEPS},
         "study": {"corpus"},
         "trial": {"study"},
+        "night_preflight": set(),
+        "night_training": {"night_preflight"},
+        "night_resume_proof": {"night_training"},
+        "night_evaluation": {"night_preflight", "night_resume_proof"},
+        "night_benchmarks": {"night_evaluation"},
+        "night_promotion": {"night_benchmarks"},
+        "night_summary": {"night_benchmarks", "night_promotion"},
         "warehouse": {"leaderboard", "promoted_model", "study", *SWEEPS},
     }
 
@@ -63,7 +70,8 @@ def test_whole_graph_jobs_cover_every_asset_once(graph):
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
     # Trials and cells are reported by the assets that run them; the others answer a question that somebody asks.
     asked = ("ablation", "study_proof", "evaluated_subject", "challenged_version")
-    assert sorted([*made, "trial", "cell", *asked]) == sorted(edges_of(graph))
+    nights = defs().resolve_job_def("nightly_training").graph.node_names()
+    assert sorted([*made, "trial", "cell", *asked, *nights]) == sorted(edges_of(graph))
 
 
 def test_code_location_is_loadable():
@@ -74,7 +82,7 @@ def test_code_location_is_loadable():
 def test_asset_groups_are_the_pipeline_stages(graph):
     groups = {graph.get(key).group_name for key in graph.get_all_asset_keys()}
     assert groups == {"corpus", "demonstrations", "pretraining", "training", "evaluation", "promotion", "benchmarks",
-                      "studies", "warehouse"}  # fmt: skip
+                      "studies", "nights", "warehouse"}  # fmt: skip
 
 
 def test_every_asset_has_owner_description_and_code_version(graph):
@@ -102,6 +110,17 @@ def test_blocking_checks_guard_training_and_promotion(graph):
         ("demonstrations", "demonstrations_can_be_learned_from"),
         ("bc_policy", "clone_has_learned"),
         *((f"{name}_policy", "metrics_are_finite") for name in ALGORITHMS),
+        *(
+            ("night_preflight", name)
+            for name in ("free_disk", "home_is_writable", "profile", "warehouse", "corpus", "champion", "weights")
+        ),
+        *(("night_training", name) for name in ("training_ends_well", "no_stall", "a_checkpoint", "an_update")),
+        *((f"night_{stage}", "finite_metrics") for stage in ("training", "resume_proof")),
+        ("night_resume_proof", "resume"),
+        *(
+            (f"night_{stage}", "no_error")
+            for stage in ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
+        ),
         ("policy_evaluation", "beats_random"),
         ("policy_evaluation", "collides_less_than_random"),
     }
