@@ -1,10 +1,14 @@
 """Progress and result of an op's function, for the command that executes its run in this process."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import dagster as dg
 
 T = TypeVar("T")
 
@@ -71,3 +75,15 @@ def exit_code(command: Callable[..., None], *values: object, **options: object) 
     except Exit as ending:
         return ending.exit_code
     return 0
+
+
+def dagster_step() -> "dg.OpExecutionContext | None":
+    """Return the context of the Dagster step that this thread executes; None outside of one."""
+    if "dagster" not in sys.modules:
+        return None
+    import dagster as dg
+
+    try:
+        return dg.OpExecutionContext.get()
+    except dg.DagsterInvariantViolationError:
+        return None

@@ -20,6 +20,7 @@ from navi_core.errors import NaviError, RunError
 from navi_core.machine import using_variables
 from navi_core.machine.file_lock import is_locked
 from navi_core.record import navi_home, write_durably
+from navi_pipeline.lib.commands import dagster_step
 from navi_pipeline.lib.nightly.night import Gate, Night, night_lock
 from navi_pipeline.lib.nightly.stages import stages_of, summary_paths, write_summary
 from navi_pipeline.lib.records import PACKAGE, pipeline_log, shipped_folder
@@ -133,7 +134,7 @@ def worked_as(name: str) -> Iterator[None]:
 
     Meanwhile `NAVI_DAGSTER_RUN_ID` names the Dagster run, so that rows of this thread and its children carry it.
     """
-    began, context = now(), _current_op()
+    began, context = now(), dagster_step()
     try:
         with using_variables(NAVI_DAGSTER_RUN_ID=None if context is None else context.run_id):
             yield
@@ -156,23 +157,13 @@ def worked(function: F) -> F:
     return measured  # type: ignore[return-value]
 
 
-def _current_op() -> dg.OpExecutionContext | None:
-    """Return the context of the Dagster step that this code runs in; None outside of one."""
-    import dagster as dg
-
-    try:
-        return dg.OpExecutionContext.get()
-    except dg.DagsterInvariantViolationError:
-        return None
-
-
 def record_check(found: dg.AssetCheckResult | dg.AssetCheckEvaluation) -> None:
     """Record the evaluation of an asset check as a row of `checks`; outside of a Dagster run nothing is recorded.
 
     Args:
         found: Result of a step with one check, or a result or evaluation that names its check.
     """
-    context = _current_op()
+    context = dagster_step()
     if context is None:
         return
     if found.asset_key is not None and found.check_name is not None:

@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import shlex
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from navi_core.config.registry import PLUGINS_VARIABLE
 from navi_core.errors import ConfigError, UnavailableError
 from navi_core.machine import chosen_threads
 from navi_core.record import navi_home
+from navi_pipeline.lib.commands import dagster_step
 from navi_pipeline.lib.records import content_key, pipeline_folder
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run_ray_job(
     """
     client, key = _client(), content_key(command[1:])
     output = pipeline_folder() / "ray" / f"{key}.out"
-    job, step = _under_way(client, key), _dagster_step()
+    job, step = _under_way(client, key), dagster_step()
     if job is None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.unlink(missing_ok=True)
@@ -118,18 +118,6 @@ def _resources() -> dict[str, Any]:
         }
     except ValueError as error:
         raise ConfigError(f"{error}; allowed: NAVI_RAY_CPUS=2, NAVI_RAY_GPUS=0.5, NAVI_RAY_RESOURCES=name=1") from None
-
-
-def _dagster_step() -> dg.OpExecutionContext | None:
-    """Return the context of the Dagster step that this thread executes; None outside of one."""
-    if "dagster" not in sys.modules:
-        return None
-    import dagster as dg
-
-    try:
-        return dg.OpExecutionContext.get()
-    except dg.DagsterInvariantViolationError:
-        return None
 
 
 def _run_by_pipes(
