@@ -332,7 +332,7 @@ def test_each_gradient_step_draws_new_noise(monkeypatch):
 @pytest.mark.parametrize(("algorithm", "on"), [("ppo", False), ("grpo", False), ("dqn", True)])
 def test_adaptation_switches_the_monitor_on_for_dqn_alone(algorithm, on):
     config = parse_config(TrainConfig, {"algorithm": algorithm, "adaptation": {"enabled": True}})
-    assert RunWatch(config).on == on
+    assert RunWatch(config, EventBus()).on == on
 
 
 def test_adapted_settings_survive_a_resume(tmp_path):
