@@ -1,9 +1,17 @@
 """Fixtures of modules that make assets of a profile once and examine the results."""
 
 import pytest
+from dagster._core.storage.defs_state.base import set_defs_state_storage
 
 from tests.pipeline.policy_runs import run_twice
 from tests.pipeline.postgres import database, postgres_server  # noqa: F401  fixtures of all modules here
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_instance_of_an_earlier_module():
+    """Dagster keeps the storage of the instance opened last; instances closed out of order leave one that is gone."""
+    with set_defs_state_storage(None):
+        yield
 
 
 @pytest.fixture(scope="module")
