@@ -320,6 +320,7 @@ def _stored(record: dict[str, Any], setting: str) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", BASE)
 def test_all_settings_of_the_page_together_reach_a_run(home, learner):
     rows = {new: example for own, _, new, example in SETTINGS if _learner_of(own, new) == learner}

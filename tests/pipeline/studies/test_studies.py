@@ -710,6 +710,7 @@ def test_trial_of_a_real_training_is_recorded(tmp_path):
     assert parse_config(StudyConfig, kept).settings == settings
 
 
+@pytest.mark.slow
 def test_dpo_study_learns_from_a_file_of_pairs_and_records_its_population(tmp_path):
     """With real worker and trainer processes."""
     draws = torch.Generator().manual_seed(0)
