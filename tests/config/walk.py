@@ -225,12 +225,11 @@ class Walker:
         before = parse_config(TrainConfig, settings)
         if not self.reads(scenario, name, before):
             return "warned"
-        reference, refused = None, 0
         values = self.candidates(before, name)
+        reference, refused = self.outcome(scenario, settings, name) if values else "", 0
         for value in values:
             changed = merge(settings, nested(name.split("."), value))
             try:
-                reference = reference or self.outcome(scenario, settings, name)
                 if self.outcome(scenario, changed, name) != reference:
                     return "acts"
             except (ConfigError, SceneError):
