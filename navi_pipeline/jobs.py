@@ -17,8 +17,8 @@ from navi_core.presets import preset_names
 from navi_pipeline.defs.corpus import spawn_verdict
 from navi_pipeline.defs.experiments import BENCHMARKS
 from navi_pipeline.defs.learning import POLICIES
-from navi_pipeline.defs.partitions import GPU, register_policy
-from navi_pipeline.lib.orchestration import FLOW_TAG, WORK, Work
+from navi_pipeline.defs.partitions import register_policy
+from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, WORK, Work
 from navi_pipeline.lib.run_launcher import require_success, run_job
 
 _STUDIES = {"quick": "quick", "full": "ppo"}
@@ -175,7 +175,7 @@ class FlowSettings(dg.Config):
     seed: int = Field(default=0, description="Seed of the trainings.")
 
 
-@dg.op(pool=GPU, description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
+@dg.op(pool=POOL, description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
     """Materialize all assets: scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse.
 

@@ -81,7 +81,7 @@ def run_dqn(
                 earned = at.metrics.get("episode_return", math.nan)
                 progress(f"{task}, seed {seed}: {at.step:,} steps, return {earned:.1f}")
 
-        events = EventBus({UpdateMade: show})
+        events = EventBus({UpdateMade: show}, strict=True)
         run = run_task(config, target=target, until_solved=until_solved, episodes=_EPISODES, curve=True, events=events)
         yield {
             "trainer": "navi",
@@ -264,7 +264,7 @@ def run_apex_bench(
                 _kill_parts(at, places[0])
             progress(f"seed {seed}: {at.line()}  last 100 {at.metrics.get('return_100', math.nan):.1f}")
 
-        events = EventBus({UpdateMade: observe})
+        events = EventBus({UpdateMade: observe}, strict=True)
         start, used = time.perf_counter(), time.process_time()
         with temporary_run(config, f"apex-{seed}") as (run, log):
             result = launch_apex(config, run, in_process=in_process, events=events, log=log, made=places.append)

@@ -176,7 +176,7 @@ def run_task(
         def evaluate(file: Path) -> float:
             return _mean_return(config, env, file, episodes, len(run.evaluated))
 
-        events = EventBus() if events is None else events
+        events = EventBus(strict=True) if events is None else events
         meter = _Meter(run, target, evaluate if curve else None, interval)
         events.subscribe(UpdateMade, meter)
         events.subscribe(CheckpointSaved, meter.judge)

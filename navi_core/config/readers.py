@@ -31,7 +31,7 @@ _REINFORCED: Where = {"algorithm": Not(("bc",))}
 _ATARI = ("gymnasium:ALE/*", "gymnasium:*NoFrameskip-v*")
 _DISCRETE = ("cart_pole", "acrobot", "snake", "repeat_previous", "repeat_first", *_ATARI)
 _CURIOUS: tuple[Where, ...] = ({"shaper.rnd_start": SET}, {"shaper.rnd_end": SET})
-_MONITORED: tuple[Where, ...] = ({"early_stopping.enabled": SET}, {"adaptation.enabled": SET})
+_MONITORED: tuple[Where, ...] = ({"early_stopping.enabled": SET}, {"adaptation.enabled": SET, "algorithm": ("dqn",)})
 
 RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
     # Commands

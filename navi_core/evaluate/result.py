@@ -162,11 +162,11 @@ class EvalResult:
     def to_rows(self, split: str | None = None) -> dict[str, list[dict[str, Any]]]:
         """Convert to warehouse rows by table: `evaluations`, `named_courses`, and `episodes` with one row per episode.
 
-        Args:
-            split: Part of the corpus that the scenes are.
-
         The warehouse stores `c_vis_auc`, `c_vis` and `c_visit` as fractions of 1 and puts units into names
         (`path_length_m`, `reachable_m2`); every other percentage has the suffix `_percent`.
+
+        Args:
+            split: Part of the corpus that the scenes are.
         """
         renamed = {
             "c_vis_final": "c_vis",
@@ -187,7 +187,8 @@ class EvalResult:
         protocol = {"config": self.config.model_dump(mode="json"), "eval_config_hash": config_hash(self.config)}
         scenes, sensor = {str(row["scene"]): row["scene_hash"] for row in self.episodes}, self.summary.get("sensor")
         name = f"{split or self.config.task}-{len(scenes)}x{self.config.starts}x{self.config.max_steps}"
-        name += f"-seed{self.config.seed}" * bool(self.config.seed) + f"-{sensor}" * (sensor not in (None, "clean"))
+        name += f"-seed{self.config.seed}" if self.config.seed else ""
+        name += "" if sensor in (None, "clean") else f"-{sensor}"
         course = {
             "course": self.course,
             "name": name,

@@ -96,13 +96,14 @@ def resolve_config(
     )
     config = parse_config(TrainConfig, merge_sources(sources))
     if command is not None:
+        given = _given(sources)
         if sources[-1][0] == _IMPLIED:
-            keys = ", ".join(_given(sources)["early_stopping"])
+            keys = ", ".join(given["early_stopping"])
             warnings.warn(
                 f"early_stopping.{{{keys}}} is given: early stopping is on; early_stopping.enabled=false keeps it off",
                 stacklevel=2,
             )
-        faults = unread(config, given_names(_given(sources)), command, _auto_device)
+        faults = unread(config, given_names(given), command, _auto_device)
         if strict and faults:
             raise ConfigError(f"{'; '.join(faults)}. Leave it out, or run without --strict")
         for fault in faults:
@@ -145,7 +146,7 @@ def setting_sources(
     merged = merge_sources(sources)
     stopping, adaptation = merged.get("early_stopping"), merged.get("adaptation")
     switched = (isinstance(stopping, Mapping) and "enabled" in stopping) or merged.get("algorithm") == "bc"
-    adapts = isinstance(adaptation, Mapping) and adaptation.get("enabled")
+    adapts = isinstance(adaptation, Mapping) and adaptation.get("enabled") and merged.get("algorithm") == "dqn"
     if isinstance(_given(sources).get("early_stopping"), Mapping) and not switched and not adapts:
         sources.append((_IMPLIED, {"early_stopping": {"enabled": True}}))
     return sources

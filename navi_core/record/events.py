@@ -130,6 +130,11 @@ class Event(Entity):
 
     frequent: ClassVar[bool] = False
 
+    @property
+    def part(self) -> str:
+        """Part of a frequent kind that is counted by itself."""
+        return ""
+
     subject: str
     """Run or service that the event is of."""
     step: Natural
@@ -248,6 +253,11 @@ class ReplayUpdate(Event):
     priority_stats: Mapping[str, float] = field(default_factory=dict)
     """Least, mean and largest priority among them, where this process knows them."""
 
+    @property
+    def part(self) -> str:
+        """Change and shard: additions and new priorities are counted apart, shard by shard."""
+        return f"{self.change} {self.shard_id}"
+
 
 @dataclass(frozen=True)
 class PartReplaced(Event):
@@ -282,13 +292,17 @@ class EventBus:
 
     Args:
         handlers: First subscribers, by event class.
+        strict: Raise the exception of a subscriber, for benchmarks that measure in one.
 
     Attributes:
         subject: Run or service that publishes; a run sets it.
     """
 
-    def __init__(self, handlers: Mapping[type[Event], Callable[[Any], object]] | None = None) -> None:
+    def __init__(
+        self, handlers: Mapping[type[Event], Callable[[Any], object]] | None = None, *, strict: bool = False
+    ) -> None:
         self.subject = "run"
+        self._strict = strict
         self._subscriptions: dict[object, tuple[type[Event], Callable[[Any], object]]] = {}
         self._failed: set[object] = set()
         for kind, handler in (handlers or {}).items():
@@ -308,6 +322,8 @@ class EventBus:
             try:
                 handler(event)
             except Exception:  # a custom subscriber may raise anything
+                if self._strict:
+                    raise
                 if key not in self._failed:
                     self._failed.add(key)
                     _LOG.exception("a subscriber of %s failed; its later failures are not logged", event.kind)
@@ -343,14 +359,15 @@ class EventRows:
     def __init__(self, log: MetricLog) -> None:
         self._log = log
         self._rows: list[dict[str, Any]] = []
-        self._latest: dict[str, tuple[Event, int]] = {}
-        self._lock = threading.Lock()
+        self._latest: dict[tuple[str, ...], tuple[Event, int]] = {}
+        self._lock = threading.RLock()
 
     def add(self, event: Event) -> None:
         """Keep an event until the next checkpoint; that of a checkpoint is added by `pending`."""
         with self._lock:
             if event.frequent:
-                self._latest[event.kind] = (event, self._latest.get(event.kind, (event, 0))[1] + 1)
+                key = (event.kind, event.part)
+                self._latest[key] = (event, self._latest.get(key, (event, 0))[1] + 1)
             elif not isinstance(event, CheckpointSaved):
                 self._rows.append(event_row(event))
 
@@ -366,6 +383,11 @@ class EventRows:
             self._rows, self._latest = [], {}
         for row in rows:
             self._log.row("events", row)
+
+    def write_pending(self) -> None:
+        """Write the rows since the last `write`; events of other threads are in these or in the next."""
+        with self._lock:
+            self.write(self.pending())
 
 
 def event_row(event: Event) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -224,9 +223,8 @@ def schedules(
 
     if switch not in (None, "on", "off"):
         raise ConfigError(f"schedules {switch!r}; allowed: on, off")
-    os.environ["DAGSTER_HOME"] = str(dagster_home())
     on = None if switch is None else switch == "on"
-    with open_instance() as instance:
+    with open_instance(dagster_home()) as instance:
         rows = switch_schedules(instance, (training_schedule, validation_schedule), on)
     if as_json:
         print_json(rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -136,8 +135,7 @@ def _opened_flow(profile: str, size: str, seed: int) -> Iterator[Flow]:
     from navi_pipeline.definitions import defs
     from navi_pipeline.jobs import Flow
 
-    os.environ["DAGSTER_HOME"] = str(home := dagster_home())
-    with open_instance() as instance:
+    with open_instance(home := dagster_home()) as instance:
         flow = Flow(
             instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, report=print_status, echo=True
         )

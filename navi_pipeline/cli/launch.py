@@ -1,6 +1,5 @@
 """Launch of the Dagster job of a command's asset in this process, followed on the terminal."""
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -64,14 +63,13 @@ def launch(target: Target, function: Callable[..., T], *values: object, **callba
         result = function(*values, **callbacks)
         print_status(f"not shown in the UI: {error}")
         return result
-    os.environ["DAGSTER_HOME"] = str(home)
     # Dagster takes a second to import, so only commands that launch a run do.
     import dagster as dg
 
     from navi_pipeline.definitions import defs
     from navi_pipeline.lib.run_launcher import run_job
 
-    with following(callbacks) as follower, open_instance() as instance:
+    with following(callbacks) as follower, open_instance(home) as instance:
         try:
             run_job(
                 instance,

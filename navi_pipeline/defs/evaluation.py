@@ -43,17 +43,13 @@ class EvaluationSettings(dg.Config):
 
     def protocol(self) -> EvalConfig:
         """Return the validated evaluation configuration (protocol)."""
-        return parse_config(EvalConfig, self.model_dump())
+        return parse_config(EvalConfig, self.model_dump(include=set(EvaluationSettings.model_fields)))
 
 
 class BaselineSettings(EvaluationSettings):
     """Run config of the scripted pilots' evaluation."""
 
     pilots: list[str] = Field(default=list(BASELINES), description="Scripted pilots that fly; by default all.")
-
-    def protocol(self) -> EvalConfig:
-        """Return the validated evaluation configuration (protocol)."""
-        return parse_config(EvalConfig, self.model_dump(exclude={"pilots"}))
 
 
 @dg.asset(

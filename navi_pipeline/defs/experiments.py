@@ -8,7 +8,7 @@ from pydantic import Field
 
 from navi_core.config import parse_config
 from navi_pipeline.defs.corpus import OWNERS, corpus
-from navi_pipeline.defs.partitions import GPU, size_partitions
+from navi_pipeline.defs.partitions import size_partitions
 from navi_pipeline.lib.commands import performed
 from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.experiments.cells import Outcome
@@ -19,7 +19,7 @@ from navi_pipeline.lib.experiments.perform import (
     read_sweep,
     sweep_experiment,
 )
-from navi_pipeline.lib.orchestration import worked, worked_as
+from navi_pipeline.lib.orchestration import POOL, worked, worked_as
 from navi_pipeline.lib.records import OUTCOMES, content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 from navi_pipeline.lib.studies.catalogue import find_study, over_scenes, partition_of
@@ -58,7 +58,7 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
         kinds={"torch"},
         owners=OWNERS,
         code_version="1",
-        pool=GPU,
+        pool=POOL,
         deps=[corpus],
         required_resource_keys={"home"},
         partitions_def=size_partitions,
@@ -147,7 +147,7 @@ class AblationSettings(dg.Config):
     kinds={"torch"},
     owners=OWNERS,
     code_version="1",
-    pool=GPU,
+    pool=POOL,
     required_resource_keys={"home"},
     description="What does each setting change? Every variant is trained with several seeds and flown on unseen "
     "scenes; better and worse follow Holm's rule over the variants. Cells that are done are not measured again.",
@@ -173,7 +173,7 @@ class ProofSettings(dg.Config):
     kinds={"torch"},
     owners=OWNERS,
     code_version="1",
-    pool=GPU,
+    pool=POOL,
     required_resource_keys={"home"},
     description="Are a study's best settings better than its preset? Both are trained with fresh seeds and compared "
     "by the paired interval of the study's objective. Cells that are done are not measured again.",
@@ -250,7 +250,7 @@ class StudySettings(dg.Config):
     kinds={"optuna", "torch"},
     owners=OWNERS,
     code_version="1",
-    pool=GPU,
+    pool=POOL,
     deps=[corpus],
     partitions_def=study_partitions,
     required_resource_keys={"trainer"},

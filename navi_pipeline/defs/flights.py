@@ -10,6 +10,7 @@ from pydantic import Field
 
 from navi_pipeline.defs.corpus import OWNERS
 from navi_pipeline.lib.commands import exit_code, performed
+from navi_pipeline.lib.orchestration import worked
 
 subject_partitions = dg.DynamicPartitionsDefinition(name="subject")
 """Dynamic partitions by subject of `navi evaluate`: a pilot, a checkpoint, a run or a version."""
@@ -43,6 +44,7 @@ def _call(command: Callable[..., None], config: CommandSettings) -> dg.Materiali
     description="How does this pilot or checkpoint fly? One subject of `navi evaluate` on the scenes of its options; "
     "its rows are in the table evaluations, for it belongs to no profile.",
 )
+@worked
 def evaluated_subject(config: CommandSettings) -> dg.MaterializeResult[None]:
     """Evaluate a pilot, a checkpoint or a version as the command does."""
     from navi_core.cli.evaluate import evaluate
@@ -60,6 +62,7 @@ def evaluated_subject(config: CommandSettings) -> dg.MaterializeResult[None]:
     description="Is this version better than the champion? One challenge by `navi promote` on the scenes of its "
     "options; exit code 1 means refused. The profiles' own challenges are in promoted_model.",
 )
+@worked
 def challenged_version(config: CommandSettings) -> dg.MaterializeResult[None]:
     """Let a version challenge the champion as the command does."""
     from navi_core.cli.evaluate import promote

@@ -9,9 +9,9 @@ from pydantic import Field
 from navi_core.errors import ConfigError
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.demonstrations import demonstrations
-from navi_pipeline.defs.partitions import GPU, policy_of, policy_partitions
+from navi_pipeline.defs.partitions import policy_of, policy_partitions
 from navi_pipeline.defs.resources import WarehouseResource
-from navi_pipeline.lib.orchestration import worked, worked_as
+from navi_pipeline.lib.orchestration import POOL, worked, worked_as
 from navi_pipeline.lib.training.policies import (
     ALGORITHMS,
     asset_name,
@@ -48,7 +48,7 @@ def _trained(context: dg.AssetCheckExecutionContext, algorithm: str) -> dict[str
     kinds={"torch"},
     owners=OWNERS,
     code_version="1",
-    pool=GPU,
+    pool=POOL,
     deps=[demonstrations, corpus],
     required_resource_keys={"trainer"},
     partitions_def=policy_partitions,
@@ -119,7 +119,7 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
         kinds={"torch"},
         owners=OWNERS,
         code_version="2",
-        pool=GPU,
+        pool=POOL,
         deps=[bc_policy, corpus] if algorithm == "ppo" else [corpus],
         required_resource_keys={"trainer"},
         partitions_def=policy_partitions,

@@ -36,12 +36,6 @@ WHEN_UPDATED = (
 WHEN_SETTLED = WHEN_UPDATED & ~_CONDITION.any_deps_match(_CONDITION.newly_updated())
 """Automation condition: as `WHEN_UPDATED`, one tick later, when what follows the same update is in progress."""
 
-GPU = "gpu"
-"""Concurrency pool of training, sweeps, studies and nights: one such run at a time, with or without a GPU.
-
-The limit is in dagster_home/dagster.yaml.
-"""
-
 
 def register_policy(instance: dg.DagsterInstance, profile: str, seed: int) -> dg.MultiPartitionKey:
     """Add a profile and a seed to the partitions, and return the partition key of their policies."""

@@ -42,12 +42,9 @@ def following(callbacks: Mapping[str, Callable[[Any], None]]) -> Iterator[Follow
 
 def performed(function: Callable[..., T], *values: object, **callbacks: Callable[[Any], None]) -> T:
     """Call an op's function; a command that follows the run hears its progress and gets its result."""
-    follower = _FOLLOWER.get()
-    if follower is None:
-        return function(*values, **callbacks)
-    heard = {name: reporting(callback, name) for name, callback in callbacks.items()}
-    follower.result = function(*values, **heard)
-    result: T = follower.result
+    result = function(*values, **{name: reporting(callback, name) for name, callback in callbacks.items()})
+    if (follower := _FOLLOWER.get()) is not None:
+        follower.result = result
     return result
 
 
@@ -66,12 +63,12 @@ def reporting(callback: Callable[[Any], None], name: str = "report") -> Callable
     return callback if follower is None else _both(callback, follower.callbacks.get(name))
 
 
-def exit_code(command: Callable[..., None], *values: object, **options: object) -> int:
+def exit_code(command: Callable[..., None], **options: object) -> int:
     """Call a function of the command line and return its exit code."""
     from typer import Exit
 
     try:
-        command(*values, **options)
+        command(**options)
     except Exit as ending:
         return ending.exit_code
     return 0

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PROCESS_TAG = "navi/process"
 """Dagster run tag with the machine's name, or the `process_mark` of a command that executes the run itself."""
+POOL = "gpu"
+"""Concurrency pool of what trains: as many slots as this machine has GPUs, at least one."""
 FLOW_TAG = "navi/flow"
 """Dagster run tag with the profile of the flow (`navi materialize`, whole_graph) that executes the run; "" if none."""
 
@@ -94,10 +96,12 @@ def _may_write(folder: Path) -> bool:
 
 
 @contextmanager
-def open_instance() -> Iterator[dg.DagsterInstance]:
-    """Open the Dagster instance of `$DAGSTER_HOME` as a context manager."""
+def open_instance(home: Path | None = None) -> Iterator[dg.DagsterInstance]:
+    """Open the Dagster instance of `$DAGSTER_HOME`, which is set to `home` if given, as a context manager."""
     import dagster as dg
 
+    if home is not None:
+        os.environ["DAGSTER_HOME"] = str(home)
     with dg.DagsterInstance.from_config(os.environ["DAGSTER_HOME"]) as instance:
         yield instance
 

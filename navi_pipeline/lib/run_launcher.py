@@ -61,7 +61,7 @@ from navi_core.machine.devices import usable_devices
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import row_context
 from navi_core.terminal import print_status
-from navi_pipeline.lib.orchestration import FLOW_TAG, PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG, process_mark
 
 _LOCATION = RemoteRepositoryOrigin(
     ManagedGrpcPythonEnvCodeLocationOrigin(
@@ -113,7 +113,6 @@ def run_job(
         DagsterUnknownPartitionError: The job has no such partition.
         KeyboardInterrupt: A followed run was cancelled.
     """
-    end_dead_runs(instance)
     if follow:
         instance._compute_log_manager = NoOpComputeLogManager()
         if partition is not None and isinstance(job.partitions_def, dg.DynamicPartitionsDefinition):
@@ -125,6 +124,8 @@ def run_job(
     # The same command goes on with a killed run; a daemon that launched it again would do so beside it.
     ours[MAX_RETRIES_TAG] = "0"
     trains = any(isinstance(node, dg.OpDefinition) and node.pool == POOL for node in job.all_node_defs)
+    if not trains:
+        end_dead_runs(instance)
     with _slot(instance, report) if trains else nullcontext():
         run = instance.create_run_for_job(
             job_def=job,
@@ -247,10 +248,6 @@ def _sigterm_kept() -> Iterator[None]:
         # Elsewhere neither Dagster nor anybody else can change it.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-POOL = "gpu"
-"""Concurrency pool of what trains."""
 
 
 class WatchedRunLauncher(DefaultRunLauncher):

@@ -118,7 +118,7 @@ def run_dpo(
             before = evaluate(build_policy(config.policy, seed=seed), course, name="before")
             start = time.process_time()
             with temporary_run(config, str(seed)) as (run, log):
-                done = train(config, run, field=field, log=log, events=EventBus({UpdateMade: learned}))
+                done = train(config, run, field=field, log=log, events=EventBus({UpdateMade: learned}, strict=True))
                 seconds = time.process_time() - start
                 after = evaluate(done.checkpoint, course, name="after")
             moved, over = compare(after, before), compare(after, base)

@@ -1,7 +1,7 @@
 """Benchmark of kernels: generalised advantage estimation (GAE) and prioritised replay, against plain implementations.
 
-GAE: the C++ kernel against the definition. Replay: items per second and exactness of
-the sampling, against cumulative sums with a binary search.
+GAE: the C++ kernel against the definition. Replay: items per second and exactness of the sampling, against cumulative
+sums with a binary search.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -126,7 +126,7 @@ _SLOW = 64
 
 
 def run_gae(sizes: Sequence[tuple[int, int]], repeats: int = 20) -> Iterator[Row]:
-    """Benchmark every implementation of GAE at every size on one thread.
+    """Benchmark the GAE kernel against a Python loop at every size on one thread.
 
     Args:
         sizes: Pairs (T, B).
@@ -187,7 +187,7 @@ def measure_gae(
     ] = None,
     repeats: Repeats = 20,
 ) -> Report:
-    """Benchmark every implementation of GAE."""
+    """Benchmark the GAE kernel against a Python loop."""
     rows = list(run_gae(sizes(size or ["128x64", "128x4096"]), repeats))
     return report(
         "GAE",

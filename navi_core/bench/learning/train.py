@@ -80,7 +80,7 @@ def run_train(
         def late() -> bool:
             return seconds is not None and time.perf_counter() - began[0] > seconds
 
-        result = train(config, run, field=field, log=log, stop=late, events=EventBus({UpdateMade: mark}))
+        result = train(config, run, field=field, log=log, stop=late, events=EventBus({UpdateMade: mark}, strict=True))
         log.close()
         if not curve:
             raise TimeoutError(

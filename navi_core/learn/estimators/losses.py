@@ -172,8 +172,10 @@ def gae(
     dtype = torch.float64 if torch.float64 in (rewards.dtype, values.dtype) else torch.float32
     flat = [x.detach().to(dtype).reshape(shape[0], -1) for x in (rewards, values, bootstrap_values)]
     ends = [x.bool().reshape(shape[0], -1) for x in (terminated, truncated)]
-    one = torch.ones_like(values)  # multiplying by it changes no bit
-    weights = [(one if x is None else x).detach().to(dtype).reshape(shape[0], -1) for x in (rho, c)] if ratios else ()
+    weights: list[Tensor] = []
+    if ratios:
+        one = torch.ones_like(values)  # multiplying by it changes no bit
+        weights = [(one if x is None else x).detach().to(dtype).reshape(shape[0], -1) for x in (rho, c)]
     found = advantages_of(*flat, *ends, *weights, gamma=gamma, lam=lam)
     advantages = found.to(values.dtype).reshape(shape)
     return advantages, advantages + values.detach()

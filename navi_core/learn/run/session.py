@@ -239,7 +239,7 @@ class RunSession(ABC):
         ended = reason.startswith(("total_steps", "early_stopping", "epochs"))
         self._record_run("finished" if ended else "stopped", reason)
         if self.record is not None:
-            self.record.events.write(self.record.events.pending())
+            self.record.events.write_pending()
             self.record.log.flush()
         counters = self.counters
         warning = void_warning(counters.last, self.config.env)

@@ -263,7 +263,7 @@ class ServiceRecord:
 
     def _write(self) -> None:
         self._journal.rotate()
-        self.events.write(self.events.pending())
+        self.events.write_pending()
         # Rows of a failed write go first and alone: the log writes all of its rows at every try.
         self._log.flush()
         if self.lost > self._reported:

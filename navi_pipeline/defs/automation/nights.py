@@ -12,13 +12,13 @@ from pydantic import Field
 from navi_core.errors import NaviError
 from navi_pipeline.defs.corpus import OWNERS
 from navi_pipeline.defs.evaluation import ranked
-from navi_pipeline.defs.partitions import GPU, night_partitions, register_policy
+from navi_pipeline.defs.partitions import night_partitions, register_policy
 from navi_pipeline.defs.warehouse import folded_in
 from navi_pipeline.lib.commands import reporting
 from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.nightly.night import Gate, Night, Stage, nightly_config
 from navi_pipeline.lib.nightly.stages import run_stages, stages_of, summed_up_if_broken, write_summary
-from navi_pipeline.lib.orchestration import record_check, worked_as
+from navi_pipeline.lib.orchestration import POOL, record_check, worked_as
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import NightlyConfig
@@ -64,7 +64,7 @@ def _stage(stage: str, description: str, after: Sequence[dg.AssetsDefinition] = 
         kinds={"torch"},
         owners=OWNERS,
         code_version="1",
-        pool=GPU if stage in ("training", "resume_proof", "benchmarks") else None,
+        pool=POOL if stage in ("training", "resume_proof", "benchmarks") else None,
         deps=after,
         partitions_def=night_partitions,
         required_resource_keys=_RESOURCES,

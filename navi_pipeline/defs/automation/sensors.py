@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from navi_core.record.home import navi_home
+from navi_core.record.home import recordings_folder
 from navi_pipeline.lib.orchestration import record_failure
 from navi_pipeline.lib.training.supervised import sweep
 
@@ -61,10 +61,6 @@ def _meshes() -> Path | None:
     return Path(named).expanduser() if (named := os.environ.get("NAVI_SCENES")) else None
 
 
-def _recordings() -> Path:
-    return Path(os.environ.get("NAVI_DEMOS") or navi_home() / "recordings").expanduser()
-
-
 new_scenes = _watch(
     "new_scenes",
     "scene_sources",
@@ -77,7 +73,7 @@ new_scenes = _watch(
 new_demonstrations = _watch(
     "new_demonstrations",
     "recorded_demonstrations",
-    _recordings,
+    recordings_folder,
     _RECORDINGS,
     "Flights that people record: takes them in when files come to $NAVI_DEMOS, or to recordings/ of the Navi home.",
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from navi_core.config.base import Config
 from navi_core.errors import RunError
+from navi_core.machine.file_lock import wait_for_lock
 from navi_pipeline.lib.corpus.scenes import read_corpus
 from navi_pipeline.lib.experiments.ablations import ablation_cell, differing_variants
 from navi_pipeline.lib.experiments.cells import Cell, Outcome, failure_reasons, known_outcome, run_cells
@@ -183,7 +184,10 @@ def perform_experiment(
         raise failure
     if outcomes and not result.waiting and cells != 0 and all(outcome.status != "ok" for outcome in outcomes):
         for cell in plan:
-            cell.file.unlink(missing_ok=True)
+            # Cells are shared: another process may have measured one anew meanwhile.
+            with wait_for_lock(cell.file.with_suffix(".lock")):
+                if (found := known_outcome(cell)) is None or found.status != "ok":
+                    cell.file.unlink(missing_ok=True)
         raise RunError(
             f"no cell of {experiment.title} succeeded: {failure_reasons(outcomes)}; mend that, then give the same "
             f"command again, which measures all of them anew; report: {result.report}"

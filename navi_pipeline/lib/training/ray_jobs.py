@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config.registry import PLUGINS_VARIABLE
 from navi_core.errors import ConfigError, UnavailableError
 from navi_core.machine import chosen_threads
+from navi_core.machine.variables import variables
 from navi_core.record import navi_home
 from navi_pipeline.lib.commands import dagster_step
 from navi_pipeline.lib.records import content_key, pipeline_folder
@@ -130,12 +131,18 @@ def _run_by_pipes(
     from dagster_ray import PipesRayJobClient
 
     over = threading.Event()
+    failures: list[Exception] = []
 
     def watch() -> None:
-        while not over.wait(_POLL):
-            if stop is not None and stop():
-                _asked(client.stop_job, request["submission_id"])
-                return
+        try:
+            while not over.wait(_POLL):
+                if stop is not None and stop():
+                    _asked(client.stop_job, request["submission_id"])
+                    return
+        except Exception as error:  # raised behind the join, as `_follow` raises it
+            failures.append(error)
+            with contextlib.suppress(RuntimeError, OSError):
+                client.stop_job(request["submission_id"])
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -146,6 +153,8 @@ def _run_by_pipes(
     finally:
         over.set()
         watcher.join()
+    if failures:
+        raise failures[0]
 
 
 def _follow(
@@ -164,7 +173,7 @@ def _follow(
         while not _asked(client.get_job_status, job).is_terminal():
             if stopped_at is None and stop is not None and stop():
                 stopped_at = time.monotonic()
-                client.stop_job(job)
+                _asked(client.stop_job, job)
             if stopped_at is not None and time.monotonic() > stopped_at + grace_seconds:
                 break
             while not lines.empty():
@@ -172,7 +181,7 @@ def _follow(
             time.sleep(_POLL)
     except BaseException:
         # Cancelled: the trainer checkpoints and ends, as a child would.
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, OSError):
             client.stop_job(job)
         raise
     reader.join(timeout=5.0)
@@ -232,8 +241,9 @@ def _environment() -> dict[str, str]:
     """Return the environment variables of a Ray job: code path, Navi home, plugins, chosen thread counts."""
     root = str(Path(__file__).resolve().parents[3])
     # Of the threads what the user chose: the share of cores that this container has is not the cluster's.
-    names = {"NAVI_SCENES", PLUGINS_VARIABLE, *({"OMP_NUM_THREADS"} & chosen_threads())}
-    kept = {name: os.environ[name] for name in sorted(names) if name in os.environ}
+    names = {"NAVI_SCENES", "NAVI_DAGSTER_RUN_ID", PLUGINS_VARIABLE, *({"OMP_NUM_THREADS"} & chosen_threads())}
+    known = variables()
+    kept = {name: known[name] for name in sorted(names) if name in known}
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     if PLUGINS_VARIABLE in kept:
         paths.append(str(Path.cwd()))  # where modules of one's own are looked for last of all; a job begins elsewhere

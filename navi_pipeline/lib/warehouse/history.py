@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import uuid
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import RecordError
+from navi_core.record import row_context
 from navi_core.record.durable import write_durably
 from navi_core.record.metric_log import NATURAL_KEYS
 from navi_pipeline.lib.warehouse.database import (
@@ -112,7 +112,7 @@ def publish_history(snapshot: Path, folder: Path) -> PublishReport:
 def _home_name(file: Path) -> str:
     """Return the name of a home in the history, which is made once: its host, and random digits."""
     if not file.exists():
-        host = re.sub(r"[^A-Za-z0-9_.]", "_", os.environ.get("NAVI_HOST") or platform.node())
+        host = re.sub(r"[^A-Za-z0-9_.]", "_", row_context()["host"])
         write_durably(file, f"{host}-{uuid.uuid4().hex[:6]}\n".encode())
     return file.read_text("utf-8").strip()
 

@@ -9,6 +9,7 @@ import pytest
 from navi_core.config import ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.learn import Event, EventBus, UpdateMade
 from navi_core.learn.events import AdaptationApplied, EarlyStopTriggered
+from navi_core.models import load_checkpoint
 from navi_core.record import navi_home
 from navi_core.record.events import CALLBACKS, ENTITIES, event_row, read_entity
 from navi_core.service.gate import RolloutGate
@@ -93,7 +94,8 @@ def test_failing_callback_changes_no_bit_of_a_run(tmp_path, caplog):
     assert {k: v for k, v in plain.metrics.items() if k not in TIMED} == {
         k: v for k, v in broken.metrics.items() if k not in TIMED
     }
-    assert caplog.text.count("ZeroDivisionError") == 1
+    hashes = {load_checkpoint(result.checkpoint).weights_hash for result in (plain, broken)}
+    assert len(hashes) == 1 and caplog.text.count("ZeroDivisionError") == 1
 
 
 @pytest.mark.slow

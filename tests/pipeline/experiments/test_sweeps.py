@@ -181,6 +181,7 @@ def test_two_identical_sweeps_measure_each_cell_once(children):
     assert sorted(outcome.reused for outcomes in made for outcome in outcomes) == [False, False, True, True]
 
 
+@pytest.mark.slow
 def test_experiment_that_is_killed_again_and_again_counts_each_cell_once(children):
     cells, draws, kills = [scripted("slow", seed) for seed in range(5)], random.Random(3), 0
     while not all(known_outcome(cell) for cell in cells):

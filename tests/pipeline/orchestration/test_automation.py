@@ -138,29 +138,42 @@ def compiled(source, instance, config=CONFIG, name=None):
     return gmdag
 
 
-def test_meshes_are_planned_when_they_come_change_or_go(instance, repository, tmp_path, monkeypatch):
+def test_no_scenes_are_watched_where_no_folder_is_named(instance, repository):
     assert "no folder is named" in tick(new_scenes, instance, repository).skip_message
-    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
-    (tmp_path / "notes.txt").write_text("no mesh")
-    assert "no new file" in tick(new_scenes, instance, repository).skip_message
+
+
+@pytest.mark.parametrize(
+    ("sensor", "folder", "name", "asset"),
+    [
+        (new_scenes, "NAVI_SCENES", "house.obj", "scene_sources"),
+        (new_demonstrations, "NAVI_DEMOS", "flight.npz", "recorded_demonstrations"),
+    ],
+    ids=["scenes", "demonstrations"],
+)
+def test_files_are_requested_when_they_come_change_or_go(
+    instance, repository, tmp_path, monkeypatch, sensor, folder, name, asset
+):
+    monkeypatch.setenv(folder, str(tmp_path))
+    (tmp_path / "notes.txt").write_text("none of the files")
+    assert "no new file" in tick(sensor, instance, repository).skip_message
     keys, cursor = [], None
     for text in ("a", "b", "a", None):
         if text is None:
-            (tmp_path / "house.obj").unlink()
+            (tmp_path / name).unlink()
         else:
-            (tmp_path / "house.obj").write_text(text)
-            os.utime(tmp_path / "house.obj", (0, ord(text)))
-        answer = tick(new_scenes, instance, repository, cursor)
-        assert asked(answer) == [("scene_sources", None)]
+            (tmp_path / name).write_text(text)
+            os.utime(tmp_path / name, (0, ord(text)))
+        answer = tick(sensor, instance, repository, cursor)
+        assert asked(answer) == [(asset, None)]
         keys += [request.run_key for request in answer.run_requests]
         cursor = answer.cursor
-        assert not tick(new_scenes, instance, repository, cursor).run_requests
+        assert not tick(sensor, instance, repository, cursor).run_requests
     assert len(set(keys)) == 4
     # A cursor of an earlier version is read: nothing has changed since.
-    (tmp_path / "house.obj").write_text("a")
-    signature = tick(new_scenes, instance, repository, cursor).cursor
+    (tmp_path / name).write_text("a")
+    signature = tick(sensor, instance, repository, cursor).cursor
     older = json.dumps({"signature": signature, "stage": "done", "change": 1})
-    assert not tick(new_scenes, instance, repository, older).run_requests
+    assert not tick(sensor, instance, repository, older).run_requests
 
 
 def test_new_mesh_plan_keeps_the_generated_scene_counts(instance, repository, tmp_path, monkeypatch):

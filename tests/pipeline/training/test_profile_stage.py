@@ -51,3 +51,14 @@ def test_every_policy_of_the_profile_is_ranked(results):
     board = Warehouse().query("select subject from leaderboard")
     assert set(board["subject"]) == {"quick-seed3", "random", "forward-plus", *others}
     assert "| bc-quick-seed3 |" in made(results[0])["policy_evaluation"].metadata["other_policies"].value
+    assert all(
+        f"| {name} |" in made(results[0])["policy_evaluation"].metadata["other_policies"].value for name in others
+    )
+
+
+def test_dpo_and_apex_learn_in_the_graph(results):
+    preferences, apex = read_policy("quick", "dpo"), read_policy("quick", "apex")
+    assert preferences["steps"] == apex["steps"] == 512
+    assert preferences["metrics"]["pairs"] > 0 and apex["metrics"]["gradient_steps"] > 0
+    assert apex["metrics"]["actors_replaced"] == 0 and apex["version"] != preferences["version"]
+    assert made(results[0])["apex_policy"].metadata["curves"].value.startswith("![curves](data:image/svg+xml;base64,")
