@@ -22,7 +22,6 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from navi_core.errors import RunError
 from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG, process_mark
-from navi_pipeline.lib.run_launcher import POOL
 
 SETTINGS = Path(__file__).resolve().parents[3] / "dagster_home" / "dagster.yaml"
 HERE = {PROCESS_TAG: f"{platform.node()} 1"}
@@ -108,7 +107,7 @@ def test_pool_of_trainings_is_as_large_as_the_number_of_devices(instance, monkey
     monkeypatch.setenv("NAVI_DEVICES", devices)
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda self, context: None)
     instance.run_launcher.launch_run(LaunchRunContext(instance.create_run_for_job(nothing), None))
-    assert POOL == POOL and [pool.limit for pool in instance.event_log_storage.get_pool_limits()] == [limit]
+    assert [(pool.name, pool.limit) for pool in instance.event_log_storage.get_pool_limits()] == [(POOL, limit)]
 
 
 def test_process_of_another_user_counts_as_running_and_is_kept(instance, gone, monkeypatch):
