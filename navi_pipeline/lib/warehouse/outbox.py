@@ -1,29 +1,177 @@
 """Outbox of a Navi home: segment files that wait for ingest, are ingested, or are in quarantine.
 
-A row replaces an earlier one of the same natural key.
+A segment is read and validated whole before the database is touched. A row replaces an earlier one of the same
+natural key.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache, partial
 from itertools import accumulate, chain, count, groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from typing_extensions import TypedDict
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, sweep_left
-from navi_core.record.metric_log import NATURAL_KEYS, RUN_TABLES
+from navi_core.record.metric_log import NATURAL_KEYS, RUN_TABLES, SEGMENT_VERSION
 from navi_pipeline.lib.warehouse.database import number_of
-from navi_pipeline.lib.warehouse.segments import Segment, read_segment
 
 if TYPE_CHECKING:
     import duckdb
     import numpy as np
     import pandas
+
+_SHARED = (
+    *("run_id", "segment", "seed", "hardware", "versions", "revision"),
+    *("config_hash", "host", "user", "dagster_run_id"),
+)
+"""Columns whose values may stand in the header line, for all rows."""
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+
+
+_JSON = Annotated[Any, AfterValidator(partial(json.dumps, allow_nan=False))]
+_TIME = Annotated[datetime, AfterValidator(_utc)]
+_TYPES: dict[str, Any] = {
+    "VARCHAR": Annotated[str | _JSON, Field(union_mode="left_to_right")],
+    "JSON": _JSON,
+    "BIGINT": Annotated[int, Field(ge=-(2**63), lt=2**63)],
+    "DOUBLE": float,
+    "BOOLEAN": StrictBool,
+    "TIMESTAMP": _TIME,
+}
+"""DuckDB type → type of a row's value."""
+
+
+class Segment(BaseModel):
+    """Validated segment of the outbox: header line, file name, columns of converted values.
+
+    Attributes:
+        navi_segment: Version of the file's layout.
+        table: Destination, or None for a mark that drops the run's earlier rows.
+        run_id: Run of the producer.
+        context: Values that all rows share.
+        rows: Number of rows.
+        sha256: Checksum of the rows.
+        created_at: Time of writing, UTC.
+        name: File name; names sort in the order of writing.
+        columns: Every column of the table → its values in the order of the rows, converted to the column's type.
+    """
+
+    navi_segment: Annotated[int, Field(ge=SEGMENT_VERSION, le=SEGMENT_VERSION)]
+    table: str | None
+    run_id: str
+    context: dict[str, Any]
+    rows: int
+    sha256: str
+    created_at: _TIME
+    name: str = ""
+    columns: dict[str, list[Any]] = {}
+
+
+def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
+    """Read and validate one segment file.
+
+    Args:
+        path: Segment file.
+        columns: Table → column → DuckDB type, as the database has them.
+
+    Raises:
+        RecordError: The reason why the segment belongs into quarantine.
+    """
+    if not path.is_file():
+        raise RecordError("not a regular file")
+    with RecordError.of_system("cannot be read"):
+        head, _, body = path.read_bytes().partition(b"\n")
+    try:
+        segment = Segment.model_validate_json(head)
+    except (ValidationError, OverflowError) as error:
+        raise RecordError(f"the header line is broken: {error}") from error
+    found, table = hashlib.sha256(body).hexdigest(), segment.table
+    if found != segment.sha256:
+        raise RecordError(f"checksum {found[:12]} is not the header's {segment.sha256[:12]}: truncated or changed")
+    lines = body.split(b"\n")[:-1]
+    if len(lines) != segment.rows:
+        raise RecordError(f"{len(lines)} rows, the header has {segment.rows}")
+    if table is None:
+        return segment.model_copy(update={"name": path.name})
+    if table not in NATURAL_KEYS or table not in columns:
+        raise RecordError(f"no table {table!r}; known: {', '.join(NATURAL_KEYS)}")
+    context = segment.context | {"run_id": segment.run_id, "segment": path.name}
+    values = read_columns(lines, context, table, columns[table])
+    return segment.model_copy(update={"name": path.name, "columns": values})
+
+
+def read_columns(
+    lines: list[bytes], context: dict[str, Any], table: str, kinds: dict[str, str]
+) -> dict[str, list[Any]]:
+    """Parse JSON lines into typed columns.
+
+    Args:
+        lines: JSON objects. Values without a column of their own go to the column `extra`.
+        context: Values of columns that a row does not name; the others go to `extra`, too.
+        table: Destination.
+        kinds: Its columns and their DuckDB types.
+
+    Returns:
+        Columns as in `Segment`.
+
+    Raises:
+        RecordError: A line is no object, or a value does not fit its column; line and column are named.
+    """
+    parse = _row_type(table, tuple(kinds.items())).validate_json
+    head = {name: context[name] for name in _SHARED if name in context}
+    rest = {name: value for name, value in context.items() if name not in _SHARED}
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate([json.dumps(head).encode(), *lines], start=1):
+        try:
+            row = parse(line)
+        except ValidationError as error:
+            raise RecordError(f"line {number}: {_fault(error, table)}") from error
+        more = rest | {name: value for name, value in row.items() if name not in kinds} | (row.get("extra") or {})
+        row["extra"] = json.dumps(more) if more else None
+        rows.append(row)
+    shared, *rows = rows
+    columns = {name: [row.get(name, shared.get(name)) for row in rows] for name in kinds}
+    for name in NATURAL_KEYS[table]:
+        if None in columns[name]:
+            raise RecordError(f"line {columns[name].index(None) + 2}: key column {name} of {table} is missing")
+    return columns
+
+
+@cache
+def _row_type(table: str, kinds: tuple[tuple[str, str], ...]) -> TypeAdapter[dict[str, Any]]:
+    """Return the parser of a table's rows, from its columns and their DuckDB types."""
+    types = {name: _TYPES[kind] | None for name, kind in kinds} | {"extra": dict[str, Any] | None}
+    row = TypedDict(table, types, total=False)  # type: ignore[misc]
+    return TypeAdapter(with_config(ConfigDict(extra="allow"))(row))  # type: ignore[arg-type]
+
+
+def _fault(error: ValidationError, table: str) -> str:
+    """Return column, value and reason of the first value that does not fit."""
+    first = error.errors(include_url=False)[0]
+    return "".join(f"{table}.{name} = {first['input']!r}: " for name in first["loc"][:1]) + first["msg"]
 
 
 def table_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
@@ -57,7 +205,12 @@ def fold_segments(
             continue
         for table, group in groupby(sorted(part, key=attrgetter("table")), attrgetter("table")):
             _fold_table(connection, table, list(group), columns[table])
-    _note(connection, segments)
+    rows = [(s.name, s.table, s.run_id, s.rows, s.sha256, s.created_at) for s in segments]
+    connection.execute(
+        "insert into segments by name select unnest(?) as name, unnest(?::varchar[]) as table_name, "
+        "unnest(?) as run_id, unnest(?) as row_count, unnest(?) as sha256, unnest(?) as created_at, ? as ingested_at",
+        [*map(list, zip(*rows, strict=True)), datetime.now(UTC).replace(tzinfo=None)],
+    )
 
 
 def _fold_table(
@@ -75,7 +228,7 @@ def _fold_table(
         name: _array(list(chain.from_iterable(segment.columns[name] for segment in segments)), kind)
         for name, kind in kinds.items()
     }
-    arrays["sent"] = np.arange(sum(segment.count for segment in segments))
+    arrays["sent"] = np.arange(sum(segment.rows for segment in segments))
     connection.register("incoming", pandas.DataFrame(arrays, copy=False))
     # Texts arrive as enumerations; one that is cast to JSON directly would become a JSON string.
     casts = ", ".join(
@@ -100,16 +253,6 @@ def _fold_table(
     connection.execute("drop table newest; drop table incoming_rows")
 
 
-def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
-    """Record the ingested segments in the table `segments`."""
-    rows = [(s.name, s.table, s.run_id, s.count, s.sha256, s.created_at) for s in segments]
-    connection.execute(
-        "insert into segments by name select unnest(?) as name, unnest(?::varchar[]) as table_name, "
-        "unnest(?) as run_id, unnest(?) as row_count, unnest(?) as sha256, unnest(?) as created_at, ? as ingested_at",
-        [*map(list, zip(*rows, strict=True)), datetime.now(UTC).replace(tzinfo=None)],
-    )
-
-
 def _array(values: list[Any], kind: str) -> np.ndarray | pandas.Categorical:
     """Convert one column to the array type that DuckDB reads fastest without loss."""
     import numpy as np
@@ -117,8 +260,9 @@ def _array(values: list[Any], kind: str) -> np.ndarray | pandas.Categorical:
 
     if kind in ("VARCHAR", "JSON", "TIMESTAMP"):
         # Rows of one call share their texts and their moment, and a conversion costs more than looking it up.
-        if values.count(values[0]) == len(values):  # most columns of a segment, found in a tenth of the time
-            codes, known = np.full(len(values), -(values[0] is None), np.int8), [] if values[0] is None else values[:1]
+        first = next(iter(values), None)
+        if values.count(first) == len(values):  # most columns of a segment, found in a tenth of the time
+            codes, known = np.full(len(values), -(first is None), np.int8), [] if first is None else [first]
         else:
             codes, known = pandas.factorize(np.array(values, dtype=object))
         if kind == "TIMESTAMP":
@@ -198,8 +342,11 @@ class Outbox:
         Raises:
             RecordError: The database took another number of rows than it was given.
         """
-        for batch in _batches(files):
-            self._fold(connection, batch, report)
+        ends = accumulate(file.lstat().st_size for file in files)
+        # A batch is what ends within one stretch of bytes, so a larger segment is a batch of its own.
+        places = zip(count(), ends, files)
+        for _, batch in groupby(places, lambda at: (at[0] // _BATCH_SEGMENTS, at[1] // _BATCH_BYTES)):
+            self._fold(connection, [file for *_, file in batch], report)
 
     def _fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
         columns = table_columns(connection)
@@ -214,8 +361,11 @@ class Outbox:
                 segment = read_segment(file, columns)
                 if known.get(segment.name, segment.sha256) != segment.sha256:
                     raise RecordError("a segment of this name but other content was folded in before")
-            except (RecordError, UnicodeDecodeError) as error:
-                self._set_aside(file, str(error), report)
+            except (RecordError, OverflowError) as error:
+                # The reason goes first: a segment in quarantine always has one.
+                (self.quarantine / f"{file.name}.reason.txt").write_text(f"{error}\n", "utf-8")
+                os.replace(file, self.quarantine / file.name)
+                report.quarantined[file.name] = str(error)
             else:
                 read[file] = segment
         fresh = [segment for segment in read.values() if segment.name not in known]
@@ -229,23 +379,9 @@ class Outbox:
                 raise
         report.repeated += len(read) - len(fresh)
         report.segments += len(fresh)
-        report.rows += sum(segment.count for segment in fresh)
+        report.rows += sum(segment.rows for segment in fresh)
         for file in read:
             os.replace(file, self.done / file.name)
         if read:
             fsync_directory(self.done)
             fsync_directory(self.folder)
-
-    def _set_aside(self, file: Path, reason: str, report: IngestReport) -> None:
-        # The reason goes first: a segment in quarantine always has one.
-        (self.quarantine / f"{file.name}.reason.txt").write_text(reason + "\n", "utf-8")
-        os.replace(file, self.quarantine / file.name)
-        report.quarantined[file.name] = reason
-
-
-def _batches(files: list[Path]) -> Iterator[list[Path]]:
-    """Yield batches of segments in order, within the limits of one transaction."""
-    ends = accumulate(file.lstat().st_size for file in files)
-    # A batch is what ends within one stretch of bytes, so a larger segment is a batch of its own.
-    for _, batch in groupby(zip(count(), ends, files), lambda at: (at[0] // _BATCH_SEGMENTS, at[1] // _BATCH_BYTES)):
-        yield [file for *_, file in batch]
