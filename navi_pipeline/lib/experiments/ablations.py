@@ -89,14 +89,14 @@ def _measure(measurement: Measurement, variant: Variant, config: AblationConfig,
         initial = str(train_cell(measurement, "clone", _ASSET, key, *command)["checkpoint"])
     trained = train_cell(measurement, "train", _ASSET, key, "train", variant.algorithm, *shared, "--from", initial,
                      "--no-register", "--publish", "off", "--json")  # fmt: skip
-    measurement.checkpoint = str(trained["checkpoint"])
-    measurement.metrics = {"steps": float(trained["steps"]), "reward_ema": float(trained["reward_ema"] or 0.0)}
+    made = measurement.outcome
+    made.checkpoint, made.result = str(trained["checkpoint"]), str(result)
+    made.metrics |= {"steps": float(trained["steps"]), "reward_ema": float(trained["reward_ema"] or 0.0)}
     scenes = [word for scene in config.scenes for word in ("--scene", scene)]
-    measurement.metrics |= measurement.run(
-        "evaluate", measurement.checkpoint, *scenes, "--protocol", config.protocol, "--out", str(result), "--json",
+    made.metrics |= measurement.run(
+        "evaluate", made.checkpoint, *scenes, "--protocol", config.protocol, "--out", str(result), "--json",
         stage="evaluate", read=lambda document: {name: float(document["summary"][name]) for name in _FLOWN},
     )  # fmt: skip
-    measurement.result = str(result)
 
 
 def _demonstrations(measurement: Measurement, config: AblationConfig, train: TrainConfig) -> Path:

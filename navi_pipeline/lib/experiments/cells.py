@@ -7,6 +7,7 @@ concurrently; the outcome document is written last.
 
 import errno
 import json
+import re
 import sys
 import threading
 import time
@@ -63,29 +64,19 @@ class CellError(Exception):
 
 @dataclass
 class Measurement:
-    """Measurement of a cell under way: runs its `navi` commands, and collects figures, curve and files.
+    """Measurement of a cell under way: runs its `navi` commands, and fills its outcome in.
 
     Attributes:
-        name: Name of the cell in messages.
+        cell: The cell.
+        outcome: Its outcome so far.
         timeout: Wall time after which a command is ended [s].
         stop: Polled twice a second; True ends the command, whose trainer then writes a checkpoint.
-        metrics: Figures by name.
-        curve: Reward curve.
-        result: File of an evaluation; empty where there is none.
-        checkpoint: Evaluated checkpoint.
-        commands: Commands so far, to be repeated by hand.
-        cpu_seconds: Processor time of the commands so far [s].
     """
 
-    name: str
+    cell: "Cell"
+    outcome: "Outcome"
     timeout: float
     stop: Callable[[], bool]
-    metrics: dict[str, float] = field(default_factory=dict)
-    curve: Curve = field(default_factory=list)
-    result: str = ""
-    checkpoint: str = ""
-    commands: list[str] = field(default_factory=list)
-    cpu_seconds: float = 0.0
 
     def run(
         self,
@@ -106,7 +97,7 @@ class Measurement:
             CellError: It failed, which is an outcome: out of memory, crash, timeout.
             RunError: It was stopped, or the disk is full; there is no outcome yet.
         """
-        self.commands.append(" ".join(("navi", *arguments)))
+        self.outcome.commands.append(" ".join(("navi", *arguments)))
         where, kills = f"{stage}: " if stage else "", _kernel_kills()
         try:
             code, output, last = run_supervised(
@@ -122,7 +113,8 @@ class Measurement:
             raise CellError("timeout", f"{where}{error}") from None
         why = interruption(code, last) or ("was stopped" if self.stop() else None)
         if why:
-            raise RunError(f"{where}{self.name} {why}; the same command goes on with it")
+            cell = f"cell {self.cell.name} of {self.cell.benchmark}"
+            raise RunError(f"{where}{cell} {why}; the same command goes on with it")
         last_line = f"{where}{last[-1] if last else 'no output'}"
         if code < 0 and _kernel_kills() > kills:
             raise CellError("out_of_memory", f"killed by the kernel: {last_line}")
@@ -136,7 +128,7 @@ class Measurement:
             raise CellError("crash", f"{where}its answer cannot be read: {type(error).__name__} {error}") from error
 
     def _spent(self, cpu_seconds: float) -> None:
-        self.cpu_seconds += cpu_seconds
+        self.outcome.metrics["cpu_minutes"] += cpu_seconds / 60.0
 
 
 @dataclass(frozen=True)
@@ -174,7 +166,7 @@ class Cell:
         return "/".join(str(value) for key, value in self.factors.items() if key != "seed")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
     """Outcome of one cell of an experiment.
 
@@ -197,9 +189,9 @@ class Outcome:
     cell: str
     level: str
     factors: dict[str, Any]
-    status: Status
-    detail: str
-    metrics: dict[str, float]
+    status: Status = "ok"
+    detail: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
     curve: Curve = field(default_factory=list)
     run_id: str = ""
     measured_at: str = ""
@@ -302,37 +294,23 @@ def _outcome(cell: Cell, suffix: str, timeout: float, stop: Callable[[], bool]) 
         known = None if suffix else known_outcome(cell)
         if known is not None:
             return known
-        outcome = _measured(
-            cell, cell.run_id + suffix, Measurement(f"cell {cell.name} of {cell.benchmark}", timeout, stop)
-        )
+        outcome = _measured(cell, cell.run_id + suffix, timeout, stop)
         _record(cell, outcome)
         # The document comes last: while it is missing the cell counts as not done.
         write_document(cell.file, asdict(outcome))
         return outcome
 
 
-def _measured(cell: Cell, run_id: str, measurement: Measurement) -> Outcome:
-    began, detail = time.monotonic(), ""
-    status: Status = "ok"
+def _measured(cell: Cell, run_id: str, timeout: float, stop: Callable[[], bool]) -> Outcome:
+    began = time.monotonic()
+    outcome = Outcome(cell.name, cell.level, cell.factors, run_id=run_id, metrics={"cpu_minutes": 0.0})
     try:
-        cell.measure(measurement)
+        cell.measure(Measurement(cell, outcome, timeout, stop))
     except CellError as error:
-        status, detail = error.status, str(error)
-    spent = {"wall_seconds": time.monotonic() - began, "cpu_minutes": measurement.cpu_seconds / 60.0}
-    return Outcome(
-        cell=cell.name,
-        level=cell.level,
-        factors=cell.factors,
-        status=status,
-        detail=detail,
-        metrics=measurement.metrics | spent,
-        curve=measurement.curve,
-        run_id=run_id,
-        measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        result=measurement.result,
-        checkpoint=measurement.checkpoint,
-        commands=measurement.commands,
-    )
+        outcome.status, outcome.detail = error.status, str(error)
+    outcome.metrics["wall_seconds"] = time.monotonic() - began
+    outcome.measured_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return outcome
 
 
 def _record(cell: Cell, outcome: Outcome) -> None:
@@ -353,7 +331,7 @@ def _record(cell: Cell, outcome: Outcome) -> None:
 def _kernel_kills() -> int:
     """Return the kernel's count of out-of-memory kills; 0 if unknown."""
     try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
+        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    return int(found[1]) if found else 0

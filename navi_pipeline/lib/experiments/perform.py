@@ -1,7 +1,7 @@
 """Experiments as users start them: a sweep or an ablation, its pending cells, its summary and its page."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from navi_pipeline.lib.experiments.ablations import ablation_cell, differing_var
 from navi_pipeline.lib.experiments.cells import Cell, Outcome, failure_reasons, known_outcome, run_cells
 from navi_pipeline.lib.experiments.sweeps import Scenery, find_sweep, sweep_cells
 from navi_pipeline.lib.experiments.variants import find_variants
-from navi_pipeline.lib.experiments.verdicts import Summary, ablation_summary, by_level, sweep_summary
+from navi_pipeline.lib.experiments.verdicts import Summary, ablation_summary, by_level, checklist, sweep_summary
 from navi_pipeline.lib.records import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.reports.pages import (
     interval_chart,
@@ -205,7 +205,7 @@ def _write(experiment: Experiment, outcomes: list[Outcome]) -> ExperimentResult:
     parts = [text_part(experiment.question), table_part(summary.rows), *charts, judged]
     parts += [text_part(sentence) for sentence in summary.sentences]
     if summary.verdicts:
-        parts.append(table_part([verdict.as_row() for verdict in summary.verdicts]))
+        parts.append(table_part(checklist(summary.verdicts)))
     if waiting:
         parts.append(text_part(f"{waiting} of {len(experiment.cells)} cells are not measured yet."))
     parts.append(text_part(f"Settings: {experiment.config.model_dump_json(exclude_defaults=True)}"))
@@ -214,7 +214,7 @@ def _write(experiment: Experiment, outcomes: list[Outcome]) -> ExperimentResult:
         "rows": summary.rows,
         "sentences": summary.sentences,
         "outcomes": {outcome.cell: outcome.status for outcome in outcomes},
-        "verdicts": [asdict(verdict) for verdict in summary.verdicts],
+        "verdicts": summary.verdicts,
         "waiting": waiting,
         "skipped": experiment.skipped,
         "report": str(report),

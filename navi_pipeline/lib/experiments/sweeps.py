@@ -70,7 +70,8 @@ class BenchCommand:
             file = pipeline_folder() / "configs" / f"bench-{content_key(self.settings)}.json"
             write_document(file, self.settings)
             arguments += ["--config", str(file)]
-        measurement.metrics, measurement.curve = measurement.run(*arguments, read=self.read, grace_seconds=2.0)
+        figures, measurement.outcome.curve = measurement.run(*arguments, read=self.read, grace_seconds=2.0)
+        measurement.outcome.metrics |= figures
 
 
 Bench = tuple[dict[str, Any], BenchCommand]

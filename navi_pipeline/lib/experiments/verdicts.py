@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult, SeedComparison
+    from navi_core.evaluate.statistics import Interval
 
 _METRIC = "c_vis_auc"
 INCUMBENT = "mamba2"
@@ -22,6 +23,7 @@ CLAIM_SEEDS = 5
 """Minimum number of training seeds for a claim; with fewer the result is "ahead" or "behind", not "better"."""
 LEAST_THROUGHPUT = 0.9
 """Minimum throughput of a challenger, as a fraction of the incumbent's decisions per second."""
+_TICK = {True: "yes", False: "no"}
 _NEEDS_BUILD = ("mamba-ssm",)
 """Cores that need a package compiled for the device."""
 
@@ -36,115 +38,104 @@ def level_rows(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[dict[s
     rows = []
     figures = {name: by_level(outcomes, name) for name in shown}
     for level in dict.fromkeys(outcome.level for outcome in outcomes):
-        ended = [outcome.status for outcome in outcomes if outcome.level == level]
+        mine = [outcome for outcome in outcomes if outcome.level == level]
+        ended = Counter(outcome.status for outcome in mine)
         row: dict[str, Any] = {
             "cell": level,
-            "outcome": ", ".join(f"{ended.count(status)} {status}" for status in dict.fromkeys(ended)),
+            "outcome": ", ".join(f"{count} {status}" for status, count in ended.items()),
+            **{name: _mean(levels.get(level, {})) for name, levels in figures.items()},
         }
-        for name, levels in figures.items():
-            values = levels.get(level, {}).values()
-            mean = sum(values) / len(values) if values else None
-            # Large counts are read as numbers, not as powers of ten.
-            row[name] = round(mean) if mean is not None and abs(mean) >= 1000 else mean
-        if failure_reasons(outcomes):
-            row["reason"] = failure_reasons(outcome for outcome in outcomes if outcome.level == level)
-        rows.append(row)
+        rows.append(row | _reasons(mine, outcomes))
     return rows
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Mean paired difference over seeds with its 95 % confidence interval (Student's t)."""
-
-    mean: float
-    low: float
-    high: float
-    seeds: int
+def _mean(values: Mapping[int, float]) -> float | None:
+    """Return the mean over seeds, in thousands as a whole number: large counts are read as numbers, not as powers."""
+    if not values:
+        return None
+    mean = sum(values.values()) / len(values)
+    return round(mean) if abs(mean) >= 1000 else mean
 
 
-def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference | None:
-    """Compute the paired difference a − b over the seeds that both have; None with fewer than two.
+def _reasons(mine: Sequence[Outcome], outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """Return the column of a level's failures; there is none if no cell of the experiment failed."""
+    return {"reason": failure_reasons(mine)} if failure_reasons(outcomes) else {}
+
+
+def paired_difference(a: dict[int, float], b: dict[int, float]) -> Interval | None:
+    """Compute the paired difference a − b with its 95 % interval over the seeds that both have (Student's t).
 
     Args:
         a: Value by seed.
         b: Value by seed of the other side.
+
+    Returns:
+        The interval, whose `episodes` are the pairs; None with fewer than two.
     """
     from navi_core.evaluate.statistics import student_interval
 
     pairs = {str(seed): [a[seed] - b[seed]] for seed in a.keys() & b.keys()}
-    if len(pairs) < 2:
-        return None
-    found = student_interval(pairs)
-    return Difference(found.mean, found.low, found.high, len(pairs))
+    return student_interval(pairs) if len(pairs) >= 2 else None
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Result of the promotion checklist for one temporal (recurrent) core: reward, throughput, build needs, verdict.
-
-    Attributes:
-        core: Name of the challenger.
-        reward: Its final reward_ema less the incumbent's, paired by seed; None with fewer than two pairs.
-        better: The interval lies above 0, over enough seeds for a claim.
-        throughput: Its decisions per processor second over the incumbent's; None without a pair.
-        fast_enough: Whether the throughput is sufficient.
-        no_extra_build: Whether it needs no package compiled for a device.
-        promote: Whether all three conditions hold.
-        sentence: The verdict in words.
-    """
-
-    core: str
-    reward: Difference | None
-    better: bool
-    throughput: float | None
-    fast_enough: bool
-    no_extra_build: bool
-    promote: bool
-    sentence: str
-
-    def as_row(self) -> dict[str, Any]:
-        """Format the checklist as a table row."""
-        reward = self.reward
-        return {
-            "core": self.core,
-            "reward_ema, difference": "–" if reward is None else f"{reward.mean:+.4f}",
-            "95 % interval": "–" if reward is None else f"[{reward.low:+.4f}, {reward.high:+.4f}]",
-            "seeds": 0 if reward is None else reward.seeds,
-            "better by interval": _tick(self.better),
-            "throughput ratio": "–" if self.throughput is None else f"{self.throughput:.2f}",
-            f"at least {LEAST_THROUGHPUT}": _tick(self.fast_enough),
-            "no extra build": _tick(self.no_extra_build),
-            "verdict": "promote" if self.promote else "keep the incumbent",
-        }
-
-
-def core_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+def core_verdicts(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Apply the promotion checklist to every temporal (recurrent) core, against the incumbent core.
 
     Args:
         outcomes: Outcomes of the temporal core sweep.
+
+    Returns:
+        For each challenger: core; reward, its final reward_ema less the incumbent's, paired by seed; better, whether
+        that interval lies above 0, over enough seeds for a claim; throughput, its decisions per processor second over
+        the incumbent's; fast_enough; no_extra_build, whether it needs no package compiled for a device; promote,
+        whether all three hold; sentence, the verdict in words. Without two pairs reward is None, and so throughput.
     """
     rewards = by_level(outcomes, "reward_ema")
     rates = by_level(outcomes, "steps_per_2_cpu_seconds")
     verdicts = []
-    for core in dict.fromkeys(str(outcome.level) for outcome in outcomes):
-        if core == INCUMBENT:
-            continue
+    for core in dict.fromkeys(outcome.level for outcome in outcomes if outcome.level != INCUMBENT):
         reward = paired_difference(rewards.get(core, {}), rewards.get(INCUMBENT, {}))
-        better = reward is not None and reward.low > 0 and reward.seeds >= CLAIM_SEEDS
         throughput = _ratio(rates.get(core, {}), rates.get(INCUMBENT, {}))
-        fast, plain = throughput is not None and throughput >= LEAST_THROUGHPUT, core not in _NEEDS_BUILD
-        promote = better and fast and plain
-        judgement = _sentence(core, reward, throughput, promote)
-        verdicts.append(Verdict(core, reward, better, throughput, fast, plain, promote, judgement))
+        checks = {
+            "better": reward is not None and reward.low > 0 and reward.episodes >= CLAIM_SEEDS,
+            "fast_enough": throughput is not None and throughput >= LEAST_THROUGHPUT,
+            "no_extra_build": core not in _NEEDS_BUILD,
+        }
+        promote = all(checks.values())
+        difference = reward and {"mean": reward.mean, "low": reward.low, "high": reward.high, "seeds": reward.episodes}
+        verdicts.append(
+            {"core": core, "reward": difference, "throughput": throughput, **checks, "promote": promote}
+            | {"sentence": _sentence(core, reward, throughput, promote=promote)}
+        )
     return verdicts
 
 
-def _sentence(core: str, reward: Difference | None, throughput: float | None, promote: bool) -> str:
+def checklist(verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Format the verdicts on temporal cores as rows of a table."""
+    rows = []
+    for verdict in verdicts:
+        reward, throughput = verdict["reward"], verdict["throughput"]
+        rows.append(
+            {
+                "core": verdict["core"],
+                "reward_ema, difference": f"{reward['mean']:+.4f}" if reward else "–",
+                "95 % interval": f"[{reward['low']:+.4f}, {reward['high']:+.4f}]" if reward else "–",
+                "seeds": reward["seeds"] if reward else 0,
+                "better by interval": _TICK[verdict["better"]],
+                "throughput ratio": "–" if throughput is None else f"{throughput:.2f}",
+                f"at least {LEAST_THROUGHPUT}": _TICK[verdict["fast_enough"]],
+                "no extra build": _TICK[verdict["no_extra_build"]],
+                "verdict": "promote" if verdict["promote"] else "keep the incumbent",
+            }
+        )
+    return rows
+
+
+def _sentence(core: str, reward: Interval | None, throughput: float | None, *, promote: bool) -> str:
     if reward is None or throughput is None:
         return f"{core} against {INCUMBENT}: fewer than two pairs were measured, so there is no verdict."
-    few = reward.seeds < CLAIM_SEEDS
-    claim = f", but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)" if few else ""
+    few = reward.episodes < CLAIM_SEEDS
+    claim = f", but {reward.episodes} seeds are no claim ({CLAIM_SEEDS} are)" if few else ""
     if reward.low > 0:
         judgement = f"{'ahead of' if few else 'better than'} {INCUMBENT}{claim}"
     elif reward.high < 0:
@@ -153,7 +144,7 @@ def _sentence(core: str, reward: Difference | None, throughput: float | None, pr
         judgement = f"not shown to differ from {INCUMBENT}"
     return (
         f"{core} is {judgement} in reward_ema: {reward.mean:+.4f} [{reward.low:+.4f}, {reward.high:+.4f}] over "
-        f"{reward.seeds} seeds, at {throughput:.2f} times its throughput. "
+        f"{reward.episodes} seeds, at {throughput:.2f} times its throughput. "
         + (f"Promote {core}." if promote else f"Keep {INCUMBENT}.")
     )
 
@@ -174,10 +165,6 @@ def _ratio(a: dict[int, float], b: dict[int, float]) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-def _tick(value: bool) -> str:
-    return "yes" if value else "no"
-
-
 @dataclass(frozen=True)
 class Summary:
     """Summary of an experiment's outcomes.
@@ -185,14 +172,14 @@ class Summary:
     Attributes:
         rows: One table row per level.
         sentences: Verdicts in words.
-        verdicts: Promotion checklist, for temporal cores alone.
+        verdicts: Result of `core_verdicts`, for temporal cores alone.
         differences: Label, mean, low and high of the difference to the baseline by level.
         label: Quantity and unit of the differences.
     """
 
     rows: list[dict[str, Any]]
     sentences: list[str] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
     differences: list[tuple[str, Any, Any, Any]] = field(default_factory=list)
     label: str = ""
 
@@ -208,9 +195,9 @@ def sweep_summary(name: str, shown: Sequence[str], outcomes: Sequence[Outcome]) 
     verdicts = core_verdicts(outcomes) if name == "temporal_core_sweep" else []
     return Summary(
         level_rows(outcomes, shown),
-        [verdict.sentence for verdict in verdicts],
+        [verdict["sentence"] for verdict in verdicts],
         verdicts,
-        [(v.core, v.reward.mean, v.reward.low, v.reward.high) for v in verdicts if v.reward is not None],
+        [(v["core"], *(v["reward"][end] for end in ("mean", "low", "high"))) for v in verdicts if v["reward"]],
         f"final reward_ema less that of {INCUMBENT}, 95 % interval over seeds",
     )
 
@@ -225,35 +212,33 @@ def ablation_summary(variants: Sequence[str], outcomes: Sequence[Outcome], *, wh
     """
     from navi_core.evaluate import EvalResult, interquartile_mean, seed_matrix
 
-    flown: dict[str, dict[int, EvalResult]] = {}
+    flown: dict[str, dict[int, EvalResult]] = {name: {} for name in variants}
     for outcome in outcomes:
         if outcome.status == "ok":
-            flown.setdefault(outcome.level, {})[outcome.seed] = EvalResult.load(outcome.result)
+            flown[outcome.level][outcome.seed] = EvalResult.load(outcome.result)
     verdicts = _verdicts([name for name in variants if name != BASE], flown, whole=whole)
+    figures = {name: by_level(outcomes, name) for name in ("c_vis_auc", "collisions_per_minute", "cpu_minutes")}
     rows, sentences = [], []
-    for name in variants:
+    for name, results in flown.items():
         mine = [outcome for outcome in outcomes if outcome.level == name]
-        good = [outcome for outcome in mine if outcome.status == "ok"]
-        failed = len(mine) - len(good)
-        results, verdict = list(flown.get(name, {}).values()), verdicts.get(name)
-        rows.append(
-            {
-                "variant": name,
-                "seeds": len(good),
-                "failed": failed,
-                "c_vis_auc": _mean(good, "c_vis_auc"),
-                "iqm": interquartile_mean(seed_matrix(results, _METRIC)) if results else None,
-                "collisions_per_minute": _mean(good, "collisions_per_minute"),
-                "cpu_minutes": _mean(good, "cpu_minutes"),
-                "difference": None if verdict is None else verdict.mean_difference,
-                "low": None if verdict is None else verdict.low,
-                "high": None if verdict is None else verdict.high,
-            }
-            | ({"reason": failure_reasons(mine)} if failure_reasons(outcomes) else {})
-        )
+        failed, verdict = len(mine) - len(results), verdicts.get(name)
+        means = {figure: _mean(levels.get(name, {})) for figure, levels in figures.items()}
+        row = {
+            "variant": name,
+            "seeds": len(results),
+            "failed": failed,
+            "c_vis_auc": means["c_vis_auc"],
+            "iqm": interquartile_mean(seed_matrix(list(results.values()), _METRIC)) if results else None,
+            "collisions_per_minute": means["collisions_per_minute"],
+            "cpu_minutes": means["cpu_minutes"],
+            "difference": None if verdict is None else verdict.mean_difference,
+            "low": None if verdict is None else verdict.low,
+            "high": None if verdict is None else verdict.high,
+        }
+        rows.append(row | _reasons(mine, outcomes))
         if verdict is not None:
             sentences.append(verdict.sentence + (f" {failed} of {len(mine)} seeds failed." if failed else ""))
-    differences = [(str(row["variant"]), row["difference"], row["low"], row["high"]) for row in rows]
+    differences = [(name, row["difference"], row["low"], row["high"]) for name, row in zip(flown, rows, strict=True)]
     return Summary(rows, sentences, differences=differences, label=f"difference to {BASE} in {_METRIC} [%]")
 
 
@@ -275,37 +260,27 @@ def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: 
             made[name] = compare_seeds(*sides[name], _METRIC, names=(name, BASE))
     if not whole:
         return {name: verdict.withheld("before all cells are measured") for name, verdict in made.items()}
-    before = _earlier_looks(sides)
-    p_values = [min(1.0, verdict.p_value * (1 + len(before[name]))) for name, verdict in made.items()]
-    for (name, verdict), shown in zip(made.items(), holm(p_values), strict=True):
-        looked = f", looked at {1 + len(before[name])} times," if before[name] else ""
+    Warehouse().ingest()
+    looks = {name: _earlier_looks(*both) for name, both in sides.items()}
+    p_values = [min(1.0, verdict.p_value * (1 + len(looks[name]))) for name, verdict in made.items()]
+    for (name, verdict), shown, before in zip(made.items(), holm(p_values), looks.values(), strict=True):
+        looked = f", looked at {1 + len(before)} times," if before else ""
         if (verdict.better or verdict.worse) and not shown:
             made[name] = verdict.withheld(f"among {len(made)} variants{looked} it may be chance (Holm)")
-        if before[name]:
-            looks = ", ".join(map(str, before[name]))
-            made[name] = replace(made[name], sentence=f"{made[name].sentence} Looked at before with {looks} seeds.")
-    for name, verdict in made.items():
-        record_comparison(verdict, *sides[name])
+        if before:
+            added = f" Looked at before with {', '.join(map(str, before))} seeds."
+            made[name] = replace(made[name], sentence=made[name].sentence + added)
+        record_comparison(made[name], *sides[name])
     return made
 
 
-def _earlier_looks(sides: dict[str, tuple[list[Any], list[Any]]]) -> dict[str, list[int]]:
-    """Query interim analyses: seed counts of earlier comparisons on a subset of these evaluations, by variant."""
-    Warehouse().ingest()
+def _earlier_looks(a: Sequence[EvalResult], b: Sequence[EvalResult]) -> list[int]:
+    """Query interim analyses: seed counts of earlier comparisons on a proper subset of the evaluations of two sides."""
+    mine = [result.evaluation_id for result in (*a, *b)]
     known = Warehouse().query(
-        "select seeds, evaluations from comparisons where metric = ? and \"over\" = 'seeds and scenes' and seeds >= 5",
-        [_METRIC],
+        "select seeds, json_extract_string(evaluations, '$.*[*]') as flown from comparisons "
+        "where metric = ? and \"over\" = 'seeds and scenes' and seeds >= 5 "
+        "and list_has_all(?, flown) and len(flown) < ? order by seeds",
+        [_METRIC, mine, len(mine)],
     )
-    looks: dict[str, list[int]] = {}
-    for name, (a, b) in sides.items():
-        mine = {result.evaluation_id for result in (*a, *b)}
-        looks[name] = sorted(
-            int(seeds)
-            for seeds, evaluations in known.itertuples(index=False)
-            if {*json.loads(evaluations)["a"], *json.loads(evaluations)["b"]} < mine
-        )
-    return looks
-
-
-def _mean(outcomes: Sequence[Outcome], figure: str) -> float | None:
-    return sum(outcome.metrics[figure] for outcome in outcomes) / len(outcomes) if outcomes else None
+    return [int(seeds) for seeds in known["seeds"]]

@@ -73,8 +73,8 @@ def _cell(config: StudyConfig, level: str, train: TrainConfig, repeat: int) -> C
         value = curve.figure(objective, result)
         if value is None:
             raise CellError("crash", f"the run has no finite {objective.metric}")
-        measurement.checkpoint = str(result["checkpoint"])
-        measurement.metrics = {"steps": float(result["steps"]), objective.metric: value}
+        measurement.outcome.checkpoint = str(result["checkpoint"])
+        measurement.outcome.metrics |= {"steps": float(result["steps"]), objective.metric: value}
 
     return Cell(
         factors={"variant": level, "seed": settings.seed},
@@ -98,13 +98,13 @@ def _summary(config: StudyConfig, trial: int, outcomes: Sequence[Outcome], *, wh
     ahead, behind = found.low > 0, found.high < 0
     if objective.direction == "minimize":
         ahead, behind = behind, ahead
-    enough = found.seeds >= CLAIM_SEEDS
+    enough = found.episodes >= CLAIM_SEEDS
     words = "better than" if enough and ahead else "worse than" if enough and behind else "not shown to be better than"
     few = "" if enough else f" ({CLAIM_SEEDS} seeds are needed for a verdict)"
     preset = config.preset or "the defaults"
     sentence = (
         f"Study {config.name}: trial {trial} is {words} {preset} in {objective.metric}{few}: difference "
-        f"{found.mean:+.4g} [{found.low:+.4g}, {found.high:+.4g}], 95 % paired interval over {found.seeds} fresh seeds."
+        f"{found.mean:+.4g} [{found.low:+.4g}, {found.high:+.4g}], 95 % paired interval over {found.episodes} fresh seeds."
     )
     pairs = sorted(best.keys() & base.keys())
     runs = {"a": _runs(outcomes, _BEST, pairs), "b": _runs(outcomes, BASE, pairs)}
@@ -120,10 +120,10 @@ def _summary(config: StudyConfig, trial: int, outcomes: Sequence[Outcome], *, wh
         "mean_difference": found.mean,
         "low": found.low,
         "high": found.high,
-        "degrees_of_freedom": float(found.seeds - 1),
+        "degrees_of_freedom": float(found.episodes - 1),
         "better": enough and ahead,
         "worse": enough and behind,
-        "seeds": found.seeds,
+        "seeds": found.episodes,
         "sentence": sentence,
         "evaluations": runs,
     }

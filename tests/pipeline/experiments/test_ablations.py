@@ -230,7 +230,7 @@ def test_each_cell_is_a_materialized_partition_as_soon_as_it_is_measured(monkeyp
 
     def measure(measurement, variant, config, seed, key):
         seen.append(sorted(instance.get_materialized_partitions(dg.AssetKey("cell"))))
-        measurement.metrics = {"steps": 256.0}
+        measurement.outcome.metrics["steps"] = 256.0
         raise cells.CellError("crash", "odd") if (variant.name, seed) == ("rnd", 1) else RunError("hindered")
 
     def make():

@@ -6,7 +6,6 @@ import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 
 import pytest
 
@@ -19,7 +18,7 @@ from navi_pipeline.lib.experiments import perform
 from navi_pipeline.lib.experiments.cells import Cell, Outcome, known_outcome, run_cells
 from navi_pipeline.lib.experiments.perform import perform_experiment, sweep_experiment, training_scenery
 from navi_pipeline.lib.experiments.sweeps import SWEEPS, BenchCommand, find_sweep, read_train, sweep_cells
-from navi_pipeline.lib.experiments.verdicts import core_verdicts, level_rows, paired_difference
+from navi_pipeline.lib.experiments.verdicts import checklist, core_verdicts, level_rows, paired_difference
 from navi_pipeline.lib.records import pipeline_folder, write_document
 from navi_pipeline.lib.training.supervised import fault
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -279,7 +278,7 @@ def outcome(core, seed, reward, rate=100.0, status="ok"):
 def test_paired_interval_is_student_t():
     """Differences 1, 2, 3: mean 2, deviation 1, t(0.975, 2) = 4.3027, half width 4.3027/√3."""
     found = paired_difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.0, 2: 0.0, 9: 5.0})
-    assert (found.mean, found.seeds) == (2.0, 3)
+    assert (found.mean, found.episodes) == (2.0, 3)
     assert found.low == pytest.approx(2.0 - 2.48414, abs=1e-4) and found.high == pytest.approx(4.48414, abs=1e-4)
     assert paired_difference({0: 1.0}, {0: 0.0}) is None
 
@@ -300,9 +299,9 @@ def test_core_promotion_needs_every_point_of_the_checklist(seeds, lead, rate, pr
     outcomes = [outcome("mamba2", seed, 0.0) for seed in range(seeds)]
     outcomes += [outcome("gru", seed, lead + spread[seed], rate) for seed in range(seeds)]
     (verdict,) = core_verdicts(outcomes)
-    assert verdict.promote is promote and word in verdict.sentence
-    assert ("worse" in verdict.sentence) == ("worse" in word)
-    assert json.dumps(asdict(verdict))
+    assert verdict["promote"] is promote and word in verdict["sentence"]
+    assert ("worse" in verdict["sentence"]) == ("worse" in word)
+    assert json.dumps(verdict)
 
 
 def test_level_row_counts_outcomes_and_averages_measured_cells():
@@ -310,5 +309,5 @@ def test_level_row_counts_outcomes_and_averages_measured_cells():
     (row,) = level_rows(outcomes, ("reward_ema",))
     assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0, "reason": "1 crash"}
     (alone,) = core_verdicts([*outcomes, outcome("mamba2", 2, 0.0)])
-    assert alone.reward is None and alone.as_row()["throughput ratio"] == "–"
-    json.dumps(asdict(alone), allow_nan=False)
+    assert alone["reward"] is None and checklist([alone])[0]["throughput ratio"] == "–"
+    json.dumps(alone, allow_nan=False)
