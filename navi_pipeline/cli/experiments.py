@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ from navi_core.terminal import print_json, print_records, print_status
 from navi_pipeline.cli.launch import FailedRunError, Target, as_run_config, launch
 
 if TYPE_CHECKING:
-    from navi_pipeline.lib.experiments.perform import ExperimentResult
+    from navi_pipeline.lib.experiments.perform import Experiment, ExperimentResult
     from navi_pipeline.settings import NightlyConfig
 
 
@@ -46,7 +45,7 @@ def sweep(
     Out of memory, crash and timeout are outcomes of a cell. Finished cells are reused, so an interrupted sweep resumes.
     """
     from navi_core.config import parse_config
-    from navi_pipeline.lib.experiments.perform import perform_experiment, sweep_experiment
+    from navi_pipeline.lib.experiments.perform import sweep_experiment
     from navi_pipeline.lib.experiments.sweeps import SWEEPS, find_sweep
     from navi_pipeline.settings import SweepConfig
 
@@ -62,11 +61,7 @@ def sweep(
     find_sweep(name)
     options = config.model_dump(exclude={"profile"}, exclude_none=True) | {"again": again}
     target = Target("benchmark_job", name, options, config.profile, (name,))
-
-    def perform(on_line: Callable[[str], None]) -> ExperimentResult:
-        return perform_experiment(sweep_experiment(name, config), on_line=on_line, again=again)
-
-    result = launch(target, perform, on_line=print_status)
+    result = run_experiment(target, lambda: sweep_experiment(name, config), again=again)
     if as_json:
         print_json({"sweep": name, "profile": config.profile} | result.document | {"reused": result.reused})
     else:
@@ -110,19 +105,18 @@ def ablate(
         return
     from navi_core.config import parse_config
     from navi_core.presets import parse_assignments
-    from navi_pipeline.lib.experiments.perform import ablation_experiment, perform_experiment
+    from navi_pipeline.lib.experiments.perform import ablation_experiment
     from navi_pipeline.settings import AblationConfig
 
     given = {"preset": preset, "base": parse_assignments(assign or ()), "variants": _variants(vary or ()),
              "steps": steps, "seeds": seeds, "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
     config = parse_config(AblationConfig, {key: value for key, value in given.items() if value is not None})
     experiment = ablation_experiment(variants or (), config, name)
-    perform = partial(perform_experiment, experiment, cells=cells, jobs=jobs)
     options = {"name": name, "variants": variants or [], "settings": as_run_config(config), "cells": cells,
                "jobs": jobs}  # fmt: skip
-    target = Target("ablation_job", "ablation", options)
     # What is known is shown without a run.
-    result = perform(on_line=print_status) if cells == 0 else launch(target, perform, on_line=print_status)
+    target = None if cells == 0 else Target("ablation_job", "ablation", options)
+    result = run_experiment(target, lambda: experiment, cells=cells, jobs=jobs)
     if as_json:
         print_json(result.document)
         return
@@ -131,11 +125,23 @@ def ablate(
     print_experiment(f"ablation {name}", result)
 
 
+def run_experiment(target: Target | None, make: Callable[[], Experiment], **options: Any) -> ExperimentResult:  # noqa: ANN401 (of perform_experiment)
+    """Perform an experiment in a run of its Dagster job, or without a target directly."""
+    from navi_pipeline.lib.experiments.perform import perform_experiment
+
+    def perform(on_line: Callable[[str], None]) -> ExperimentResult:
+        return perform_experiment(make(), on_line=on_line, **options)
+
+    return perform(print_status) if target is None else launch(target, perform, on_line=print_status)
+
+
 def print_experiment(title: str, result: ExperimentResult) -> None:
     """Print the table, the verdicts and the page of an experiment."""
+    from navi_pipeline.lib.experiments.verdicts import checklist
+
     print_records(title, result.summary.rows)
     if result.summary.verdicts:
-        print_records("promotion checklist", [verdict.as_row() for verdict in result.summary.verdicts])
+        print_records("promotion checklist", checklist(result.summary.verdicts))
     for sentence in result.summary.sentences:
         typer.echo(sentence)
     if result.waiting:

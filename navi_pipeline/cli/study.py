@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,8 +48,7 @@ def run(
     from navi_core.presets import merge, parse_assignments
     from navi_pipeline.lib.studies.catalogue import find_study
 
-    given = {"trials": trials, "workers": workers}
-    overrides = merge({key: value for key, value in given.items() if value}, parse_assignments(assign or ()))
+    overrides = merge(_given(trials=trials, workers=workers), parse_assignments(assign or ()))
     _perform(find_study(name, file=config, overrides=overrides), as_json)
 
 
@@ -87,9 +85,7 @@ def resume(
     """Resume an interrupted study, or extend it by more trials."""
     from navi_pipeline.lib.studies.trial_queue import read_study
 
-    given = {"trials": trials, "workers": workers}
-    kept = {key: value for key, value in given.items() if value}
-    _perform(read_study(name).model_copy(update=kept), as_json)
+    _perform(read_study(name).model_copy(update=_given(trials=trials, workers=workers)), as_json)
 
 
 @group.command()
@@ -133,13 +129,13 @@ def prove(
 
     The interval is paired by seed. Finished trainings are reused, so the command may be stopped and given again.
     """
-    from navi_pipeline.cli.experiments import print_experiment
-    from navi_pipeline.lib.experiments.perform import perform_experiment
+    from navi_pipeline.cli.experiments import print_experiment, run_experiment
     from navi_pipeline.lib.studies.proof import proof_experiment
+    from navi_pipeline.lib.studies.trial_queue import read_study
 
+    read_study(name)  # a slip of its name waits for no GPU
     target = Target("proof_job", "study_proof", {"study": name, "seeds": seeds, "jobs": jobs})
-    perform = partial(perform_experiment, proof_experiment(name, seeds), jobs=jobs)
-    result = launch(target, perform, on_line=print_status)
+    result = run_experiment(target, lambda: proof_experiment(name, seeds), jobs=jobs)
     if as_json:
         print_json(result.document)
     else:
@@ -167,6 +163,10 @@ def bench(
         print_facts("study under kills", {name: str(value) for name, value in found.items()})
     if found["faults"]:
         raise RunError("; ".join(found["faults"]))
+
+
+def _given(**options: int | None) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 _LISTED = {"name", "learner", "trials", "workers", "sampler"}

@@ -19,7 +19,8 @@ from navi_pipeline.lib.experiments.perform import (
     read_sweep,
     sweep_experiment,
 )
-from navi_pipeline.lib.orchestration import POOL, worked, worked_as
+from navi_pipeline.lib.experiments.verdicts import checklist
+from navi_pipeline.lib.orchestration import POOL, materialized, worked, worked_as
 from navi_pipeline.lib.records import OUTCOMES, content_key
 from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 from navi_pipeline.lib.studies.catalogue import find_study, over_scenes, partition_of
@@ -65,18 +66,21 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
         description=f"{story} Every cell is a child process: memory that runs out, a crash and a time-out are outcomes "
         "of that cell. Cells that are done are not measured again; rows go to the table benchmarks.",
     )
+    @worked_as(sweep)
     def benchmark(context: dg.AssetExecutionContext, config: SweepSettings) -> dg.MaterializeResult[None]:
         """Measure the cells of a sweep that have no result yet."""
-        with worked_as(sweep):
-            return _measure(context, sweep, config)
+        given = config.model_dump(exclude={"again"}, exclude_none=True)
+        settings = parse_config(SweepConfig, {"profile": context.partition_key} | given)
+        return _experiment(context, sweep_experiment(sweep, settings), again=config.again)
 
     return benchmark
 
 
-def _measure(context: dg.AssetExecutionContext, sweep: str, settings: SweepSettings) -> dg.MaterializeResult[None]:
-    given = {name: value for name, value in settings.model_dump(exclude={"again"}).items() if value is not None}
-    config = parse_config(SweepConfig, {"profile": context.partition_key} | given)
-    return _experiment(context, sweep_experiment(sweep, config), again=settings.again)
+def _report(context: dg.AssetExecutionContext, spec: dg.AssetSpec, partition: str, metadata: dict[str, Any]) -> None:
+    """Report a materialization of an external asset whose partitions are dynamic."""
+    assert isinstance(spec.partitions_def, dg.DynamicPartitionsDefinition)
+    context.instance.add_dynamic_partitions(str(spec.partitions_def.name), [partition])
+    context.log_event(dg.AssetMaterialization(spec.key, partition=partition, metadata=metadata))
 
 
 def _experiment(
@@ -92,38 +96,28 @@ def _experiment(
 
     def report(outcome: Outcome) -> None:
         partition = f"{experiment.page}-{outcome.cell.replace('/', '-')}"
-        if outcome.reused and partition in known:
-            return
-        context.instance.add_dynamic_partitions(str(cell_partitions.name), [partition])
-        metadata: dict[str, Any] = {
-            "status": outcome.status,
-            "run_id": outcome.run_id,
-            "detail": outcome.detail,
-            **outcome.metrics,
-        }
-        context.log_event(dg.AssetMaterialization(cell.key, partition=partition, metadata=metadata))
+        if not outcome.reused or partition not in known:
+            about = {"status": outcome.status, "run_id": outcome.run_id, "detail": outcome.detail}
+            _report(context, cell, partition, about | outcome.metrics)
 
     perform = partial(perform_experiment, experiment, cells=cells, jobs=jobs, again=again)
     made = performed(perform, on_line=context.log.info, on_cell=report)
-    ended = [outcome.status for outcome in made.outcomes]
+    ended, summary = [outcome.status for outcome in made.outcomes], made.summary
+    intervals = embedded_charts([made.verdict_chart], "intervals")
     metadata: dict[str, Any] = {
         "cells": len(ended),
         **{status: ended.count(status) for status in OUTCOMES},
         "reused": made.reused,
-        "table": dg.MetadataValue.md(markdown_table(made.summary.rows)),
+        "table": dg.MetadataValue.md(markdown_table(summary.rows)),
         "picture": dg.MetadataValue.md(embedded_charts(made.charts, experiment.name)),
         "report": dg.MetadataValue.path(str(made.report)),
+        "verdict": dg.MetadataValue.md("\n\n".join(summary.sentences)) if summary.sentences else None,
+        "intervals": dg.MetadataValue.md(intervals) if summary.sentences else None,
+        "checklist": dg.MetadataValue.md(markdown_table(checklist(summary.verdicts))) if summary.verdicts else None,
     }
-    if made.summary.sentences:
-        metadata |= {
-            "verdict": dg.MetadataValue.md("\n\n".join(made.summary.sentences)),
-            "intervals": dg.MetadataValue.md(embedded_charts([made.verdict_chart], "intervals")),
-        }
-    if made.summary.verdicts:
-        checklist = [verdict.as_row() for verdict in made.summary.verdicts]
-        metadata["checklist"] = dg.MetadataValue.md(markdown_table(checklist))
-    measured = [[outcome.cell, outcome.status, outcome.measured_at] for outcome in made.outcomes]
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(measured)))
+    return materialized(
+        metadata, content_key([[outcome.cell, outcome.status, outcome.measured_at] for outcome in made.outcomes])
+    )
 
 
 BENCHMARKS: dict[str, dg.AssetsDefinition] = {sweep: _benchmark(sweep, story) for sweep, story in _STORIES.items()}
@@ -186,7 +180,6 @@ def study_proof(context: dg.AssetExecutionContext, config: ProofSettings) -> dg.
     return _experiment(context, proof_experiment(config.study, config.seeds), jobs=config.jobs)
 
 
-cell_partitions = dg.DynamicPartitionsDefinition(name="cells")
 cell = dg.AssetSpec(
     "cell",
     deps=[*SWEEP_ASSETS, ablation, study_proof],
@@ -194,7 +187,7 @@ cell = dg.AssetSpec(
     kinds={"torch"},
     owners=OWNERS,
     code_version="1",
-    partitions_def=cell_partitions,
+    partitions_def=dg.DynamicPartitionsDefinition(name="cells"),
     description="One cell of a sweep, an ablation or a proof: a variant with a seed, and what came of it. Reported "
     "when it is done, by the asset that measures it.",
 )
@@ -227,11 +220,6 @@ def _every_cell_was_measured(sweep: str, asset: dg.AssetsDefinition) -> dg.Asset
 SWEEP_CHECKS = [_every_cell_was_measured(sweep, asset) for sweep, asset in BENCHMARKS.items()]
 
 
-study_partitions = dg.DynamicPartitionsDefinition(name="studies")
-"""Dynamic partitions by study, of the catalogue or a file: those that somebody asked for."""
-trial_partitions = dg.DynamicPartitionsDefinition(name="trials")
-
-
 class StudySettings(dg.Config):
     """Run config of a study; None takes the study's default."""
 
@@ -252,16 +240,47 @@ class StudySettings(dg.Config):
     code_version="1",
     pool=POOL,
     deps=[corpus],
-    partitions_def=study_partitions,
+    partitions_def=dg.DynamicPartitionsDefinition(name="studies"),
     required_resource_keys={"trainer"},
     description="Which settings learn best? Optuna proposes them, workers train them, and trials that lag behind end "
     "early. A worker that dies is replaced and its trial taken up from its last checkpoint; a study that was stopped "
     "goes on. Each trial is reported as a partition of `trial`.",
 )
+@worked_as("study")
 def study(context: dg.AssetExecutionContext, config: StudySettings) -> dg.MaterializeResult[None]:
     """Run a study to its end, or resume it, and report each trial as a partition."""
-    with worked_as("study"):
-        return _search(context, config)
+    # Optuna is imported when a study runs, not when the graph is loaded.
+    from navi_pipeline.lib.studies.perform import perform_study
+    from navi_pipeline.lib.studies.results import selection_note
+
+    given = config.model_dump(exclude={"settings"}, exclude_none=True)
+    if config.settings:
+        settings = parse_config(StudyConfig, config.settings | given)
+    elif "task" not in (settings := find_study(context.partition_key, overrides=given)).settings:
+        settings = over_scenes(settings, [str(path) for path in scene_paths("train")])
+    known = context.instance.get_materialized_partitions(trial.key)
+
+    def report(row: dict[str, Any]) -> None:
+        partition = partition_of(settings.name, row["slot"])
+        if partition not in known:
+            _report(context, trial, partition, _trial_metadata(row))
+
+    made = performed(perform_study, settings, on_line=context.log.info, on_trial=report)
+    ended, row = [one["state"] for one in made.trials], made.row
+    metadata: dict[str, Any] = {
+        "trials": len(ended),
+        **{state: ended.count(state) for state in ("complete", "pruned", "failed")},
+        "reused": made.reused,
+        "best_params": row["best_params"] or {},
+        "table": dg.MetadataValue.md(markdown_table([_trial_metadata(one) for one in made.trials])),
+        "picture": dg.MetadataValue.md(embedded_charts([made.chart], settings.name)),
+        "report": dg.MetadataValue.path(str(made.report)),
+        "best_value": row["best_value"],
+        "worth": None if row["best_value"] is None else selection_note(row["completed"] + row["pruned"]),
+    }
+    return materialized(
+        metadata, content_key([[one["params"], one["state"], one["objective_values"]] for one in made.trials])
+    )
 
 
 trial = dg.AssetSpec(
@@ -271,47 +290,10 @@ trial = dg.AssetSpec(
     kinds={"torch"},
     owners=OWNERS,
     code_version="1",
-    partitions_def=trial_partitions,
+    partitions_def=dg.DynamicPartitionsDefinition(name="trials"),
     description="One trial of a study: its settings, its training run and what came of it. Reported by `study`.",
 )
 """External asset of a study's trials; only the asset `study` reports its materializations."""
-
-
-def _search(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult[None]:
-    # Optuna is imported when a study runs, not when the graph is loaded.
-    from navi_pipeline.lib.studies.perform import perform_study
-    from navi_pipeline.lib.studies.results import selection_note
-
-    given = settings.model_dump(exclude={"settings"}, exclude_none=True)
-    if settings.settings:
-        config = parse_config(StudyConfig, settings.settings | given)
-    elif "task" not in (config := find_study(context.partition_key, overrides=given)).settings:
-        config = over_scenes(config, [str(path) for path in scene_paths("train")])
-    known = context.instance.get_materialized_partitions(trial.key)
-
-    def report(row: dict[str, Any]) -> None:
-        partition = partition_of(config.name, row["slot"])
-        if partition in known:
-            return
-        context.instance.add_dynamic_partitions(str(trial_partitions.name), [partition])
-        context.log_event(dg.AssetMaterialization(trial.key, partition=partition, metadata=_trial_metadata(row)))
-
-    made = performed(perform_study, config, on_line=context.log.info, on_trial=report)
-    ended = [row["state"] for row in made.trials]
-    metadata: dict[str, Any] = {
-        "trials": len(ended),
-        **{state: ended.count(state) for state in ("complete", "pruned", "failed")},
-        "reused": made.reused,
-        "best_params": made.row["best_params"] or {},
-        "table": dg.MetadataValue.md(markdown_table([_trial_metadata(row) for row in made.trials])),
-        "picture": dg.MetadataValue.md(embedded_charts([made.chart], config.name)),
-        "report": dg.MetadataValue.path(str(made.report)),
-    }
-    if made.row["best_value"] is not None:
-        metadata["best_value"] = float(made.row["best_value"])
-        metadata["worth"] = selection_note(made.row["completed"] + made.row["pruned"])
-    outcomes = [[row["params"], row["state"], row["objective_values"]] for row in made.trials]
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(outcomes)))
 
 
 def _trial_metadata(row: dict[str, Any]) -> dict[str, Any]:

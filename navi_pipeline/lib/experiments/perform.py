@@ -161,8 +161,8 @@ def perform_experiment(
 
     Raises:
         RecordError: Rows could not be written.
-        RunError: A cell ended before it had an outcome, or all failed and are measured again the next time; what is
-            known is in the warehouse and on the page all the same.
+        RunError: A cell ended before it had an outcome, or all that are measured failed, and are measured again the
+            next time; what is known is in the warehouse and on the page all the same.
     """
     plan = experiment.cells
     known = {} if again else {cell.name: found for cell in plan if (found := known_outcome(cell)) is not None}
@@ -182,7 +182,7 @@ def perform_experiment(
     result = _write(experiment, outcomes)
     if failure is not None:
         raise failure
-    if outcomes and not result.waiting and cells != 0 and all(outcome.status != "ok" for outcome in outcomes):
+    if outcomes and cells != 0 and all(outcome.status != "ok" for outcome in outcomes):
         for cell in plan:
             # Cells are shared: another process may have measured one anew meanwhile.
             with wait_for_lock(cell.file.with_suffix(".lock")):
@@ -190,7 +190,7 @@ def perform_experiment(
                     cell.file.unlink(missing_ok=True)
         raise RunError(
             f"no cell of {experiment.title} succeeded: {failure_reasons(outcomes)}; mend that, then give the same "
-            f"command again, which measures all of them anew; report: {result.report}"
+            f"command again, which measures them anew; report: {result.report}"
         )
     return result
 

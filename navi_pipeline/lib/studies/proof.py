@@ -104,7 +104,8 @@ def _summary(config: StudyConfig, trial: int, outcomes: Sequence[Outcome], *, wh
     preset = config.preset or "the defaults"
     sentence = (
         f"Study {config.name}: trial {trial} is {words} {preset} in {objective.metric}{few}: difference "
-        f"{found.mean:+.4g} [{found.low:+.4g}, {found.high:+.4g}], 95 % paired interval over {found.episodes} fresh seeds."
+        f"{found.mean:+.4g} [{found.low:+.4g}, {found.high:+.4g}], 95 % paired interval over {found.episodes} "
+        "fresh seeds."
     )
     pairs = sorted(best.keys() & base.keys())
     runs = {"a": _runs(outcomes, _BEST, pairs), "b": _runs(outcomes, BASE, pairs)}

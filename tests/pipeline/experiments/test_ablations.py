@@ -215,11 +215,10 @@ def test_ablation_whose_cells_all_failed_fails_with_the_reasons_and_measures_the
         raise cells.CellError("crash", "train: odd")
 
     monkeypatch.setattr(ablations, "_measure", measure)
-    for _ in range(2):
-        with pytest.raises(
-            RunError, match=r"no cell of Ablation ablation succeeded: 4 crash \(train: odd\); mend that"
-        ):
-            ablate(["rnd"], TINY)
+    for cells_now, crashes in ((2, 2), (None, 4), (None, 4)):
+        why = rf"no cell of Ablation ablation succeeded: {crashes} crash \(train: odd\); mend that"
+        with pytest.raises(RunError, match=why):
+            ablate(["rnd"], TINY, cells=cells_now)
         assert known(VARIANTS[BASE], TINY, 0) is None
     page = (navi_home() / "reports" / "ablation-ablation.html").read_text()
     assert page.count("2 crash (train: odd)") == 2  # a row each of base and rnd
