@@ -102,7 +102,7 @@ def train_policy(
     epochs: int | None = None,
     start: Start = "profile",
     on_line: Callable[[str], None],
-    watch: Callable[[str, TrainConfig], Monitor] | None = None,
+    watch: Callable[[str, TrainConfig], Monitor] = lambda run_id, _: Monitor(run_id),
 ) -> dict[str, Any]:
     """Train a policy, or reuse the finished run of the same configuration and data; ingest its rows.
 
@@ -133,10 +133,9 @@ def train_policy(
         document = read_document(known, made_by=asset)
         if Path(document["checkpoint"]).exists():
             return _keep(document) | {"reused": True}
-    monitor = None if watch is None else watch(run_name(asset, partition, config), config)
+    monitor = watch(run_name(asset, partition, config), config)
     result = train_in_child(config, asset=asset, partition=partition, command=command, on_line=on_line, stop=monitor)
-    if monitor is not None:
-        monitor.read()
+    monitor.read()
     Warehouse().ingest()
     require_whole(result, "training")
     document = {

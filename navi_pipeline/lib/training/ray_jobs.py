@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shlex
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config.registry import PLUGINS_VARIABLE
@@ -26,6 +24,7 @@ from navi_core.machine.variables import variables
 from navi_core.record import navi_home
 from navi_pipeline.lib.commands import dagster_step
 from navi_pipeline.lib.records import content_key, pipeline_folder
+from navi_pipeline.lib.training.supervised import Reader, follow, python_path
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -43,7 +42,7 @@ def run_ray_job(
     *,
     on_line: Callable[[str], None],
     grace_seconds: float = 30.0,
-    stop: Callable[[], bool] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[int, str, list[str]]:
     """Run a command as a Ray job until it ends; a running job of the same command is joined.
 
@@ -64,22 +63,28 @@ def run_ray_job(
     client, key = _client(), content_key(command[1:])
     output = pipeline_folder() / "ray" / f"{key}.out"
     job, step = _under_way(client, key), dagster_step()
+    read: Reader | None = None
     if job is None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.unlink(missing_ok=True)
         request = _request(key, command, output)
         job = str(request["submission_id"])
-        if step is not None:
-            _run_by_pipes(step, client, request, stop)
-        else:
+        if step is None:
             _asked(client.submit_job, **request)
-            _follow(client, job, on_line, grace_seconds, stop)
-    else:
-        _follow(client, job, on_line, grace_seconds, stop)
+        else:
+            read = partial(_read_by_pipes, client, step, request)
+    end = partial(_asked, client.stop_job, job)
+    try:
+        follow(read or partial(_read, client, job), on_line, stop=stop, end=end, grace_seconds=grace_seconds)
+    except BaseException:
+        # Cancelled: the trainer checkpoints and ends, as a child would.
+        with contextlib.suppress(RuntimeError, OSError):
+            client.stop_job(job)
+        raise
     status = _asked(client.get_job_status, job).value
     answer = output.read_text() if output.exists() else ""
     # A trainer that is stopped, from here or from Ray's dashboard, checkpoints and answers.
-    if status == "SUCCEEDED" or (status == "STOPPED" and _is_json(answer)):
+    if status == "SUCCEEDED" or (status == "STOPPED" and answer):
         return 0, answer, []
     last = _asked(client.get_job_logs, job).splitlines()[-20:]
     details = _asked(client.get_job_info, job)
@@ -121,83 +126,29 @@ def _resources() -> dict[str, Any]:
         raise ConfigError(f"{error}; allowed: NAVI_RAY_CPUS=2, NAVI_RAY_GPUS=0.5, NAVI_RAY_RESOURCES=name=1") from None
 
 
-def _run_by_pipes(
-    step: dg.OpExecutionContext,
-    client: JobSubmissionClient,
-    request: dict[str, Any],
-    stop: Callable[[], bool] | None,
+def _read_by_pipes(
+    client: JobSubmissionClient, step: dg.OpExecutionContext, request: dict[str, Any], _: Callable[[str], None]
 ) -> None:
-    """Run a job by dagster-ray, which forwards its lines and a cancellation; a thread asks `stop` meanwhile."""
+    """Submit a job by dagster-ray, which makes its lines the step's output, and return when it has ended."""
     from dagster_ray import PipesRayJobClient
 
-    over = threading.Event()
-    failures: list[Exception] = []
-
-    def watch() -> None:
-        try:
-            while not over.wait(_POLL):
-                if stop is not None and stop():
-                    _asked(client.stop_job, request["submission_id"])
-                    return
-        except Exception as error:  # raised behind the join, as `_follow` raises it
-            failures.append(error)
-            with contextlib.suppress(RuntimeError, OSError):
-                client.stop_job(request["submission_id"])
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        # It raises for a job that was stopped or failed; its status tells them apart.
-        with contextlib.suppress(RuntimeError):
-            PipesRayJobClient(client.get_address(), poll_interval=_POLL).run(context=step, submit_job_params=request)
-    finally:
-        over.set()
-        watcher.join()
-    if failures:
-        raise failures[0]
+    # It raises for a job that was stopped or failed; its status tells them apart.
+    with contextlib.suppress(RuntimeError):
+        PipesRayJobClient(client.get_address(), poll_interval=_POLL).run(context=step, submit_job_params=request)
 
 
-def _follow(
-    client: JobSubmissionClient,
-    job: str,
-    on_line: Callable[[str], None],
-    grace_seconds: float,
-    stop: Callable[[], bool] | None,
-) -> None:
-    """Follow a job until it ends, or until the grace period after a stop is over."""
-    lines: SimpleQueue[str] = SimpleQueue()
-    reader = threading.Thread(target=lambda: asyncio.run(_read(client, job, lines)), daemon=True)
-    reader.start()
-    stopped_at: float | None = None
-    try:
-        while not _asked(client.get_job_status, job).is_terminal():
-            if stopped_at is None and stop is not None and stop():
-                stopped_at = time.monotonic()
-                _asked(client.stop_job, job)
-            if stopped_at is not None and time.monotonic() > stopped_at + grace_seconds:
-                break
-            while not lines.empty():
-                on_line(lines.get())
-            time.sleep(_POLL)
-    except BaseException:
-        # Cancelled: the trainer checkpoints and ends, as a child would.
-        with contextlib.suppress(RuntimeError, OSError):
-            client.stop_job(job)
-        raise
-    reader.join(timeout=5.0)
-    while not lines.empty():
-        on_line(lines.get())
+def _read(client: JobSubmissionClient, job: str, take: Callable[[str], None]) -> None:
+    """Read a job's lines until it has ended; without its log its status is asked for."""
 
-
-async def _read(client: JobSubmissionClient, job: str, lines: SimpleQueue[str]) -> None:
-    rest = ""
-    with contextlib.suppress(RuntimeError, OSError):
+    async def tail() -> None:
         async for chunk in client.tail_job_logs(job):
-            *whole, rest = (rest + chunk).split("\n")
-            for line in whole:
-                lines.put(line)
-    if rest:
-        lines.put(rest)
+            for line in chunk.splitlines():
+                take(line)
+
+    with contextlib.suppress(RuntimeError, OSError):
+        asyncio.run(tail())
+    while not _asked(client.get_job_status, job).is_terminal():
+        time.sleep(_POLL)
 
 
 def _client() -> JobSubmissionClient:
@@ -239,20 +190,10 @@ def _under_way(client: JobSubmissionClient, key: str) -> str | None:
 
 def _environment() -> dict[str, str]:
     """Return the environment variables of a Ray job: code path, Navi home, plugins, chosen thread counts."""
-    root = str(Path(__file__).resolve().parents[3])
     # Of the threads what the user chose: the share of cores that this container has is not the cluster's.
     names = {"NAVI_SCENES", "NAVI_DAGSTER_RUN_ID", PLUGINS_VARIABLE, *({"OMP_NUM_THREADS"} & chosen_threads())}
     known = variables()
     kept = {name: known[name] for name in sorted(names) if name in known}
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    if PLUGINS_VARIABLE in kept:
-        paths.append(str(Path.cwd()))  # where modules of one's own are looked for last of all; a job begins elsewhere
-    return kept | {"NAVI_HOME": str(navi_home().absolute()), "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
+    # Modules of one's own are looked for last of all, in this folder; a job begins elsewhere.
+    own = [str(Path.cwd())] if PLUGINS_VARIABLE in kept else []
+    return kept | {"NAVI_HOME": str(navi_home().absolute()), "PYTHONPATH": python_path(*own)}

@@ -18,10 +18,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from tempfile import TemporaryFile
+from typing import Any
 
 from navi_core.errors import UnavailableError
 from navi_core.machine import variables
@@ -29,7 +30,7 @@ from navi_core.machine.devices import hold_device
 from navi_core.machine.file_lock import is_locked
 from navi_core.presets import environment_overrides
 from navi_core.record import navi_home
-from navi_pipeline.lib.records import pipeline_folder, pipeline_log
+from navi_pipeline.lib.records import PACKAGE, pipeline_folder, pipeline_log
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 SUPERVISOR = "SUPERVISED_BY"
@@ -49,15 +50,19 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
+Reader = Callable[[Callable[[str], None]], None]
+"""Function that passes each line of a child or a job to another function, and returns when it has ended."""
+
+
 def run_supervised(
     command: list[str],
     *,
     on_line: Callable[[str], None],
     grace_seconds: float = 30.0,
-    timeout: float | None = None,
-    stop: Callable[[], bool] | None = None,
+    timeout: float = math.inf,
+    stop: Callable[[], bool] = lambda: False,
     on_device: bool = False,
-    on_end: Callable[[float], None] | None = None,
+    on_end: Callable[[float], None] = lambda _: None,
 ) -> tuple[int, str, list[str]]:
     """Run a command as a supervised child process, in this environment without `NAVI_*` settings.
 
@@ -65,7 +70,7 @@ def run_supervised(
         command: Program (an absolute path) and arguments.
         on_line: Called in this thread with every line of the child's standard error.
         grace_seconds: Time between SIGTERM and SIGKILL when this call is interrupted [s].
-        timeout: Time after its start when the child is ended [s]; None: it may take as long as it likes.
+        timeout: Time after its start when the child is ended [s].
         stop: Asked twice a second; once it answers True the child is sent SIGTERM and has the grace period to end.
         on_device: Wait for a free GPU where the machine has any, and show the child this one alone.
         on_end: Called with the processor time of the child and of its own children, however it ends [s].
@@ -76,15 +81,13 @@ def run_supervised(
     Raises:
         TimeoutError: The time was up; the child has been ended.
     """
-    with ExitStack() as held:
-        environment, inherited = dict[str, str](), tuple[int, ...]()
-        if on_device:
-            folder = pipeline_folder() / "devices"
-            device = hold_device(folder, report=on_line, ending=stop or (lambda: False))
-            environment, inherited = held.enter_context(device)
+    device: AbstractContextManager[tuple[dict[str, str], tuple[int, ...]]] = nullcontext(({}, ()))
+    if on_device:
+        device = hold_device(pipeline_folder() / "devices", report=on_line, ending=stop)
+    with device as (environment, inherited), TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", _GUARD, str(os.getpid()), *command],
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
@@ -92,75 +95,87 @@ def run_supervised(
             pass_fds=inherited,
             env=_environment() | environment | {SUPERVISOR: str(os.getpid())},
         )
-        return _follow(process, on_line, grace_seconds, timeout, stop, on_end)
+
+        def read(take: Callable[[str], None]) -> None:
+            for line in process.stderr or ():
+                take(line.rstrip("\n"))
+            _wait(process.pid, math.inf)
+
+        def end() -> None:
+            _signalled(process.pid, signal.SIGTERM)
+
+        try:
+            last = follow(read, on_line, stop=stop, end=end, grace_seconds=grace_seconds, timeout=timeout)
+            grace_seconds = 0.0
+        finally:
+            _end(process, grace_seconds, on_end)
+        output.seek(0)
+        return process.returncode, output.read(), last
 
 
-def _follow(
-    process: subprocess.Popen[str],
+def follow(
+    read: Reader,
     on_line: Callable[[str], None],
+    *,
+    stop: Callable[[], bool],
+    end: Callable[[], None],
     grace_seconds: float,
-    timeout: float | None,
-    stop: Callable[[], bool] | None,
-    on_end: Callable[[float], None] | None,
-) -> tuple[int, str, list[str]]:
-    """Forward a child's lines until it ends or must end; return its exit code, output and last lines."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    lines: queue.Queue[str | None] = queue.Queue()
-    output: list[str] = []
+    timeout: float = math.inf,
+) -> list[str]:
+    """Forward the lines of a child process or a Ray job until it ends, or must end; return the last 20.
+
+    Args:
+        read: Called in a thread of its own.
+        on_line: Called in this thread with every line.
+        stop: Asked twice a second.
+        end: Called once, when `stop` answers True; the lines are followed for the grace period.
+        grace_seconds: Grace period [s].
+        timeout: Time limit [s].
+
+    Raises:
+        TimeoutError: The time was up.
+        NaviError: As `read`.
+    """
+    deadline, given_up = time.monotonic() + timeout, math.inf
+    lines: queue.Queue[str | Exception | None] = queue.Queue()
     last: deque[str] = deque(maxlen=20)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    readers = [
-        threading.Thread(target=_read_lines, args=(process.stderr, lines), daemon=True),
-        threading.Thread(target=lambda: output.append(process.stdout.read()), daemon=True),  # type: ignore[union-attr]
-    ]
-    for reader in readers:
-        reader.start()
-    stopped_at: float | None = None
-    try:
-        while True:
-            if stopped_at is None and stop is not None and stop():
-                stopped_at = time.monotonic()
-                _signalled(process.pid, signal.SIGTERM)
-            if stopped_at is not None and time.monotonic() > stopped_at + grace_seconds:
-                break
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"not done after {timeout:g} s")
-            # A timeout lets signals of a cancelling parent through.
-            try:
-                line = lines.get(timeout=0.5)
-            except queue.Empty:
-                continue
+
+    def pump() -> None:
+        try:
+            read(lines.put)
+            lines.put(None)
+        except Exception as error:
+            lines.put(error)
+
+    threading.Thread(target=pump, daemon=True).start()
+    while time.monotonic() < given_up:
+        # A timeout lets signals of a cancelling parent through.
+        with contextlib.suppress(queue.Empty):
+            line = lines.get(timeout=0.5)
+            if isinstance(line, Exception):
+                raise line
             if line is None:
-                _wait(process.pid, math.inf if stopped_at is None else grace_seconds)
                 break
             last.append(line)
             on_line(line)
-    finally:
-        _end(process, grace_seconds if stopped_at is None else 0.0, on_end)
-    for reader in readers:
-        reader.join(timeout=5.0)
-    return process.returncode, "".join(output), list(last)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not done after {timeout:g} s")
+        if given_up == math.inf and stop():
+            given_up = time.monotonic() + grace_seconds
+            end()
+    return list(last)
 
 
-def _read_lines(stream: IO[str], into: queue.Queue[str | None]) -> None:
-    for line in stream:
-        into.put(line.rstrip("\n"))
-    into.put(None)
-
-
-def _end(process: subprocess.Popen[str], grace_seconds: float, on_end: Callable[[float], None] | None) -> None:
+def _end(process: subprocess.Popen[str], grace_seconds: float, on_end: Callable[[float], None]) -> None:
     """Terminate the child's process group: SIGTERM, grace period, SIGKILL."""
     if not _wait(process.pid, 0.0):
         _signalled(process.pid, signal.SIGTERM)
         _wait(process.pid, grace_seconds)
     # Also after a regular end: processes that the child may have left in its group go with it.
     _signalled(process.pid, signal.SIGKILL)
-    _wait(process.pid, math.inf)
-    if on_end is not None:
-        ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:15]
-        on_end(sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"))
-    process.wait()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    on_end(used.ru_utime + used.ru_stime)
 
 
 def _signalled(pid: int, number: int) -> bool:
@@ -189,15 +204,17 @@ def _wait(pid: int, seconds: float) -> bool:
 
 def _environment() -> dict[str, str]:
     """Return the child's environment, without variables that override settings: its configuration file holds them."""
-    kept = {}
-    for name, value in variables().items():
-        if name.startswith("NAVI_") and environment_overrides({name: value}):
-            continue
-        kept[name] = value
-    # The child must find the same code, also where Navi is not installed.
-    root = str(Path(__file__).resolve().parents[3])
-    kept["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return kept
+    kept = {
+        name: value
+        for name, value in variables().items()
+        if not (name.startswith("NAVI_") and environment_overrides({name: value}))
+    }
+    return kept | {"PYTHONPATH": python_path()}
+
+
+def python_path(*more: str) -> str:
+    """Return the PYTHONPATH of a child or a job, which finds the same code also where Navi is not installed."""
+    return os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")]), *more])
 
 
 _TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
@@ -301,9 +318,9 @@ def orphaned_trainers() -> dict[int, str]:
         with contextlib.suppress(OSError, ValueError):
             pid = int((folder / f"{run}.lock").read_text())
             parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            supervisor = next((e for e in environment if e.startswith(f"{SUPERVISOR}=".encode())), None)
-            if supervisor is not None and supervisor.partition(b"=")[2] != parent.encode():
+            environment = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+            supervisor = dict(entry.partition("=")[::2] for entry in environment).get(SUPERVISOR, parent)
+            if supervisor != parent:
                 found[pid] = run
     return found
 
@@ -314,12 +331,12 @@ def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
     Args:
         grace_seconds: Time between SIGTERM (the trainer checkpoints) and SIGKILL [s].
     """
-    ended = [pid for pid in orphaned_trainers() if _signalled(pid, signal.SIGTERM)]
+    orphans = orphaned_trainers()
+    ended = [pid for pid in orphans if _signalled(pid, signal.SIGTERM)]
     deadline = time.monotonic() + grace_seconds
-    while any(_there(pid) for pid in ended) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for pid in ended:
-        _signalled(pid, signal.SIGKILL)
+    for pid, run in orphans.items():
+        if not wait_for_run(run, ending=lambda: time.monotonic() > deadline):
+            _signalled(pid, signal.SIGKILL)
     stale = _mark_stale()
     leftovers = 0
     # Of a distributed replay, every shard has a folder of its own.
@@ -335,21 +352,14 @@ def _mark_stale() -> list[str]:
     warehouse = Warehouse()
     there = {run for run in _running(warehouse) if (navi_home() / "runs" / run).is_dir()}
     suspects = there - set(runs_in_use())
-    if not suspects:
-        return []
     # Looked at once more: who let go has sent its last row before, and who has taken a run up since then holds it.
     rows = _running(warehouse)
-    held = set(runs_in_use())
-    stale = []
-    for run, row in rows.items():
-        if run not in suspects or run in held:
-            continue
-        stale.append(run)
+    stale = sorted((suspects & rows.keys()) - set(runs_in_use()))
+    reason = "nobody holds the run: its trainer was killed; the same command resumes it"
+    for run in stale:
         with pipeline_log(run) as log:
             # A row is replaced whole: what the trainer wrote of itself goes in again.
-            kept = {name: _sent(name, value) for name, value in row.items()}
-            reason = "nobody holds the run: its trainer was killed; the same command resumes it"
-            log.row("runs", kept | {"status": "stopped", "reason": reason})
+            log.row("runs", rows[run] | {"status": "stopped", "reason": reason})
             log.row("events", {"event": "stale_run", "detail": reason})
     if stale:
         warehouse.ingest()
@@ -357,23 +367,10 @@ def _mark_stale() -> list[str]:
 
 
 def _running(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
-    """Query the runs of status `running` after an ingest, by run id."""
+    """Query the runs of status `running` after an ingest, by run id, as JSON values that a producer sends."""
     warehouse.ingest()
-    rows = warehouse.query("select * exclude (segment, extra) from runs where status = 'running'")
-    return {str(row["run_id"]): {str(name): value for name, value in row.items()} for row in rows.to_dict("records")}
-
-
-def _sent(column: str, value: object) -> object:
-    """Convert a database value back to the JSON value that a producer sends."""
-    if value is None or value != value:  # NaN and NaT differ from themselves
-        return None
-    if column in ("config", "versions"):
-        return json.loads(str(value))
-    return value.isoformat() if hasattr(value, "isoformat") else value
-
-
-def _there(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    rows = warehouse.query(
+        "select run_id, to_json(row)::text as row from "
+        "(select * exclude (segment, extra) from runs where status = 'running') as row"
+    )
+    return {run: json.loads(row) for run, row in rows.itertuples(index=False)}

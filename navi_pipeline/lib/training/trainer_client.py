@@ -74,7 +74,7 @@ def train_in_child(
     command: Sequence[str] = ("train", "ppo"),
     retries: int = 2,
     grace_seconds: float = 30.0,
-    stop: Callable[[], bool] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Train with a `navi` command in a supervised child process, or as a Ray job, until it ends.
 
@@ -112,7 +112,7 @@ def run_navi(
     on_line: Callable[[str], None],
     retries: int = 2,
     grace_seconds: float = 30.0,
-    stop: Callable[[], bool] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Run a `navi` command in a supervised child process, or as a Ray job, and parse its JSON output.
 
@@ -130,14 +130,17 @@ def run_navi(
         RunError: It failed; its last lines are given.
     """
     command = [sys.executable, "-m", "navi_core.cli.main", *arguments]
-    launch = _launcher()
+    where = variable("NAVI_TRAINER") or "child"
+    if where not in ("child", "ray"):
+        raise ConfigError(f"NAVI_TRAINER={where!r}; allowed: child (a process of this machine), ray (a Ray job)")
+    launch = run_ray_job if where == "ray" else partial(run_supervised, on_device=True)
     for attempt in range(retries + 1):
         code, output, last = launch(command, on_line=on_line, grace_seconds=grace_seconds, stop=stop)
         if code == 0:
             return _object(output, what)
         if why := fault(code, last):
             raise UnavailableError(f"the {what} {why}")
-        if code > 0 or attempt == retries or (stop is not None and stop()):
+        if code > 0 or attempt == retries or stop():
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise RunError(f"the {what} {how}; its last lines:\n" + "\n".join(last))
         on_line(f"the {what} was killed by signal {-code}; it is started again and goes on where it stood")
@@ -168,18 +171,6 @@ def require_whole(result: dict[str, Any], what: str) -> None:
             f"{what} was stopped at step {result.get('steps', 0):,} ({result.get('reason')}); "
             "begun again, it goes on from there"
         )
-
-
-def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
-    """Return the function that launches commands, chosen by NAVI_TRAINER: child (the default) or ray."""
-    launchers: dict[str, Callable[..., tuple[int, str, list[str]]]] = {
-        "child": partial(run_supervised, on_device=True),
-        "ray": run_ray_job,
-    }
-    where = variable("NAVI_TRAINER") or "child"
-    if where not in launchers:
-        raise ConfigError(f"NAVI_TRAINER={where!r}; allowed: child (a process of this machine), ray (a Ray job)")
-    return launchers[where]
 
 
 def _object(output: str, what: str) -> dict[str, Any]:
