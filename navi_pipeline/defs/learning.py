@@ -10,13 +10,13 @@ from navi_core.errors import ConfigError
 from navi_pipeline.defs.corpus import OWNERS, corpus
 from navi_pipeline.defs.demonstrations import demonstrations
 from navi_pipeline.defs.partitions import policy_of, policy_partitions
-from navi_pipeline.defs.resources import WarehouseResource
 from navi_pipeline.lib.orchestration import POOL, worked, worked_as
 from navi_pipeline.lib.training.policies import (
     ALGORITHMS,
     asset_name,
     cloning_curve_of,
     curve_of,
+    metric_counts,
     parse_start,
     read_policy,
 )
@@ -145,18 +145,14 @@ def _checks(algorithm: str, asset: dg.AssetsDefinition) -> list[dg.AssetChecksDe
     @dg.asset_check(
         asset=asset,
         partitions_def=policy_partitions,
+        required_resource_keys={"home"},
         blocking=True,
         description="No metric of the run is NaN or infinite, and no two rows share step and name.",
     )
     @worked
-    def metrics_are_finite(context: dg.AssetCheckExecutionContext, warehouse: WarehouseResource) -> dg.AssetCheckResult:
+    def metrics_are_finite(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Check that the run's metrics are finite and unique by step and name."""
-        row = warehouse.open().query(
-            "select count(*) as rows, count(*) filter (not isfinite(value)) as not_finite, "
-            "count(*) - count(distinct (step, name)) as doubled from metrics where run_id = ?",
-            [_trained(context, algorithm)["run_id"]],
-        )
-        counts = {str(name): int(row[name][0]) for name in row}
+        counts = metric_counts(_trained(context, algorithm)["run_id"])
         passed = counts["rows"] > 0 and counts["not_finite"] == counts["doubled"] == 0
         return dg.AssetCheckResult(passed=passed, metadata=counts)
 

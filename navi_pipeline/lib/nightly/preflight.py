@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import CompileConfig, TrainConfig
 from navi_core.errors import NaviError, RecordError
-from navi_core.record import hardware_profile, navi_home
+from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scenes import (
     RESOLUTION,
     compile_source,
@@ -31,46 +30,13 @@ from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 from navi_pipeline.lib.nightly.night import Gate, Night, preset_settings
 from navi_pipeline.lib.training.supervised import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings import NightlyConfig
 
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion, Registry
 
 ASSET = "nightly"
 """Asset name and name prefix of a night's training runs."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """Initial weights of a night's training: a registered version, or none.
-
-    Attributes:
-        init: A version, or `none` for new weights.
-        why: Description for the report.
-        passed_over: Reasons why preferred versions were rejected.
-    """
-
-    init: str
-    why: str
-    passed_over: list[str] = field(default_factory=list)
-
-
-def choose_start(config: TrainConfig, registry: Registry) -> Start:
-    """Select the initial weights: the first compatible version of latest, earlier nights, champion; else new weights.
-
-    Args:
-        config: Training configuration of the night.
-        registry: Model registry.
-
-    Raises:
-        RegistryError: The registry cannot be read.
-    """
-    passed: dict[str, str] = {}
-    for version, what in _candidates(registry):
-        why = _why_not(config, version, needs_same_rewards=what == "latest")
-        if why is None:
-            return Start(version.version, f"{version.version}, {what}", list(passed.values()))
-        passed.setdefault(version.version, f"{version.version} ({what}) {why}")
-    return Start("none", "new weights", list(passed.values()))
 
 
 def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str]]:
@@ -110,7 +76,7 @@ def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Check everything that could fail later in the night, and generate a corpus if there is none."""
     from navi_core.kernels.native.library import find_compiler
 
-    home, data = navi_home(), dict[str, Any]()
+    home = navi_home()
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free / 2**30
     need = night.config.free_disk_gib
@@ -125,8 +91,10 @@ def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     # Scenes may have to be made, which takes minutes and space: not where the night cannot begin anyway.
     if all(gate.passed for gate in gates):
         gates.append(_answer("corpus", lambda: _corpus(night)))
+    data = dict[str, Any]()
     if night.config.train and all(gate.passed for gate in gates):
-        gates.append(_start(night, data))
+        data["start"], gate = choose_start(night.config)
+        gates.append(gate)
     if night.config.train:
         busy = runs_in_use()
         gates.append(Gate("nobody trains", False, not busy, ", ".join(busy) or "no run is in use"))
@@ -134,8 +102,33 @@ def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     gates.append(
         Gate("native kernels", False, compiler is not None, " ".join(compiler or ("no compiler: numba serves",)))
     )
-    hardware = hardware_profile()
-    return gates, data | {"hardware": hardware["hardware"], "revision": hardware["revision"]}
+    return gates, data
+
+
+def choose_start(night: NightlyConfig) -> tuple[str, Gate]:
+    """Select the initial weights: the first compatible version of latest, earlier nights, champion; else new weights.
+
+    The alias `latest` may move during the night.
+
+    Returns:
+        A version, or `none` for new weights; and the gate that names the versions that were passed over.
+
+    Raises:
+        RegistryError: The registry cannot be read.
+    """
+    if night.fresh:
+        return "none", Gate("weights", False, True, "begins with new weights, as configured")
+    config = preset_settings(night)
+    passed: dict[str, str] = {}
+    start, begins = "none", "new weights"
+    for version, what in _candidates(open_registry()):
+        why = _why_not(config, version, needs_same_rewards=what == "latest")
+        if why is None:
+            start, begins = version.version, f"{version.version}, {what}"
+            break
+        passed.setdefault(version.version, f"{version.version} ({what}) {why}")
+    detail = "; ".join([f"begins with {begins}", *(f"passed over: {why}" for why in passed.values())])
+    return start, Gate("weights", False, not passed, detail)
 
 
 def _answer(name: str, call: Callable[[], object]) -> Gate:
@@ -143,20 +136,6 @@ def _answer(name: str, call: Callable[[], object]) -> Gate:
         return Gate(name, True, True, str(call()))
     except NaviError as error:
         return Gate(name, True, False, str(error))
-
-
-def _start(night: Night, data: dict[str, Any]) -> Gate:
-    """Choose the initial weights and store them in the stage's data; the alias `latest` may move during the night."""
-    if night.config.fresh:
-        start = Start("none", "new weights, as configured")
-    else:
-        try:
-            start = choose_start(preset_settings(night.config), open_registry())
-        except NaviError as error:
-            return Gate("weights", True, False, str(error))
-    data["start"] = start.init
-    detail = "; ".join([f"begins with {start.why}", *(f"passed over: {why}" for why in start.passed_over)])
-    return Gate("weights", False, not start.passed_over, detail)
 
 
 def _warehouse() -> str:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import platform
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from urllib.request import Request, urlopen
 from navi_core.config import CompileConfig, EvalConfig, config_hash
 from navi_core.errors import EvaluationError, RecordError
 from navi_core.machine.file_lock import hold_lock
+from navi_core.record import hardware_profile
 from navi_pipeline.lib.corpus.scenes import corpus_path, read_corpus
 from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, open_registry
 from navi_pipeline.lib.evaluation.scoring import comparison_row, score_policy, summary_rows
@@ -104,11 +106,8 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         "where benchmark = ? and run_id like ? || '%' order by name, cell",
         [BENCHMARK, night.run_id],
     )
-    rows: list[dict[str, Any]] = [
-        {str(name): value.item() if hasattr(value, "item") else value for name, value in row.items()}
-        for row in drift.to_dict("records")
-    ]
-    medians = {family: sorted(values)[len(values) // 2] for family, values in figures.items()}
+    rows: list[dict[str, Any]] = json.loads(drift.to_json(orient="records", double_precision=15))
+    medians = {family: statistics.median_high(values) for family, values in figures.items()}
     return [_drift_gate(rows)], {"steps_per_second": medians, "drift": rows}
 
 
@@ -173,22 +172,15 @@ def summary_paths(name: str) -> tuple[Path, Path]:
 def write_summary(night: Night) -> tuple[Path, Path]:
     """Write the summary of a night, finished or not; return the Markdown file and the HTML file."""
     title = f"Night {night.name}: {_WORDS[night.verdict]}"
-    lines, parts = [f"# {title}", ""], list[Part]()
+    blocks, parts = [f"# {title}"], list[Part]()
     for heading, text, rows in _sections(night):
-        lines += [f"## {heading}", ""]
-        body = list[Part]()
-        if text:
-            lines += [text, ""]
-            body.append(text_part(text))
-        if rows:
-            lines += [markdown_table(rows), ""]
-            body.append(table_part(rows))
-        parts += section(heading, body)
+        blocks += [f"## {heading}", *([text] if text else []), *([markdown_table(rows)] if rows else [])]
+        parts += section(heading, [text_part(text) if text else "", table_part(rows) if rows else ""])
     run_id = night.data("resume_proof").get("run_id") or night.data("training").get("run_id")
     if run_id:
         parts += section("Training", curve_charts(curve_of(run_id), REWARD_PANELS))
     markdown, page = summary_paths(night.name)
-    write_text(markdown, "\n".join(lines).rstrip() + "\n", "the summary ")
+    write_text(markdown, "\n\n".join(blocks) + "\n", "the summary ")
     write_page(page, title, parts)
     night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
     with pipeline_log(night.run_id, seed=night.config.seed, config_hash=config_hash(night.config)) as log:
@@ -215,8 +207,7 @@ def _call(url: str | None, night: Night, markdown: Path, page: Path) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError("only http:// and https:// are called")
         request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urlopen(request, timeout=_WEBHOOK_SECONDS):
-            pass
+        urlopen(request, timeout=_WEBHOOK_SECONDS).close()
     # The URL may hold a secret, so neither it nor what quotes it is logged.
     except (OSError, ValueError, HTTPException) as error:
         why = getattr(error, "reason", None) or type(error).__name__
@@ -227,10 +218,9 @@ def _row(night: Night) -> dict[str, Any]:
     """Return the night's row of the table `nights`: settings, weights, scenes, gates, figures."""
     trained = night.data("resume_proof") or night.data("training")
     flown, promoted = night.data("evaluation"), night.data("promotion")
-    scenes: dict[str, dict[str, str]] = {}
-    if corpus_path().exists():
-        for row in read_corpus():
-            scenes.setdefault(row["split"], {})[row["name"]] = row["content_hash"]
+    rows = read_corpus() if corpus_path().exists() else []
+    scenes = {split: {row["name"]: row["content_hash"] for row in rows if row["split"] == split}
+              for split in sorted({row["split"] for row in rows})}  # fmt: skip
     numbers = (
         {f"seconds {stage.name}": stage.seconds for stage in night.stages.values()}
         | {name: trained.get(name) for name in ("steps", "reward_ema", "steps_per_second")}
@@ -288,8 +278,8 @@ def _outcome(promotion: dict[str, Any]) -> str:
 
 
 def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
-    about = night.data("preflight")
-    where = f"Begun {night.began_at} on {about.get('hardware', 'unknown hardware')}, code {about.get('revision')}."
+    about = hardware_profile()
+    where = f"Begun {night.began_at} on {about['hardware']}, code {about['revision']}."
     stages = [{"stage": s.name, "status": s.status, "seconds": round(s.seconds, 1)} for s in night.stages.values()]
     sections: list[tuple[str, str, list[dict[str, Any]]]] = [
         ("Verdict", f"{_headline(night).rstrip('.')}. {where}", []),

@@ -4,6 +4,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from navi_core.record import hardware_profile
 from navi_pipeline.lib.corpus.scenes import scene_paths
 from navi_pipeline.lib.nightly.night import Gate, Night, preset_settings
 from navi_pipeline.lib.nightly.preflight import ASSET
+from navi_pipeline.lib.training.policies import metric_counts
 from navi_pipeline.lib.training.run_curve import Monitor
 from navi_pipeline.lib.training.supervised import wait_for_run
 from navi_pipeline.lib.training.trainer_client import run_name, train_in_child
@@ -24,50 +26,33 @@ _PATIENCE_SECONDS = 30.0
 """Time limit for the viewer's first observation [s]; one update of a large network may last several seconds."""
 
 
-class ViewerProbe:
-    """Thread that attaches a viewer to a training once it makes progress, and waits for one observation.
+def probe_viewer(prefix: str, moving: Callable[[], bool], over: threading.Event) -> Gate:
+    """Attach a viewer to a training once it makes progress, wait for one observation, and return the result.
 
     Args:
         prefix: Prefix of the run's name, under which the trainer announces itself in the Navi home.
         moving: Returns whether the training has made progress.
+        over: Set when the training has ended.
     """
+    from navi_core.service.viewing.feed import Announcement, Feed, announced
+    from navi_core.service.wire import DistanceMatrix
 
-    def __init__(self, prefix: str, moving: Callable[[], bool]) -> None:
-        self._prefix, self._moving = prefix, moving
-        self._gate: Gate | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._attach, name="navi-viewer-probe", daemon=True)
-        self._thread.start()
+    notes: list[Announcement] = []
+    while not notes or not moving():
+        if over.wait(0.2):
+            return Gate("viewer", False, False, "training ended before a viewer attached")
+        notes = [note for note in announced() if note.name.startswith(prefix)]
+    seen: list[DistanceMatrix] = []
 
-    def gate(self) -> Gate:
-        """Stop the thread and return the result of the viewer check; call it after the training."""
-        self._over.set()
-        self._thread.join(5.0)
-        return self._gate or Gate("viewer", False, False, "training ended before a viewer attached")
+    def handle(batch: list[Any]) -> None:
+        seen.extend(message for message in batch if isinstance(message, DistanceMatrix))
 
-    def _attach(self) -> None:
-        from navi_core.service.viewing.feed import Announcement, Feed, announced
-        from navi_core.service.wire import DistanceMatrix
-
-        notes: list[Announcement] = []
-        while not notes or not self._moving():
-            if self._over.wait(0.2):
-                return
-            notes = [note for note in announced() if note.name.startswith(self._prefix)]
-        note = notes[0]
-        seen: list[DistanceMatrix] = []
-
-        def handle(batch: list[Any]) -> None:
-            seen.extend(message for message in batch if isinstance(message, DistanceMatrix))
-
-        began = time.monotonic()
-        with closing(Feed([note.endpoint], handle, watching=True)):
-            while not seen and not self._over.wait(0.2) and time.monotonic() - began < _PATIENCE_SECONDS:
-                pass
-        seconds = f"{time.monotonic() - began:.1f} s"
-        size = "x".join(str(bins) for bins in seen[0].matrix_shape) if seen else None
-        what = f"an observation of {size} after {seconds}" if seen else f"no observation within {seconds}"
-        self._gate = Gate("viewer", False, bool(seen), f"{note.key}: {what}")
+    began = time.monotonic()
+    with closing(Feed([notes[0].endpoint], handle, watching=True)):
+        while not seen and not over.wait(0.2) and time.monotonic() - began < _PATIENCE_SECONDS:
+            pass
+    what = f"an observation of {'x'.join(map(str, seen[0].matrix_shape))} after" if seen else "no observation within"
+    return Gate("viewer", False, bool(seen), f"{notes[0].key}: {what} {time.monotonic() - began:.1f} s")
 
 
 def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
@@ -76,13 +61,16 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     seconds = 60.0 * config.minutes * config.training_share
     wait_for_run(_run_id(night, settings))  # of a night that was killed a moment ago: it writes where the run stands
     monitor = _monitor(night, settings, seconds)
-    viewer = ViewerProbe(f"{ASSET}-{night.name}-", lambda: monitor.step is not None) if config.viewer else None
-    try:
-        result = _train(night, settings, monitor)
-    except NaviError as error:
-        return [Gate("training ends well", True, False, str(error))], {}
-    finally:
-        watched = [viewer.gate()] if viewer else []
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        prefix = f"{ASSET}-{night.name}-"
+        watched = [pool.submit(probe_viewer, prefix, lambda: monitor.step is not None, over)] if config.viewer else []
+        try:
+            result = _train(night, settings, monitor)
+        except NaviError as error:
+            return [Gate("training ends well", True, False, str(error))], {}
+        finally:
+            over.set()
     speed = statistics.median_high(monitor.speeds) if monitor.speeds else 0.0
     floor, hardware = config.floor_steps_per_second, str(hardware_profile()["hardware"])
     applies = config.floor_hardware is None or config.floor_hardware in hardware
@@ -98,19 +86,19 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
             speed >= floor or not applies,
             f"median {speed:,.0f} steps/s, floor {floor:g}{'' if applies else ' on other hardware'}",
         ),
-        *watched,
+        *(gate.result() for gate in watched),
     ]
     # The proof takes up this very run: with settings that were resolved again, a corpus that has changed since would
     # make another one of it.
-    return gates, _kept(result) | {"steps_per_second": speed, "settings": settings.model_dump(mode="json")}
+    return gates, result | {"steps_per_second": speed, "settings": settings.model_dump(mode="json")}
 
 
 def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Test resumption from a checkpoint: resume for a few steps, check that the run began there and progressed."""
     trained = night.data("training")
-    kept = trained.get("settings")
-    settings = night_settings(night) if kept is None else parse_config(TrainConfig, upgrade_train_config(kept))
-    gates, data = [], {name: value for name, value in trained.items() if name != "settings"}
+    data = dict(trained)
+    settings = parse_config(TrainConfig, upgrade_train_config(data.pop("settings")))
+    gates = []
     if trained["run_id"] != _run_id(night, settings):
         # A trainer would begin another run. What was trained is whole, and the rest of the night is about that.
         detail = f"{trained['run_id']} was trained by another version of Navi, whose settings were others"
@@ -124,7 +112,7 @@ def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         gates.append(_proof(more, began, int(trained["steps"]), result, stalled=monitor.stalled))
         if not gates[-1].passed:
             return gates, data
-        data = _kept(result) | {"steps_per_second": trained["steps_per_second"]}
+        data = result | {"steps_per_second": trained["steps_per_second"]}
     gates.append(_finite(data["run_id"]))
     return gates, data
 
@@ -151,10 +139,9 @@ def night_policy(night: Night) -> dict[str, Any]:
     """Return the night's policy as a JSON document (run, checkpoint, weights hash), the input of the evaluation."""
     from navi_core.models import load_checkpoint
 
-    result = night.data("resume_proof") or night.data("training")
+    result = night.data("resume_proof")
     if not result:
         raise RunError(f"night {night.name} trained nothing")
-    result = {name: value for name, value in result.items() if name != "settings"}
     weights = load_checkpoint(Path(result["checkpoint"])).weights_hash
     # Named by its version: evaluations of other nights' policies stay beside it on the leaderboard.
     named = {"algorithm": "ppo", "profile": f"{ASSET}-{result['version']}", "seed": night.config.seed}
@@ -166,7 +153,8 @@ def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, A
         settings,
         asset=ASSET,
         partition=night.name,
-        command=("train", "ppo", "--init", _init(night)),
+        # The version that the preflight chose; `latest` may have moved since.
+        command=("train", "ppo", "--init", night.data("preflight").get("start", "latest")),
         on_line=lambda line: None if ": step " in line else night.report(f"  {line}"),  # the monitor reports progress
         retries=night.config.retries,
         grace_seconds=120.0,
@@ -178,12 +166,6 @@ def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, A
 
 def _run_id(night: Night, settings: TrainConfig) -> str:
     return run_name(ASSET, night.name, settings)
-
-
-def _init(night: Night) -> str:
-    """Return the model version that the preflight chose as initial weights; `latest` may have moved since."""
-    start = night.data("preflight").get("start")
-    return str(start) if start else ("none" if night.config.fresh else "latest")
 
 
 def night_settings(night: Night) -> TrainConfig:
@@ -213,17 +195,6 @@ def _monitor(night: Night, settings: TrainConfig, seconds: float, until_step: in
 
 def _finite(run_id: str) -> Gate:
     Warehouse().ingest()
-    found = Warehouse().query(
-        "select count(*) as rows, count(*) filter (not isfinite(value)) as broken, "
-        "min(name) filter (not isfinite(value)) as first from metrics where run_id = ?",
-        [run_id],
-    )
-    rows, broken, first = next(found.itertuples(index=False, name=None))
-    detail = f"{rows} metric rows, {broken} of them not finite{f' ({first})' if broken else ''}"
-    return Gate("finite metrics", True, rows > 0 and broken == 0, detail)
-
-
-def _kept(result: dict[str, Any]) -> dict[str, Any]:
-    names = ("run_id", "checkpoint", "version", "steps", "reward_ema", "wall_time_hours", "reason", "resumed_from",
-             "initial")  # fmt: skip
-    return {name: result[name] for name in names}
+    counts = metric_counts(run_id)
+    detail = f"{counts['rows']} metric rows, {counts['not_finite']} of them not finite {counts['first_not_finite']}"
+    return Gate("finite metrics", True, counts["rows"] > 0 and not counts["not_finite"], detail.rstrip())

@@ -194,6 +194,21 @@ def cloning_curve_of(run_id: str) -> pandas.DataFrame:
     )
 
 
+def metric_counts(run_id: str) -> dict[str, Any]:
+    """Count a run's metric rows: rows, not_finite (and the first name), doubled (rows that share step and name)."""
+    (counts,) = (
+        Warehouse()
+        .query(
+            "select count(*) as rows, count(*) filter (not isfinite(value)) as not_finite, "
+            "coalesce(min(name) filter (not isfinite(value)), '') as first_not_finite, "
+            "count(*) - count(distinct (step, name)) as doubled from metrics where run_id = ?",
+            [run_id],
+        )
+        .to_dict("records")
+    )
+    return {str(name): value for name, value in counts.items()}
+
+
 def _command(algorithm: str, profile: str, start: Start, seed: int = 0) -> tuple[list[str], str | None, str | None]:
     """Return the `navi` command, the hash of its demonstrations or clone, and the parent's version."""
     if algorithm == "bc":

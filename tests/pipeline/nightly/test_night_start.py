@@ -12,7 +12,6 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.nightly.night import Night, nightly_config
 from navi_pipeline.lib.nightly.preflight import preflight
-from navi_pipeline.lib.nightly.training import _init
 
 
 def version(run_id, reward=0.1, **flags):
@@ -50,7 +49,7 @@ def begins(tmp_path):
         stage = night.run("preflight", preflight)
         assert stage.status in ("passed", "warned"), stage.gates
         gate = next(gate for gate in stage.gates if gate.name == "weights")
-        return gate, _init(night)
+        return gate, night.data("preflight")["start"]
 
     return look
 
