@@ -39,89 +39,74 @@ class Archive:
         self.folder = folder
         self._manifest = folder / "manifest.json"
 
-    def write(self, connection: duckdb.DuckDBPyConnection) -> int:
+    def write(self, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         """Write all tables as a new generation of Parquet files, which becomes current by `adopt`.
 
         Returns:
-            Number of the generation.
+            Its manifest: number of the generation, last migration of the database, rows and checksum of each table.
         """
         number: int = 1 + self._read()["generation"]
         target = self._path(number)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        try:
-            for table in _tables_of(connection):
-                order = ", ".join(NATURAL_KEYS.get(table, ("name",)))
-                write_parquet(connection, f"select * from {table} order by {order}", target / f"{table}.parquet")
-            fsync_directory(target)
-        except Exception:
-            self.discard(number)
-            raise
-        return number
+        tables = {}
+        for table in _tables_of(connection):
+            order, file = ", ".join(NATURAL_KEYS.get(table, ("name",))), target / f"{table}.parquet"
+            rows = write_parquet(connection, f"select * from {table} order by {order}", file)
+            tables[table] = {"rows": rows, "sha256": _checksum(file)}
+        fsync_directory(target)
+        return {
+            "navi_archive": _VERSION,
+            "generation": number,
+            "migration": last_migration(connection),
+            "tables": tables,
+        }
 
-    def discard(self, number: int) -> None:
-        """Remove a generation that is not current, to free its disk space."""
-        if self._read()["generation"] != number:
-            shutil.rmtree(self._path(number), ignore_errors=True)
+    def adopt(self, manifest: dict[str, Any]) -> None:
+        """Make a written generation the current one, and remove the others."""
+        write_durably(self._manifest, (json.dumps(manifest, indent=1) + "\n").encode())
+        self.sweep()
 
-    def adopt(self, number: int, counts: dict[str, int], migration: int) -> None:
-        """Commit a written generation (snapshot) of the Parquet archive in the manifest, and delete the others.
+    def sweep(self) -> None:
+        """Remove the generations that are not current, to free their disk space."""
+        current = self._path(self._read()["generation"])
+        for folder in self.folder.glob("*/"):
+            if folder != current:
+                shutil.rmtree(folder, ignore_errors=True)
 
-        Args:
-            number: Number of the generation, from `write`.
-            counts: Rows of each table, counted after reading them back.
-            migration: Last migration of the archived database.
-        """
-        folder = self._path(number)
-        tables = {table: {"rows": counts[table], "sha256": _checksum(folder / f"{table}.parquet")} for table in counts}
-        document = {"navi_archive": _VERSION, "generation": number, "migration": migration, "tables": tables}
-        write_durably(self._manifest, (json.dumps(document, indent=1) + "\n").encode())
-        for other in self.folder.iterdir():
-            if other.is_dir() and other != folder:
-                shutil.rmtree(other, ignore_errors=True)
-
-    def restore(self, connection: duckdb.DuckDBPyConnection, number: int | None = None) -> dict[str, int]:
+    def restore(self, connection: duckdb.DuckDBPyConnection, manifest: dict[str, Any] | None = None) -> None:
         """Load a generation into the empty tables of a database; later tables and columns stay empty.
 
         Args:
             connection: A database whose migrations were applied.
-            number: Generation; by default the current one, whose checksums are verified.
-
-        Returns:
-            Rows by table; empty if there is no archive.
+            manifest: Manifest of the generation, from `write`; by default that of the current one, if there is any.
 
         Raises:
             NewerWarehouseError: A newer Navi wrote it; tables and columns that are unknown here would get lost.
             RecordError: A file is missing, unknown to the manifest, or was changed since it was written.
         """
-        known, last = self._read(), last_migration(connection)
+        known, last = manifest or self._read(), last_migration(connection)
         if known["migration"] > last:
             raise NewerWarehouseError(
                 f"{self.folder} is of a newer Navi, with migration {known['migration']} where this one knows {last}; "
                 "update this checkout"
             )
-        written = known["tables"] if number is None else {}
-        folder = self._path(known["generation"] if number is None else number)
         for table in _tables_of(connection):
-            file = folder / f"{table}.parquet"
-            if number is None:
-                if table not in written and not file.exists():
-                    continue  # a later migration made it
-                self._check(file, written.get(table))
+            file, wrote = self._path(known["generation"]) / f"{table}.parquet", known["tables"].get(table)
+            if wrote is None and not file.exists():
+                continue  # a later migration made it
+            self._check(file, wrote)
             columns = {name for name, *_ in connection.execute(f"describe {table}").fetchall()}
             held = [name for name, *_ in connection.execute("describe from read_parquet(?)", [str(file)]).fetchall()]
             if missing := [name for name in NATURAL_KEYS.get(table, ()) if name not in held]:
                 raise RecordError(f"{file} lacks the key column {', '.join(missing)}; move it away and rebuild again")
             both = ", ".join(name for name in held if name in columns)
-            connection.execute(f"insert into {table} by name select {both} from read_parquet(?)", [str(file)])
-        counts = count_rows(connection)
-        for table, wrote in written.items():
-            if counts[table] != wrote["rows"]:
-                raise RecordError(f"{table} of {folder} gave {counts[table]} rows, {wrote['rows']} were written")
-        return counts if number or known["generation"] else {}
+            insert = f"insert into {table} by name select {both} from read_parquet(?)"
+            if (given := number_of(connection.execute(insert, [str(file)]))) != wrote["rows"]:
+                raise RecordError(f"{file} gave {given} rows, {wrote['rows']} were written")
 
     def _check(self, file: Path, wrote: dict[str, Any] | None) -> None:
-        """Compare a file of the current generation with its entry in the manifest."""
+        """Compare a file with its entry in the manifest."""
         if wrote is None:
             raise RecordError(f"{self._manifest} does not know {file}; restore it from a copy")
         if not file.is_file():
@@ -151,11 +136,6 @@ class Archive:
 def last_migration(connection: duckdb.DuckDBPyConnection) -> int:
     """Return the number of the last migration applied to a database."""
     return number_of(connection.execute("select max(number) from migrations"))
-
-
-def count_rows(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """Count the rows of every archived table."""
-    return {table: number_of(connection.execute(f"select count(*) from {table}")) for table in _tables_of(connection)}
 
 
 def _tables_of(connection: duckdb.DuckDBPyConnection) -> list[str]:

@@ -136,11 +136,12 @@ def rows_of_first(databases: Sequence[Path], sql: str) -> list[tuple[Any, ...]]:
 
 def write_parquet(
     connection: duckdb.DuckDBPyConnection, sql: str, file: Path, parameters: list[Any] | None = None
-) -> None:
-    """Write the answer of a query to a Parquet file, and wait until it is on the disk."""
-    connection.execute(f"copy ({sql}) to {quoted(file)} (format parquet, compression zstd)", parameters)
+) -> int:
+    """Write the answer of a query to a Parquet file, wait until it is on the disk, and return its number of rows."""
+    copied = connection.execute(f"copy ({sql}) to {quoted(file)} (format parquet, compression zstd)", parameters)
     with file.open("rb") as written:
         os.fsync(written.fileno())
+    return number_of(copied)
 
 
 def write_ahead_log(database: Path) -> Path:

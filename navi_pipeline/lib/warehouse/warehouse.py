@@ -28,7 +28,7 @@ from navi_core.errors import RecordError
 from navi_core.machine.file_lock import NO_WRITE_ACCESS, open_lock, try_lock
 from navi_core.record.home import navi_home
 from navi_core.record.metric_log import NATURAL_KEYS
-from navi_pipeline.lib.warehouse.archive import Archive, count_rows, last_migration, thin
+from navi_pipeline.lib.warehouse.archive import Archive, last_migration, thin
 from navi_pipeline.lib.warehouse.database import (
     NewerWarehouseError,
     apply_sql,
@@ -164,16 +164,18 @@ class Warehouse(Reader):
                     replaced = self._segments.folded()
                 with open_database(copy) as connection:
                     thinned = thin(connection, keep_days, points, keep_model_days)
-                    migration = last_migration(connection)
-                    number, before = self.archive.write(connection), count_rows(connection)
+                    manifest = self.archive.write(connection)
                 copy.unlink()  # its room is wanted for the new one
-                self._read_back(number, before, fresh, replaced, migration)
+                self._read_back(manifest, fresh, replaced)
             except (duckdb.Error, OSError) as error:
                 raise RecordError(f"{self.folder} was not compacted: {error}; every row is where it was") from error
             finally:
                 for file in (copy, write_ahead_log(copy), fresh, write_ahead_log(fresh)):
                     file.unlink(missing_ok=True)
-            return CompactReport(sum(before.values()) - before["segments"], len(replaced), thinned)
+                # What does not count is in the way where there was no room for it.
+                self.archive.sweep()
+            rows = sum(table["rows"] for name, table in manifest["tables"].items() if name != "segments")
+            return CompactReport(rows, len(replaced), thinned)
 
     def publish(self) -> None:
         """Replace the read-only snapshot, after a change of the database that no ingest made."""
@@ -284,29 +286,20 @@ class Warehouse(Reader):
         publish(self.database, self.snapshot)
         return report
 
-    def _read_back(
-        self, number: int, written: dict[str, int], fresh: Path, replaced: list[Path], migration: int
-    ) -> None:
-        """Build a new database from a freshly written archive generation, compare counts, and make both current."""
-        try:
-            given = self._restored(fresh, number)
-            if written != given:
-                raise RecordError(f"the archive does not give back what was written: {written} became {given}")
-            with self._locked():
-                for file in (self.database, fresh):
-                    with open_database(file) as connection:
-                        if (found := last_migration(connection)) != migration:
-                            raise RecordError(
-                                f"{file} has migration {found}, the copy had {migration}: Navi was updated meanwhile; "
-                                "compact it again"
-                            )
-                # Under the lock that a backup holds: it would miss what is removed here.
-                self.archive.adopt(number, given, migration)
-                self._exchange(fresh, replaced)
-        except Exception:
-            # What does not count is in the way where there was no room for it.
-            self.archive.discard(number)
-            raise
+    def _read_back(self, manifest: dict[str, Any], fresh: Path, replaced: list[Path]) -> None:
+        """Build a new database from a freshly written archive generation, and make both current."""
+        self._restored(fresh, manifest)
+        with self._locked():
+            for file in (self.database, fresh):
+                with open_database(file) as connection:
+                    if (found := last_migration(connection)) != manifest["migration"]:
+                        raise RecordError(
+                            f"{file} has migration {found}, the copy had {manifest['migration']}: Navi was updated "
+                            "meanwhile; compact it again"
+                        )
+            # Under the lock that a backup holds: it would miss what is removed here.
+            self.archive.adopt(manifest)
+            self._exchange(fresh, replaced)
 
     def _require_room(self) -> None:
         """Raise if the disk has too little space for a compaction."""
@@ -349,8 +342,8 @@ class Warehouse(Reader):
             file.unlink(missing_ok=True)
         return self._ingest(report)
 
-    def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
-        """Build a new database from an archive generation; return the row counts by table."""
+    def _restored(self, file: Path, manifest: dict[str, Any] | None) -> None:
+        """Build a new database from an archive generation, by default the current one."""
         import duckdb
 
         for name in (file, write_ahead_log(file)):
@@ -359,6 +352,6 @@ class Warehouse(Reader):
             with open_database(file) as connection:
                 dates = dict(rows_of_first(self._both, "select number, applied_at from migrations"))
                 apply_sql(connection, sql_folder(), dates)
-                return self.archive.restore(connection, generation)
+                self.archive.restore(connection, manifest)
         except duckdb.Error as error:
             raise RecordError(f"the archive {self.archive.folder} cannot be read: {error}") from error
