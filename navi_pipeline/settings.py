@@ -1,6 +1,6 @@
 """Pydantic settings of the pipeline: nightly runs, studies, sweeps, ablations."""
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
@@ -35,7 +35,7 @@ class NightlyConfig(Config):
     """Time without an update after which training counts as stalled [min]."""
     retries: int = Field(2, ge=0, le=100)
     """Maximum number of restarts of a killed trainer."""
-    proof_steps: tuple[int, ...] = (256, 512)
+    proof_steps: tuple[Annotated[int, Field(ge=1)], ...] = (256, 512)
     """Resume proof: the run is resumed once per entry and must advance by this many decisions."""
     floor_steps_per_second: float = Field(60.0, ge=0)
     """Minimum training speed, below which the night warns [decisions/s]."""
@@ -88,56 +88,44 @@ class NightlyConfig(Config):
             ) from None
         return zone
 
-    @model_validator(mode="after")
-    def _proof_rises(self) -> Self:
-        if any(steps < 1 for steps in self.proof_steps):
-            raise ConfigError(f"proof_steps {self.proof_steps} must be positive numbers of steps")
-        return self
-
 
 NAME = r"^[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*$"
 
 
-Bounded = TypeVar("Bounded", "FloatParameter", "IntParameter")
+Number = TypeVar("Number", int, float)
 
 
-def _check_bounds(parameter: Bounded) -> Bounded:
-    """Validate that the bounds enclose a value, and are positive for a logarithmic search."""
-    if parameter.low > parameter.high:
-        raise ConfigError(f"low {parameter.low:g} is above high {parameter.high:g}")
-    if parameter.log and parameter.low <= 0:
-        raise ConfigError(f"low {parameter.low:g} has no logarithm; log needs bounds above zero")
-    return parameter
+class _RangeParameter(Config, Generic[Number]):
+    """Numeric search parameter between two inclusive bounds."""
 
-
-class FloatParameter(Config):
-    """Real-valued search parameter between two bounds."""
-
-    kind: Literal["float"] = "float"
-    """Discriminator of the parameter's type."""
-    low: float
+    low: Number
     """Lower bound, inclusive."""
-    high: float
+    high: Number
     """Upper bound, inclusive."""
     log: bool = False
     """Search on a logarithmic scale."""
 
-    _ordered = model_validator(mode="after")(_check_bounds)
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ConfigError(f"low {self.low:g} is above high {self.high:g}")
+        if self.log and self.low <= 0:
+            raise ConfigError(f"low {self.low:g} has no logarithm; log needs bounds above zero")
+        return self
 
 
-class IntParameter(Config):
+class FloatParameter(_RangeParameter[float]):
+    """Real-valued search parameter between two inclusive bounds."""
+
+    kind: Literal["float"] = "float"
+    """Discriminator of the parameter's type."""
+
+
+class IntParameter(_RangeParameter[int]):
     """Integer search parameter between two inclusive bounds."""
 
     kind: Literal["int"] = "int"
     """Discriminator of the parameter's type."""
-    low: int
-    """Lower bound, inclusive."""
-    high: int
-    """Upper bound, inclusive."""
-    log: bool = False
-    """Search on a logarithmic scale."""
-
-    _ordered = model_validator(mode="after")(_check_bounds)
 
 
 class ChoiceParameter(Config):

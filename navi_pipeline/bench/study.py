@@ -67,7 +67,7 @@ def kill_and_resume(
             if process.wait():
                 raise RunError(f"the study's process ended with exit code {process.returncode}")
         rows = [trial_row(queue, trial) for trial in queue.trials()]
-    with open_instance() as instance:
+    with open_instance(dagster_home()) as instance:
         partitions = instance.get_materialized_partitions(trial.key)
     stored = {name: int(Warehouse().query(sql)["n"][0]) for name, sql in _STORED.items()}
     faults = [f"{n} {name} in the warehouse instead of {trials}" for name, n in stored.items() if n != trials]

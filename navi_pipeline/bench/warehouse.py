@@ -1,13 +1,14 @@
 """Benchmark of the warehouse: ingested rows per second, and query times over millions of rows."""
 
-import shutil
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
+from functools import partial
+from itertools import count
+from typing import Any
 
+import numpy as np
+
+from navi_core.bench.timing import take_turns
 from navi_core.record import MetricLog, row_context
 from navi_pipeline.lib.warehouse.database import open_database
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -23,51 +24,51 @@ QUESTIONS: dict[str, str] = {
 
 _METRICS = 40
 _STEPS_PER_RUN = 2500
-_FILL = f"""
-insert into metrics by name
+_SUBJECTS = """
+(select unnest(['random', 'forward-plus', 'frontier', 'planner']) as subject, null as weights_hash
+ union all select format('v{:03d}', i), format('hash{:03d}', i) from range(1, 201) versions(i))
+"""
+"""Four pilots and 200 versions."""
+_ROWS = {
+    "metrics": f"""
 select 'run-' || (i // {_METRICS * _STEPS_PER_RUN}) as run_id, 4096 * ((i // {_METRICS}) % {_STEPS_PER_RUN}) as step,
        case i % {_METRICS} when 0 then 'reward_ema' when 1 then 'sps' when 2 then 'view_gain'
             else 'metric_' || (i % {_METRICS}) end as name,
        random() as value, timestamp '2026-01-01' + to_seconds(i // {_METRICS}) as recorded_at, 0 as seed,
        'a machine' as hardware, '{{"torch": "2"}}' as versions, 'abc' as revision, 'c0ffee' as config_hash,
        'segment-' || (i // {_METRICS}) as segment
-from range(?) rows(i)
-"""
-_FILL_STAGES = """
-insert into stage_timings by name
+from range($rows) rows(i)
+""",
+    "stage_timings": """
 select 'run-' || (i // 50000) as run_id, 4096 * ((i // 20) % 2500) as step, 'rollout/stage_' || (i % 20) as stage,
-       random() as milliseconds, 10 * random() as total_milliseconds from range(? // 10) rows(i)
-"""
+       random() as milliseconds, 10 * random() as total_milliseconds from range($rows // 10) rows(i)
+""",
+    "evaluations": f"""
+select 'e-' || subject as evaluation_id, subject, weights_hash, random() as c_vis_auc, 16 as scenes, 48 as episodes,
+       if(weights_hash is null, 'pilot', 'policy') as subject_kind, 'p' as eval_config_hash from {_SUBJECTS}
+""",
+    "episodes": f"""
+select 'e-' || subject as evaluation_id, subject, 's' || (i // 3) as scene, 'h' || (i // 3) as scene_hash,
+       i % 3 as start, random() as c_vis_auc from {_SUBJECTS}, range(48) starts(i)
+""",
+    "models": """
+select format('v{:03d}', i) as version, format('hash{:03d}', i) as weights_hash,
+       if(i > 1, [format('v{:03d}', i - 1)], []) as parents from range(1, 201) versions(i)
+""",
+}
+"""Table → query of its synthetic rows, for the parameter `rows`: rows of metrics; a tenth are stage timings."""
 
 
-@dataclass(frozen=True)
-class WarehouseRow:
-    """One result of the warehouse benchmark: case, median value, unit.
-
-    Attributes:
-        what: Kind of measurement: ingest, query, size.
-        name: Name of the case.
-        value: Median over the repeats.
-        unit: Unit of the value.
-        cpu_value: The same by process CPU time instead of wall time.
-        rows: Number of rows of the case.
-    """
-
-    what: str
-    name: str
-    value: float
-    unit: str
-    cpu_value: float
-    rows: int
-
-
-def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> list[WarehouseRow]:
+def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> list[dict[str, Any]]:
     """Time the ingest of written segments: read, validate, insert, publish the read-only snapshot.
 
     Args:
         rows: Rows of each ingest.
         rows_per_segment: Sizes of the producers' segments.
         repeats: Ingests of each, into one growing warehouse; the median counts.
+
+    Returns:
+        A row for each size: what, name, value (median), unit, cpu_value (by process CPU time), rows.
     """
     measured = []
     context = row_context() | {"seed": 0, "config_hash": "c"}
@@ -82,83 +83,60 @@ def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> 
                     for step in range(first, min(first + size, rows), _METRICS):
                         log.scalars(step, {f"metric_{i}": 0.1 * i + step for i in range(_METRICS)})
                     log.flush()
-                times.append(_clocked(warehouse.ingest))
-            wall, cpu = (rows / median(seconds) for seconds in zip(*times, strict=True))
-            measured.append(WarehouseRow("ingest", f"{size:,} rows a segment", wall, "rows/s", cpu, rows))
+                times += take_turns({"ingest": warehouse.ingest}, 1, warmup=0)["ingest"].tolist()
+            cpu, wall = rows / np.median(times, axis=0)
+            measured.append(_row("ingest", f"{size:,} rows a segment", wall, "rows/s", cpu, rows))
     return measured
 
 
-def measure_questions(
-    rows: int, repeats: int, *, keep: Path | None = None, progress: Callable[[str], None] = lambda _: None
-) -> list[WarehouseRow]:
+def measure_questions(rows: int, repeats: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """Time saved queries, and the ingest of one training update, over a warehouse of `rows` metric rows.
 
     Args:
         rows: Metric rows; a tenth as many stage timings, and evaluations of 200 versions and 4 pilots stand beside.
         repeats: Times that each question is asked; the median counts. Each opens the snapshot anew.
-        keep: Folder that keeps the warehouse; by default it is removed.
         progress: Called with the current task.
+
+    Returns:
+        A row for each question as from `measure_ingest`, one for the update, and one for the snapshot's size.
     """
-    home = Path(tempfile.mkdtemp()) if keep is None else keep
-    try:
+    with tempfile.TemporaryDirectory() as home:
         warehouse = Warehouse(home)
         progress(f"filling a warehouse with {rows:,} rows")
-        _fill(warehouse, rows)
+        warehouse.ingest()
+        with open_database(warehouse.database) as connection:
+            for table, select in _ROWS.items():
+                values = {"rows": rows} if "$rows" in select else {}
+                connection.execute(f"insert into {table} by name {select}", values)
+        warehouse.publish()
         measured = []
         for name, sql in QUESTIONS.items():
             progress(f"asking {name}")
-            measured.append(_timed("query", name, lambda sql=sql: warehouse.query(sql), rows, repeats))  # type: ignore[misc]
-        log, step = MetricLog(warehouse.outbox, "run-7", {}), 0
+            measured.append(_timed("query", name, partial(warehouse.query, sql), rows, repeats))
+        log, steps = MetricLog(warehouse.outbox, "run-7", {}), count(4096, 4096)
 
         def one_update() -> None:
-            nonlocal step
-            step += 4096
-            log.scalars(step, {f"metric_{i}": 1.0 for i in range(_METRICS)})
+            log.scalars(next(steps), {f"metric_{i}": 1.0 for i in range(_METRICS)})
             log.flush()
             warehouse.ingest()
 
         progress("folding in one update")
         measured.append(_timed("ingest", "one update of 40 rows, with the snapshot", one_update, rows, min(repeats, 5)))
         size = warehouse.snapshot.stat().st_size / 2**20
-        measured.append(WarehouseRow("size", "the snapshot", size, "MiB", size, rows))
-        return measured
-    finally:
-        if keep is None:
-            shutil.rmtree(home, ignore_errors=True)
+        return [*measured, _row("size", "the snapshot", size, "MiB", size, rows)]
 
 
-def _fill(warehouse: Warehouse, rows: int) -> None:
-    log = MetricLog(warehouse.outbox, "fill", {"seed": 0})
-    subjects: dict[str, str | None] = dict.fromkeys(("random", "forward-plus", "frontier", "planner"))
-    subjects |= {f"v{number:03d}": f"hash{number:03d}" for number in range(1, 201)}
-    for number, (subject, weights) in enumerate(subjects.items()):
-        shared = {"evaluation_id": f"e{number}", "subject": subject}
-        kind = "pilot" if weights is None else "policy"
-        log.row("evaluations", shared | {"weights_hash": weights, "subject_kind": kind, "c_vis_auc": number / 300,
-                                         "scenes": 16, "episodes": 48, "eval_config_hash": "p"})  # fmt: skip
-        for episode in range(48):
-            log.row("episodes", shared | {"scene": f"s{episode // 3}", "scene_hash": f"h{episode // 3}",
-                                          "start": episode % 3, "c_vis_auc": number / 300})  # fmt: skip
-        if weights is not None:
-            parents = [f"v{number - 4:03d}"] if number > 4 else []
-            log.row("models", {"version": subject, "weights_hash": weights, "parents": parents})
-    log.close()
-    warehouse.ingest()
-    with open_database(warehouse.database) as connection:
-        connection.execute(_FILL, [rows])
-        connection.execute(_FILL_STAGES, [rows])
-    warehouse.publish()
+def _timed(what: str, name: str, call: Callable[[], object], rows: int, repeats: int) -> dict[str, Any]:
+    cpu, wall = 1e3 * np.median(take_turns({name: call}, repeats, warmup=1)[name], axis=0)
+    return _row(what, name, wall, "ms", cpu, rows)
 
 
-def _timed(what: str, name: str, call: Callable[[], object], rows: int, repeats: int) -> WarehouseRow:
-    call()
-    times = [_clocked(call) for _ in range(repeats)]
-    wall, cpu = (1e3 * median(seconds) for seconds in zip(*times, strict=True))
-    return WarehouseRow(what, name, wall, "ms", cpu, rows)
-
-
-def _clocked(call: Callable[[], object]) -> tuple[float, float]:
-    """Run a callable once and return its wall and CPU time [s]."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    call()
-    return time.perf_counter() - wall, time.process_time() - cpu
+def _row(what: str, name: str, value: float, unit: str, cpu_value: float, rows: int) -> dict[str, Any]:
+    return {
+        "what": what,
+        "name": name,
+        "value": float(value),
+        "unit": unit,
+        "cpu_value": float(cpu_value),
+        "rows": rows,
+    }

@@ -135,7 +135,7 @@ def bench(
         "unit": figure("unit"),
         "rows": figure("rows"),
     }
-    return report("warehouse", [asdict(row) for row in measured], columns, words=2)
+    return report("warehouse", measured, columns, words=2)
 
 
 benchmarks.command("warehouse", help=bench.__doc__)(benchmark_command(bench))

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -13,29 +12,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass
-class Follower:
-    """Command that follows a run.
-
-    Attributes:
-        callbacks: Progress functions by name of the parameter of the op's function.
-        result: Result of the function that `performed` has called.
-    """
-
-    callbacks: Mapping[str, Callable[[Any], None]]
-    result: Any = None
-
-
-_FOLLOWER: ContextVar[Follower | None] = ContextVar("navi_follower", default=None)
+_FOLLOWER: ContextVar[Mapping[str, Callable[[Any], None]]] = ContextVar("navi_follower")
+"""Progress functions of the command that follows the run, by parameter of the op's function, and `result`."""
 
 
 @contextmanager
-def following(callbacks: Mapping[str, Callable[[Any], None]]) -> Iterator[Follower]:
-    """Context manager in which `performed` reports to these progress functions, and leaves its result."""
-    follower = Follower(callbacks)
-    token = _FOLLOWER.set(follower)
+def following(callbacks: Mapping[str, Callable[[Any], None]]) -> Iterator[None]:
+    """Context manager in which `performed` reports to these progress functions, and its result to `result`."""
+    token = _FOLLOWER.set(callbacks)
     try:
-        yield follower
+        yield
     finally:
         _FOLLOWER.reset(token)
 
@@ -43,24 +29,20 @@ def following(callbacks: Mapping[str, Callable[[Any], None]]) -> Iterator[Follow
 def performed(function: Callable[..., T], *values: object, **callbacks: Callable[[Any], None]) -> T:
     """Call an op's function; a command that follows the run hears its progress and gets its result."""
     result = function(*values, **{name: reporting(callback, name) for name, callback in callbacks.items()})
-    if (follower := _FOLLOWER.get()) is not None:
-        follower.result = result
+    reporting(lambda _: None, "result")(result)
     return result
-
-
-def _both(first: Callable[[Any], None], second: Callable[[Any], None] | None) -> Callable[[Any], None]:
-    def call(value: object) -> None:
-        first(value)
-        if second is not None:
-            second(value)
-
-    return call
 
 
 def reporting(callback: Callable[[Any], None], name: str = "report") -> Callable[[Any], None]:
     """Return an op's progress function, which a command that follows the run hears under this name."""
-    follower = _FOLLOWER.get()
-    return callback if follower is None else _both(callback, follower.callbacks.get(name))
+    heard = _FOLLOWER.get({}).get(name)
+
+    def call(value: object) -> None:
+        callback(value)
+        if heard is not None:
+            heard(value)
+
+    return call
 
 
 def exit_code(command: Callable[..., None], **options: object) -> int:

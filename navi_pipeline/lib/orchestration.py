@@ -37,18 +37,17 @@ FLOW_TAG = "navi/flow"
 
 
 def process_mark(pid: int) -> str:
-    """Return host name and start time of a process, an identity that survives the reuse of process ids.
+    """Return host name, id and start time of a process, an identity that survives the reuse of process ids.
 
     Raises:
         OSError: There is no such process any more.
     """
-    host = platform.node()
     if not Path("/proc/self").exists():
-        return host
+        return f"{platform.node()} {pid}"
     state, *about = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     if state == "Z":
         raise ProcessLookupError(f"process {pid} has ended")
-    return f"{host} {about[18]}"
+    return f"{platform.node()} {pid} {about[18]}"
 
 
 def dagster_home() -> Path:
@@ -95,15 +94,12 @@ def _may_write(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-@contextmanager
-def open_instance(home: Path | None = None) -> Iterator[dg.DagsterInstance]:
-    """Open the Dagster instance of `$DAGSTER_HOME`, which is set to `home` if given, as a context manager."""
+def open_instance(home: Path) -> dg.DagsterInstance:
+    """Open the Dagster instance of a Dagster home, a context manager, and let `$DAGSTER_HOME` name it."""
     import dagster as dg
 
-    if home is not None:
-        os.environ["DAGSTER_HOME"] = str(home)
-    with dg.DagsterInstance.from_config(os.environ["DAGSTER_HOME"]) as instance:
-        yield instance
+    os.environ["DAGSTER_HOME"] = str(home)
+    return dg.DagsterInstance.from_config(str(home))
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -192,11 +188,11 @@ def record_check(found: dg.AssetCheckResult | dg.AssetCheckEvaluation) -> None:
 
 
 def rounded(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as people read it: two decimals from 10 on, else four significant digits."""
+    """Return metadata as people read it, without None: two decimals from 10 on, else four significant digits."""
     import dagster as dg
 
-    shown = dict(metadata)
-    for name, value in metadata.items():
+    shown = {name: value for name, value in metadata.items() if value is not None}
+    for name, value in shown.items():
         number = value.value if isinstance(value, dg.FloatMetadataValue) else value
         if isinstance(number, float):
             near = round(number, 2) if abs(number) >= 10 else float(f"{number:.4g}")
@@ -205,11 +201,10 @@ def rounded(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def materialized(metadata: dict[str, Any], version: str) -> dg.MaterializeResult[None]:
-    """Build a materialize result from metadata, without None values, and the data version."""
+    """Build a materialize result from metadata, shown as by `rounded`, and the data version."""
     import dagster as dg
 
-    shown = {name: value for name, value in metadata.items() if value is not None}
-    return dg.MaterializeResult(metadata=rounded(shown), data_version=dg.DataVersion(version))
+    return dg.MaterializeResult(metadata=rounded(metadata), data_version=dg.DataVersion(version))
 
 
 def record_failure(

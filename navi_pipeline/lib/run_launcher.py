@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,6 @@ _OPEN = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRu
 _POLL = 2.0
 _SERVER_PATIENCE = 5
 """Time for which a code server may think about a question [s]."""
-_UNBEGUN = 60.0
-"""Age of a command's run without a first event, from which on the command counts as killed [s]."""
 
 
 def run_job(
@@ -123,10 +121,8 @@ def run_job(
     ours |= {**_origin_tags(), **(tags or {})}
     # The same command goes on with a killed run; a daemon that launched it again would do so beside it.
     ours[MAX_RETRIES_TAG] = "0"
-    trains = any(isinstance(node, dg.OpDefinition) and node.pool == POOL for node in job.all_node_defs)
-    if not trains:
-        end_dead_runs(instance)
-    with _slot(instance, report) if trains else nullcontext():
+    pools = {node.pool for node in job.all_node_defs if isinstance(node, dg.OpDefinition)}
+    with _slot(instance, pools, report):
         run = instance.create_run_for_job(
             job_def=job,
             run_config=config,
@@ -135,28 +131,35 @@ def run_job(
             remote_job_origin=RemoteJobOrigin(_LOCATION, job.name),
             status=dg.DagsterRunStatus.STARTING,
         )
-    with _sigterm_kept():
-        try:
-            return execute_run(InMemoryJob(job), run, instance, raise_on_error=follow)
-        except (DagsterExecutionInterruptedError, KeyboardInterrupt):
-            # Dagster takes an interrupt that nobody asked for in the UI for a failure.
-            ended = instance.get_run_by_id(run.run_id)
-            if ended is None or ended.status != dg.DagsterRunStatus.CANCELED:
-                instance.report_run_canceled(run)
-            raise KeyboardInterrupt from None
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        return execute_run(InMemoryJob(job), run, instance, raise_on_error=follow)
+    except (DagsterExecutionInterruptedError, KeyboardInterrupt):
+        # Dagster takes an interrupt that nobody asked for in the UI for a failure.
+        ended = instance.get_run_by_id(run.run_id)
+        if ended is None or ended.status != dg.DagsterRunStatus.CANCELED:
+            instance.report_run_canceled(run)
+        raise KeyboardInterrupt from None
+    finally:
+        # Dagster replaces it by the handler of SIGINT; in another thread neither Dagster nor anybody else can.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)
 
 
 @contextmanager
-def _slot(instance: dg.DagsterInstance, report: Callable[[str], None]) -> Iterator[None]:
-    """Context manager that waits for a slot of the pool `gpu`, and locks it until the run that takes it is there."""
+def _slot(instance: dg.DagsterInstance, pools: Collection[str | None], report: Callable[[str], None]) -> Iterator[None]:
+    """Context manager that ends dead runs and waits for a slot of the pool `gpu`, if that is one of the run's pools.
+
+    The slot is locked until the run that takes it is there.
+    """
     reported: set[str] = set()
     while True:
         with wait_for_lock(Path(instance.root_directory) / "gpu.lock"):
             end_dead_runs(instance)
             at_work = instance.get_runs(dg.RunsFilter(statuses=_OPEN))
             # What this process runs already, whole_graph for example, holds the slot for the new run, too.
-            holders = [run for run in at_work if POOL in _pools(run) and _pid(instance, run) != os.getpid()]
-            if len(holders) < max(1, len(usable_devices())):
+            holders = [run for run in at_work if POOL in _pools(run) and _process(instance, run) != os.getpid()]
+            if POOL not in pools or len(holders) < max(1, len(usable_devices())):
                 yield
                 return
         if new := {f"{run.job_name} {run.run_id[:8]}" for run in holders} - reported:
@@ -187,17 +190,14 @@ def require_success(result: dg.JobExecutionResult) -> None:
 
 def end_dead_runs(instance: dg.DagsterInstance) -> None:
     """Mark this machine's runs whose command was killed as failed, or as canceled where that was asked for."""
-    for record in instance.get_run_records(dg.RunsFilter(statuses=_OPEN)):
-        run = record.dagster_run
-        if GRPC_INFO_TAG in run.tags or " " not in run.tags.get(PROCESS_TAG, ""):
-            continue
+    for run in instance.get_runs(dg.RunsFilter(statuses=_OPEN)):
         pid = _process(instance, run)
-        unbegun = _is_here(run) and time.time() - record.create_timestamp.timestamp() > _UNBEGUN
-        if unbegun if pid is None else not _at_work(run, pid):
-            if run.status == dg.DagsterRunStatus.CANCELING:
-                instance.report_run_canceled(run)
-            else:
-                instance.report_run_failed(run, "its command was killed")
+        if GRPC_INFO_TAG in run.tags or pid is None or _at_work(run, pid):
+            continue
+        if run.status == dg.DagsterRunStatus.CANCELING:
+            instance.report_run_canceled(run)
+        else:
+            instance.report_run_failed(run, "its command was killed")
 
 
 def switch_schedules(
@@ -234,20 +234,8 @@ def _origin_tags() -> dict[str, str]:
     """Return a run's tags of origin: host, git revision and whether files differ from it; the seed is a partition."""
     context = row_context()
     revision = context["revision"] or "unknown"
-    tags = {"navi/host": context["host"], "navi/revision": revision.rstrip("+")}
-    return tags | {"navi/dirty": str(revision.endswith("+")).lower()}
-
-
-@contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Context manager that restores the SIGTERM handler, which Dagster replaces by that of SIGINT."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        # Elsewhere neither Dagster nor anybody else can change it.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+    dirty = str(revision.endswith("+")).lower()
+    return {"navi/host": context["host"], "navi/revision": revision.rstrip("+"), "navi/dirty": dirty}
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
@@ -329,19 +317,14 @@ class WatchedRunLauncher(DefaultRunLauncher):
         return True
 
 
-def _is_here(run: dg.DagsterRun) -> bool:
-    return run.tags.get(PROCESS_TAG, "").partition(" ")[0] == platform.node()
-
-
 def _process(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
-    """Return the process id of a run of this machine; None if it runs elsewhere, or has not begun."""
+    """Return the process id of a run of this machine; None if it runs elsewhere, or a worker has not begun."""
+    host, *command = run.tags.get(PROCESS_TAG, "").split(" ")
     # A code server with a port may be anywhere, whoever has launched the run.
-    if not _is_here(run) or "port" in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
+    if host != platform.node() or "port" in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
         return None
-    return _pid(instance, run)
-
-
-def _pid(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
+    if command:
+        return int(command[0])
     event = _start(instance, run)
     return None if event is None or event.dagster_event is None else event.dagster_event.pid
 

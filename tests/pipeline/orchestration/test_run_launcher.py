@@ -24,7 +24,6 @@ from navi_core.errors import RunError
 from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG, process_mark
 
 SETTINGS = Path(__file__).resolve().parents[3] / "dagster_home" / "dagster.yaml"
-HERE = {PROCESS_TAG: f"{platform.node()} 1"}
 SERVER = {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/tmp/of-a-code-server"})}
 SOCKET = SERVER | {PROCESS_TAG: platform.node()}
 PORT = {PROCESS_TAG: platform.node()} | {GRPC_INFO_TAG: json.dumps({"host": "trainer", "port": 4266})}
@@ -62,6 +61,11 @@ def own(pid):
     return {PROCESS_TAG: process_mark(pid)}
 
 
+def earlier(pid):
+    """Tags of a command whose process id, if a process has it, was given to another since."""
+    return {PROCESS_TAG: f"{platform.node()} {pid} 1"}
+
+
 @pytest.fixture
 def gone():
     """Process id of an ended process."""
@@ -70,9 +74,9 @@ def gone():
     return process.pid
 
 
-@pytest.mark.parametrize("tags", [HERE, SOCKET], ids=["command", "worker"])
+@pytest.mark.parametrize("tags", [earlier, lambda _: SOCKET], ids=["command", "worker"])
 def test_run_without_its_process_fails_with_a_reason(instance, gone, tags):
-    status, said = monitored(instance, tags, gone)
+    status, said = monitored(instance, tags(gone), gone)
     assert status == dg.DagsterRunStatus.FAILURE and f"its process {gone} is gone" in said[-1]
 
 
@@ -90,7 +94,7 @@ def test_running_and_remote_runs_are_left_alone(instance, gone):
     at_work = dg.DagsterRunStatus.STARTED
     assert monitored(instance, own(os.getpid()), os.getpid())[0] == at_work
     assert monitored(instance, SOCKET, os.getpid())[0] == at_work
-    for tags in ({}, {PROCESS_TAG: "another 1"}, PORT, SERVER, SERVER | {PROCESS_TAG: "another"}):
+    for tags in ({}, {PROCESS_TAG: "another 1 1"}, PORT, SERVER, SERVER | {PROCESS_TAG: "another"}):
         assert monitored(instance, tags, gone)[0] == at_work
 
 
@@ -112,9 +116,9 @@ def test_pool_of_trainings_is_as_large_as_the_number_of_devices(instance, monkey
 
 def test_process_of_another_user_counts_as_running_and_is_kept(instance, gone, monkeypatch):
     monkeypatch.setattr(os, "kill", refused)
-    for tags in (HERE, SOCKET):
+    for tags in (earlier(gone), SOCKET):
         assert monitored(instance, tags, gone)[0] == dg.DagsterRunStatus.STARTED
-    run = begun(instance, HERE, gone)
+    run = begun(instance, earlier(gone), gone)
     with pytest.raises(RunError, match=f"process {gone}, which works on run {run.run_id}, is another user's"):
         instance.run_launcher.terminate(run.run_id)
     assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
@@ -131,8 +135,8 @@ def test_reused_process_id_does_not_count_as_the_run(instance):
     with subprocess.Popen(["sleep", "60"]) as other:
         assert monitored(instance, SOCKET, other.pid)[0] == dg.DagsterRunStatus.FAILURE
         # A command is identified by its start time, so another Python process is not interrupted.
-        assert monitored(instance, HERE, os.getpid())[0] == dg.DagsterRunStatus.FAILURE
-        assert not instance.run_launcher.terminate(begun(instance, HERE, other.pid).run_id)
+        assert monitored(instance, earlier(os.getpid()), os.getpid())[0] == dg.DagsterRunStatus.FAILURE
+        assert not instance.run_launcher.terminate(begun(instance, earlier(other.pid), other.pid).run_id)
         assert other.poll() is None
         other.kill()
 
@@ -143,7 +147,7 @@ def test_terminate_interrupts_the_command_of_a_run(instance, gone):
         assert instance.run_launcher.terminate(run.run_id)
         assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.CANCELING
         assert command.wait(timeout=30) == -signal.SIGINT
-    assert not instance.run_launcher.terminate(begun(instance, HERE, gone).run_id)
+    assert not instance.run_launcher.terminate(begun(instance, earlier(gone), gone).run_id)
     assert not instance.run_launcher.terminate(run_id="of nobody")
 
 
@@ -163,9 +167,9 @@ def test_orphaned_worker_is_ended_and_a_reused_process_id_is_not(instance, monke
 
     monkeypatch.setattr(DefaultRunLauncher, "terminate", unheard)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stderr=subprocess.DEVNULL) as worker:
-        earlier = begun(instance, SOCKET, worker.pid, seconds_ago=3600)
+        before = begun(instance, SOCKET, worker.pid, seconds_ago=3600)
         with pytest.raises(type(answer)):
-            instance.run_launcher.terminate(earlier.run_id)
+            instance.run_launcher.terminate(before.run_id)
         assert worker.poll() is None
         run = begun(instance, SOCKET, worker.pid)
         assert instance.run_launcher.terminate(run.run_id) and worker.wait(timeout=30) == -signal.SIGINT
@@ -174,8 +178,8 @@ def test_orphaned_worker_is_ended_and_a_reused_process_id_is_not(instance, monke
 
 def test_terminate_returns_false_for_an_unknown_run(instance, monkeypatch):
     monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda launcher, run_id: False)
-    earlier = begun(instance, SOCKET, os.getpid(), seconds_ago=10**6)
-    assert not instance.run_launcher.terminate(earlier.run_id)
+    before = begun(instance, SOCKET, os.getpid(), seconds_ago=10**6)
+    assert not instance.run_launcher.terminate(before.run_id)
 
 
 def test_terminate_cancels_inner_runs(instance, monkeypatch):
