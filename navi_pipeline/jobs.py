@@ -25,15 +25,23 @@ _STUDIES = {"quick": "quick", "full": "ppo"}
 """Size of the sweeps → name of the study that is run with it."""
 
 
+class FlowSettings(dg.Config):
+    """Run config of the whole graph: profile, size of the sweeps, seed."""
+
+    profile: str = Field(
+        default="quick", description="Preset that is trained: demo, quick, rooms, rooms_standard, scans, standard."
+    )
+    size: str = Field(default="quick", description="Size of the sweeps: quick, or full (hours).")
+    seed: int = Field(default=0, description="Seed of the trainings.")
+
+
 class Flow:
     """Runner that materializes the asset graph in this process, job by job of the code location.
 
     Args:
         instance: Dagster instance that keeps the runs.
         job: Returns the job of a name, of the code location that the flow belongs to.
-        profile: Training profile.
-        size: Size of the sweeps.
-        seed: Seed of the training runs.
+        settings: Profile, size of the sweeps, seed.
         report: Called with progress, a line at a time.
         echo: Let the trainer's lines through to standard error.
 
@@ -49,24 +57,20 @@ class Flow:
         self,
         instance: dg.DagsterInstance,
         job: Callable[[str], dg.JobDefinition],
+        settings: FlowSettings,
         *,
-        profile: str,
-        size: str = "quick",
-        seed: int,
         report: Callable[[str], None],
         echo: bool = False,
     ) -> None:
         # Before anything is made: Dagster would report it at the first asset that has the partition, minutes later.
-        for what, given, allowed in (("profile", profile, preset_names()), ("size", size, tuple(_STUDIES))):
-            if given not in allowed:
+        for what, allowed in (("profile", preset_names()), ("size", tuple(_STUDIES))):
+            if (given := getattr(settings, what)) not in allowed:
                 raise ConfigError(f"no {what} {given!r}; allowed: {', '.join(allowed)}")
         self.stages: dict[str, float] = {}
         self.metadata: dict[str, dict[str, Any]] = {}
         self._instance = instance
         self._job = job
-        self._profile = profile
-        self._size = size
-        self._seed = seed
+        self._settings = settings
         self._report = report
         self._echo = echo
 
@@ -74,13 +78,13 @@ class Flow:
         """Materialize every asset; return the failed blocking checks that guard the promotion."""
         self.materialize_scenes()
         self._require("recordings_job")
-        register_policy(self._instance, self._profile, self._seed)
-        self._require("demonstrations_job", partition=self._profile)
+        register_policy(self._instance, self._settings.profile, self._settings.seed)
+        self._require("demonstrations_job", partition=self._settings.profile)
         failed = self.materialize_policy("profile_job")
-        for partitions, key in (("size", self._size), ("studies", _STUDIES[self._size])):
+        size = self._settings.size
+        for partitions, job, key in (("size", "benchmark_job", size), ("studies", "study_job", _STUDIES[size])):
             self._instance.add_dynamic_partitions(partitions, [key])
-        self._require("benchmark_job", partition=self._size)
-        self._require("study_job", partition=_STUDIES[self._size])
+            self._require(job, partition=key)
         self.materialize_summary()
         return failed
 
@@ -111,7 +115,7 @@ class Flow:
         Args:
             job: main_job for PPO alone, profile_job for all learners.
         """
-        partition = register_policy(self._instance, self._profile, self._seed)
+        partition = register_policy(self._instance, self._settings.profile, self._settings.seed)
         result = self._run(job, partition=partition, ops={"ppo_policy": {"config": {"echo": self._echo}}})
         checks = result.get_asset_check_evaluations()
         for check in checks:
@@ -140,7 +144,7 @@ class Flow:
             self._job(job),
             partition=partition,
             ops=ops,
-            tags={FLOW_TAG: self._profile},
+            tags={FLOW_TAG: self._settings.profile},
             report=self._report,
         )
         for event in result.get_asset_materialization_events():
@@ -165,28 +169,14 @@ POLICY_ASSETS = (
 """Assets partitioned by profile and seed, in the order of the graph."""
 
 
-class FlowSettings(dg.Config):
-    """Run config of the whole graph: profile, size of the sweeps, seed."""
-
-    profile: str = Field(
-        default="quick", description="Preset that is trained: demo, quick, rooms, rooms_standard, scans, standard."
-    )
-    size: str = Field(default="quick", description="Size of the sweeps: quick, or full (hours).")
-    seed: int = Field(default=0, description="Seed of the trainings.")
-
-
 @dg.op(pool=POOL, description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
     """Materialize all assets: scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse.
 
     The jobs are those of the run's code location; `navi materialize` runs them in one process.
     """
-    job = context.repository_def.get_job
-    flow = Flow(
-        context.instance, job, profile=config.profile, size=config.size, seed=config.seed, report=context.log.info
-    )
-    failed = flow.materialize_everything()
-    if failed:
+    flow = Flow(context.instance, context.repository_def.get_job, config, report=context.log.info)
+    if failed := flow.materialize_everything():
         raise dg.Failure(f"the policy did not pass: {'; '.join(failed)}")
 
 

@@ -5,49 +5,19 @@ from typing import Annotated
 
 import typer
 
-from navi_pipeline.cli import experiments, flights, study
+from navi_pipeline.cli import experiments, flights, graph, study
 from navi_pipeline.cli import warehouse as cli_warehouse
 
 
 def register(app: typer.Typer) -> None:
     """Register the pipeline's commands with the Typer app; heavy modules are imported when a command runs."""
-    app.command("demo")(demo)
-    app.command("materialize")(materialize)
+    app.command()(graph.demo)
+    app.command()(graph.materialize)
     app.command("query")(query)
     cli_warehouse.register(app)
     experiments.register(app)
     study.register(app)
     flights.register(app)
-
-
-def demo(
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of scenes, training and evaluation.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-) -> None:
-    """Run the demo, from scenes to a champion: training, evaluation against two scripted pilots, promotion.
-
-    Scenes are generated; every mesh under $NAVI_SCENES is added if that is set. Unchanged results are reused.
-    """
-    from navi_pipeline.cli.graph import run_demo
-
-    run_demo(seed=seed, as_json=as_json)
-
-
-def materialize(
-    profile: Annotated[
-        str, typer.Option(help="Training profile, a preset: demo, quick, rooms, rooms_standard, scans, standard.")
-    ] = "quick",
-    size: Annotated[str, typer.Option(help="Size of the sweeps: quick or full.")] = "quick",
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training runs.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-) -> None:
-    """Materialize every asset of the graph, and print each duration and Dagster's overhead.
-
-    Unchanged results are reused.
-    """
-    from navi_pipeline.cli.graph import run_graph
-
-    run_graph(profile=profile, size=size, seed=seed, as_json=as_json)
 
 
 def query(

@@ -1,4 +1,8 @@
-"""CLI commands `navi demo` and `navi materialize`: run the asset graph in process and report Dagster's overhead."""
+"""CLI commands `navi demo` and `navi materialize`: run the asset graph in process and report Dagster's overhead.
+
+Orchestration is the total time minus the functions of assets and checks: loading the graph, starting runs, Dagster's
+events and its database. On a busy machine, use the share of CPU time.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
@@ -24,16 +30,13 @@ PROFILE = "demo"
 """Training profile (preset) of the demo."""
 
 
-def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
-    """Materialize the assets from scenes to champion, and print the policy's comparison with two scripted pilots.
+def demo(
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of scenes, training and evaluation.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    """Run the demo, from scenes to a champion: training, evaluation against two scripted pilots, promotion.
 
-    Args:
-        seed: Seed of the training run.
-        as_json: Print one JSON object on standard output and nothing else there.
-
-    Raises:
-        RunError: An asset failed.
-        EvaluationError: The policy did not pass the gates before the promotion.
+    Scenes are generated; every mesh under $NAVI_SCENES is added if that is set. Unchanged results are reused.
     """
     began = now()
     with _opened_flow(PROFILE, "quick", seed) as flow:
@@ -64,29 +67,24 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
     _require_passed(failed)
 
 
-def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_json: bool = False) -> None:
-    """Materialize every asset; print each duration, and record the share of time that was Dagster's orchestration.
+def materialize(
+    profile: Annotated[
+        str, typer.Option(help="Training profile, a preset: demo, quick, rooms, rooms_standard, scans, standard.")
+    ] = "quick",
+    size: Annotated[str, typer.Option(help="Size of the sweeps: quick or full.")] = "quick",
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training runs.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    """Materialize every asset of the graph, and print each duration and Dagster's overhead.
 
-    Orchestration is the total time minus the functions of assets and checks: loading the graph, starting runs,
-    Dagster's events and its database. On a busy machine, use the share of CPU time.
-
-    Args:
-        profile: Training profile.
-        size: Size of the sweeps.
-        seed: Seed of the training runs.
-        as_json: Print one JSON object on standard output and nothing else there.
-
-    Raises:
-        RunError: An asset failed.
-        EvaluationError: The policy did not pass the gates before the promotion.
+    Unchanged results are reused.
     """
     began = now()
-    WORK.clear()
     # Loading the graph belongs to what orchestration costs.
     with _opened_flow(profile, size, seed) as flow:
         failed = flow.materialize_everything()
-    total, work = now() - began, dict(WORK)
-    rest = total - sum(work.values(), Work())
+    total = now() - began
+    rest = total - sum(WORK.values(), Work())
     rows = [
         {
             "asset": name,
@@ -94,7 +92,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
             "CPU seconds": round(spent.cpu, 1),
             "reused": flow.metadata[name].get("reused"),
         }
-        for name, spent in work.items()
+        for name, spent in WORK.items()
         if name in flow.metadata
     ]
     shares = {"orchestration_share": rest.wall / total.wall, "orchestration_cpu_share": rest.cpu / total.cpu}
@@ -102,7 +100,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
         "wall_seconds": (total.wall, "s"),
         "cpu_seconds": (total.cpu, "s"),
         **{name: (share, "share") for name, share in shares.items()},
-        **{f"work/{name}": (spent.wall, "s") for name, spent in work.items()},
+        **{f"work/{name}": (spent.wall, "s") for name, spent in WORK.items()},
     }
     with BenchmarkLog("orchestration") as log:
         log.cell(profile, values, seed=seed, parameters={"profile": profile, "size": size})
@@ -133,12 +131,11 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
 def _opened_flow(profile: str, size: str, seed: int) -> Iterator[Flow]:
     """Load the asset graph and open the Dagster instance; progress and missing files are printed to standard error."""
     from navi_pipeline.definitions import defs
-    from navi_pipeline.jobs import Flow
+    from navi_pipeline.jobs import Flow, FlowSettings
 
     with open_instance(home := dagster_home()) as instance:
-        flow = Flow(
-            instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, report=print_status, echo=True
-        )
+        settings = FlowSettings(profile=profile, size=size, seed=seed)
+        flow = Flow(instance, defs().resolve_job_def, settings, report=print_status, echo=True)
         print_status(f"Navi home {navi_home()}, Dagster home {home}, profile {profile}, seed {seed}")
         for line in what_is_missing(home):
             print_status(line)

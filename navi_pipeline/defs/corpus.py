@@ -90,17 +90,15 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     sources = plan_scenes(family, counts)
     rows = as_rows(sources)
     write_plan(sources, family, counts, chosen)
-    names = [source.name for source in sources]
-    known = set(context.instance.get_dynamic_partitions("scene"))
-    context.instance.add_dynamic_partitions("scene", [name for name in names if name not in known])
-    for gone in known - set(names):
+    names, splits = [source.name for source in sources], [source.split for source in sources]
+    context.instance.add_dynamic_partitions("scene", names)
+    for gone in set(context.instance.get_dynamic_partitions("scene")) - set(names):
         context.instance.delete_dynamic_partition("scene", gone)
-    splits = {split: sum(row["split"] == split for row in rows) for split in (*counts, "external")}
     return dg.MaterializeResult(
         metadata={
             "scenes": len(rows),
             "family": family,
-            **{f"{split}_scenes": number for split, number in splits.items()},
+            **{f"{split}_scenes": splits.count(split) for split in (*counts, "external")},
             "sources": dg.MetadataValue.md(
                 markdown_table([row | {"source_hash": row["source_hash"][:12]} for row in rows])
             ),
@@ -139,8 +137,7 @@ def _compile(
             raise dg.Failure(
                 f"scene {context.partition_key!r} is not among the {len(plan)} planned; materialize scene_sources again"
             )
-        metadata, version, _ = _compiled(context, source, settings)
-        yield materialized(metadata, version)
+        yield _compiled(context, source, settings)[0]
         return
     due = due_scenes(context.instance.get_materialized_partitions(context.asset_key), settings)
     if context.has_partition_key_range:
@@ -149,14 +146,16 @@ def _compile(
     report(f"  {len(plan)} scenes, {len(due)} to compile")
     failed = 0
     for number, source in enumerate(due, start=1):
-        metadata, version, row = _compiled(context, source, settings)
+        made, row = _compiled(context, source, settings)
         # Dagster would mark the whole range at the end; a scene without a file counts as not done.
         if row["gmdag"] is None:
             failed += 1
         else:
-            made = materialized(metadata, version)
             yield dg.AssetMaterialization(
-                context.asset_key, partition=source.name, metadata=made.metadata, tags={"dagster/data_version": version}
+                context.asset_key,
+                partition=source.name,
+                metadata=made.metadata,
+                tags={"dagster/data_version": made.data_version.value if made.data_version else ""},
             )
         found = dg.AssetCheckEvaluation(
             asset_key=context.asset_key, check_name="spawn_verdict", partition=source.name, **_verdict(row)
@@ -174,8 +173,8 @@ def _compile(
 
 def _compiled(
     context: dg.AssetExecutionContext, source: SceneSource, settings: CompileConfig
-) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """Compile a planned scene; return its metadata, data version and row."""
+) -> tuple[dg.MaterializeResult[None], dict[str, Any]]:
+    """Compile a planned scene; return its materialization and its row."""
     start = time.perf_counter()
     made = compile_source(source, settings)
     if made["gmdag"] is None:
@@ -190,7 +189,7 @@ def _compiled(
         "verdict_reason": made["verdict_reason"] if made["verdict"] == "FAIL" else None,
         "map": dg.MetadataValue.md(made["picture"]) if made["picture"] else None,
     }
-    return metadata, (made["content_hash"] or made["source_hash"])[:16], made
+    return materialized(metadata, (made["content_hash"] or made["source_hash"])[:16]), made
 
 
 def _verdict(row: dict[str, Any]) -> dict[str, Any]:
@@ -314,12 +313,10 @@ def most_scenes_pass() -> dg.AssetCheckResult:
 def corpus_is_split_by_scene() -> dg.AssetCheckResult:
     """Check that the manifest has training and test scenes, no content in two splits, and no failed scene."""
     rows = read_corpus()
-    splits: dict[str, set[str]] = {}
-    for row in rows:
-        splits.setdefault(row["split"], set()).add(row["content_hash"])
-    shared = sum(len(hashes) for hashes in splits.values()) - len(set().union(*splits.values())) if splits else 0
+    contents = {(row["split"], row["content_hash"]) for row in rows}
+    shared = len(contents) - len({content for _, content in contents})
     failed = sum(row["verdict"] == "FAIL" for row in rows)
     return dg.AssetCheckResult(
-        passed=bool(splits.get("train")) and bool(splits.get("test")) and shared == 0 and failed == 0,
+        passed={"train", "test"} <= {split for split, _ in contents} and shared == 0 and failed == 0,
         metadata={"scenes": len(rows), "in_two_splits": shared, "failed": failed},
     )

@@ -1,7 +1,5 @@
 """Demonstration assets and checks: flights of a scripted teacher, and people's recordings."""
 
-from typing import Any
-
 import dagster as dg
 from pydantic import Field
 
@@ -57,10 +55,9 @@ class ExpertSettings(dg.Config):
 @worked
 def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult[None]:
     """Record the teacher's flights in training scenes, or reuse those of the same settings."""
-    settings = {name: getattr(config, name) for name in ("pilot", "episodes", "steps", "noise", "seed")}
     made = fly_expert(
         context.partition_key,
-        expert_config(context.partition_key, **settings),
+        expert_config(context.partition_key, **config.model_dump(exclude={"scenes"})),
         scenes=config.scenes,
         on_line=context.log.info,
     )
@@ -121,17 +118,14 @@ def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult[No
     """Combine the datasets of teacher and recordings; show action statistics and a panorama."""
     made = gather_demonstrations(context.partition_key)
     rows, actions, first = action_statistics(made["folders"])
-    metadata: dict[str, Any] = {name: made[name] for name in ("decisions", "episodes", "scenes", "left_out")}
-    metadata |= {
+    metadata = {
+        **{name: made[name] for name in ("decisions", "episodes", "scenes", "left_out")},
         "sources": dg.MetadataValue.md(markdown_table(made["rows"])),
         "actions": dg.MetadataValue.md(markdown_table(rows)),
         "answers": dg.MetadataValue.md(embedded_charts([histogram_chart(actions, x="action")], "actions")),
         "panorama": dg.MetadataValue.md(embedded_picture(panorama_picture(first), "panorama")),
     }
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(made["content_hash"]))
-
-
-_MOST_COLLISIONS = 10.0
 
 
 @dg.asset_check(
@@ -143,11 +137,11 @@ _MOST_COLLISIONS = 10.0
 @worked
 def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Check that the teacher's mean collision rate is below 10 per minute."""
-    rates = [row["collisions_per_minute"] for row in read_expert(context.partition_key)["rows"]]
-    flown = [rate for rate in rates if rate is not None]
+    rows = read_expert(context.partition_key)["rows"]
+    flown = [rate for row in rows if (rate := row["collisions_per_minute"]) is not None]
     mean = sum(flown) / len(flown) if flown else 0.0
     return dg.AssetCheckResult(
-        passed=mean < _MOST_COLLISIONS,
+        passed=mean < 10.0,
         severity=dg.AssetCheckSeverity.WARN,
         metadata={"collisions_per_minute": mean, "scenes": len(flown)},
     )

@@ -96,12 +96,11 @@ def policy_evaluation(
         "verdict": dg.MetadataValue.md("\n\n".join(test.comparisons[pilot]["c_vis_auc"].sentence for pilot in PILOTS)),
         "other_policies": _table([result_row(name, result) for name, result in others.items()]),
         "maps": _pictures(test.maps),
+        "external_table": _table(summary_rows(external) if external else []),
+        "external_maps": _pictures(external.maps if external else []),
     }
-    if external is not None:
-        metadata |= {"external_table": _table(summary_rows(external)), "external_maps": _pictures(external.maps)}
-    ids = [result.evaluation_id for score in (test, external) if score for result in score.results.values()]
-    ids += [result.evaluation_id for result in others.values()]
-    return materialized(metadata, content_key(ids))
+    results = [*test.results.values(), *(external.results.values() if external else ()), *others.values()]
+    return materialized(metadata, content_key([result.evaluation_id for result in results]))
 
 
 def _table(rows: list[dict[str, Any]]) -> dg.MarkdownMetadataValue | None:

@@ -5,7 +5,6 @@ Functions below the assets read home and trainer as variables (`using_variables`
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +75,9 @@ class TrainerResource(dg.ConfigurableResource[Any]):
             yield self
 
 
-@dataclass
-class NightHold:
+class NightHold(ExitStack):
     """Dagster resource that holds the lock on the night's name for the duration of a run."""
 
-    held: ExitStack
     name: str | None = None
 
     def take(self, context: dg.OpExecutionContext, name: str) -> None:
@@ -91,7 +88,7 @@ class NightHold:
         """
         if self.name == name:
             return
-        self.held.enter_context(hold_lock(night_lock(name), f"night {name}"))
+        self.enter_context(hold_lock(night_lock(name), f"night {name}"))
         self.name = name
         # Whoever launched the run: by its tag a failure's sensor knows which night it was.
         context.instance.add_run_tags(context.run_id, {"night": name})
@@ -100,8 +97,8 @@ class NightHold:
 @dg.resource(description="The lock on the night's name, for as long as the run takes.")
 def night_hold(_: dg.InitResourceContext) -> Iterator[NightHold]:
     """Yield a `NightHold` without a lock; release its lock when the run ends."""
-    with ExitStack() as held:
-        yield NightHold(held)
+    with NightHold() as hold:
+        yield hold
 
 
 def resources_of(home: str | None = None, trainer: str | None = None) -> dict[str, object]:

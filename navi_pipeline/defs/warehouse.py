@@ -1,7 +1,7 @@
 """Warehouse asset and checks: the DuckDB database of all rows of all stages."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -16,9 +16,6 @@ from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.reports.pages import markdown_table
 from navi_pipeline.lib.warehouse.database import count_duplicate_keys
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dg.asset(
@@ -50,28 +47,27 @@ def folded_in(store: Warehouse, warn: Callable[..., None]) -> tuple[dict[str, An
         warn("%s is in quarantine: %s", name, reason)
     views, tables = store.relations()
     counts = {name: int(store.query(f"select count(*) as n from {name}")["n"][0]) for name in tables}
-    rows = [{"table": name, "rows": number} for name, number in counts.items()]
-    columns = store.query("select table_name, column_name, data_type, comment from duckdb_columns() where not internal")
+    columns = store.query(
+        "select table_name, column_name as name, data_type as type, coalesce(comment, '') as description "
+        "from duckdb_columns() where not internal"
+    ).to_dict("records")
     metadata = {
         "rows": sum(counts.values()),
         "folded_in_now": report.rows,
         "quarantined": len(list(store.quarantine.glob("*.ndjson"))),
         "megabytes": store.snapshot.stat().st_size / 1e6,
         "views": ", ".join(views),
-        "table": dg.MetadataValue.md(markdown_table(rows)),
+        "table": dg.MetadataValue.md(markdown_table([{"table": name, "rows": n} for name, n in counts.items()])),
         "database": dg.MetadataValue.path(str(store.snapshot)),
-        **{f"schema_{name}": _schema(columns[columns["table_name"] == name]) for name in tables},
+        **{f"schema_{name}": _schema(name, columns) for name in tables},
     }
     return metadata, content_key(counts)
 
 
-def _schema(columns: "pandas.DataFrame") -> dg.TableSchemaMetadataValue:
+def _schema(table: str, columns: list[dict[Any, Any]]) -> dg.TableSchemaMetadataValue:
     """Return the columns of a table with type and meaning."""
-    rows = columns[["column_name", "data_type", "comment"]].itertuples(index=False)
-    described = [
-        dg.TableColumn(name, kind, comment if isinstance(comment, str) else None) for name, kind, comment in rows
-    ]
-    return dg.MetadataValue.table_schema(dg.TableSchema(described))
+    own = [dg.TableColumn(c["name"], c["type"], c["description"]) for c in columns if c["table_name"] == table]
+    return dg.MetadataValue.table_schema(dg.TableSchema(own))
 
 
 @dg.asset_check(asset=warehouse, description="No segment was refused.")

@@ -117,10 +117,14 @@ def run_job(
             instance.add_dynamic_partitions(str(job.partitions_def.name), [partition])
     config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": dict(ops or {})}
     keys = [dg.AssetKey(name) for name in assets or ()]
-    ours = {REPOSITORY_LABEL_TAG: _LOCATION.get_label(), PROCESS_TAG: process_mark(os.getpid())}
-    ours |= {**_origin_tags(), **(tags or {})}
-    # The same command goes on with a killed run; a daemon that launched it again would do so beside it.
-    ours[MAX_RETRIES_TAG] = "0"
+    ours = {
+        REPOSITORY_LABEL_TAG: _LOCATION.get_label(),
+        PROCESS_TAG: process_mark(os.getpid()),
+        **_origin_tags(),
+        **(tags or {}),
+        # The same command goes on with a killed run; a daemon that launched it again would do so beside it.
+        MAX_RETRIES_TAG: "0",
+    }
     pools = {node.pool for node in job.all_node_defs if isinstance(node, dg.OpDefinition)}
     with _slot(instance, pools, report):
         run = instance.create_run_for_job(

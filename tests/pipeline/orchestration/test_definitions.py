@@ -10,7 +10,7 @@ import yaml
 
 from navi_core.errors import ConfigError, RecordError
 from navi_pipeline.definitions import defs
-from navi_pipeline.jobs import POLICY_ASSETS, Flow
+from navi_pipeline.jobs import POLICY_ASSETS, Flow, FlowSettings
 from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.experiments.sweeps import SWEEPS
 from navi_pipeline.lib.training.policies import ALGORITHMS, train_policy
@@ -173,7 +173,7 @@ def test_the_workspace_names_the_code_location():
 )
 def test_unknown_profile_or_size_is_refused_by_the_flow(given, told):
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match=told):
-        Flow(instance, defs().resolve_job_def, seed=0, report=print, **given)
+        Flow(instance, defs().resolve_job_def, FlowSettings(**given), report=print)
 
 
 @pytest.mark.parametrize("profile", ["quick", "rooms", "rooms_standard", "standard"])

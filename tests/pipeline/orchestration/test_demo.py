@@ -11,7 +11,7 @@ import pytest
 
 from navi_core.errors import RunError
 from navi_core.presets import read_config_file, write_yaml
-from navi_pipeline.cli.graph import run_demo, run_graph
+from navi_pipeline.cli.graph import demo, materialize
 from navi_pipeline.lib.orchestration import dagster_home
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,7 @@ def dagster(tmp_path, monkeypatch):
 def test_failed_asset_ends_the_demo_with_its_error(dagster, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
     with pytest.raises(RunError, match=r"scene_sources failed: .*NAVI_SCENES names .*none"):
-        run_demo(as_json=True)
+        demo(as_json=True)
     assert capsys.readouterr().out == ""
 
 
@@ -36,7 +36,7 @@ def test_demo_in_the_background_ends_on_sigterm_between_assets(dagster, tmp_path
     interrupt, end = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with pytest.raises(RunError, match="scene_sources failed"):
-            run_demo()
+            demo()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGINT, interrupt)
@@ -53,7 +53,7 @@ def test_demo_always_plans_its_fixed_scenes(dagster, monkeypatch):
 
     monkeypatch.setattr("navi_pipeline.jobs.Flow.materialize_scenes", known)
     with pytest.raises(RunError, match="enough"):
-        run_demo()
+        demo()
     assert planned == [{"family": "apartment", "train": 16, "validation": 12, "test": 16}]
 
 
@@ -72,7 +72,7 @@ def test_commands_report_sections_missing_in_an_older_dagster_home(dagster, tmp_
     told = f"{tmp_path / 'dagster.yaml'} lacks run_launcher; copy that from {ours}"
     for settings in (write_yaml(old), appended):
         (tmp_path / "dagster.yaml").write_text(settings)
-        for command in (run_demo, run_graph):
+        for command in (demo, materialize):
             with pytest.raises(ZeroDivisionError):
                 command()
             assert (told in capsys.readouterr().err) == (settings is not appended)
@@ -120,7 +120,7 @@ def assert_the_story_is_green(instance, seed):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_demo_policy_beats_both_pilots_on_unseen_scenes(seed, dagster, capsys):
     """The figures of the README's demo, for each of its three seeds."""
-    run_demo(seed=seed, as_json=True)
+    demo(seed=seed, as_json=True)
     document = json.loads(capsys.readouterr().out)
     comparisons = document["test"]["comparisons"]
     assert comparisons["random"]["c_vis_auc"]["low"] > 0
