@@ -4,6 +4,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
@@ -26,12 +27,10 @@ def folder_signature(folder: Path, suffixes: tuple[str, ...]) -> str:
     files = [folder] if folder.is_file() else sorted(folder.rglob("*")) if folder.is_dir() else []
     lines = []
     for file in files:
-        try:
+        with suppress(OSError):
             about = file.stat()
-        except OSError:
-            continue
-        if file.suffix.lower() in suffixes and file.is_file():
-            lines.append(f"{file}\0{about.st_size}\0{about.st_mtime_ns}")
+            if file.suffix.lower() in suffixes and file.is_file():
+                lines.append(f"{file}\0{about.st_size}\0{about.st_mtime_ns}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
 
 

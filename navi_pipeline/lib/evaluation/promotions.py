@@ -147,9 +147,7 @@ def _record(row: dict[str, Any], config: EvalConfig) -> None:
 
 
 def _was_promoted(registry: Registry, version: str) -> bool:
-    if ALIAS not in registry.aliases():
-        return False
-    return any(move["version"] == version for move in registry.history(ALIAS))
+    return ALIAS in registry.aliases() and any(move["version"] == version for move in registry.history(ALIAS))
 
 
 def lineage_of(version: str) -> list[str]:

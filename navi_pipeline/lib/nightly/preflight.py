@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import CompileConfig, TrainConfig
@@ -37,22 +37,20 @@ if TYPE_CHECKING:
 
 ASSET = "nightly"
 """Asset name and name prefix of a night's training runs."""
+LATEST = "latest"
+"""Registry alias of the newest version that is better than those before."""
 
 
-def _candidates(registry: Registry) -> Iterator[tuple[ModelVersion, str]]:
-    """Yield candidate model versions for the initial weights with their origin, in order of preference."""
-    versions = {version.version: version for version in registry.list()}
-    aliases = registry.aliases()
-    if "latest" in aliases:
-        yield versions[aliases["latest"]], "latest"
+def _candidates(registry: Registry) -> list[tuple[ModelVersion, str]]:
+    """Return candidate model versions for the initial weights with their origin, in order of preference."""
+    versions = registry.list()
     # Of nights with the same settings one is enough: hundreds of versions are a few networks.
-    looked_at: set[str] = set()
-    for version in reversed(versions.values()):
-        if version.run_id.startswith(f"{ASSET}-") and version.config_hash not in looked_at:
-            looked_at.add(version.config_hash)
-            yield version, "made by a night"
-    if "champion" in aliases:
-        yield versions[aliases["champion"]], "champion"
+    nights: dict[str, tuple[ModelVersion, str]] = {}
+    for version in reversed(versions):
+        if version.run_id.startswith(f"{ASSET}-"):
+            nights.setdefault(version.config_hash, (version, "made by a night"))
+    named = {alias: [(version, alias) for version in versions if alias in version.aliases] for alias in (LATEST, ALIAS)}
+    return [*named[LATEST], *nights.values(), *named[ALIAS]]
 
 
 def _why_not(config: TrainConfig, version: ModelVersion, *, needs_same_rewards: bool) -> str | None:
@@ -62,13 +60,12 @@ def _why_not(config: TrainConfig, version: ModelVersion, *, needs_same_rewards: 
 
     try:
         checkpoint = load_checkpoint(version.path)
-        theirs = checkpoint.train_config()
+        if not same_network(config.policy, checkpoint):
+            return "is another network than the profile's"
+        if needs_same_rewards and not same_rewards(config, checkpoint.train_config()):
+            return "was paid for something else than the profile pays for"
     except NaviError as error:
         return f"cannot be read: {error}"
-    if not same_network(config.policy, checkpoint):
-        return "is another network than the profile's"
-    if needs_same_rewards and not same_rewards(config, theirs):
-        return "was paid for something else than the profile pays for"
     return None
 
 
@@ -122,7 +119,7 @@ def choose_start(night: NightlyConfig) -> tuple[str, Gate]:
     passed: dict[str, str] = {}
     start, begins = "none", "new weights"
     for version, what in _candidates(open_registry()):
-        why = _why_not(config, version, needs_same_rewards=what == "latest")
+        why = _why_not(config, version, needs_same_rewards=what == LATEST)
         if why is None:
             start, begins = version.version, f"{version.version}, {what}"
             break

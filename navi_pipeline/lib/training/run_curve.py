@@ -72,9 +72,8 @@ class RunCurve:
         """
         values = [value for _, value in self.points(objective.metric)]
         if not values:
-            given = result.get(objective.metric)
-            if given is None:
-                given = result.get("metrics", {}).get(objective.metric)
+            known = {name: value for name, value in result.items() if value is not None}
+            given = (result.get("metrics", {}) | known).get(objective.metric)
             return float(given) if isinstance(given, int | float) and math.isfinite(given) else None
         better = max if objective.direction == "maximize" else min
         return {"last": values[-1], "median": statistics.median(values), "best": better(values)}[objective.summary]

@@ -36,8 +36,8 @@ class LiveTraining:
     """Context manager that reports a training's progress as Dagster asset observations, one per `interval` at most.
 
     Observations are shown on the run's page, and as plots on the asset's page. Dagster keeps them for ever, and a
-    picture is a hundred times larger than text. So curves are attached after one interval, then two, four, … more, and
-    to the last observation.
+    picture is a hundred times larger than text. So curves are attached to the first observation, then to every second,
+    fourth, eighth, … after it, and to the last one.
 
     Args:
         context: Execution context of the training asset.
@@ -50,9 +50,7 @@ class LiveTraining:
         """Decisions at which the run ends, for the progress in percent; None if unknown."""
         self._context, self._interval, self._title = context, interval, title
         self._curve = ThinnedCurve(_POINTS)
-        self._reported_at = time.monotonic()
-        self._pause, self._due = interval, self._reported_at + interval
-        self._newest: dict[str, float] = {}
+        self._reported_at, self._reports = time.monotonic(), 0
         self._bare = False
         """True if the last observation had no curves."""
 
@@ -74,26 +72,25 @@ class LiveTraining:
 
     def update(self, step: int, metrics: dict[str, float]) -> None:
         """Take the metrics of an update, and report them if the interval is over."""
-        known = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        figures = {shown: known[name] for name, shown in _FIGURES.items() if name in known}
-        self._curve.take(step, figures)
-        self._newest = {"step": float(step), **figures}
+        self._curve.take(step, {shown: metrics[name] for name, shown in _FIGURES.items() if name in metrics})
         now = time.monotonic()
         if now - self._reported_at >= self._interval:
             self._reported_at = now
-            self._observe(curves=now >= self._due)
+            self._reports += 1
+            # The first, third, seventh, … observation.
+            self._observe(curves=self._reports & (self._reports + 1) == 0)
 
     def _observe(self, *, curves: bool) -> None:
         """Log an asset observation of the newest point, with the curves if requested and long enough."""
-        metadata: dict[str, Any] = {name: dg.MetadataValue.float(value) for name, value in self._newest.items()}
+        steps, series = self._curve.steps, self._curve.series
+        metadata: dict[str, Any] = {"step": float(steps[-1])}
+        metadata |= {name: values[-1] for name, values in series.items() if values[-1] is not None}
         if self.total_steps:
-            metadata["progress_percent"] = 100.0 * self._newest["step"] / self.total_steps
-        self._bare = not (curves and len(self._curve.steps) > 2)
+            metadata["progress_percent"] = 100.0 * steps[-1] / self.total_steps
+        self._bare = not (curves and len(steps) > 2)
         if not self._bare:
-            charts = curve_charts({"step": self._curve.steps, **self._curve.series}, REWARD_PANELS)
+            charts = curve_charts({"step": steps, **series}, REWARD_PANELS)
             metadata["curves"] = dg.MetadataValue.md(embedded_charts(charts, "curves so far"))
-            self._pause *= 2
-            self._due = self._reported_at + self._pause
         self._context.log_event(
             dg.AssetObservation(
                 asset_key=self._context.asset_key, partition=self._context.partition_key, metadata=metadata

@@ -176,7 +176,7 @@ def test_preflight_refuses_a_full_disk_and_an_empty_registry():
 
 
 SMALL = ["train_scenes=1", "validation_scenes=1", "test_scenes=2", "eval_steps=20", "bench_steps=2",
-         "bench_scenes=[apartment]", "training_share=0.1"]  # fmt: skip
+         "bench_scenes=[apartment]", "training_share=0.1", "proof_steps=[256,512]"]  # fmt: skip
 
 
 @pytest.mark.slow
