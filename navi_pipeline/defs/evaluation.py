@@ -71,11 +71,9 @@ def policy_evaluation(
     profile, seed = policy_of(context)
     policy = read_policy(profile, seed=seed)
     protocol = config.protocol()
-    test = score_policy(policy, "test", protocol)
-    if test is None:
-        raise dg.Failure("the corpus has no test scene; materialize scene_sources with test above 0")
-    external = score_policy(policy, "external", protocol)
-    scenes = SplitScenes("test")
+    scenes, own_scenes = SplitScenes("test"), SplitScenes("external", optional=True)
+    test = score_policy(policy, scenes, protocol)
+    external = score_policy(policy, own_scenes, protocol) if own_scenes.names else None
     others = {
         policy_name(other): flown_policy(other, scenes, protocol)[0]
         for other in known_policies(profile, seed)

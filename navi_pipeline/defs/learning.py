@@ -17,7 +17,6 @@ from navi_pipeline.lib.training.policies import (
     cloning_curve_of,
     curve_of,
     metric_counts,
-    parse_start,
     read_policy,
 )
 from navi_pipeline.lib.training.training_step import materialize_policy
@@ -128,13 +127,12 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
     @worked_as(asset_name(algorithm))
     def policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult[None]:
         """Train the policy in a child process, or reuse the finished run of the same configuration."""
-        start = parse_start(config.start)
         return materialize_policy(
             context,
             algorithm,
             *_policy(context, config.seed),
             total_steps=config.total_steps,
-            start=start,
+            start=config.start,
             echo=config.echo,
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import EvalConfig, config_hash, parse_config
-from navi_core.errors import EvaluationError, RegistryError
+from navi_core.errors import RegistryError
 from navi_core.record import navi_home
 from navi_pipeline.lib.evaluation.scoring import SplitScenes, flown, flown_policy, own_networks_of
 from navi_pipeline.lib.records import content_key, pipeline_folder, pipeline_log, read_document, write_document
@@ -59,12 +59,10 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         return row | {"version": version, "promoted": True, "champion": version, "reused": True}
     config = _yardstick(held, holder, config)
     scenes = SplitScenes("validation")
-    if not scenes.names:
-        raise EvaluationError("the corpus has no validation scene; materialize scene_sources with validation above 0")
     challenger, _ = flown_policy(policy, scenes, config)
     previous = None if holder is None else holder.version
     flight_code = challenger.summary.get("flight_code")
-    own = [code for one in (Path(policy["checkpoint"]), holder) if (code := own_networks_of(one)) is not None]
+    own = own_networks_of(Path(policy["checkpoint"])) + own_networks_of(holder)
     file = held / f"pair-{content_key(version, previous, challenger.evaluation_id, flight_code, _RULES, *own)}.json"
     reused = file.exists()
     if reused:
@@ -98,7 +96,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         write_document(held / f"{version}.json", row)
         if row["promoted"]:
             # A champion stands on the course of its promotion, which rankings are about.
-            if (tested := SplitScenes("test")).names:
+            if (tested := SplitScenes("test", optional=True)).names:
                 flown_policy(policy, tested, config)
             try:
                 registry.promote(version, ALIAS, instead_of=previous)

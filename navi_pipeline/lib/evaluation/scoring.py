@@ -48,25 +48,19 @@ class Score:
     reused: bool
 
 
-def score_policy(policy: dict[str, Any], split: str, config: EvalConfig) -> Score | None:
+def score_policy(policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig) -> Score:
     """Evaluate a policy and the pilots on one split and compare them.
 
     Args:
         policy: The policy's document (see `policies`).
-        split: Split of the corpus.
+        scenes: Scenes of a split.
         config: The protocol.
-
-    Returns:
-        The score, or None if the split has no scene.
 
     Raises:
         EvaluationError: The policy cannot be flown by this protocol.
     """
     from navi_core.evaluate import compare
 
-    scenes = SplitScenes(split)
-    if not scenes.names:
-        return None
     ours, drawn = flown_policy(policy, scenes, config)
     results, new = {policy_name(policy): ours}, [drawn]
     for pilot in PILOTS:
@@ -78,14 +72,24 @@ def score_policy(policy: dict[str, Any], split: str, config: EvalConfig) -> Scor
     }
     key = content_key(policy["weights_hash"], scenes.key, config_hash(config))
     maps = draw_flights(scenes, results, config, key)
-    return Score(split, results, comparisons, maps, not any(new))
+    return Score(scenes.split, results, comparisons, maps, not any(new))
 
 
 class SplitScenes:
-    """Lazily loaded scenes of a split; names and content key are known without loading."""
+    """Lazily loaded scenes of a split; names and content key are known without loading.
 
-    def __init__(self, split: str) -> None:
+    Args:
+        split: Split of the corpus.
+        optional: Whether it may have no scene.
+
+    Raises:
+        EvaluationError: It has none.
+    """
+
+    def __init__(self, split: str, *, optional: bool = False) -> None:
         rows = [row for row in read_corpus() if row["split"] == split]
+        if not rows and not optional:
+            raise EvaluationError(f"the corpus has no {split} scene; materialize scene_sources with {split} above 0")
         self.split, self.names = split, [row["name"] for row in rows]
         self.key = content_key([[row["name"], row["content_hash"]] for row in rows])
 
@@ -139,8 +143,7 @@ def flown(
     from navi_core.evaluate import EvalResult, evaluate, flight_code
 
     name = name or str(subject)
-    own = own_networks_of(subject)
-    custom = [] if own is None else [own]
+    custom = own_networks_of(subject)
     key = content_key(name, weights, scenes.key, config_hash(config), flight_code(), _VERSION, *custom)
     file = navi_home() / "evaluations" / f"{key}.json"
     if file.exists():
@@ -155,15 +158,15 @@ def flown(
     return result, True
 
 
-def own_networks_of(subject: object) -> str | None:
-    """Return the source digests of a subject's custom networks; None for a pilot and for Navi's own networks."""
+def own_networks_of(subject: object) -> list[str]:
+    """Return the source digests of a subject's custom networks; empty for a pilot and for Navi's own networks."""
     from navi_core.models import ModelVersion, load_checkpoint
     from navi_core.policy import custom_networks
 
     if not isinstance(subject, ModelVersion | Path):
-        return None
+        return []
     model = load_checkpoint(subject) if isinstance(subject, Path) else subject
-    return custom_networks(model.encoder_backend, model.temporal_core)
+    return list(filter(None, [custom_networks(model.encoder_backend, model.temporal_core)]))
 
 
 def summary_rows(score: Score) -> list[dict[str, Any]]:
@@ -312,8 +315,6 @@ def fly_baselines(config: EvalConfig, *, pilots: Sequence[str], on_line: Callabl
         EvaluationError: The corpus has no test scene.
     """
     scenes = SplitScenes("test")
-    if not scenes.names:
-        raise EvaluationError("the corpus has no test scene; materialize scene_sources with test above 0")
     results, new = {}, False
     for pilot in pilots:
         results[pilot], now = flown(pilot, scenes, config)

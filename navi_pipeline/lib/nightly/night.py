@@ -143,8 +143,9 @@ class Night:
             stage = Stage(name, status, round(time.monotonic() - began, 2), gates, data)
         self.stages[name] = stage
         self._keep()
-        self.record(f"night_{name}", f"{stage.status} after {stage.seconds:.0f} s", {"gates": asdict(stage)["gates"]})
-        self.report(f"{name}: {stage.status} after {stage.seconds:.0f} s")
+        detail = f"{stage.status} after {stage.seconds:.0f} s"
+        self.record("events", {"event": f"night_{name}", "detail": detail, "gates": asdict(stage)["gates"]})
+        self.report(f"{name}: {detail}")
         for gate in stage.gates:
             if not gate.passed:
                 self.report(f"  {'FAILED' if gate.hard else 'warning'} {gate.name}: {gate.detail}")
@@ -162,42 +163,34 @@ class Night:
             for stage in self.stages.values() for gate in stage.gates
         ]  # fmt: skip
 
-    def record(self, event: str, detail: str, more: dict[str, Any] | None = None) -> None:
-        """Record a row of the table `events` for this night."""
+    def record(self, table: str, row: dict[str, Any]) -> None:
+        """Record a row of this night."""
         with pipeline_log(self.run_id, seed=self.config.seed, config_hash=config_hash(self.config)) as log:
-            log.row("events", {"event": event, "detail": detail, **(more or {})})
+            log.row(table, row)
 
     def note(self, name: str, gate: Gate) -> None:
         """Add a stage that consists of one gate to this object; nothing is saved."""
         self.stages[name] = Stage(name, "passed" if gate.passed else "failed", 0.0, [gate])
 
     def _take_up(self, document: dict[str, Any], keep_failed: bool) -> None:
-        differing = self._differing(document.get("config"))
-        if differing:
-            raise RunError(
-                f"night {self.name} was begun with other settings: go on with {shlex.join(differing)}, or give it "
-                "another --name"
-            )
+        """Take up the stages of the night's document; it must have these settings, besides those of a later Navi."""
+        another = "give it another --name"
+        try:
+            then = parse_config(NightlyConfig, document["config"]).model_dump(mode="json")
+        except ConfigError as error:
+            raise RunError(f"night {self.name} was begun with other settings ({error}); {another}") from None
+        now = self.config.model_dump(mode="json")
+        options = [
+            f"{name}={json.dumps(then[name])}" for name in then if name not in _BESIDE and then[name] != now[name]
+        ]
+        if options:
+            chosen = shlex.join(part for option in options for part in ("--set", option))
+            raise RunError(f"night {self.name} was begun with other settings: go on with {chosen}, or {another}")
         self.began_at = document["began_at"]
         for row in document["stages"]:
             stage = Stage(**(row | {"gates": [Gate(**gate) for gate in row["gates"]]}))
             if keep_failed or stage.status in ("passed", "warned"):
                 self.stages[stage.name] = stage
-
-    def _differing(self, raw: object) -> list[str]:
-        """Return the `--set` options that restore the settings the night was begun with; empty if they match.
-
-        Settings that a later version of Navi added, and those of schedule and compaction, are ignored.
-        """
-        try:
-            begun = parse_config(NightlyConfig, raw)  # type: ignore[arg-type]  # refused below
-        except (ConfigError, TypeError) as error:
-            raise RunError(
-                f"night {self.name} was begun with other settings ({error}); give this one another --name"
-            ) from None
-        then, now = begun.model_dump(mode="json"), self.config.model_dump(mode="json")
-        differing = [name for name in then if name not in _BESIDE and then[name] != now[name]]
-        return [part for name in differing for part in ("--set", f"{name}={json.dumps(then[name])}")]
 
     def _keep(self) -> None:
         write_document(

@@ -15,16 +15,16 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from navi_core.config import CompileConfig, EvalConfig, config_hash
-from navi_core.errors import EvaluationError, RecordError
+from navi_core.errors import RecordError
 from navi_core.machine.file_lock import hold_lock
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.corpus.scenes import corpus_path, read_corpus
 from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, open_registry
-from navi_pipeline.lib.evaluation.scoring import comparison_row, score_policy, summary_rows
+from navi_pipeline.lib.evaluation.scoring import SplitScenes, comparison_row, score_policy, summary_rows
 from navi_pipeline.lib.nightly.night import Gate, Night, Work, night_lock, night_name
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.training import bounded_training, night_policy, resume_proof
-from navi_pipeline.lib.records import BenchmarkLog, pipeline_log, write_text
+from navi_pipeline.lib.records import BenchmarkLog, write_text
 from navi_pipeline.lib.reports.pages import (
     REWARD_PANELS,
     Part,
@@ -48,9 +48,7 @@ _DRONES, _AZIMUTH, _ELEVATION = 64, 64, 16
 
 def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Evaluate the night's policy (or the champion) and two scripted pilots on the test scenes."""
-    score = score_policy(_policy(night), "test", _protocol(night))
-    if score is None:
-        raise EvaluationError("the corpus has no test scene; materialize scene_sources with test above 0")
+    score = score_policy(_policy(night), SplitScenes("test"), _protocol(night))
     Warehouse().ingest()
     rows = {pilot: comparison_row(metrics["c_vis_auc"]) for pilot, metrics in score.comparisons.items()}
     gate = Gate("beats random flight", False, rows["random"]["better"], rows["random"]["sentence"])
@@ -182,9 +180,9 @@ def write_summary(night: Night) -> tuple[Path, Path]:
     markdown, page = summary_paths(night.name)
     write_text(markdown, "\n\n".join(blocks) + "\n", "the summary ")
     write_page(page, title, parts)
-    night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
-    with pipeline_log(night.run_id, seed=night.config.seed, config_hash=config_hash(night.config)) as log:
-        log.row("nights", _row(night))
+    detail = f"{night.verdict}: {_headline(night)}"
+    night.record("events", {"event": "night", "detail": detail, "summary": str(markdown)})
+    night.record("nights", _row(night))
     Warehouse().ingest()
     _compact(night.config.compact_segments)
     if night.failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from navi_core.config import TrainConfig, config_hash
 from navi_core.errors import ConfigError, RecordError, RunError
@@ -39,19 +39,8 @@ _EPOCHS = {"quick": 8}
 _CLONED = ("quick", "standard", "rooms", "rooms_standard")
 """Profiles whose PPO is initialised from the behaviour clone; the demo starts from new weights."""
 
-Start = Literal["profile", "clone", "new"]
-"""Source of the initial weights: the profile's default, the behaviour clone, or new weights."""
-
-
-def parse_start(text: str) -> Start:
-    """Parse the source of the initial weights.
-
-    Raises:
-        ConfigError: The text names no such place.
-    """
-    if text not in get_args(Start):
-        raise ConfigError(f"start {text!r}; allowed: {', '.join(get_args(Start))}")
-    return text  # type: ignore[return-value]
+STARTS = ("profile", "clone", "new")
+"""Sources of the initial weights: the profile's default, the behaviour clone, or new weights."""
 
 
 def asset_name(algorithm: str) -> str:
@@ -100,7 +89,7 @@ def train_policy(
     seed: int,
     total_steps: int | None = None,
     epochs: int | None = None,
-    start: Start = "profile",
+    start: str = "profile",
     on_line: Callable[[str], None],
     watch: Callable[[str, TrainConfig], Monitor] = lambda run_id, _: Monitor(run_id),
 ) -> dict[str, Any]:
@@ -112,7 +101,7 @@ def train_policy(
         seed: Seed of the run.
         total_steps: Decisions summed over rows, or None.
         epochs: Passes over the demonstrations, for bc.
-        start: Source of PPO's initial weights.
+        start: Source of PPO's initial weights, one of `STARTS`.
         on_line: Called with every line of the trainer.
         watch: Called with run id and configuration before a training; returns the monitor that may stop it.
 
@@ -120,6 +109,7 @@ def train_policy(
         The policy's document: algorithm, checkpoint, run_id, weights_hash, steps, …, and `reused`.
 
     Raises:
+        ConfigError: There is no such source of weights.
         RecordError: Something upstream has not been materialized.
         RunError: The trainer failed, or was stopped before its end.
     """
@@ -209,8 +199,10 @@ def metric_counts(run_id: str) -> dict[str, Any]:
     return {str(name): value for name, value in counts.items()}
 
 
-def _command(algorithm: str, profile: str, start: Start, seed: int = 0) -> tuple[list[str], str | None, str | None]:
+def _command(algorithm: str, profile: str, start: str, seed: int = 0) -> tuple[list[str], str | None, str | None]:
     """Return the `navi` command, the hash of its demonstrations or clone, and the parent's version."""
+    if start not in STARTS:
+        raise ConfigError(f"start {start!r}; allowed: {', '.join(STARTS)}")
     if algorithm == "bc":
         data = read_demonstrations(profile)
         return training_command("bc", data["folders"]), str(data["content_hash"])[:12], None

@@ -16,7 +16,7 @@ from navi_core.errors import RunError
 from navi_core.record.thinned_curve import ThinnedCurve
 from navi_pipeline.lib.orchestration import materialized
 from navi_pipeline.lib.reports.pages import CLONING_PANELS, REWARD_PANELS, curve_charts, embedded_charts
-from navi_pipeline.lib.training.policies import Start, cloning_curve_of, curve_of, train_policy
+from navi_pipeline.lib.training.policies import cloning_curve_of, curve_of, train_policy
 from navi_pipeline.lib.training.run_curve import Monitor
 from navi_pipeline.settings import NightlyConfig
 
@@ -111,7 +111,7 @@ def materialize_policy(
     *,
     total_steps: int | None = None,
     epochs: int | None = None,
-    start: Start = "profile",
+    start: str = "profile",
     echo: bool = False,
 ) -> dg.MaterializeResult[None]:
     """Train a profile's policy, or reuse the finished run; return the asset's metadata with its curves.

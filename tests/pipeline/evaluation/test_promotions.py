@@ -196,7 +196,7 @@ def test_flights_are_repeated_after_a_code_change(home, monkeypatch):
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
     monkeypatch.setattr(navi_core.evaluate, "flight_code", lambda: "another")
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
-    monkeypatch.setattr("navi_pipeline.lib.evaluation.scoring.own_networks_of", lambda _: "core mine 0123456789ab")
+    monkeypatch.setattr("navi_pipeline.lib.evaluation.scoring.own_networks_of", lambda _: ["core mine 0123456789ab"])
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
 
 

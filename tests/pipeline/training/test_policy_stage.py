@@ -99,7 +99,7 @@ def test_start_weights_are_new_for_demo_and_the_clone_for_quick():
         policies._command("ppo", "quick", "profile")
     assert policies._command("ppo", "quick", "new") == (["train", "ppo"], None, None)
     with pytest.raises(ConfigError, match="allowed: profile, clone, new"):
-        policies.parse_start("scratch")
+        policies._command("ppo", "quick", "scratch")
 
 
 def test_seed_changes_the_config_hash():
