@@ -75,7 +75,7 @@ def policy_evaluation(
     test = score_policy(policy, scenes, protocol)
     external = score_policy(policy, own_scenes, protocol) if own_scenes.names else None
     others = {
-        policy_name(other): flown_policy(other, scenes, protocol)[0]
+        policy_name(other): flown_policy(other, scenes, protocol)
         for other in known_policies(profile, seed)
         if other["algorithm"] != policy["algorithm"]
     }

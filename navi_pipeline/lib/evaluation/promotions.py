@@ -59,7 +59,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         return row | {"version": version, "promoted": True, "champion": version, "reused": True}
     config = _yardstick(held, holder, config)
     scenes = SplitScenes("validation")
-    challenger, _ = flown_policy(policy, scenes, config)
+    challenger = flown_policy(policy, scenes, config)
     previous = None if holder is None else holder.version
     flight_code = challenger.summary.get("flight_code")
     own = own_networks_of(Path(policy["checkpoint"])) + own_networks_of(holder)
@@ -70,7 +70,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     else:
 
         def fly_again(others: EvalConfig) -> tuple[EvalResult, EvalResult]:
-            ours, _ = flown_policy(policy, scenes, others, confirms=True)
+            ours = flown_policy(policy, scenes, others, confirms=True)
             return ours, _fly_opponent(holder, scenes, others, confirms=True)
 
         decision, _ = decide_and_confirm(
@@ -128,7 +128,7 @@ def _fly_opponent(
     """Return the champion's evaluation result, or the random pilot's if there is no champion."""
     columns = {"confirms": True} if confirms else {}
     if holder is None:
-        return flown("random", scenes, config, columns=columns)[0]
+        return flown("random", scenes, config, columns=columns)
     return flown(
         holder,
         scenes,
@@ -136,7 +136,7 @@ def _fly_opponent(
         name=holder.version,
         weights=holder.weights_hash,
         columns={"run_id": holder.run_id, "step": holder.step_id, "model_version": holder.version, **columns},
-    )[0]
+    )
 
 
 def _record(row: dict[str, Any], config: EvalConfig) -> None:

@@ -34,18 +34,19 @@ class Score:
     """Evaluation results of several subjects on one split: a policy and pilots, or all scripted pilots.
 
     Attributes:
-        split: `test`, `validation` or `external`.
         results: Subject name → result; a policy first.
         comparisons: Pilot → metric → comparison of the policy with it; empty without a policy.
         maps: Markdown pictures of the paths.
-        reused: True if nothing was flown.
     """
 
-    split: str
     results: dict[str, EvalResult]
     comparisons: dict[str, dict[str, Comparison]]
     maps: list[str]
-    reused: bool
+
+    @property
+    def reused(self) -> bool:
+        """True if nothing was flown now: a saved result has no trajectories."""
+        return not any(result.trajectories for result in self.results.values())
 
 
 def score_policy(policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig) -> Score:
@@ -61,18 +62,15 @@ def score_policy(policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig
     """
     from navi_core.evaluate import compare
 
-    ours, drawn = flown_policy(policy, scenes, config)
-    results, new = {policy_name(policy): ours}, [drawn]
-    for pilot in PILOTS:
-        results[pilot], drawn = flown(pilot, scenes, config)
-        new.append(drawn)
+    ours = flown_policy(policy, scenes, config)
+    results = {policy_name(policy): ours, **{pilot: flown(pilot, scenes, config) for pilot in PILOTS}}
     comparisons = {
         pilot: {metric: compare(ours, results[pilot], metric) for metric in ("c_vis_auc", "collisions_per_minute")}
         for pilot in PILOTS
     }
     key = content_key(policy["weights_hash"], scenes.key, config_hash(config))
     maps = draw_flights(scenes, results, config, key)
-    return Score(scenes.split, results, comparisons, maps, not any(new))
+    return Score(results, comparisons, maps)
 
 
 class SplitScenes:
@@ -101,7 +99,7 @@ class SplitScenes:
 
 def flown_policy(
     policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
-) -> tuple[EvalResult, bool]:
+) -> EvalResult:
     """Evaluate a trained policy, or load its result (see `flown`); `confirms` marks the confirmation of a win."""
     return flown(
         Path(policy["checkpoint"]),
@@ -126,7 +124,7 @@ def flown(
     name: str | None = None,
     weights: str | None = None,
     columns: dict[str, Any] | None = None,
-) -> tuple[EvalResult, bool]:
+) -> EvalResult:
     """Evaluate a subject on scenes and record the rows, or load the saved result.
 
     Args:
@@ -138,7 +136,7 @@ def flown(
         columns: Further columns of its `evaluations` row.
 
     Returns:
-        Result, and whether it was flown now; a saved one holds no trajectories.
+        Result; a saved one holds no trajectories.
     """
     from navi_core.evaluate import EvalResult, evaluate, flight_code
 
@@ -147,7 +145,7 @@ def flown(
     key = content_key(name, weights, scenes.key, config_hash(config), flight_code(), _VERSION, *custom)
     file = navi_home() / "evaluations" / f"{key}.json"
     if file.exists():
-        return EvalResult.load(file), False
+        return EvalResult.load(file)
     result = evaluate(subject, scenes.loaded, config, name=name)
     with pipeline_log(f"evaluate-{result.evaluation_id}", seed=config.seed, config_hash=config_hash(config)) as log:
         for table, rows in result.to_rows(scenes.split).items():
@@ -155,7 +153,7 @@ def flown(
                 log.row(table, row | (columns or {} if table == "evaluations" else {}))
     # Rows first: a result that can be loaded is one whose rows are durable.
     result.save(file)
-    return result, True
+    return result
 
 
 def own_networks_of(subject: object) -> list[str]:
@@ -315,15 +313,16 @@ def fly_baselines(config: EvalConfig, *, pilots: Sequence[str], on_line: Callabl
         EvaluationError: The corpus has no test scene.
     """
     scenes = SplitScenes("test")
-    results, new = {}, False
+    results = {}
     for pilot in pilots:
-        results[pilot], now = flown(pilot, scenes, config)
-        new |= now
-        on_line(f"{pilot}: C_vis AUC {results[pilot].summary['c_vis_auc']:.1f} %{'' if now else ', flown before'}")
+        result = results[pilot] = flown(pilot, scenes, config)
+        on_line(
+            f"{pilot}: C_vis AUC {result.summary['c_vis_auc']:.1f} %{'' if result.trajectories else ', flown before'}"
+        )
     maps = draw_flights(scenes, results, config, content_key("baselines", scenes.key, config_hash(config), *pilots))
     coverage = {pilot: float(result.summary["c_vis_auc"]) for pilot, result in results.items()}
     write_document(_baselines_path(), {"c_vis_auc_percent": coverage, "protocol": config.model_dump(mode="json")})
-    return Score("test", results, {}, maps, not new)
+    return Score(results, {}, maps)
 
 
 def read_baselines() -> dict[str, float]:

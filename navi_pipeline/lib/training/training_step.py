@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 import time
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -32,12 +33,12 @@ _FIGURES = {
 _POINTS = 400
 
 
-class LiveTraining:
+class LiveTraining(AbstractContextManager[Any, None]):
     """Context manager that reports a training's progress as Dagster asset observations, one per `interval` at most.
 
     Observations are shown on the run's page, and as plots on the asset's page. Dagster keeps them for ever, and a
-    picture is a hundred times larger than text. So curves are attached to the first observation, then to every second,
-    fourth, eighth, … after it, and to the last one.
+    picture is a hundred times larger than text. So curves are attached to the first observation, the third, the
+    seventh, the fifteenth, …, and to the last one.
 
     Args:
         context: Execution context of the training asset.
@@ -53,9 +54,6 @@ class LiveTraining:
         self._reported_at, self._reports = time.monotonic(), 0
         self._bare = False
         """True if the last observation had no curves."""
-
-    def __enter__(self) -> LiveTraining:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

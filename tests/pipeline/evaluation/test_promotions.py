@@ -193,11 +193,11 @@ def test_warehouse_aliases_equal_registry_aliases(home):
 
 def test_flights_are_repeated_after_a_code_change(home, monkeypatch):
     protocol, scenes = EvalConfig(starts=2, max_steps=23), SplitScenes("validation")
-    assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
+    assert flown("random", scenes, protocol).trajectories and not flown("random", scenes, protocol).trajectories
     monkeypatch.setattr(navi_core.evaluate, "flight_code", lambda: "another")
-    assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
+    assert flown("random", scenes, protocol).trajectories and not flown("random", scenes, protocol).trajectories
     monkeypatch.setattr("navi_pipeline.lib.evaluation.scoring.own_networks_of", lambda _: ["core mine 0123456789ab"])
-    assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
+    assert flown("random", scenes, protocol).trajectories and not flown("random", scenes, protocol).trajectories
 
 
 def test_promotion_is_revoked_if_the_champion_changed_meanwhile(home, monkeypatch):
