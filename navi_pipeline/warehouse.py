@@ -63,7 +63,7 @@ def query(
     source = read(home, history)
     frame = source.query(sql, None if parameters is None else list(parameters), values=values)
     kinds = frame.attrs.pop("types")
-    every, saved = meanings(sql_folder(), "columns"), saved_query(sql)
+    (_, every), saved = meanings(sql_folder()), saved_query(sql)
     tables = [sql.strip(), *re.findall(r"\b(?:from|join)\s+(\w+)", sql if saved is None else saved.sql)]
     known = {
         name: next((every[key] for table in tables if (key := f"{table}.{name}") in every), every.get(name))

@@ -21,6 +21,7 @@ def test_every_task_of_ppo_has_a_target_and_stays_within_a_million_decisions():
         task_config("ppo", "cart_pole", 0, {"ppo": {"rolout": 3}})
 
 
+@pytest.mark.slow
 def test_cart_pole_measures_the_run_loop_in_a_process_of_its_own():
     case = cartpole_cases()[0] | {"width": 16, "rows": 8, "rollout": 16, "minibatch": 64, "samples": 512}
     (row,) = run_cartpole([case], 1)

@@ -99,7 +99,10 @@ def test_many_scenes_use_the_bootstrap():
     assert interval_over_scenes(values, seed=4, resamples=50) == bootstrap_interval(values, seed=4, resamples=50)
 
 
-@pytest.mark.parametrize(("scenes", "starts"), [(2, 3), (4, 3), (8, 3), (12, 3)])
+@pytest.mark.parametrize(
+    ("scenes", "starts"),
+    [(2, 3), (4, 3), pytest.param(8, 3, marks=pytest.mark.slow), pytest.param(12, 3, marks=pytest.mark.slow)],
+)
 def test_interval_has_nominal_coverage_with_few_scenes(scenes, starts):
     """1,500 worlds estimate the share to ±1.1 points."""
     for row in simulate_starts([(scenes, starts)], shapes=("normal",), worlds=1500):

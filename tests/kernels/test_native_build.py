@@ -67,6 +67,7 @@ def test_a_failed_build_quotes_the_compiler(compiler, tmp_path: Path) -> None:
         compile_library(find_compiler(), tmp_path / LIBRARY, ("--no-such-flag",))
 
 
+@pytest.mark.slow
 def test_processes_compile_once_and_rebuild_a_damaged_library(compiler, tmp_path: Path) -> None:
     script = "from navi_core.kernels.native.library import load_library; print(load_library().navi_lanes())"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}

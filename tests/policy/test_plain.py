@@ -65,7 +65,14 @@ def test_plain_recurrences_equal_hand_written_ones(name, resets, monkeypatch):
         assert_near(ours, theirs, 1e-3)
 
 
-@pytest.mark.parametrize(("core", "encoder"), [("mamba2", "rayvit"), ("gru", "ring_cnn"), ("mambapy", "ring_cnn")])
+@pytest.mark.parametrize(
+    ("core", "encoder"),
+    [
+        ("mamba2", "rayvit"),
+        pytest.param("gru", "ring_cnn", marks=pytest.mark.slow),
+        pytest.param("mambapy", "ring_cnn", marks=pytest.mark.slow),
+    ],
+)
 def test_compiled_evaluate_is_one_graph_with_equal_gradients(core, encoder):
     """Without inductor: the test covers tracing of the program and its derivative."""
     policy = build_policy(PolicyConfig(encoder=encoder, core=core, azimuth_bins=16, elevation_bins=8))

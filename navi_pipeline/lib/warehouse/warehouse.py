@@ -130,9 +130,9 @@ class Warehouse(Reader):
             RecordError: The archive is damaged, or as `ingest`.
         """
         with self._locked("compact.lock"), self._locked():
-            fresh = self.folder / "navi.duckdb.new"
+            fresh, views = self.folder / "navi.duckdb.new", sql_hash(sql_folder())
             self._restored(fresh, None)
-            return self._exchange(fresh)
+            return self._exchange(fresh, views)
 
     def compact(
         self, *, keep_days: float | None = None, points: int = 500, keep_model_days: float | None = None
@@ -288,6 +288,7 @@ class Warehouse(Reader):
 
     def _read_back(self, manifest: dict[str, Any], fresh: Path, replaced: list[Path]) -> None:
         """Build a new database from a freshly written archive generation, and make both current."""
+        views = sql_hash(sql_folder())
         self._restored(fresh, manifest)
         with self._locked():
             for file in (self.database, fresh):
@@ -299,7 +300,7 @@ class Warehouse(Reader):
                         )
             # Under the lock that a backup holds: it would miss what is removed here.
             self.archive.adopt(manifest)
-            self._exchange(fresh, replaced)
+            self._exchange(fresh, views, replaced)
 
     def _require_room(self) -> None:
         """Raise if the disk has too little space for a compaction."""
@@ -311,11 +312,12 @@ class Warehouse(Reader):
                 f"{free / 2**20:,.0f} are free; free some space and try again; every row is where it was"
             )
 
-    def _exchange(self, fresh: Path, replaced: Sequence[Path] = ()) -> IngestReport:
+    def _exchange(self, fresh: Path, views: str, replaced: Sequence[Path] = ()) -> IngestReport:
         """Replace the database by a new one, and ingest the segments that the new one lacks.
 
         Args:
             fresh: The new database, made of the archive.
+            views: Hash of the SQL files that it was made with.
             replaced: Segments whose rows the archive holds; they are removed.
 
         Raises:
@@ -334,10 +336,10 @@ class Warehouse(Reader):
             raise RecordError(
                 f"the warehouse {fresh} failed: {error}; {remedy(error, 'the former database is as it was')}"
             ) from error
-        # Its views are those of when it was made.
         self._stamp.unlink(missing_ok=True)
         write_ahead_log(self.database).unlink(missing_ok=True)
         os.replace(fresh, self.database)
+        self._stamp.write_text(views)
         for file in replaced:
             file.unlink(missing_ok=True)
         return self._ingest(report)

@@ -331,7 +331,7 @@ def test_cell_with_a_stopped_trainer_has_no_outcome():
 
 
 def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
-    """30 variants without effect and one with: by Holm's rule only that one is significant."""
+    """20 variants without effect and one with: by Holm's rule only that one is significant."""
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
 
@@ -342,13 +342,13 @@ def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
             for seed, row in enumerate(tables)
         }
 
-    names = [f"v{number}" for number in range(30)]
+    names = [f"v{number}" for number in range(20)]
     flown = {"base": seeds("base"), "good": seeds("good", 9.0)} | {name: seeds(name) for name in names}
     alone = [verdicts._verdicts([name], flown, whole=True)[name] for name in names]
     together = verdicts._verdicts(["good", *names], flown, whole=True)
     assert sum(verdict.better or verdict.worse for verdict in alone) >= 1
     assert [name for name, verdict in together.items() if verdict.better or verdict.worse] == ["good"]
-    assert any("among 31 variants it may be chance (Holm): " in verdict.sentence for verdict in together.values())
+    assert any("among 21 variants it may be chance (Holm): " in verdict.sentence for verdict in together.values())
 
 
 def test_earlier_looks_multiply_the_p_value(monkeypatch, tmp_path):

@@ -199,6 +199,7 @@ def test_experiment_that_is_killed_again_and_again_counts_each_cell_once(childre
     assert kills >= 2 and rows["n"].tolist() == [1] * 15 and set(rows["repeat"]) == set(range(5))
 
 
+@pytest.mark.slow
 def test_cell_over_its_memory_limit_fails_alone():
     """Real training in real children: only the large cell's rollout does not fit into the bound."""
 

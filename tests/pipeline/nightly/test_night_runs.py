@@ -168,6 +168,7 @@ def test_failed_gate_fails_its_stage_and_writes_the_summary(works, instance):
     assert made(instance) == {"night_preflight"}, "a stage whose hard gate fails is not materialized"
 
 
+@pytest.mark.slow
 def test_reexecution_from_failure_repeats_the_failed_stage(works, instance):
     works.not_holding = "training"
     parent = launch(instance)

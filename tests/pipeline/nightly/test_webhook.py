@@ -33,7 +33,7 @@ def server(monkeypatch):
     with HTTPServer(("127.0.0.1", 0), Handler) as http:
         http.posted, http.status = [], 200
         http.url = f"http://127.0.0.1:{http.server_port}/hook/secret"
-        threading.Thread(target=http.serve_forever, daemon=True).start()
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         yield http
         http.shutdown()
 

@@ -85,11 +85,11 @@ def test_segment_repeated_after_compaction_is_skipped(warehouse):
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Archive, "write"),
+        pytest.param(Archive, "write", marks=pytest.mark.slow),
         (Archive, "adopt"),
-        (Warehouse, "_restored"),
+        pytest.param(Warehouse, "_restored", marks=pytest.mark.slow),
         (Warehouse, "_exchange"),
-        (warehouse_module, "publish"),
+        pytest.param(warehouse_module, "publish", marks=pytest.mark.slow),
     ],
 )
 def test_killed_compaction_loses_and_duplicates_no_row(warehouse, owner, name):
@@ -102,7 +102,9 @@ def test_killed_compaction_loses_and_duplicates_no_row(warehouse, owner, name):
     assert rows(warehouse) == before and not list(warehouse.done.iterdir())
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Archive, "write"), (Warehouse, "_restored")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [pytest.param(Archive, "write", marks=pytest.mark.slow), (Warehouse, "_restored")]
+)
 def test_ingest_during_compaction_does_not_wait_or_lose_rows(warehouse, monkeypatch, owner, name):
     done, meanwhile = getattr(owner, name), Warehouse(warehouse.folder.parent, lock_timeout=0.1)
 
@@ -168,7 +170,7 @@ def test_compaction_adopts_the_archive_under_the_ingest_lock(warehouse, monkeypa
     assert held == [True]
 
 
-@pytest.mark.parametrize("owner", [Archive, Warehouse])
+@pytest.mark.parametrize("owner", [pytest.param(Archive, marks=pytest.mark.slow), Warehouse])
 def test_compaction_that_fails_late_keeps_a_valid_archive(warehouse, monkeypatch, owner):
     before = rows(warehouse)
     warehouse.compact()
@@ -254,8 +256,17 @@ def test_compaction_drops_old_service_experiences(warehouse):
     assert len(rows(warehouse, "select * from service_versions")) == 1
 
 
-@pytest.mark.parametrize("kind", [OSError, duckdb.Error], ids=["system", "database"])
-@pytest.mark.parametrize(("owner", "name"), [(Archive, "write"), (Warehouse, "_restored"), (Archive, "adopt")])
+@pytest.mark.parametrize(
+    ("owner", "name", "kind"),
+    [
+        pytest.param(Archive, "write", OSError, marks=pytest.mark.slow),
+        (Archive, "write", duckdb.Error),
+        pytest.param(Warehouse, "_restored", OSError, marks=pytest.mark.slow),
+        pytest.param(Warehouse, "_restored", duckdb.Error, marks=pytest.mark.slow),
+        (Archive, "adopt", OSError),
+        pytest.param(Archive, "adopt", duckdb.Error, marks=pytest.mark.slow),
+    ],
+)
 def test_compaction_without_disk_space_raises_and_leaves_no_files(warehouse, monkeypatch, owner, name, kind):
     warehouse.compact()
     write(warehouse, "old", [30], 5.0)

@@ -152,8 +152,15 @@ def test_the_database_can_be_rebuilt_from_done(home):
     assert after == [*before, [9, 9.0]]
 
 
-@pytest.mark.parametrize("between", [False, True])
-@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize(
+    ("fresh", "between"),
+    [
+        pytest.param(False, False, marks=pytest.mark.slow),
+        (False, True),
+        (True, False),
+        pytest.param(True, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_later_row_wins_after_the_clock_is_set_back(home, monkeypatch, between, fresh):
     warehouse, real = Warehouse(home), time.time_ns
     with log_of(home) as log:
@@ -173,8 +180,15 @@ def test_a_later_row_wins_after_the_clock_is_set_back(home, monkeypatch, between
         assert warehouse.query("select step, value from metrics order by step").values.tolist() == right
 
 
-@pytest.mark.parametrize("change", [Warehouse.rebuild, Warehouse.compact])
-@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        pytest.param(Warehouse.rebuild, False, marks=pytest.mark.slow),
+        (Warehouse.rebuild, True),
+        (Warehouse.compact, False),
+        pytest.param(Warehouse.compact, True, marks=pytest.mark.slow),
+    ],
+)
 def test_rebuild_replays_segments_in_ingest_order(home, change, broken):
     """Segments that are numbered by the clock alone keep their ingest order."""
     warehouse = Warehouse(home)
