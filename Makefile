@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 # Idle OpenMP threads must not spin: the ray kernels and torch take turns on the same cores.
 export OMP_WAIT_POLICY := passive
+# Without compiled files every process that a test starts would compile the tests and Navi anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-fast test-slow ui check format clean
 
