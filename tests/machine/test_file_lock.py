@@ -13,7 +13,8 @@ from navi_core.errors import RecordError
 from navi_core.machine.file_lock import is_locked, open_lock, wait_for_lock
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.studies import storage
-from navi_pipeline.lib.studies.storage import open_storage, study_folder
+from navi_pipeline.lib.studies.storage import study_folder
+from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from navi_pipeline.lib.training.supervised import runs_in_use
 from tests.pipeline.studies.small_studies import small_study
 
@@ -112,6 +113,6 @@ def test_failed_journal_repair_releases_the_lock(monkeypatch):
 
     monkeypatch.setattr(storage, "repair_journal", broken)
     with pytest.raises(RecordError, match="cannot mend"):
-        open_storage(small_study())
+        TrialQueue(small_study())
     lock = study_folder("small") / "journal.lock"
     assert lock.exists() and not is_locked(lock)

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from optuna import samplers
 from optuna.exceptions import ExperimentalWarning
@@ -33,7 +32,7 @@ def study_folder(name: str) -> Path:
 
 
 def open_storage(config: StudyConfig) -> BaseStorage:
-    """Open the Optuna storage of a study; a journal's incomplete last line is truncated.
+    """Open the Optuna storage of a study; a journal's incomplete last line is truncated by the next writer.
 
     Raises:
         ConfigError: The storage is no SQL address.
@@ -52,17 +51,14 @@ def open_storage(config: StudyConfig) -> BaseStorage:
             raise RecordError(f"the study's storage cannot be opened: {str(error).splitlines()[0]}") from error
     file = study_folder(config.name) / "journal.log"
     file.parent.mkdir(parents=True, exist_ok=True)
-    lock: Any = _JournalLock(file)
-    # A reader does not take the lock, so an unfinished line is cut off before anybody reads.
-    lock.acquire()
-    lock.release()
-    return JournalStorage(JournalFileBackend(str(file), lock_obj=lock))
+    return JournalStorage(JournalFileBackend(str(file), lock_obj=_JournalLock(file)))  # type: ignore[arg-type]
 
 
 class _JournalLock:
     """Journal lock for Optuna, held as a file lock of the kernel, which releases it when the writer is killed.
 
     Acquiring the lock truncates an incomplete line of a killed writer, as no process writes while the lock is held.
+    Optuna's readers, which do not take the lock, pass over such a line.
     """
 
     def __init__(self, journal: Path) -> None:

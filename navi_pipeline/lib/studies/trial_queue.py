@@ -14,14 +14,15 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any, Self
 
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from navi_core.config import config_hash, parse_config
-from navi_core.config.base import Config
+from navi_core.config import TrainConfig, parse_config
+from navi_core.config.base import settings_of
 from navi_core.config.learn import upgrade_settings, upgrade_train_config
 from navi_core.config.registry import LEARNER_NAMES
 from navi_core.errors import ConfigError, RecordError
@@ -38,7 +39,7 @@ INTERRUPTED = "interrupted"
 """Reason of a trial whose worker was stopped by a signal or a cancelled run."""
 HINDERED = "another process held its run or stopped its trainer"
 """Reason of a trial whose training was blocked or stopped from outside the study."""
-_FREE = ("trials", "workers", "storage", "timeout", "attempts")
+_FREE = {"trials", "workers", "storage", "timeout", "attempts"}
 """Settings of a study that may change when it is resumed."""
 
 
@@ -206,8 +207,7 @@ class TrialQueue:
                 attempt = int(left.user_attrs.get("attempt", 1)) + counts
                 if attempt <= self.config.attempts:
                     return self._begin(trial, slot, attempt=attempt, reason=None)
-                trial.set_user_attr("reason", left.user_attrs.get("reason") or LOST)
-                trial.set_user_attr("outcome", "crash")
+                note(trial, reason=left.user_attrs.get("reason") or LOST, outcome="crash")
                 self.study.tell(trial, state=TrialState.FAIL)
             if len(latest) >= self.config.trials and not self.trials(TrialState.WAITING):
                 return None
@@ -216,8 +216,7 @@ class TrialQueue:
 
     def _begin(self, trial: Trial, slot: int, **attributes: object) -> Trial:
         """Draw a trial's parameters; they follow from seed and slot, however often the trial or the study was lost."""
-        for name, value in {"slot": slot, **attributes, "worker": self.worker}.items():
-            trial.set_user_attr(name, value)
+        note(trial, slot=slot, **attributes, worker=self.worker)
         sampler = self.study.sampler = study_sampler(self.config, slot)
         drawn, space = trial.params, search_space(self.config)
         for name, parameter in space.items():
@@ -229,8 +228,7 @@ class TrialQueue:
 
     def give_back(self, trial: Trial, reason: str) -> None:
         """Give a claimed trial back, for the next worker to take up."""
-        trial.set_user_attr("reason", reason)
-        trial.set_user_attr("worker", "")
+        note(trial, reason=reason, worker="")
 
     def retry_failed(self) -> None:
         """Requeue the trials of a study that have all failed: what failed them lay outside the study, or is mended."""
@@ -252,16 +250,19 @@ class TrialQueue:
     def _keep_settings(self) -> None:
         file = self.folder / "study.json"
         if file.exists():
-            known = read_study(self.config.name)
-            same = {name: getattr(known, name) for name in _FREE}
-            if config_hash(self.config.model_copy(update=same)) != config_hash(known):
-                theirs, ours = known.model_dump(), self.config.model_dump()
-                differing = [name for name in theirs if name not in _FREE and theirs[name] != ours[name]]
+            theirs, ours = (one.model_dump(exclude=_FREE) for one in (read_study(self.config.name), self.config))
+            if differing := [name for name in theirs if theirs[name] != ours[name]]:
                 raise ConfigError(
                     f"study {self.config.name} was begun with another {', '.join(differing)}; give the new one another "
                     f"name, or go on with `navi study resume {self.config.name}`"
                 )
         write_document(file, self.config.model_dump(mode="json"))
+
+
+def note(trial: Trial, **attributes: object) -> None:
+    """Store attributes of a trial, in this order."""
+    for name, value in attributes.items():
+        trial.set_user_attr(name, value)
 
 
 def is_feasible(trial: FrozenTrial) -> bool:
@@ -278,18 +279,13 @@ def _suggest(trial: Trial, name: str, parameter: Parameter) -> None:
         trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
 
 
-def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Iterator[str]:
+def _differences(then: Mapping[str, Any], now: TrainConfig) -> Iterator[str]:
     """Yield the settings that differ, with their former values; a missing one had the default.
 
     A newer version of Navi may have more settings.
     """
-    current = now.model_dump(mode="json")
-    for name, field in sorted(type(now).model_fields.items()):
-        inner, default = getattr(now, name), field.get_default(call_default_factory=True)
-        usual = default.model_dump(mode="json") if isinstance(default, Config) else json.loads(json.dumps(default))
-        was = then.get(name, usual)
-        # What is no section, such as weights by name or families of scenes, is one setting.
-        if isinstance(inner, Config) and isinstance(was, dict):
-            yield from _differences(was, inner, f"{section}{name}.")
-        elif was != current.get(name, usual):
-            yield f"{section}{name} {was}"
+    for setting in settings_of(now):
+        *sections, name = setting.name.split(".")
+        former = reduce(lambda values, section: values.get(section, {}), sections, then).get(name, setting.default)
+        if former != setting.value:
+            yield f"{setting.name} {former}"

@@ -17,7 +17,7 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.studies.catalogue import partition_of, trial_config
 from navi_pipeline.lib.studies.population import record_population
 from navi_pipeline.lib.studies.results import STATES, record_trials
-from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue
+from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, note
 from navi_pipeline.lib.training.run_curve import RunCurve
 from navi_pipeline.lib.training.supervised import runs_in_use, wait_for_run
 from navi_pipeline.lib.training.trainer_client import APEX, ended_of_itself, run_name, train_in_child, training_command
@@ -74,10 +74,7 @@ def run_trial(
     if outcome in (INTERRUPTED, HINDERED):
         queue.give_back(trial, outcome)
         return "interrupted"
-    if reason:
-        trial.set_user_attr("reason", reason[:500])
-    trial.set_user_attr("outcome", outcome)
-    trial.set_user_attr("wall_time_seconds", round(time.monotonic() - began, 3))
+    note(trial, reason=reason[:500] or None, outcome=outcome, wall_time_seconds=round(time.monotonic() - began, 3))
     state = {"ok": TrialState.COMPLETE, "pruned": TrialState.PRUNED}.get(outcome, TrialState.FAIL)
     queue.study.tell(trial, values, state)
     return STATES[state.name]
@@ -95,8 +92,7 @@ class _Attempt:
             raise _NoValueError("invalid", str(error)) from error
         self._partition = partition_of(self._config.name, int(trial.user_attrs["slot"]))
         self._run_id = run_name(ASSET, self._partition, self._settings)
-        trial.set_user_attr("run_id", self._run_id)
-        trial.set_user_attr("config_hash", config_hash(self._settings))
+        note(trial, run_id=self._run_id, config_hash=config_hash(self._settings))
         self._curve = RunCurve(self._run_id)
         self._waits = False
         """Whether the trainer waits for a GPU, which takes nothing of the time limit."""
@@ -164,7 +160,7 @@ class _Attempt:
                 self._reported = step
                 if self._queue.pruner.prune(self._queue.study, self._queue.trials()[self._trial.number]):
                     # At once: an attempt that is lost from here on is not asked about this step again.
-                    self._trial.set_user_attr("outcome", "pruned")
+                    note(self._trial, outcome="pruned")
                     self._stopped = "pruned"
 
     def _from_outside(self) -> str:
@@ -177,9 +173,10 @@ class _Attempt:
             self._stopped = ""  # it was done before it could be stopped
         if not self._stopped and not ended_of_itself(result.get("reason")):
             self._stopped = self._from_outside()
-        self._trial.set_user_attr("metrics", self._curve.last() | _numbers(result))
-        self._trial.set_user_attr("steps", int(result.get("steps") or self._curve.last_step))
-        self._trial.set_user_attr("checkpoint", result.get("checkpoint"))
+        figures = {name: result.get(name) for name in ("reward_ema", "memory_gib", "wall_time_hours")}
+        known = {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+        steps = int(result.get("steps") or self._curve.last_step)
+        note(self._trial, metrics=self._curve.last() | known, steps=steps, checkpoint=result.get("checkpoint"))
         if self._stopped and self._stopped != "pruned":
             late = f"not done after {self._config.timeout} s" if self._stopped == "timeout" else ""
             raise _NoValueError(self._stopped, late)
@@ -191,10 +188,10 @@ class _Attempt:
                 raise _NoValueError("invalid", f"the run has no {constraint.metric}, which is bounded")
         if self._stopped:
             raise _NoValueError(self._stopped, "")
-        figures = {objective.metric: self._curve.figure(objective, result) for objective in self._config.objectives}
-        if missing := [metric for metric, value in figures.items() if value is None]:
+        values = {objective.metric: self._curve.figure(objective, result) for objective in self._config.objectives}
+        if missing := [metric for metric, value in values.items() if value is None]:
             raise _NoValueError("invalid", f"the run has no finite {', '.join(missing)}")
-        return [float(value) for value in figures.values() if value is not None]
+        return [float(value) for value in values.values() if value is not None]
 
 
 def trial_command(config: StudyConfig) -> list[str]:
@@ -202,11 +199,6 @@ def trial_command(config: StudyConfig) -> list[str]:
     # Trials are no versions: the best one's settings become a preset, and its training a version.
     unseen = () if config.learner in ("bc", APEX) else ("--publish", "off")
     return [*training_command(config.learner, config.demonstrations), *unseen, "--no-register"]
-
-
-def _numbers(result: dict[str, Any]) -> dict[str, float]:
-    found = {name: result.get(name) for name in ("reward_ema", "memory_gib", "wall_time_hours")}
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
 def work(
