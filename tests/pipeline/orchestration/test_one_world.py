@@ -23,7 +23,8 @@ from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
 from navi_pipeline.lib.run_launcher import end_dead_runs, run_job
 from navi_pipeline.lib.studies.catalogue import find_study
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
-from tests.evaluate.test_promotion_and_records import CRASH, HOVER, flying
+from tests.evaluate.conftest import boxes_scene
+from tests.evaluate.test_promotion_and_records import CIRCLE, CRASH, HOVER, flying
 from tests.pipeline.studies.small_studies import complete_by
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -124,6 +125,35 @@ def test_a_command_waits_for_a_slot_of_the_pool(instance, capsys):
         other.wait()
     assert over >= ended[0]
     assert "waiting for the pool gpu, which study_job" in capsys.readouterr().err, refused
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_commands_materialize_their_assets_after_their_start(instance, tmp_path):
+    """A night compiles the corpus, whose scenes the sweep takes; then a policy that circles becomes champion."""
+
+    def made_by(words, assets):
+        began = time.time()
+        document = navi(*words)
+        for asset, partitions in assets.items():
+            records = instance.fetch_materializations(dg.AssetKey(asset), limit=20).records
+            assert {one.partition_key for one in records if one.timestamp > began} == partitions, asset
+        return document
+
+    stages = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion", "summary")
+    made_by(("nightly", "--minutes", "1", "--name", "small"), {f"night_{stage}": {"small"} for stage in stages})
+    sweep = ("sweep", "encoder_sweep", "--steps", "256", "--seconds", "5")
+    made_by(sweep, {"encoder_sweep": {"quick"}})
+    made_by(("study", "run", "quick", "--trials", "1"), {"study": {"quick"}, "trial": {"quick-0000"}})
+
+    registry = Registry(navi_home() / "models")
+    hovers, circles = (registry.register(flying(actions, tmp_path / "policy.pt")) for actions in (HOVER, CIRCLE))
+    registry.promote(hovers)
+    halls = [boxes_scene(f"hall{n}", ((0, 0, 0), (5.0 + 0.5 * n, 2.4, 4))) for n in range(4)]
+    scenes = [word for hall in halls for word in ("--scene", str(hall.save(tmp_path / f"{hall.name}.gmdag")))]
+    promotion = ("promote", circles, *scenes, "--starts", "6", "--steps", "40")
+    assert made_by(promotion, {"challenged_version": {circles}})["promoted"]
+    assert registry.aliases()["champion"] == circles
 
 
 @pytest.mark.slow
