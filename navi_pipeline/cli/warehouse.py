@@ -105,8 +105,7 @@ def publish(
     """Write all rows as Parquet by table, host and month to a history that `navi query --history FOLDER` reads."""
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
-    report = Warehouse(home).publish_to(folder)
-    facts = asdict(report)
+    facts = Warehouse(home).publish_to(folder)
     if as_json:
         print_json(facts)
     else:

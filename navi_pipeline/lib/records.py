@@ -7,12 +7,11 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog, outbox_path, row_context
-from navi_core.record.durable import write_durably
+from navi_core.record.durable import Closing, write_durably
 from navi_core.record.home import navi_home
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -53,11 +52,9 @@ def write_text(path: Path, text: str, kind: str = "") -> None:
     Raises:
         RecordError: The file cannot be written.
     """
-    try:
+    with RecordError.of_system(f"cannot write {kind}{path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, text.encode())
-    except OSError as error:
-        raise RecordError(f"cannot write {kind}{path}: {error.strerror or error}") from error
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:
@@ -102,11 +99,11 @@ def pipeline_log(run_id: str, *, seed: int | None = None, config_hash: str | Non
 
 
 Outcome = Literal["ok", "out_of_memory", "crash", "timeout"]
-OUTCOMES: tuple[Outcome, ...] = ("ok", "out_of_memory", "crash", "timeout")
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """Possible outcomes of a benchmark cell."""
 
 
-class BenchmarkLog:
+class BenchmarkLog(Closing):
     """Context manager that records one run of a sweep or benchmark in the table `benchmarks`.
 
     Every run has a unique name, so the runs of a benchmark form its history.
@@ -172,10 +169,6 @@ class BenchmarkLog:
             self._log.row("benchmarks", shared | {"name": name, "value": value, "unit": unit})
         self._log.flush()
 
-    def __enter__(self) -> BenchmarkLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Write what is left."""
         self._log.close()

@@ -139,18 +139,8 @@ def chosen_settings() -> dict[str, Any]:
 
 
 def plan_settings() -> dict[str, Any]:
-    """Return the settings of the last plan (family, train, validation, test), to repeat it.
-
-    Empty if there is no plan, or one of an older version of Navi with several families.
-    """
-    document = _last_plan()
-    if "settings" in document:
-        return dict(document["settings"])
-    # Earlier versions kept the sources alone.
-    generated = [row for row in document.get("sources", ()) if row["family"] is not None]
-    families = {row["family"] for row in generated}
-    counts = {split: sum(row["split"] == split for row in generated) for split in _FIRST_SEED}
-    return {"family": families.pop(), **counts} if len(families) == 1 else {}
+    """Return the settings of the last plan (family, train, validation, test), to repeat it; empty if there is none."""
+    return dict(_last_plan().get("settings", {}))
 
 
 def _last_plan() -> dict[str, Any]:

@@ -13,11 +13,10 @@ import json
 import os
 import re
 import uuid
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record import row_context
@@ -47,29 +46,16 @@ _IDS = ("run_id", "version", "model_version", "previous_version", "start_version
 _HOME = {"home": "VARCHAR"}
 
 
-@dataclass(frozen=True)
-class PublishReport:
-    """Result of one publication.
-
-    Attributes:
-        home: Name of the home in the history: its host and id.
-        files: Files that count now.
-        written: Files written now; the others were there.
-        rows: Rows in all files.
-    """
-
-    home: str
-    files: int
-    written: int
-    rows: int
-
-
-def publish_history(snapshot: Path, folder: Path) -> PublishReport:
+def publish_history(snapshot: Path, folder: Path) -> dict[str, Any]:
     """Write a warehouse's rows to a history folder; the caller holds a lock that keeps out others of this home.
 
     Args:
         snapshot: The readers' snapshot of the warehouse.
         folder: Folder of the history; made if missing.
+
+    Returns:
+        Name of the home in the history (`home`), the `files` that count now, of which some were `written` now, and the
+        `rows` in them.
 
     Raises:
         duckdb.Error, OSError: The snapshot cannot be read, or the folder cannot be written.
@@ -106,7 +92,7 @@ def publish_history(snapshot: Path, folder: Path) -> PublishReport:
     for file in folder.glob(f"*/host=*/month=*/{home}-*.parquet"):
         if file.relative_to(folder).as_posix() not in kept:
             file.unlink(missing_ok=True)
-    return PublishReport(home, len(kept), written, sum(kept.values()))
+    return {"home": home, "files": len(kept), "written": written, "rows": sum(kept.values())}
 
 
 def _home_name(file: Path) -> str:

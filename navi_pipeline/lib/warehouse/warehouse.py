@@ -43,7 +43,7 @@ from navi_pipeline.lib.warehouse.database import (
     sql_hash,
     write_ahead_log,
 )
-from navi_pipeline.lib.warehouse.history import PublishReport, publish_history
+from navi_pipeline.lib.warehouse.history import publish_history
 from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox
 from navi_pipeline.lib.warehouse.reader import Reader
 
@@ -182,13 +182,16 @@ class Warehouse(Reader):
         with self._locked():
             publish(self.database, self.snapshot)
 
-    def publish_to(self, folder: Path) -> PublishReport:
+    def publish_to(self, folder: Path) -> dict[str, Any]:
         """Ingest, and write all rows as Parquet by table, host and month to a history of several homes.
 
         Only what has changed is written. See `History`.
 
         Args:
             folder: Folder of the history, on a disk that its readers share; made if missing.
+
+        Returns:
+            As `publish_history`.
 
         Raises:
             RecordError: The folder cannot be written, or as `ingest`.

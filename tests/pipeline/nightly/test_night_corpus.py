@@ -6,7 +6,6 @@ import pytest
 from navi_pipeline.defs.corpus import DEFAULT_SCENES, CompileSettings, scene_sources
 from navi_pipeline.defs.resources import resources_of
 from navi_pipeline.lib.corpus.scenes import (
-    as_rows,
     corpus_path,
     due_scenes,
     plan_path,
@@ -18,7 +17,6 @@ from navi_pipeline.lib.corpus.scenes import (
 )
 from navi_pipeline.lib.nightly.night import Night, nightly_config
 from navi_pipeline.lib.nightly.preflight import preflight
-from navi_pipeline.lib.records import write_document
 
 FEW = ["train_scenes=1", "validation_scenes=1", "test_scenes=1", "profile=standard", "fresh=true"]
 
@@ -57,14 +55,6 @@ def test_night_interrupted_while_compiling_leaves_no_plan(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             corpus_gate()
     assert not plan_path().exists() and corpus_gate().passed
-
-
-def test_plan_settings_are_inferred_from_sources_of_old_plans():
-    sources = plan_scenes("maze", {"train": 2, "test": 1})
-    write_document(plan_path(), {"sources": as_rows(sources)})
-    assert plan_settings() == {"family": "maze", "train": 2, "validation": 0, "test": 1}
-    write_document(plan_path(), {"sources": as_rows(sources + plan_scenes("atrium", {"train": 1}))})
-    assert plan_settings() == {}
 
 
 def test_chosen_scene_plan_survives_rematerialization():

@@ -96,11 +96,11 @@ def test_publishing_again_writes_what_has_changed(tmp_path):
     home, folder = tmp_path / "home", tmp_path / "history"
     write(home, "alpha", 0)
     first = Warehouse(home).publish_to(folder)
-    assert first.written == first.files == 3
-    assert Warehouse(home).publish_to(folder).written == 0
+    assert first["written"] == first["files"] == 3
+    assert Warehouse(home).publish_to(folder)["written"] == 0
     with MetricLog(home / "outbox", "run-0", {"host": "alpha"}) as log:
         log.scalars(0, {"sps": 11.0})
-    assert Warehouse(home).publish_to(folder).written == 1
+    assert Warehouse(home).publish_to(folder)["written"] == 1
     values = History(folder).query("select value from metrics where step = 0 and name = 'sps'")["value"]
     assert values.tolist() == [11.0]
     assert len(list(folder.glob("metrics/**/*.parquet"))) == 1
@@ -125,7 +125,7 @@ def test_interrupted_publication_changes_nothing_and_is_continued(tmp_path, monk
         Warehouse(home).publish_to(folder)
     monkeypatch.undo()
     assert History(folder).query("from metrics order by all").to_csv() == before
-    assert Warehouse(home).publish_to(folder).written == 2
+    assert Warehouse(home).publish_to(folder)["written"] == 2
     assert History(folder).query("select count(*) as n from runs")["n"][0] == 2
 
 
