@@ -90,9 +90,9 @@ def compact(
         record_registry(Registry((home or navi_home()) / "models"), home)
     report = warehouse.compact(keep_days=keep_days, points=points, keep_model_days=keep_model_days)
     if as_json:
-        print_json(asdict(report))
+        print_json(report)
     else:
-        facts = {"rows": report.rows, "segments replaced": report.segments, "rows thinned": report.thinned}
+        facts = {"rows": report["rows"], "segments replaced": report["segments"], "rows thinned": report["thinned"]}
         print_facts(str(warehouse.archive.folder), {name: f"{number:,}" for name, number in facts.items()})
 
 

@@ -17,7 +17,7 @@ from navi_pipeline.lib.reports.pages import embedded_picture
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
-    from navi_core.scenes import Mesh, Scene
+    from navi_core.scenes import Scene
     from navi_core.world import Field
 
 RESOLUTION = 256
@@ -71,15 +71,6 @@ def plan_scenes(family: str, counts: dict[str, int]) -> list[SceneSource]:
             mesh = generate_scene(family, seed)
             sources.append(SceneSource(mesh.name, split, family, seed, None, mesh.source_hash))
     return sources + _external()
-
-
-def load_source(source: SceneSource) -> Mesh | Path:
-    """Return the input of the scene compiler: the generated mesh, or the mesh file's path."""
-    from navi_core.scenes import generate_scene
-
-    if source.family is None or source.seed is None:
-        return Path(str(source.path))
-    return generate_scene(source.family, source.seed)
 
 
 def mesh_hash(path: Path) -> str:
@@ -209,12 +200,13 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
     Raises:
         SceneError: The scene cannot be written.
     """
-    from navi_core.scenes import compile_hash, compile_to_file
+    from navi_core.scenes import compile_hash, compile_to_file, generate_scene
     from navi_core.world import Field, scene_verdict
 
+    mesh = Path(source.path) if source.path else generate_scene(str(source.family), source.seed or 0)
     try:
         # The planned name: two meshes of one file name are distinguished by it.
-        compiled = compile_to_file(load_source(source), navi_home() / "scenes", config, name=source.name)
+        compiled = compile_to_file(mesh, navi_home() / "scenes", config, name=source.name)
     except (MeshError, SceneTooLargeError) as error:
         if source.path is None:
             raise
@@ -315,11 +307,11 @@ def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSourc
     Raises:
         RecordError: There is no plan yet.
     """
-
-    def due(name: str, source: SceneSource) -> bool:
-        return not unchanged(source, config) or (name not in known and scene_card(name)["gmdag"] is not None)
-
-    return [source for name, source in read_plan().items() if due(name, source)]
+    return [
+        source
+        for name, source in read_plan().items()
+        if not unchanged(source, config) or (name not in known and scene_card(name)["gmdag"] is not None)
+    ]
 
 
 def corpus_rows() -> list[dict[str, Any]]:

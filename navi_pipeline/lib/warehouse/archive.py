@@ -88,7 +88,7 @@ class Archive:
         known, last = manifest or self._read(), last_migration(connection)
         if known["migration"] > last:
             raise NewerWarehouseError(
-                f"{self.folder} is of a newer Navi, with migration {known['migration']} where this one knows {last}; "
+                f"{self.folder} is of a newer Navi: it has migration {known['migration']}, this one knows {last}; "
                 "update this checkout"
             )
         for table in _tables_of(connection):

@@ -372,10 +372,9 @@ def quoted(text: str | Path) -> str:
 def _ordered(folder: Path) -> list[tuple[int, Path]]:
     files = sorted((folder / "migrations").glob("*.sql"))
     for number, file in enumerate(files, start=1):
-        if not _MIGRATION.fullmatch(file.name):
-            raise RecordError(f"migration {file.name} is misnamed; use NNN_name.sql, for example 002_studies.sql")
-        if int(file.name[:3]) != number:
+        if not _MIGRATION.fullmatch(file.name) or int(file.name[:3]) != number:
             raise RecordError(
-                f"{file.name}: migrations are numbered 001, 002, … without gaps; no two migrations share one"
+                f"migration {file.name} is misnamed; use NNN_name.sql, for example 002_studies.sql: numbers are 001, "
+                "002, … without gaps; no two migrations share one"
             )
     return list(enumerate(files, start=1))

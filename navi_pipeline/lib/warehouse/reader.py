@@ -141,19 +141,15 @@ def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> object:  # noqa: ANN401 - any cell of a data frame
     import pandas
 
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (bool, int, str)) or value is None:
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
-    if hasattr(value, "tolist") and not isinstance(value, pandas.Timestamp):
-        return _plain(value.tolist())
-    if pandas.isna(value):
+    if isinstance(value, (list, tuple)) or getattr(value, "ndim", False):
+        return [_plain(item) for item in value]
+    if pandas.isna(value) or value in (math.inf, -math.inf):
         return None
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.item() if hasattr(value, "item") else value

@@ -19,7 +19,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,21 +55,6 @@ _REBUILD = "`navi query --rebuild` makes it anew from the archive and outbox/don
 
 class ReadOnlyWarehouseError(RecordError):
     """Error: this user has no write access to the warehouse, but may read it."""
-
-
-@dataclass(frozen=True)
-class CompactReport:
-    """Result of one compaction: archived rows, replaced segments, thinned rows.
-
-    Attributes:
-        rows: Rows in the archive.
-        segments: Segments that it replaced.
-        thinned: Rows of old runs that were removed.
-    """
-
-    rows: int
-    segments: int
-    thinned: int
 
 
 class Warehouse(Reader):
@@ -136,7 +120,7 @@ class Warehouse(Reader):
 
     def compact(
         self, *, keep_days: float | None = None, points: int = 500, keep_model_days: float | None = None
-    ) -> CompactReport:
+    ) -> dict[str, int]:
         """Compact the warehouse: write all rows to the Parquet archive, drop ingested segments, shrink the database.
 
         The new archive is read back into a new database, and nothing is removed before the row counts agree. This runs
@@ -147,6 +131,9 @@ class Warehouse(Reader):
                 drop experiences of services that are [days]; None keeps every row.
             points: Steps that stay of a thinned run.
             keep_model_days: Likewise thin the runs that models came from [days]; None keeps them whole.
+
+        Returns:
+            The `rows` in the archive, the `segments` that it replaced, the rows of old runs that were `thinned`.
 
         Raises:
             RecordError: Counts disagree, there is no room for a second copy, or as `ingest`; every row is where it was.
@@ -175,7 +162,7 @@ class Warehouse(Reader):
                 # What does not count is in the way where there was no room for it.
                 self.archive.sweep()
             rows = sum(table["rows"] for name, table in manifest["tables"].items() if name != "segments")
-            return CompactReport(rows, len(replaced), thinned)
+            return {"rows": rows, "segments": len(replaced), "thinned": thinned}
 
     def publish(self) -> None:
         """Replace the read-only snapshot, after a change of the database that no ingest made."""

@@ -52,7 +52,7 @@ def rows(warehouse, sql=ROWS):
 def test_compaction_replaces_segments_and_changes_no_answer(warehouse):
     before = rows(warehouse)
     report = warehouse.compact()
-    assert (report.rows, report.segments, report.thinned) == (41, 5, 0)
+    assert report == {"rows": 41, "segments": 5, "thinned": 0}
     assert not list(warehouse.done.iterdir()) and rows(warehouse) == before
     warehouse.compact()
     assert rows(warehouse) == before and len(list(warehouse.archive.folder.iterdir())) == 2
@@ -228,15 +228,15 @@ def test_compaction_thins_old_runs_except_those_of_models(warehouse):
     steps = {run: [s for r, s in rows(warehouse, "select run_id, step from metrics order by all") if r == run]
              for run in ("old", "kept")}  # fmt: skip
     assert steps["kept"] == list(range(20))
-    assert len(steps["old"]) == 5 and steps["old"][-1] == 19 and report.thinned == 15
+    assert len(steps["old"]) == 5 and steps["old"][-1] == 19 and report["thinned"] == 15
     warehouse.rebuild()
     assert len(rows(warehouse)) == 25
-    assert warehouse.compact(keep_days=7, points=5).thinned == 0
+    assert warehouse.compact(keep_days=7, points=5)["thinned"] == 0
 
 
 def test_runs_of_models_have_a_separate_retention(warehouse):
-    assert warehouse.compact(keep_model_days=36500, points=5).thinned == 0
-    assert warehouse.compact(keep_model_days=7, points=5).thinned == 15
+    assert warehouse.compact(keep_model_days=36500, points=5)["thinned"] == 0
+    assert warehouse.compact(keep_model_days=7, points=5)["thinned"] == 15
     assert [
         run for run, *_ in rows(warehouse, "select run_id, count(*) from metrics group by 1 having count(*) = 5")
     ] == ["kept"]
@@ -249,8 +249,8 @@ def test_compaction_drops_old_service_experiences(warehouse):
             moment = (now - timedelta(days=number)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
             log.row("service_experiences", {"number": number, "actual_reward": 0.5, "recorded_at": moment})
         log.row("service_versions", {"model_version": 1, "fate": "trained", "recorded_at": "2026-01-01T00:00:00Z"})
-    assert warehouse.compact().thinned == 0
-    assert warehouse.compact(keep_days=6.5, points=1000).thinned == 3
+    assert warehouse.compact()["thinned"] == 0
+    assert warehouse.compact(keep_days=6.5, points=1000)["thinned"] == 3
     warehouse.rebuild()
     assert [n for (n,) in rows(warehouse, "select number from service_experiences order by 1")] == list(range(7))
     assert len(rows(warehouse, "select * from service_versions")) == 1
@@ -293,7 +293,7 @@ def test_compaction_without_disk_space_raises_and_leaves_no_files(warehouse, mon
 
 
 def test_young_runs_are_not_thinned(warehouse):
-    assert warehouse.compact(keep_days=36500, points=5).thinned == 0
+    assert warehouse.compact(keep_days=36500, points=5)["thinned"] == 0
 
 
 def test_rebuild_refuses_a_damaged_archive_and_keeps_the_database(warehouse):
