@@ -1,6 +1,5 @@
 """CLI commands `navi warehouse status`, `compact`, `publish`, `navi report` and `navi bench warehouse`."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
