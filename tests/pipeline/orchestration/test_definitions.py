@@ -92,6 +92,13 @@ def test_every_asset_has_owner_description_and_code_version(graph):
         assert len(node.description) > 40, key
 
 
+def test_every_asset_that_runs_links_to_its_function(graph):
+    for key in graph.get_all_asset_keys():
+        if graph.get(key).is_executable:
+            (link,) = graph.get(key).metadata["dagster/code_references"].code_references
+            assert Path(link.file_path).parts[-2] in ("defs", "automation"), link
+
+
 def test_scenes_and_profiles_are_partitions(graph):
     kinds = {key.to_user_string(): graph.get(key).partitions_def for key in graph.get_all_asset_keys()}
     assert isinstance(kinds["compiled_scene"], dg.DynamicPartitionsDefinition)
