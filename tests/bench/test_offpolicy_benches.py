@@ -89,6 +89,7 @@ def test_verdict_needs_five_pairs_and_an_interval_without_zero():
     assert smoothing.verdict(table([1.0])["baseline"]) == ""
 
 
+@pytest.mark.slow
 def test_dqn_is_measured_seed_by_seed():
     rows = list(run_dqn("cart_pole", [0, 1], changes=SHORT))
     assert [r["seed"] for r in rows] == [0, 1] and all(r["steps"] == 3072 and r["gradient_steps"] > 0 for r in rows)

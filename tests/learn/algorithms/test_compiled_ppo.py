@@ -208,7 +208,7 @@ def test_configuration_selects_the_compiled_path(changes, compiled):
 
 def test_cart_pole_is_learned(tmp_path):
     config = make(
-        actors=64, total_steps=250_000, checkpoint_every=100_000, policy={"width": 64},
+        actors=64, total_steps=120_000, checkpoint_every=50_000, policy={"width": 64},
         ppo={"bptt": 1, "minibatch": 256, "epochs": 10, "gamma": 0.98, "gae_lambda": 0.8, "target_kl": None},
     )  # fmt: skip
     result, _ = fly(tmp_path, config)

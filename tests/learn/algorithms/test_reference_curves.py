@@ -16,9 +16,8 @@ SOLVED = (8_000, 30_000)
 """Decisions at which the last 100 training episodes reach 100: they took 11,264 to 25,472."""
 
 
-@pytest.mark.parametrize(
-    ("variant", "alpha"), [pytest.param("baseline", 0.0, marks=pytest.mark.slow), ("smoothing", 0.15)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "alpha"), [("baseline", 0.0), ("smoothing", 0.15)])
 def test_a_seeded_run_stays_within_the_bands_of_the_reference_curves(variant, alpha):
     run = run_task(
         cell_config(SmoothingCell("cart_pole", False, variant, 10, alpha)),

@@ -43,6 +43,7 @@ def test_reference_tasks_run_through_collector_and_update(name, core):
     assert any(not torch.equal(a, b) for a, b in zip(before, weights(learner)))
 
 
+@pytest.mark.slow
 def test_sharp_policy_rounding_differs_from_a_lost_state(monkeypatch):
     """Sharp logits show single precision; in double precision only a fault of the state is left."""
     case = MemoryCase("repeat_previous", "mamba2", 10_000, 1.0, policy=(("core_layers", 2),))

@@ -179,6 +179,7 @@ def test_reexecution_from_failure_repeats_the_failed_stage(works, instance):
     assert "Night tonight: passed" in summary_paths("tonight")[0].read_text()
 
 
+@pytest.mark.slow
 def test_stage_that_raises_writes_the_summary_and_is_repeated(works, instance):
     works.breaks = "evaluation"
     parent = launch(instance)

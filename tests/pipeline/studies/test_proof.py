@@ -56,6 +56,7 @@ def test_best_settings_are_better_on_fresh_seeds_and_the_comparison_is_a_row(tra
     assert prove(5).reused and len(trained) == 10
 
 
+@pytest.mark.slow
 def test_metric_that_is_minimised_is_better_below_zero(trained):
     study(rate=1e-3, objectives=[{"metric": "reward_ema", "direction": "minimize"}])
     (sentence,) = prove(5).summary.sentences

@@ -159,6 +159,7 @@ def test_proposals_of_one_worker_are_the_same_after_a_resume():
     assert proposals("once", [5]) == proposals("twice", [5, 5])
 
 
+@pytest.mark.slow
 def test_killed_study_ends_like_an_uninterrupted_one(monkeypatch):
     from optuna.storages.journal import JournalFileBackend
 
@@ -693,6 +694,7 @@ def test_study_asset_reports_each_trial_as_a_partition():
         assert shown["complete"].value == 2 and shown["reused"].value is True
 
 
+@pytest.mark.slow
 def test_trial_of_a_real_training_is_recorded(tmp_path):
     """With real worker and trainer processes."""
     config = find_study("quick", overrides={"trials": 1})

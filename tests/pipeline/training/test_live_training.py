@@ -81,10 +81,10 @@ def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
     monkeypatch.setattr(
         "navi_pipeline.lib.training.training_step.curve_charts", lambda curve, panels: drawn.append(curve) or []
     )
-    observations([update(n) for n in range(1, 1501)], interval=0.0)
+    observations([update(n) for n in range(1, 601)], interval=0.0)
     steps = list(drawn[-1]["step"])
-    assert steps[0] == 1.0 and steps[-1] == 1500.0 and 200 <= len(steps) <= 400
-    counts = [sum(low < step <= low + 250 for step in steps) for low in range(0, 1500, 250)]
+    assert steps[0] == 1.0 and steps[-1] == 600.0 and 200 <= len(steps) <= 400
+    counts = [sum(low < step <= low + 100 for step in steps) for low in range(0, 600, 100)]
     assert min(counts) >= 0.9 * max(counts), counts
 
 

@@ -223,6 +223,7 @@ def test_compaction_is_refused_after_a_concurrent_migration(warehouse, monkeypat
         assert connection.execute(ROWS).fetchall() == [tuple(row) for row in before]
 
 
+@pytest.mark.slow
 def test_compaction_thins_old_runs_except_those_of_models(warehouse):
     report = warehouse.compact(keep_days=7, points=5)
     steps = {run: [s for r, s in rows(warehouse, "select run_id, step from metrics order by all") if r == run]
@@ -234,6 +235,7 @@ def test_compaction_thins_old_runs_except_those_of_models(warehouse):
     assert warehouse.compact(keep_days=7, points=5)["thinned"] == 0
 
 
+@pytest.mark.slow
 def test_runs_of_models_have_a_separate_retention(warehouse):
     assert warehouse.compact(keep_model_days=36500, points=5)["thinned"] == 0
     assert warehouse.compact(keep_model_days=7, points=5)["thinned"] == 15
@@ -242,6 +244,7 @@ def test_runs_of_models_have_a_separate_retention(warehouse):
     ] == ["kept"]
 
 
+@pytest.mark.slow
 def test_compaction_drops_old_service_experiences(warehouse):
     now = datetime.now(UTC)
     with MetricLog(warehouse.outbox, "service-a", {"seed": 1}) as log:
@@ -315,6 +318,7 @@ def test_rebuild_refuses_a_damaged_archive_and_keeps_the_database(warehouse):
     assert rows(warehouse) == before
 
 
+@pytest.mark.slow
 def test_rebuild_restores_an_archive_older_than_a_table(warehouse):
     warehouse.compact()
     before = rows(warehouse)

@@ -297,6 +297,7 @@ def family(parents):
     return connection
 
 
+@pytest.mark.slow
 def test_lineage_of_1200_versions_is_complete_and_ordered():
     count = 1200
     with family({f"v{n:03d}": [f"v{n - 1:03d}"] if n > 1 else [] for n in range(1, count + 1)}) as connection:

@@ -157,7 +157,7 @@ def test_the_database_can_be_rebuilt_from_done(home):
     [
         pytest.param(False, False, marks=pytest.mark.slow),
         (False, True),
-        (True, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
         pytest.param(True, True, marks=pytest.mark.slow),
     ],
 )

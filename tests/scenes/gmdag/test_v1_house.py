@@ -98,7 +98,7 @@ def test_triangles_of_either_file_lie_on_the_mesh(houses, rays):
     assert np.quantile(np.abs(one - two)[one_valid & two_valid], 0.99) < 1.0
 
 
-@pytest.mark.parametrize("which", [1, 2])
+@pytest.mark.parametrize("which", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_triangles_agree_with_the_walk_through_the_octree(houses, rays, which):
     scene = houses[which]
     depth, _, hit = walk_rays(scene, *rays, 40.0)
