@@ -43,7 +43,7 @@ def process_mark(pid: int) -> str:
         OSError: There is no such process any more.
     """
     if not Path("/proc/self").exists():
-        return f"{platform.node()} {pid}"
+        return f"{platform.node()} {pid} unknown"
     state, *about = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     if state == "Z":
         raise ProcessLookupError(f"process {pid} has ended")

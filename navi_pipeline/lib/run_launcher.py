@@ -162,7 +162,7 @@ def _slot(instance: dg.DagsterInstance, pools: Collection[str | None], report: C
             end_dead_runs(instance)
             at_work = instance.get_runs(dg.RunsFilter(statuses=_OPEN))
             # What this process runs already, whole_graph for example, holds the slot for the new run, too.
-            holders = [run for run in at_work if POOL in _pools(run) and _process(instance, run) != os.getpid()]
+            holders = [run for run in at_work if POOL in _pools(run) and _pid(instance, run) != os.getpid()]
             if POOL not in pools or len(holders) < max(1, len(usable_devices())):
                 yield
                 return
@@ -196,7 +196,8 @@ def end_dead_runs(instance: dg.DagsterInstance) -> None:
     """Mark this machine's runs whose command was killed as failed, or as canceled where that was asked for."""
     for run in instance.get_runs(dg.RunsFilter(statuses=_OPEN)):
         pid = _process(instance, run)
-        if GRPC_INFO_TAG in run.tags or pid is None or _at_work(run, pid):
+        # A run that is executed again has the mark of the command before it until it is launched.
+        if GRPC_INFO_TAG in run.tags or run.parent_run_id is not None or pid is None or _at_work(run, pid):
             continue
         if run.status == dg.DagsterRunStatus.CANCELING:
             instance.report_run_canceled(run)
@@ -327,8 +328,12 @@ def _process(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
     # A code server with a port may be anywhere, whoever has launched the run.
     if host != platform.node() or "port" in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
         return None
-    if command:
-        return int(command[0])
+    # An earlier Navi left the start time alone.
+    return int(command[0]) if len(command) == 2 else _pid(instance, run)
+
+
+def _pid(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
+    """Return the process id in a run's start event, whichever machine it is of; None if it has not begun."""
     event = _start(instance, run)
     return None if event is None or event.dagster_event is None else event.dagster_event.pid
 
@@ -351,7 +356,9 @@ def _at_work(run: dg.DagsterRun, pid: int) -> bool:
     """Return whether the run's process is still alive, and not another program with the same process id."""
     try:
         if GRPC_INFO_TAG not in run.tags:
-            return process_mark(pid) == run.tags[PROCESS_TAG]
+            host, *_, begun = process_mark(pid).split(" ")
+            given = run.tags[PROCESS_TAG].split(" ")
+            return (host, begun) == (given[0], given[-1])
         return "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except PermissionError:
         return True

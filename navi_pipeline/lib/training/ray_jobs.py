@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -73,18 +74,19 @@ def run_ray_job(
             _asked(client.submit_job, **request)
         else:
             read = partial(_read_by_pipes, client, step, request)
-    end = partial(_asked, client.stop_job, job)
+    end = partial(_stop, client, job)
     try:
         follow(read or partial(_read, client, job), on_line, stop=stop, end=end, grace_seconds=grace_seconds)
+    except UnavailableError:
+        raise  # the job goes on, and the same command joins it
     except BaseException:
         # Cancelled: the trainer checkpoints and ends, as a child would.
-        with contextlib.suppress(RuntimeError, OSError):
-            client.stop_job(job)
+        end()
         raise
     status = _asked(client.get_job_status, job).value
     answer = output.read_text() if output.exists() else ""
     # A trainer that is stopped, from here or from Ray's dashboard, checkpoints and answers.
-    if status == "SUCCEEDED" or (status == "STOPPED" and answer):
+    if status == "SUCCEEDED" or (status == "STOPPED" and answer.lstrip().startswith("{")):
         return 0, answer, []
     last = _asked(client.get_job_logs, job).splitlines()[-20:]
     details = _asked(client.get_job_info, job)
@@ -132,22 +134,46 @@ def _read_by_pipes(
     """Submit a job by dagster-ray, which makes its lines the step's output, and return when it has ended."""
     from dagster_ray import PipesRayJobClient
 
+    pipes = PipesRayJobClient(client.get_address(), poll_interval=_POLL)
     # It raises for a job that was stopped or failed; its status tells them apart.
-    with contextlib.suppress(RuntimeError):
-        PipesRayJobClient(client.get_address(), poll_interval=_POLL).run(context=step, submit_job_params=request)
+    try:
+        pipes.run(context=step, submit_job_params=request)
+    except RuntimeError:
+        pass
+    except OSError as error:
+        raise _gone(error) from error
 
 
 def _read(client: JobSubmissionClient, job: str, take: Callable[[str], None]) -> None:
-    """Read a job's lines until it has ended; without its log its status is asked for."""
+    """Read a job's lines until it has ended. The log of a lost node neither ends nor fails, so the status decides."""
 
     async def tail() -> None:
+        rest = ""
         async for chunk in client.tail_job_logs(job):
-            for line in chunk.splitlines():
+            *lines, rest = (rest + chunk).split("\n")
+            for line in lines:
                 take(line)
+        if rest:
+            take(rest)
 
-    with contextlib.suppress(RuntimeError, OSError):
-        asyncio.run(tail())
+    def read_log() -> None:
+        # Whatever keeps the log away, a proxy without websockets for example, is no reason to end the job.
+        with contextlib.suppress(Exception):
+            asyncio.run(tail())
+
+    reader = threading.Thread(target=read_log, daemon=True)
+    reader.start()
     while not _asked(client.get_job_status, job).is_terminal():
+        time.sleep(_POLL)
+    reader.join(timeout=5.0)
+
+
+def _stop(client: JobSubmissionClient, job: str) -> None:
+    """Stop a job; one that is just being submitted is known to Ray a moment later."""
+    for _ in range(20):
+        with contextlib.suppress(RuntimeError, OSError):
+            client.stop_job(job)
+            return
         time.sleep(_POLL)
 
 
@@ -177,7 +203,11 @@ def _asked(question: Callable[..., Any], *arguments: Any, **named: Any) -> Any: 
     try:
         return question(*arguments, **named)
     except (RuntimeError, OSError) as error:
-        raise UnavailableError(f"Ray no longer answers: {error}; the same command joins its job again") from error
+        raise _gone(error) from error
+
+
+def _gone(error: Exception) -> UnavailableError:
+    return UnavailableError(f"Ray no longer answers: {error}; the same command joins its job again")
 
 
 def _under_way(client: JobSubmissionClient, key: str) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.storage.tags import GRPC_INFO_TAG
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
@@ -187,8 +188,10 @@ def test_a_cancelled_study_is_canceled_and_a_killed_one_failed(instance):
     assert navi("study", "run", "quick", "--trials", "1", "--set", "settings.total_steps=20000")["completed"] == 1
 
 
-def test_a_run_inside_a_run_needs_no_second_slot(instance):
-    """As `whole_graph`, which holds the pool for the runs that it launches."""
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("tags", [{}, {PROCESS_TAG: "daemon", GRPC_INFO_TAG: '{"host": "code", "port": 4000}'}])
+def test_a_run_inside_a_run_needs_no_second_slot(instance, tags):
+    """As `whole_graph`, which holds the pool for the runs that it launches; a daemon of another container tags it."""
 
     @dg.op(pool="gpu")
     def inner():
@@ -206,4 +209,4 @@ def test_a_run_inside_a_run_needs_no_second_slot(instance):
     def outer_job():
         outer()
 
-    assert run_job(instance, outer_job).success
+    assert run_job(instance, outer_job, tags=tags).success

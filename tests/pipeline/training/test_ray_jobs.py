@@ -1,5 +1,6 @@
 """Training as Ray jobs: environment, errors, checkpoints."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -7,16 +8,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.machine import resources
-from navi_pipeline.lib.training.ray_jobs import _environment, _resources
+from navi_pipeline.lib.training.ray_jobs import _environment, _read, _resources
 from navi_pipeline.lib.training.trainer_client import run_name, run_navi, train_in_child
 
 SMALL = {
@@ -61,6 +64,28 @@ def test_ray_job_asks_for_cpus_gpus_and_custom_resources(monkeypatch):
         with pytest.raises(ConfigError, match="allowed: NAVI_RAY_CPUS=2"):
             _resources()
         monkeypatch.delenv(f"NAVI_RAY_{name}")
+
+
+class LostNode:
+    """Client of a job whose node is lost: its log neither goes on nor ends, and the head reports it as failed."""
+
+    def __init__(self):
+        self.statuses = iter([False, False, True])
+
+    async def tail_job_logs(self, job):
+        yield "one\ntw"
+        yield "o\n"
+        await asyncio.sleep(3600)
+
+    def get_job_status(self, job):
+        return SimpleNamespace(is_terminal=lambda: next(self.statuses))
+
+
+def test_lines_of_a_job_are_whole_and_a_lost_node_ends_them(monkeypatch):
+    monkeypatch.setattr(threading.Thread, "join", lambda self, timeout: None)
+    lines = []
+    _read(LostNode(), "job", lines.append)
+    assert lines == ["one", "two"]
 
 
 @pytest.fixture
