@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import dagster as dg
@@ -90,3 +92,28 @@ def test_daemon_runs_three_short_nights_on_a_real_clock(dagster_home, monkeypatc
     assert len(whole) >= 3
     for night in whole:
         assert len(night["stages"]) == 6 and {stage["status"] for stage in night["stages"]} <= {"passed", "warned"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_daemon_beside_commands_launches_nothing_twice(dagster_home):
+    """Two commands work at once; the daemon only renews what they have changed, once."""
+    shutil.copy(ROOT / "workspace.yaml", dagster_home)
+    services = Deployment(dagster_home, dict(os.environ))
+    navi = str(Path(sys.executable).with_name("navi"))
+    flight = "--scene rooms:0-0 --starts 1 --steps 5 --resolution 64"
+    commands = ["study run quick --trials 1", f"evaluate forward-plus {flight}"]
+    try:
+        services.start("webserver", "daemon")
+        working = [subprocess.Popen([navi, *command.split()], env=os.environ) for command in commands]
+        assert [command.wait(300) for command in working] == [0, 0]
+        time.sleep(100)  # the daemon looks every 30 s
+    finally:
+        services.stop()
+    with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
+        jobs = Counter(run.job_name for run in instance.get_runs())
+        assert jobs["study_job"] == jobs["evaluation_job"] == 1, jobs
+        assert {run.status for run in instance.get_runs()} == {dg.DagsterRunStatus.SUCCESS}
+        for name in ("study", "trial", "evaluated_subject", "leaderboard", "warehouse"):
+            made = instance.fetch_materializations(dg.AssetKey(name), limit=9).records
+            assert len(made) <= 1 + (name == "warehouse"), (name, jobs)
