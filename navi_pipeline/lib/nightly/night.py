@@ -79,7 +79,7 @@ class Night:
         keep_failed: Take up failed and skipped stages too, to go on within the night; by default they are done again.
 
     Raises:
-        RunError: The name cannot name a file, or the night was begun with other settings.
+        RunError: The name cannot name a file, or the night was begun with other settings or by an earlier Navi.
         RecordError: There are no settings, and no such night.
     """
 
@@ -98,7 +98,7 @@ class Night:
         self.began_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         self._file = pipeline_folder() / "nights" / f"{self.name}.json"
         if self._file.exists():
-            self._take_up(read_document(self._file, made_by="this night"), keep_failed)
+            self._take_up(read_night(self.name), keep_failed)
 
     @property
     def run_id(self) -> str:
@@ -231,8 +231,16 @@ def read_night(name: str) -> dict[str, Any]:
 
     Raises:
         RecordError: There was no such night.
+        RunError: An earlier Navi began it, and did not store what the rest of its training needs.
     """
-    return read_document(pipeline_folder() / "nights" / f"{name}.json", made_by="night_preflight")
+    document = read_document(pipeline_folder() / "nights" / f"{name}.json", made_by="night_preflight")
+    done = {row["name"]: row["data"] for row in document["stages"] if row["status"] in ("passed", "warned")}
+    # What is stored decides the start and the resume proof; a proven night needs neither.
+    unproven = document.get("config", {}).get("train", True) and "resume_proof" not in done
+    needs = {"preflight": "start", "training": "settings"} if unproven else {}
+    if "config" not in document or any(needs[stage] not in done[stage] for stage in needs if stage in done):
+        raise RunError(f"night {name} was begun by an earlier Navi; give it another --name")
+    return document
 
 
 SMALL_MINUTES = 60.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import CompileConfig, TrainConfig
 from navi_core.errors import NaviError, RecordError
-from navi_core.record import navi_home
+from navi_core.record import hardware_profile, navi_home
 from navi_pipeline.lib.corpus.scenes import (
     RESOLUTION,
     compile_source,
@@ -88,9 +88,12 @@ def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     # Scenes may have to be made, which takes minutes and space: not where the night cannot begin anyway.
     if all(gate.passed for gate in gates):
         gates.append(_answer("corpus", lambda: _corpus(night)))
-    data = dict[str, Any]()
+    data = {name: hardware_profile()[name] for name in ("hardware", "revision")}
     if night.config.train and all(gate.passed for gate in gates):
-        data["start"], gate = choose_start(night.config)
+        try:
+            data["start"], gate = choose_start(night.config)
+        except NaviError as error:
+            gate = Gate("weights", True, False, str(error))
         gates.append(gate)
     if night.config.train:
         busy = runs_in_use()

@@ -276,7 +276,8 @@ def _outcome(promotion: dict[str, Any]) -> str:
 
 
 def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
-    about = hardware_profile()
+    # Another machine may resume the night and write its summary.
+    about = hardware_profile() | night.data("preflight")
     where = f"Begun {night.began_at} on {about['hardware']}, code {about['revision']}."
     stages = [{"stage": s.name, "status": s.status, "seconds": round(s.seconds, 1)} for s in night.stages.values()]
     sections: list[tuple[str, str, list[dict[str, Any]]]] = [

@@ -4,7 +4,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,14 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 _PATIENCE_SECONDS = 30.0
 """Time limit for the viewer's first observation [s]; one update of a large network may last several seconds."""
+_END_SECONDS = 5.0
+"""Time limit for the viewer's end after the training [s]."""
 
 
 def probe_viewer(prefix: str, moving: Callable[[], bool], over: threading.Event) -> Gate:
     """Attach a viewer to a training once it makes progress, wait for one observation, and return the result.
+
+    Any error of the viewer is a failed gate.
 
     Args:
         prefix: Prefix of the run's name, under which the trainer announces itself in the Navi home.
@@ -38,19 +41,22 @@ def probe_viewer(prefix: str, moving: Callable[[], bool], over: threading.Event)
     from navi_core.service.wire import DistanceMatrix
 
     notes: list[Announcement] = []
-    while not notes or not moving():
-        if over.wait(0.2):
-            return Gate("viewer", False, False, "training ended before a viewer attached")
-        notes = [note for note in announced() if note.name.startswith(prefix)]
     seen: list[DistanceMatrix] = []
 
     def handle(batch: list[Any]) -> None:
         seen.extend(message for message in batch if isinstance(message, DistanceMatrix))
 
-    began = time.monotonic()
-    with closing(Feed([notes[0].endpoint], handle, watching=True)):
-        while not seen and not over.wait(0.2) and time.monotonic() - began < _PATIENCE_SECONDS:
-            pass
+    try:
+        while not notes or not moving():
+            if over.wait(0.2):
+                return Gate("viewer", False, False, "training ended before a viewer attached")
+            notes = [note for note in announced() if note.name.startswith(prefix)]
+        began = time.monotonic()
+        with closing(Feed([notes[0].endpoint], handle, watching=True)):
+            while not seen and not over.wait(0.2) and time.monotonic() - began < _PATIENCE_SECONDS:
+                pass
+    except Exception as error:
+        return Gate("viewer", False, False, f"{type(error).__name__}: {error}")
     what = f"an observation of {'x'.join(map(str, seen[0].matrix_shape))} after" if seen else "no observation within"
     return Gate("viewer", False, bool(seen), f"{notes[0].key}: {what} {time.monotonic() - began:.1f} s")
 
@@ -58,19 +64,29 @@ def probe_viewer(prefix: str, moving: Callable[[], bool], over: threading.Event)
 def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Train until the night's share of time is used up; the trainer then writes a checkpoint and exits."""
     config, settings = night.config, night_settings(night)
-    seconds = 60.0 * config.minutes * config.training_share
-    wait_for_run(_run_id(night, settings))  # of a night that was killed a moment ago: it writes where the run stands
-    monitor = _monitor(night, settings, seconds)
+    wait_for_run(
+        run_name(ASSET, night.name, settings)
+    )  # of a night that was killed a moment ago: it writes where the run stands
+    monitor = _monitor(night, settings, 60.0 * config.minutes * config.training_share)
     over = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        prefix = f"{ASSET}-{night.name}-"
-        watched = [pool.submit(probe_viewer, prefix, lambda: monitor.step is not None, over)] if config.viewer else []
-        try:
-            result = _train(night, settings, monitor)
-        except NaviError as error:
-            return [Gate("training ends well", True, False, str(error))], {}
-        finally:
-            over.set()
+    watched = (
+        [Gate("viewer", False, False, f"no result {_END_SECONDS:g} s after the training")] if config.viewer else []
+    )
+
+    def watch() -> None:
+        watched[:] = [probe_viewer(f"{ASSET}-{night.name}-", lambda: monitor.step is not None, over)]
+
+    viewer = threading.Thread(target=watch, name="navi-viewer-probe", daemon=True)
+    if config.viewer:
+        viewer.start()
+    try:
+        result = _train(night, settings, monitor)
+    except NaviError as error:
+        return [Gate("training ends well", True, False, str(error))], {}
+    finally:
+        over.set()
+        if config.viewer:
+            viewer.join(_END_SECONDS)
     speed = statistics.median_high(monitor.speeds) if monitor.speeds else 0.0
     floor, hardware = config.floor_steps_per_second, str(hardware_profile()["hardware"])
     applies = config.floor_hardware is None or config.floor_hardware in hardware
@@ -86,7 +102,7 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
             speed >= floor or not applies,
             f"median {speed:,.0f} steps/s, floor {floor:g}{'' if applies else ' on other hardware'}",
         ),
-        *(gate.result() for gate in watched),
+        *watched,
     ]
     # The proof takes up this very run: with settings that were resolved again, a corpus that has changed since would
     # make another one of it.
@@ -99,11 +115,11 @@ def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     data = dict(trained)
     settings = parse_config(TrainConfig, upgrade_train_config(data.pop("settings")))
     gates = []
-    if trained["run_id"] != _run_id(night, settings):
+    if trained["run_id"] != run_name(ASSET, night.name, settings):
         # A trainer would begin another run. What was trained is whole, and the rest of the night is about that.
         detail = f"{trained['run_id']} was trained by another version of Navi, whose settings were others"
         return [Gate("resume", False, False, detail)], data
-    wait_for_run(_run_id(night, settings))
+    wait_for_run(run_name(ASSET, night.name, settings))
     for more in night.config.proof_steps:
         # Not where training ended: a proof that was interrupted has gone on from there.
         began = _newest_step(data)
@@ -139,13 +155,16 @@ def night_policy(night: Night) -> dict[str, Any]:
     """Return the night's policy as a JSON document (run, checkpoint, weights hash), the input of the evaluation."""
     from navi_core.models import load_checkpoint
 
-    result = night.data("resume_proof")
+    result = night.data("resume_proof") or {k: v for k, v in night.data("training").items() if k != "settings"}
     if not result:
         raise RunError(f"night {night.name} trained nothing")
-    weights = load_checkpoint(Path(result["checkpoint"])).weights_hash
-    # Named by its version: evaluations of other nights' policies stay beside it on the leaderboard.
-    named = {"algorithm": "ppo", "profile": f"{ASSET}-{result['version']}", "seed": night.config.seed}
-    return result | named | {"weights_hash": weights}
+    return result | {
+        "algorithm": "ppo",
+        # Named by its version: evaluations of other nights' policies stay beside it on the leaderboard.
+        "profile": f"{ASSET}-{result['version']}",
+        "seed": night.config.seed,
+        "weights_hash": load_checkpoint(Path(result["checkpoint"])).weights_hash,
+    }
 
 
 def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, Any]:
@@ -164,10 +183,6 @@ def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, A
     return result
 
 
-def _run_id(night: Night, settings: TrainConfig) -> str:
-    return run_name(ASSET, night.name, settings)
-
-
 def night_settings(night: Night) -> TrainConfig:
     """Return the training configuration of a night: its profile without a step limit, on the corpus' scenes."""
     settings = preset_settings(night.config, [str(path) for path in scene_paths("train")])
@@ -184,7 +199,7 @@ def night_settings(night: Night) -> TrainConfig:
 
 def _monitor(night: Night, settings: TrainConfig, seconds: float, until_step: int | None = None) -> Monitor:
     return Monitor(
-        _run_id(night, settings),
+        run_name(ASSET, night.name, settings),
         report=night.report,
         seconds=seconds,
         stall_seconds=60.0 * night.config.stall_minutes,

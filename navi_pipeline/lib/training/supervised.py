@@ -313,10 +313,9 @@ def orphaned_trainers() -> dict[int, str]:
     parent is an orphan: it ignored the SIGTERM of its parent's death, or received it too early.
     """
     found = {}
-    folder = navi_home() / "runs" / ".locks"
     for run in runs_in_use():
         with contextlib.suppress(OSError, ValueError):
-            pid = int((folder / f"{run}.lock").read_text())
+            pid = int((navi_home() / "runs" / ".locks" / f"{run}.lock").read_text())
             parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
             environment = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
             supervisor = dict(entry.partition("=")[::2] for entry in environment).get(SUPERVISOR, parent)
@@ -331,11 +330,13 @@ def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
     Args:
         grace_seconds: Time between SIGTERM (the trainer checkpoints) and SIGKILL [s].
     """
-    orphans = orphaned_trainers()
-    ended = [pid for pid in orphans if _signalled(pid, signal.SIGTERM)]
+    ended = {pid: _mark(pid) for pid in orphaned_trainers() if _signalled(pid, signal.SIGTERM)}
     deadline = time.monotonic() + grace_seconds
-    for pid, run in orphans.items():
-        if not wait_for_run(run, ending=lambda: time.monotonic() > deadline):
+    while any(mark and _mark(pid) == mark for pid, mark in ended.items()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid, mark in ended.items():
+        # Also after a regular end, for what is left in its group; a later process of the same id is not of that group.
+        if _mark(pid) in (mark, None):
             _signalled(pid, signal.SIGKILL)
     stale = _mark_stale()
     leftovers = 0
@@ -345,13 +346,21 @@ def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
             if time.time() - file.stat().st_mtime > 3600.0:
                 file.unlink()
                 leftovers += 1
-    return SweepReport(ended, stale, leftovers)
+    return SweepReport(list(ended), stale, leftovers)
+
+
+def _mark(pid: int) -> str | None:
+    """Return the identity of a process beyond its id; None if it has ended."""
+    from navi_pipeline.lib.orchestration import process_mark  # which imports the nights, and these this module
+
+    with contextlib.suppress(OSError):
+        return process_mark(pid)
+    return None
 
 
 def _mark_stale() -> list[str]:
     warehouse = Warehouse()
-    there = {run for run in _running(warehouse) if (navi_home() / "runs" / run).is_dir()}
-    suspects = there - set(runs_in_use())
+    suspects = {run for run in _running(warehouse) if (navi_home() / "runs" / run).is_dir()} - set(runs_in_use())
     # Looked at once more: who let go has sent its last row before, and who has taken a run up since then holds it.
     rows = _running(warehouse)
     stale = sorted((suspects & rows.keys()) - set(runs_in_use()))

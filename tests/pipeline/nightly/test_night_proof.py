@@ -1,5 +1,8 @@
 """Resume proof of a night: after an interruption, over another corpus, with the night's settings."""
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 
 from navi_core.config import TrainConfig, config_hash, parse_config
@@ -8,7 +11,7 @@ from navi_core.record import MetricLog, navi_home, outbox_path
 from navi_pipeline.lib.corpus.scenes import write_corpus
 from navi_pipeline.lib.nightly import training
 from navi_pipeline.lib.nightly.night import Gate, Night
-from navi_pipeline.lib.nightly.training import bounded_training, resume_proof
+from navi_pipeline.lib.nightly.training import bounded_training, night_policy, resume_proof
 from navi_pipeline.settings import NightlyConfig
 
 CONFIG = NightlyConfig(profile="quick", viewer=False, proof_steps=(256, 512))
@@ -122,3 +125,22 @@ def test_run_of_another_navi_version_skips_the_proof_with_a_warning(trainer):
     proof = night.run("resume_proof", resume_proof)
     assert proof.status == "warned" and "another version of Navi" in proof.gates[0].detail
     assert len(trainer.settings) == 1 and proof.data["steps"] == 1024
+
+
+def test_hanging_viewer_warns_and_does_not_hold_up_the_night(trainer, monkeypatch):
+    hangs = threading.Event()
+    monkeypatch.setattr(training, "probe_viewer", lambda *_: hangs.wait(60.0))
+    monkeypatch.setattr(training, "_END_SECONDS", 0.1)
+    corpus("a")
+    night = Night(CONFIG.model_copy(update={"viewer": True}), "n", report=lambda line: None)
+    stage = night.run("training", bounded_training)
+    hangs.set()
+    assert stage.status == "warned" and night.warnings[0].name == "viewer"
+    assert night.warnings[0].detail == "no result 0.1 s after the training"
+
+
+def test_evaluation_without_a_proof_uses_the_trained_policy(trainer, monkeypatch):
+    night = trained(trainer)
+    monkeypatch.setattr("navi_core.models.load_checkpoint", lambda path: SimpleNamespace(weights_hash="w"))
+    policy = night_policy(night)
+    assert (policy["steps"], policy["weights_hash"]) == (1024, "w") and "settings" not in policy

@@ -23,7 +23,8 @@ from navi_pipeline.settings import NightlyConfig
 
 STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 TOLD = {
-    "training": {"run_id": None, "steps": 4096},
+    "preflight": {"start": "none"},
+    "training": {"run_id": None, "steps": 4096, "settings": {}},
     "promotion": {"version": "v002", "promoted": False, "reason": "not shown to be better", "champion": "v001"},
 }
 
@@ -139,7 +140,7 @@ def test_finished_night_is_unchanged_by_a_later_failed_run(works):
 
 def test_refused_run_does_not_mark_a_running_night_as_failed():
     night = Night(NightlyConfig(), "n", report=lambda line: None)
-    night.run("preflight", lambda night: ([], {}))
+    night.run("preflight", lambda night: ([], TOLD["preflight"]))
     with hold_lock(night_lock("n"), "night n"):
         record_failure("r", "nightly_training", "night n is in use", [], night="n")
     assert not summary_paths("n")[0].exists()

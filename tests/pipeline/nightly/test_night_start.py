@@ -47,6 +47,7 @@ def begins(tmp_path):
         assignments = [f"{name}={value}" for name, value in settings.items()]
         night = Night(nightly_config(minutes=1, assignments=assignments), f"n{next(numbers)}", report=lambda line: None)
         stage = night.run("preflight", preflight)
+        assert {"hardware", "revision"} <= set(stage.data)
         assert stage.status in ("passed", "warned"), stage.gates
         gate = next(gate for gate in stage.gates if gate.name == "weights")
         return gate, night.data("preflight")["start"]
@@ -96,6 +97,17 @@ def test_latest_moved_after_the_preflight_is_ignored(begins):
     _, init = begins()
     version("interactive-experiment-1", reward=9.0, policy={"core": "mamba2"})
     assert init == made
+
+
+def test_unreadable_registry_fails_the_gate_and_keeps_the_others(begins):
+    version("interactive-quick-1")
+    for file in (navi_home() / "models").glob("*.json*"):
+        file.write_text("{")
+    night = Night(nightly_config(minutes=1), "n", report=lambda line: None)
+    stage = night.run("preflight", preflight)
+    failed = [gate for gate in stage.gates if gate.hard and not gate.passed]
+    assert [gate.name for gate in failed] == ["weights"] and "start" not in stage.data
+    assert {"nobody trains", "native kernels"} <= {gate.name for gate in stage.gates}
 
 
 def test_version_with_a_missing_file_is_skipped(begins):

@@ -3,6 +3,7 @@
 import json
 import shlex
 import time
+from contextlib import nullcontext
 
 import dagster as dg
 import pytest
@@ -17,14 +18,14 @@ from navi_pipeline.lib.nightly.night import Gate, Night, nightly_config, preset_
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.stages import write_summary
 from navi_pipeline.lib.nightly.training import night_settings
-from navi_pipeline.lib.records import BenchmarkLog
+from navi_pipeline.lib.records import BenchmarkLog, write_document
 from navi_pipeline.lib.training.run_curve import Monitor
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import NightlyConfig
 
 
 def holds(name="g", hard=True, passed=True):
-    return lambda night: ([Gate(name, hard, passed, "figures")], {"seen": 1})
+    return lambda night: ([Gate(name, hard, passed, "figures")], {"seen": 1, "start": "none"})
 
 
 def night(name="n", **settings):
@@ -64,7 +65,7 @@ def test_resumed_night_skips_the_stages_that_passed():
         return [], {}
 
     again = night()
-    assert again.run("a", counted).data == {"seen": 1} and not calls
+    assert again.run("a", counted).data["seen"] == 1 and not calls
     assert again.run("b", counted).status == "passed" and calls == [1]
     assert [row["name"] for row in read_night("n")["stages"]] == ["a", "b"]
     with pytest.raises(RunError, match="other settings: go on with --set seed=0, or give it another --name"):
@@ -86,9 +87,11 @@ def test_summary_records_events_and_a_self_contained_page():
 
 def test_summary_records_the_night_as_a_row():
     tonight = night(minutes=7)
-    tonight.run("preflight", lambda _: ([Gate("disk", False, True, "9 GiB")], {"start": "v003"}))
+    stored = {"start": "v003", "hardware": "the machine of the evening", "revision": "abc"}
+    tonight.run("preflight", lambda _: ([Gate("disk", False, True, "9 GiB")], stored))
     tonight.run("training", lambda _: ([], {"version": "v004", "steps": 5, "steps_per_second": 2.5}))
-    write_summary(tonight)
+    markdown, _ = write_summary(tonight)
+    assert "on the machine of the evening, code abc." in markdown.read_text()
     (row,) = Warehouse().query("from nights").to_dict("records")
     assert (row["night"], row["verdict"], row["start_version"], row["version"]) == ("n", "passed", "v003", "v004")
     assert json.loads(row["settings"])["minutes"] == 7 and json.loads(row["gates"])[0]["figures"] == "9 GiB"
@@ -112,6 +115,31 @@ def test_night_of_an_older_navi_resumes_with_new_settings():
     file.write_text(json.dumps(document | {"config": {"warp": 1}}))
     with pytest.raises(RunError, match="no key 'warp'"):
         night("upgraded")
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_unproven_night_of_an_earlier_navi_is_refused(train):
+    """Its start version and training settings are not stored; one that passed its proof needs neither."""
+    stages = [("preflight", {"start": "none"}), ("training", {"steps": 5, "settings": {}})]
+    for stage, data in stages:
+        before = night(f"old_{stage}", train=train)
+        for name, kept in stages[: stages.index((stage, data))]:
+            before.run(name, lambda _, kept=kept: ([], kept))
+        before.run(stage, lambda _: ([], {"steps": 5}))
+        with (
+            pytest.raises(RunError, match="begun by an earlier Navi; give it another --name")
+            if train
+            else nullcontext()
+        ):
+            night(f"old_{stage}", train=train)
+        before.run("resume_proof", holds())
+        assert "resume_proof" in night(f"old_{stage}", train=train).stages
+    document = read_night("old_training")
+    del document["config"]
+    write_document(navi_home() / "pipeline" / "nights" / "bare.json", document)
+    for config in (None, NightlyConfig(train=train)):
+        with pytest.raises(RunError, match="night bare was begun by an earlier Navi"):
+            Night(config, "bare", report=lambda line: None)
 
 
 def test_summary_compacts_many_segments_and_logs_a_failure(monkeypatch, caplog):

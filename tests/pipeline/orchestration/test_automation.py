@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -32,7 +36,7 @@ from navi_pipeline.lib.corpus.scenes import (
 from navi_pipeline.lib.nightly.night import nightly_config
 from navi_pipeline.lib.orchestration import FLOW_TAG, record_failure
 from navi_pipeline.lib.records import pipeline_folder, pipeline_log, write_document
-from navi_pipeline.lib.training.supervised import sweep
+from navi_pipeline.lib.training.supervised import SUPERVISOR, sweep
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 CONFIG = CompileSettings().compile_config()
@@ -402,6 +406,54 @@ def test_sweep_removes_partial_files_of_runs_and_shards():
         os.utime(file, (0, 0))
     assert sweep().leftovers == 2
     assert [file.exists() for file in files] == [False, False, True]
+
+
+_ORPHAN = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from navi_core.machine.file_lock import acquire_lock
+lock = acquire_lock(Path(sys.argv[1]), "run")
+subprocess.Popen(["sleep", "600"])
+signal.signal(signal.SIGTERM, lambda *_: {end})
+print("ready", flush=True)
+while True:
+    time.sleep(60.0)
+"""
+
+
+@pytest.fixture
+def orphan():
+    """Starter of a process that holds a run's lock, has a child, and executes `end` on SIGTERM."""
+    started = []
+
+    def start(end):
+        lock = navi_home() / "runs" / ".locks" / "r1.lock"
+        command = [sys.executable, "-c", _ORPHAN.format(end=end), str(lock)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True,
+                                        env=os.environ | {SUPERVISOR: "999999"}))  # fmt: skip
+        assert started[0].stdout.readline() == "ready\n"
+        return started[0]
+
+    yield start
+    with suppress(ProcessLookupError):
+        os.killpg(started[0].pid, signal.SIGKILL)
+    started[0].wait()
+
+
+@pytest.mark.parametrize(("end", "code"), [("os.close(lock)", -signal.SIGKILL), ("os._exit(0)", 0)])
+def test_sweep_kills_what_remains_of_an_orphan_without_its_lock(orphan, end, code):
+    """One hangs after it has released its lock, one leaves a child in its group."""
+    process = orphan(end)
+    assert sweep(grace_seconds=0.5).ended == [process.pid]
+    assert process.wait(timeout=30) == code
+    assert process.stdout.read() == "", "its child held the output open until it was killed"
+
+
+def test_sweep_spares_a_later_process_of_the_same_id(orphan, monkeypatch):
+    process = orphan("os.close(lock)")
+    starts = iter(["100", "200", "200"])
+    monkeypatch.setattr("navi_pipeline.lib.orchestration.process_mark", lambda pid: next(starts))
+    assert sweep(grace_seconds=0.5).ended == [process.pid] and process.poll() is None
 
 
 def test_sensor_watches_every_mesh_suffix():
