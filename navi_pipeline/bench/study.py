@@ -59,9 +59,11 @@ def kill_and_resume(
     with TrialQueue(config) as queue:
         for moment in sorted(random.Random(seed).sample(range(1, trials), kills)):
             with started() as process:
-                while process.poll() is None and trials - queue.left() < moment:
-                    time.sleep(0.2)
-                process.kill()
+                try:
+                    while process.poll() is None and trials - queue.left() < moment:
+                        time.sleep(0.2)
+                finally:
+                    process.kill()
             on_line(f"killed the study with {trials - queue.left()} of {trials} trials done")
         with started() as process:
             if process.wait():

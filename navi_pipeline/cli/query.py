@@ -95,7 +95,7 @@ def _parameters(saved: SavedQuery | None, words: Sequence[str]) -> dict[str, str
 
 def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:
     if as_json:
-        print(json.dumps(records(frame), default=str))  # noqa: T201
+        print(json.dumps(records(frame)))  # noqa: T201
     elif as_csv:
         csv.writer(sys.stdout).writerows([frame.columns, *(row.values() for row in records(frame))])
     else:

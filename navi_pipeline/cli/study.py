@@ -131,11 +131,10 @@ def prove(
     """
     from navi_pipeline.cli.experiments import print_experiment, run_experiment
     from navi_pipeline.lib.studies.proof import proof_experiment
-    from navi_pipeline.lib.studies.trial_queue import read_study
 
-    read_study(name)  # a slip of its name waits for no GPU
+    experiment = proof_experiment(name, seeds)  # its errors wait for no GPU
     target = Target("proof_job", "study_proof", {"study": name, "seeds": seeds, "jobs": jobs})
-    result = run_experiment(target, lambda: proof_experiment(name, seeds), jobs=jobs)
+    result = run_experiment(target, lambda: experiment, jobs=jobs)
     if as_json:
         print_json(result.document)
     else:

@@ -161,8 +161,8 @@ def perform_experiment(
 
     Raises:
         RecordError: Rows could not be written.
-        RunError: A cell ended before it had an outcome, or all that are measured failed, and are measured again the
-            next time; what is known is in the warehouse and on the page all the same.
+        RunError: A cell ended before it had an outcome, or all measured cells failed. If no cell waits, these are
+            measured again the next time. What is known is in the warehouse and on the page all the same.
     """
     plan = experiment.cells
     known = {} if again else {cell.name: found for cell in plan if (found := known_outcome(cell)) is not None}
@@ -183,14 +183,15 @@ def perform_experiment(
     if failure is not None:
         raise failure
     if outcomes and cells != 0 and all(outcome.status != "ok" for outcome in outcomes):
-        for cell in plan:
+        for cell in () if result.waiting else plan:
             # Cells are shared: another process may have measured one anew meanwhile.
             with wait_for_lock(cell.file.with_suffix(".lock")):
                 if (found := known_outcome(cell)) is None or found.status != "ok":
                     cell.file.unlink(missing_ok=True)
+        goes_on = f"goes on with the {result.waiting} cells that wait" if result.waiting else "measures them anew"
         raise RunError(
             f"no cell of {experiment.title} succeeded: {failure_reasons(outcomes)}; mend that, then give the same "
-            f"command again, which measures them anew; report: {result.report}"
+            f"command again, which {goes_on}; report: {result.report}"
         )
     return result
 

@@ -286,6 +286,6 @@ def _differences(then: Mapping[str, Any], now: TrainConfig) -> Iterator[str]:
     """
     for setting in settings_of(now):
         *sections, name = setting.name.split(".")
-        former = reduce(lambda values, section: values.get(section, {}), sections, then).get(name, setting.default)
+        former = reduce(lambda values, section: values.get(section) or {}, sections, then).get(name, setting.default)
         if former != setting.value:
             yield f"{setting.name} {former}"

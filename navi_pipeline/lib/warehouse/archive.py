@@ -38,6 +38,7 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._manifest = folder / "manifest.json"
+        self._unadopted: Path | None = None
 
     def write(self, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         """Write all tables as a new generation of Parquet files, which becomes current by `adopt`.
@@ -45,9 +46,12 @@ class Archive:
         Returns:
             Its manifest: number of the generation, last migration of the database, rows and checksum of each table.
         """
-        number: int = 1 + self._read()["generation"]
-        target = self._path(number)
-        shutil.rmtree(target, ignore_errors=True)
+        current: int = self._read()["generation"]
+        if current:
+            self._sweep(current)  # leftovers of a killed compaction
+        # Without a manifest the generations may be all that is left of older rows.
+        number = 1 + max([current, *(int(folder.name) for folder in self.folder.glob("[0-9]" * 6 + "/"))])
+        target = self._unadopted = self._path(number)
         target.mkdir(parents=True)
         tables = {}
         for table in _tables_of(connection):
@@ -64,14 +68,20 @@ class Archive:
 
     def adopt(self, manifest: dict[str, Any]) -> None:
         """Make a written generation the current one, and remove the others."""
+        self._unadopted = None
         write_durably(self._manifest, (json.dumps(manifest, indent=1) + "\n").encode())
-        self.sweep()
+        self._sweep(manifest["generation"])
 
-    def sweep(self) -> None:
-        """Remove the generations that are not current, to free their disk space."""
-        current = self._path(self._read()["generation"])
+    def discard(self) -> None:
+        """Remove the generation of the last `write` if it was not adopted, to free its disk space."""
+        if self._unadopted is not None:
+            shutil.rmtree(self._unadopted, ignore_errors=True)
+            self._unadopted = None
+
+    def _sweep(self, current: int) -> None:
+        """Remove the generations that are not current."""
         for folder in self.folder.glob("*/"):
-            if folder != current:
+            if folder != self._path(current):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self, connection: duckdb.DuckDBPyConnection, manifest: dict[str, Any] | None = None) -> None:

@@ -48,7 +48,10 @@ _SHARED = (
 
 
 def _utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    try:
+        return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    except OverflowError as error:
+        raise ValueError(f"{error} in UTC") from error  # pydantic adds the column
 
 
 _JSON = Annotated[Any, AfterValidator(partial(json.dumps, allow_nan=False))]
@@ -106,8 +109,8 @@ def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
         head, _, body = path.read_bytes().partition(b"\n")
     try:
         segment = Segment.model_validate_json(head)
-    except (ValidationError, OverflowError) as error:
-        raise RecordError(f"the header line is broken: {error}") from error
+    except ValidationError as error:
+        raise RecordError(f"the header line is broken: {_fault(error, 'segment')}") from error
     found, table = hashlib.sha256(body).hexdigest(), segment.table
     if found != segment.sha256:
         raise RecordError(f"checksum {found[:12]} is not the header's {segment.sha256[:12]}: truncated or changed")
@@ -147,10 +150,12 @@ def read_columns(
     for number, line in enumerate([json.dumps(head).encode(), *lines], start=1):
         try:
             row = parse(line)
-        except ValidationError as error:
+            given = row.get("extra")
+            more = rest | {name: value for name, value in row.items() if name not in kinds}
+            more |= {} if given is None else given if isinstance(given, dict) else {"extra": given}
+            row["extra"] = json.dumps(more, allow_nan=False) if more else None
+        except ValueError as error:
             raise RecordError(f"line {number}: {_fault(error, table)}") from error
-        more = rest | {name: value for name, value in row.items() if name not in kinds} | (row.get("extra") or {})
-        row["extra"] = json.dumps(more) if more else None
         rows.append(row)
     shared, *rows = rows
     columns = {name: [row.get(name, shared.get(name)) for row in rows] for name in kinds}
@@ -163,13 +168,15 @@ def read_columns(
 @cache
 def _row_type(table: str, kinds: tuple[tuple[str, str], ...]) -> TypeAdapter[dict[str, Any]]:
     """Return the parser of a table's rows, from its columns and their DuckDB types."""
-    types = {name: _TYPES[kind] | None for name, kind in kinds} | {"extra": dict[str, Any] | None}
+    types = {name: _TYPES[kind] | None for name, kind in kinds} | {"extra": Any}
     row = TypedDict(table, types, total=False)  # type: ignore[misc]
     return TypeAdapter(with_config(ConfigDict(extra="allow"))(row))  # type: ignore[arg-type]
 
 
-def _fault(error: ValidationError, table: str) -> str:
+def _fault(error: ValueError, table: str) -> str:
     """Return column, value and reason of the first value that does not fit."""
+    if not isinstance(error, ValidationError):
+        return f"{table}.extra: {error}"
     first = error.errors(include_url=False)[0]
     return "".join(f"{table}.{name} = {first['input']!r}: " for name in first["loc"][:1]) + first["msg"]
 
@@ -361,7 +368,7 @@ class Outbox:
                 segment = read_segment(file, columns)
                 if known.get(segment.name, segment.sha256) != segment.sha256:
                     raise RecordError("a segment of this name but other content was folded in before")
-            except (RecordError, OverflowError) as error:
+            except RecordError as error:
                 # The reason goes first: a segment in quarantine always has one.
                 (self.quarantine / f"{file.name}.reason.txt").write_text(f"{error}\n", "utf-8")
                 os.replace(file, self.quarantine / file.name)

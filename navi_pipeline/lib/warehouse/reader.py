@@ -137,7 +137,7 @@ def saved_queries(folder: Path) -> dict[str, SavedQuery]:
 
 
 def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    """Convert a data frame to JSON rows: missing and non-finite numbers become null, times ISO 8601."""
+    """Convert a data frame to JSON rows: missing and non-finite numbers become null, times ISO 8601, others text."""
     return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
@@ -146,10 +146,15 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - any cell of a data frame
 
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)) or getattr(value, "ndim", False):
+    if getattr(value, "ndim", False):
+        # As timestamps: numpy gives times in nanoseconds as integers.
+        value = list(pandas.Series(value)) if value.dtype.kind == "M" else value.tolist()
+    if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if pandas.isna(value) or value in (math.inf, -math.inf):
         return None
     if hasattr(value, "isoformat"):
         return value.isoformat()
-    return value.item() if hasattr(value, "item") else value
+    if hasattr(value, "item"):
+        return value.item()
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

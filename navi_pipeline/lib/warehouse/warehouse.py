@@ -159,8 +159,7 @@ class Warehouse(Reader):
             finally:
                 for file in (copy, write_ahead_log(copy), fresh, write_ahead_log(fresh)):
                     file.unlink(missing_ok=True)
-                # What does not count is in the way where there was no room for it.
-                self.archive.sweep()
+                self.archive.discard()
             rows = sum(table["rows"] for name, table in manifest["tables"].items() if name != "segments")
             return {"rows": rows, "segments": len(replaced), "thinned": thinned}
 

@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from navi_core.cli.main import build_app
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import RunError
+from navi_pipeline.cli import experiments
 from navi_pipeline.lib.experiments.perform import perform_experiment
 from navi_pipeline.lib.studies import proof
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
@@ -76,7 +79,8 @@ def test_two_seeds_show_nothing(trained):
     assert "not shown to be better than the defaults in reward_ema (5 seeds are needed" in prove(2).summary.sentences[0]
 
 
-def test_study_without_a_complete_trial_has_no_proof():
+def test_study_without_a_complete_trial_is_refused_before_a_run_is_launched(monkeypatch):
     TrialQueue(small_study()).close()
-    with pytest.raises(RunError, match="no complete and feasible trial"):
-        proof.proof_experiment("small")
+    monkeypatch.setattr(experiments, "launch", lambda *_, **__: pytest.fail("a run was launched"))
+    refused = CliRunner().invoke(build_app(), ["study", "prove", "small"]).exception
+    assert isinstance(refused, RunError) and "no complete and feasible trial" in str(refused)

@@ -536,7 +536,7 @@ def test_changed_preset_settings_differ_and_newer_settings_do_not(tmp_path):
         kept = queue.folder / "settings.json"
         known = json.loads(kept.read_text())
         del known["ppo"]["clip"]
-        kept.write_text(json.dumps(known | {"warp": 1}))
+        kept.write_text(json.dumps(known | {"warp": 1, "grpo": None}))
         assert queue.differing() == []
         preset.write_text("env: {reward: {weights: {collision: 0.5}}}\nppo: {clip: 0.3}")
         assert queue.differing() == ["ppo.clip 0.2"], "a Navi without this setting trained as its default says"

@@ -295,6 +295,24 @@ def test_compaction_without_disk_space_raises_and_leaves_no_files(warehouse, mon
     assert rows(warehouse) == before
 
 
+@pytest.mark.parametrize("name", ["write", "restore"])
+def test_failed_compaction_keeps_an_archive_whose_manifest_is_missing(warehouse, monkeypatch, name):
+    warehouse.compact()
+    (warehouse.archive.folder / "manifest.json").unlink()
+    kept = {file: file.read_bytes() for file in warehouse.archive.folder.rglob("*.parquet")}
+
+    def fails(*_):
+        raise OSError("no room")
+
+    if name == "write":
+        monkeypatch.setattr(os, "fsync", fails)
+    else:
+        monkeypatch.setattr(Archive, name, fails)
+    with pytest.raises(RecordError, match="was not compacted: no room"):
+        warehouse.compact()
+    assert kept and {file: file.read_bytes() for file in warehouse.archive.folder.rglob("*.parquet")} == kept
+
+
 def test_young_runs_are_not_thinned(warehouse):
     assert warehouse.compact(keep_days=36500, points=5)["thinned"] == 0
 

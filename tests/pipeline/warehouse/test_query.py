@@ -2,6 +2,7 @@
 
 import json
 
+import duckdb
 import pandas as pd
 import pytest
 import typer
@@ -136,6 +137,24 @@ def test_records_converts_missing_values_and_times_to_json():
     assert json.loads(json.dumps(records(frame))) == [
         {"n": 1, "x": None, "t": "2026-01-02T03:04:05", "l": ["a"]},
         {"n": None, "x": None, "t": None, "l": None},
+    ]
+
+
+def test_records_of_lists_and_other_types_are_json():
+    sql = (
+        "select [1.5, null] as x, [true, null] as b, [timestamp '2026-01-01', null] as t, [[1]] as n, "
+        "[timestamp_ns '2026-01-01'] as ns, uuid '00000000-0000-0000-0000-000000000001' as u, 'a'::blob as raw"
+    )
+    assert json.loads(json.dumps(records(duckdb.sql(sql).df()))) == [
+        {
+            "x": [1.5, None],
+            "b": [True, None],
+            "t": ["2026-01-01T00:00:00", None],
+            "n": [[1]],
+            "ns": ["2026-01-01T00:00:00"],
+            "u": "00000000-0000-0000-0000-000000000001",
+            "raw": "bytearray(b'a')",
+        }
     ]
 
 

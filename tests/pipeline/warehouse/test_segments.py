@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from navi_core.errors import RecordError
-from navi_pipeline.lib.warehouse.outbox import read_columns
+from navi_pipeline.lib.warehouse.outbox import read_columns, read_segment
 
 KINDS = {
     "run_id": "VARCHAR", "step": "BIGINT", "name": "VARCHAR", "value": "DOUBLE", "ok": "BOOLEAN",
@@ -42,6 +42,9 @@ def read(rows, context=None):
         ({"step": True}, "step", 1),
         ({"colour": "red"}, "extra", '{"colour": "red"}'),
         ({"extra": {"a": 1}, "colour": "red"}, "extra", '{"colour": "red", "a": 1}'),
+        ({"extra": "a", "colour": "red"}, "extra", '{"colour": "red", "extra": "a"}'),
+        ({"extra": [0]}, "extra", '{"extra": [0]}'),
+        ({"extra": None}, "extra", None),
     ],
 )
 def test_values_have_the_type_of_their_column(row, column, value):
@@ -67,6 +70,11 @@ def test_further_values_of_the_header_go_to_extra():
         (ROW | {"ok": 1}, r"line 3: metrics.ok = 1: .* valid boolean"),
         (ROW | {"name": "\ud800"}, r"line 3: Invalid JSON"),
         (ROW | {"recorded_at": "soon"}, r"line 3: metrics.recorded_at = 'soon': .* valid datetime"),
+        (
+            ROW | {"recorded_at": "0001-01-01T00:00:00+14:00"},
+            r"metrics.recorded_at = '0001.* range in UTC$",
+        ),
+        (ROW | {"colour": [float("inf")]}, r"line 3: metrics.extra: Out of range float"),
         ([1], r"line 3: Input should be an object"),
     ],
 )
@@ -79,3 +87,12 @@ def test_a_faulty_value_is_reported_with_its_line(row, message):
 def test_json_row_split_over_two_lines_is_refused(first):
     with pytest.raises(RecordError, match="line 2: Invalid JSON"):
         read_columns([first, b"2]}"], SHARED, "metrics", KINDS)
+
+
+def test_header_of_another_version_has_a_reason_of_one_line(tmp_path):
+    header = {"navi_segment": 2, "table": None, "run_id": "r", "context": {}, "rows": 0, "sha256": "", "created_at": 0}
+    (tmp_path / "s.ndjson").write_text(json.dumps(header) + "\n")
+    with pytest.raises(RecordError) as refused:
+        read_segment(tmp_path / "s.ndjson", {})
+    reason = "the header line is broken: segment.navi_segment = 2: Input should be less than or equal to 1"
+    assert str(refused.value) == reason
