@@ -331,7 +331,7 @@ def test_newer_migration_is_detected_without_the_sql_hash(folder, tmp_path):
     home = tmp_path / "home"
     of_a_newer_navi(folder, home)
     (home / "warehouse" / "sql.sha256").write_text(sql_hash(folder))
-    with pytest.raises(RecordError, match="is of a newer Navi, with migration"):
+    with pytest.raises(RecordError, match="is of a newer Navi: it has migration"):
         Warehouse(home).compact()  # no segment waits, so no ingest has checked
     with MetricLog(home / "outbox", "run-2", {}) as log:
         log.row("runs", {})
