@@ -34,9 +34,9 @@ def test_invalid_argument_is_a_one_line_error(arguments, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
         main(arguments)
-    told = capsys.readouterr().err
-    assert caught.value.code != 0 and told.startswith("error: ")
-    assert told.count("\n") == 1 and os.listdir(tmp_path) == []
+    reported = capsys.readouterr().err
+    assert caught.value.code != 0 and reported.startswith("error: ")
+    assert reported.count("\n") == 1 and os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,10 @@ def test_escapes_in_a_name_do_not_reach_the_terminal_through_an_error(group, tmp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main([*group, "\x1b[2J\u202ehouse.glb"])
-    told = capsys.readouterr()
-    assert "\x1b" not in told.out + told.err and "\u202e" not in told.err and "?[2J?house.glb" in told.err
+    reported = capsys.readouterr()
+    assert (
+        "\x1b" not in reported.out + reported.err and "\u202e" not in reported.err and "?[2J?house.glb" in reported.err
+    )
 
 
 def test_invalid_demo_seed_is_refused_before_any_output(tmp_path, monkeypatch, capsys):

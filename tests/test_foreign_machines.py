@@ -118,5 +118,5 @@ def test_undecodable_quarantine_reason_is_shown_partly(tmp_path: Path) -> None:
     folder = tmp_path / "outbox" / "quarantine"
     folder.mkdir(parents=True)
     (folder / "a.ndjson.reason.txt").write_bytes(b"caf\xe9")
-    (told,) = Warehouse(home=tmp_path).status()["quarantined"].values()
-    assert told.startswith("caf")
+    (reported,) = Warehouse(home=tmp_path).status()["quarantined"].values()
+    assert reported.startswith("caf")

@@ -83,7 +83,7 @@ def test_unknown_key_error_names_only_the_key():
 
 
 @pytest.mark.parametrize(
-    ("config", "settings", "told"),
+    ("config", "settings", "reported"),
     [
         (TrainConfig, {"total_steps": "x"}, "total_steps = 'x': expected a whole number"),
         (TrainConfig, {"ppo": {"learning_rate": "x"}}, "ppo.learning_rate = 'x': expected a number"),
@@ -101,18 +101,18 @@ def test_unknown_key_error_names_only_the_key():
         (GateConfig, {"slower": "x"}, "slower = 'x': expected a list, [a, b]"),
     ],
 )
-def test_errors_describe_the_expected_value_in_words(config, settings, told):
+def test_errors_describe_the_expected_value_in_words(config, settings, reported):
     with pytest.raises(ConfigError) as caught:
         parse_config(config, settings)
-    assert str(caught.value).endswith(told) and "literal" not in str(caught.value)
+    assert str(caught.value).endswith(reported) and "literal" not in str(caught.value)
 
 
 def test_unknown_network_error_lists_the_allowed_ones():
     with pytest.raises(ConfigError) as caught:
         parse_config(TrainConfig, {"policy": {"core": "x" * 1000}})
-    told = str(caught.value)
-    assert told.startswith("policy.core: no temporal core 'xxx") and len(told) < 300
-    assert "allowed: mamba2, gru, mambapy, none;" in told and "NAVI_PLUGINS" in told
+    reported = str(caught.value)
+    assert reported.startswith("policy.core: no temporal core 'xxx") and len(reported) < 300
+    assert "allowed: mamba2, gru, mambapy, none;" in reported and "NAVI_PLUGINS" in reported
     with pytest.raises(ConfigError, match=r"^policy\.encoder = 5: expected text$"):
         parse_config(TrainConfig, {"policy": {"encoder": 5}})
 

@@ -46,23 +46,23 @@ def run(home: Path, command: str, kill_at: int = 0) -> int:
 
 def result(home: Path) -> dict[str, object]:
     """What must not depend on kills: data, weights, versions and the keys of rows."""
-    told: dict[str, object] = {}
+    reported: dict[str, object] = {}
     if (home / "flights").exists():
-        told["flights"] = load_dataset([home / "flights"]).content_hash
+        reported["flights"] = load_dataset([home / "flights"]).content_hash
     for file in home.glob("runs/*/checkpoints/*.pt"):
-        told[file.name] = load_checkpoint(file).weights_hash
-    told["versions"] = [(entry.version, entry.weights_hash) for entry in Registry(home / "models").list()]
-    told["latest"] = Registry(home / "models").aliases()
+        reported[file.name] = load_checkpoint(file).weights_hash
+    reported["versions"] = [(entry.version, entry.weights_hash) for entry in Registry(home / "models").list()]
+    reported["latest"] = Registry(home / "models").aliases()
     if (home / "pairs.jsonl").exists():
-        told["pairs"] = (home / "pairs.jsonl").read_text()
+        reported["pairs"] = (home / "pairs.jsonl").read_text()
     if (home / "flown.json").exists():
-        told["flown"] = json.loads((home / "flown.json").read_text())["episodes"]
+        reported["flown"] = json.loads((home / "flown.json").read_text())["episodes"]
     rows = set()
     for file in home.glob("outbox/*.ndjson"):
         head, *lines = map(json.loads, file.read_text().splitlines())
         key = [name for name in NATURAL_KEYS.get(head["table"], ()) if not name.endswith("_at")]
         rows |= {(head["table"], *(str(row.get(name)) for name in key)) for row in lines}
-    return told | {"rows": rows}
+    return reported | {"rows": rows}
 
 
 @pytest.mark.slow

@@ -70,18 +70,18 @@ def test_memory_bench_prints_one_row_per_case(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(memory, "memory_cases", lambda *_: [case])
     table = CliRunner().invoke(build_app(plugins=False), ["bench", "memory", "--steps", "2048"])
     assert table.exit_code == 0 and case.name in table.stdout and "–" in table.stdout, table.output
-    told = CliRunner().invoke(
+    reported = CliRunner().invoke(
         build_app(plugins=False), ["bench", "memory", "--steps", "2048", "--json", "--first-seed", "3"]
     )
-    (row,) = json.loads(told.stdout)["rows"]
+    (row,) = json.loads(reported.stdout)["rows"]
     assert (row["case"], row["seed"], row["episodes"]) == (case.name, 3, 64) and 2048 <= row["steps"] < 300_000
     assert -1 <= row["kept"] < 0
 
 
 def test_the_help_names_every_benchmark_in_one_line() -> None:
-    said = CliRunner().invoke(build_app(plugins=False), ["bench", "--help"], terminal_width=140).output
+    printed = CliRunner().invoke(build_app(plugins=False), ["bench", "--help"], terminal_width=140).output
     for name in (*TINY, "compile", "device", "train", "memory"):
-        assert name in said
+        assert name in printed
 
 
 @pytest.mark.parametrize("text", ["16", "x16", "16x", "0x4", "-1x4", "1e3x4", "99999999999999999999x1"])

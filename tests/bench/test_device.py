@@ -30,7 +30,7 @@ def test_device_table_is_complete_on_an_emulated_device(apartments, monkeypatch:
         # What is emulated are the kernels, streams and graphs of the world, not those of torch's own operations.
         rows = list(run_device(apartments[:1], "cuda", training=False, **SMALL))
     assert failures(rows) == []
-    said = "\n".join(row.what for row in rows)
+    printed = "\n".join(row.what for row in rows)
     for part in (
         "bits equal to the twin's",
         "captured cast",
@@ -39,7 +39,7 @@ def test_device_table_is_complete_on_an_emulated_device(apartments, monkeypatch:
         "one graph",
         "build",
     ):
-        assert part in said
+        assert part in printed
 
 
 def test_the_command_prints_the_table_of_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +63,9 @@ def test_a_run_of_ppo_keeps_to_its_device(apartments, monkeypatch: pytest.Monkey
         rows = list(
             device_training.training_rows(lambda: Field(apartments[:1], device=where), env, 2, where, plain=True)
         )
-    told = {row.what: row.value for row in rows}
-    assert told["PPO, 2 drones, eager, fp32"] > 0 and "PPO, 2 drones, eager, fp32: update/backward" in told
-    assert sum("share of a" in what for what in told) == 2
+    reported = {row.what: row.value for row in rows}
+    assert reported["PPO, 2 drones, eager, fp32"] > 0 and "PPO, 2 drones, eager, fp32: update/backward" in reported
+    assert sum("share of a" in what for what in reported) == 2
 
 
 def test_decisions_keep_to_their_device() -> None:

@@ -44,12 +44,12 @@ def test_dpo_bench_evaluates_before_and_after_on_unseen_scenes(apartments):
     small = {"actors": 2, "dpo": {"rollout": 8, "bptt": 8}, "policy": {"azimuth_bins": 16, "elevation_bins": 4},
              "env": {"azimuth_bins": 16, "elevation_bins": 4}}  # fmt: skip
     protocol = EvalConfig(starts=2, max_steps=6, azimuth_bins=16, elevation_bins=4)
-    said = []
+    printed = []
     (row,) = run_dpo(
         apartments[:1], apartments[1:2], [3],
-        count=6, steps=8, updates=2, changes=small, protocol=protocol, progress=said.append,
+        count=6, steps=8, updates=2, changes=small, protocol=protocol, progress=printed.append,
     )  # fmt: skip
     assert row["seed"] == 3 and row["pairs"] == 6 and row["updates"] == 2 and 0 <= row["held_out"] <= 1
     assert row["gain"] == pytest.approx(row["after"] - row["before"]) and row["low"] <= row["gain"] <= row["high"]
-    assert "earned more" in said[0] and "update 2" in said[2]
+    assert "earned more" in printed[0] and "update 2" in printed[2]
     assert dpo_config(3, 5, None).dpo.ref_sync_every_updates == 0

@@ -55,12 +55,12 @@ def test_restarted_row_flies_like_a_fresh_one(box_room, tmp_path):
     registered(tmp_path)
     env, pilot = take_off("latest", [box_room], num_envs=3, seed=1)
     assert pilot.name == "v001" and not env.config.stagger
-    obs, told = env.reset(), []
+    obs, reported = env.reset(), []
     ends = torch.tensor([20, 13, 7])
     for number in range(30):
         poses = env.poses()
         action = pilot.act(obs)
-        told.append((obs, poses, action))
+        reported.append((obs, poses, action))
         step = env.step(action)
         # As if episodes ended at their own times.
         cut = ends == number + 1
@@ -71,7 +71,7 @@ def test_restarted_row_flies_like_a_fresh_one(box_room, tmp_path):
         twin = take_off("v001", [box_room], seed=1)[1]._flyer
         twin.begin(torch.tensor([row + 3]), env.field)
         one = slice(row, row + 1)
-        for seen, poses, action in told[begin : begin + 10]:
+        for seen, poses, action in reported[begin : begin + 10]:
             pose = Pose(poses["position"][one], poses["yaw"][one], poses["scene_index"][one])
             with torch.no_grad():
                 assert torch.allclose(twin.act(seen[one], pose), action[one], atol=1e-5)

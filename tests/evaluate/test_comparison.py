@@ -197,8 +197,8 @@ def test_metric_without_direction_gives_no_verdict():
 
 
 def test_equal_pairs_report_an_upper_bound():
-    said = compare(result("a", LOW), result("b", LOW), "collisions_per_minute").sentence
-    assert "all pairs are equal (95 % upper bound of unequal scenes: 63 %) over 3 scenes" in said  # 1 − .05^(1/3)
+    printed = compare(result("a", LOW), result("b", LOW), "collisions_per_minute").sentence
+    assert "all pairs are equal (95 % upper bound of unequal scenes: 63 %) over 3 scenes" in printed  # 1 − .05^(1/3)
 
 
 def test_side_trained_on_the_scenes_gets_no_verdict():

@@ -26,10 +26,10 @@ def test_a_scene_of_any_name_is_drawn_without_a_warning(door_room, name):
     assert picture.startswith(b"\x89PNG")
 
 
-def drawn(said: str):
+def drawn(printed: str):
     figure = Figure()
     FigureCanvasAgg(figure)
-    text = figure.suptitle(said)
+    text = figure.suptitle(printed)
     draw_name(text)
     return text
 

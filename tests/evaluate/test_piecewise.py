@@ -21,9 +21,9 @@ SHORT = EvalConfig(starts=2, max_steps=20, azimuth_bins=32, elevation_bins=8, bl
 
 def test_pieces_equal_the_whole_evaluation_and_are_reused(box_room, corridor, tmp_path, monkeypatch):
     loaders = [("box", lambda: box_room), ("corridor", lambda: corridor)]
-    subjects, told = ["forward-plus", "planner"], []
-    results = evaluate_in_pieces(subjects, loaders, SHORT, tmp_path, progress=lambda *part: told.append(part))
-    assert told[-1] == ("planner corridor", 4, 4)
+    subjects, reported = ["forward-plus", "planner"], []
+    results = evaluate_in_pieces(subjects, loaders, SHORT, tmp_path, progress=lambda *part: reported.append(part))
+    assert reported[-1] == ("planner corridor", 4, 4)
     course = build_course([box_room, corridor], SHORT)
     for name, joined in zip(subjects, results, strict=True):
         whole = evaluate(name, course)

@@ -36,26 +36,26 @@ def test_spl_by_hand(box_room):
     floor = FloorMap(Field([box_room]), 0, 0.1, 0.2)
     start = Start(0, "box", 0, (1.05, 1.25, 2.05), 0.0, 1, (4.05, 1.25, 2.05))
 
-    def told(success, *points):
+    def reported(success, *points):
         return goal_metrics(floor, start, *flown(success, *points))
 
-    straight = told(True, (1.05, 2.05), (4.05, 2.05))
+    straight = reported(True, (1.05, 2.05), (4.05, 2.05))
     assert straight["success"] is True
     assert straight["geodesic"] == pytest.approx(3.0, abs=0.001) and straight["spl"] == pytest.approx(1.0)
     # 1 m aside, 3 m along and 1 m back: 3 / 5. It failed to stop: nothing, but all of the way was covered.
     detour = ((1.05, 2.05), (1.05, 3.05), (4.05, 3.05), (4.05, 2.05))
-    assert told(True, *detour)["spl"] == pytest.approx(0.6, abs=0.005)
-    failed = told(False, *detour)
+    assert reported(True, *detour)["spl"] == pytest.approx(0.6, abs=0.005)
+    failed = reported(False, *detour)
     assert failed["spl"] == 0.0 and failed["soft_spl"] == pytest.approx(0.6, abs=0.005)
     # A third of the way, straight: 1 − 2/3.
-    third = told(False, (1.05, 2.05), (2.05, 2.05))
+    third = reported(False, (1.05, 2.05), (2.05, 2.05))
     assert third["soft_spl"] == pytest.approx(1 / 3, abs=0.001)
     assert third["goal_distance"] == pytest.approx(2.0, abs=0.001)
     # Its last place is too near the wall for a way: 0.9 m straight to it from one that has a way of 1.0.
-    aside = told(True, (1.05, 2.05), (4.05, 3.05), (4.05, 3.95))
+    aside = reported(True, (1.05, 2.05), (4.05, 3.05), (4.05, 3.95))
     assert aside["goal_distance"] == pytest.approx(1.0 + 0.9, abs=0.01)
     # Away from the goal it is 0, not less.
-    assert told(False, (1.05, 2.05), (0.55, 2.05))["soft_spl"] == 0.0
+    assert reported(False, (1.05, 2.05), (0.55, 2.05))["soft_spl"] == 0.0
     assert [path_weight(3.0, p) for p in (2.0, 3.0, 6.0)] == [1.0, 1.0, 0.5]
 
 

@@ -139,26 +139,26 @@ def test_a_promotion_is_recorded_before_the_alias_moves(halls, registry, tmp_pat
     pair = evaluate(checkpoints[1], course), evaluate(checkpoints[0], course)
     won = replace(decide(circles, *pair, previous_version=hovers), promoted=True)
     monkeypatch.setattr("navi_core.evaluate.promotion.decide_and_confirm", lambda *a, **k: (won, [pair]))
-    told = []
+    reported = []
 
     def record(decision, flights):
-        told.append((decision.promoted, decision.decided_at, registry.resolve("champion").version))
-        if len(told) == 1:
+        reported.append((decision.promoted, decision.decided_at, registry.resolve("champion").version))
+        if len(reported) == 1:
             raise KeyboardInterrupt
-        if len(told) == 3:
+        if len(reported) == 3:
             registry.promote(third, "champion")
 
     flown = {"challenger": pair[0], "opponent": pair[1], "record": record}
     with pytest.raises(KeyboardInterrupt):
         promote(circles, registry, course, **flown)
     promote(circles, registry, course, **flown)
-    assert [(row[0], row[2]) for row in told] == [(True, hovers)] * 2
+    assert [(row[0], row[2]) for row in reported] == [(True, hovers)] * 2
     assert registry.resolve("champion").version == circles
     registry.rollback("champion")
     # Another version gets the alias between the row and the move: the same row records it.
     with pytest.raises(RegistryError, match="holds it by now"):
         promote(circles, registry, course, **flown)
-    assert [row[:2] for row in told[2:]] == [(True, won.decided_at), (False, won.decided_at)]
+    assert [row[:2] for row in reported[2:]] == [(True, won.decided_at), (False, won.decided_at)]
 
 
 def test_promotion_refuses_training_scenes_before_any_flight(halls, registry, tmp_path, monkeypatch):
@@ -271,8 +271,8 @@ def test_recording_failure_still_prints_and_saves_the_flight(run, hall, tmp_path
     version = Registry(tmp_path / "home" / "models").register(flying(HOVER, tmp_path / "hover.pt"))
     outcome = run("promote", version, "--json", "--scene", str(hall), expect=1)
     assert isinstance(outcome.exception, RecordError)
-    told = json.loads(outcome.stdout)
-    assert told["version"] == version and not told["promoted"] and "No space left" in told["reason"]
+    reported = json.loads(outcome.stdout)
+    assert reported["version"] == version and not reported["promoted"] and "No space left" in reported["reason"]
 
 
 def test_saving_failure_still_prints_and_records_the_flight(run, tmp_path):

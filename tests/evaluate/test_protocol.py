@@ -250,8 +250,8 @@ def test_recompiled_mesh_is_the_same_scene(door_room, tmp_path):
     mesh = mesh_of(box_triangles((0, 0, 0), (5, 2.4, 4)), "box")
     finer, coarse = (compile_mesh(mesh, CompileConfig(resolution=resolution)) for resolution in (256, 64))
     assert finer.content_hash() != coarse.content_hash()
-    hashes, told = corpus_of([coarse], {})
-    assert told["trained_on"] == sorted({coarse.source_hash, *hashes.values()}), "as a resumed run tells it"
+    hashes, reported = corpus_of([coarse], {})
+    assert reported["trained_on"] == sorted({coarse.source_hash, *hashes.values()}), "as a resumed run tells it"
     summary = {"trained_on": [coarse.source_hash]}
     path = checkpoint(tmp_path / "seen.pt", scene_hashes={"box": coarse.content_hash()}, corpus_summary=summary)
     assert evaluate(path, [finer, door_room], SHORT).summary["scenes_trained_on"] == 1
@@ -298,9 +298,9 @@ def test_rows_are_plain_and_survive_a_file(box_room, tmp_path):
 
 def test_interval_of_an_old_file_is_recomputed(box_room, tmp_path):
     result = evaluate("random", [box_room], SHORT)
-    told = dict(result.summary)
-    result.summary.update(c_vis_auc_low=told["c_vis_auc"], c_vis_auc_high=told["c_vis_auc"])
-    assert EvalResult.load(result.save(tmp_path / "old.json")).summary == told
+    reported = dict(result.summary)
+    result.summary.update(c_vis_auc_low=reported["c_vis_auc"], c_vis_auc_high=reported["c_vis_auc"])
+    assert EvalResult.load(result.save(tmp_path / "old.json")).summary == reported
     # Of many scenes it is the bootstrap's to this day, and stays as it was flown.
     result.summary.update(c_vis_auc_low=0.0, c_vis_auc_high=100.0)
     result.episodes[:] = [row | {"scene": f"scene-{i}"} for i in range(FEW_SCENES) for row in result.episodes]

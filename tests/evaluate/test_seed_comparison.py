@@ -185,10 +185,10 @@ def test_holm_by_hand():
 
 
 def test_withheld_verdict_keeps_its_numbers():
-    said = compare_seeds(side("a", 5, 4.0), side("b", 5))
-    silent = said.withheld("it may be chance")
-    assert said.better and not silent.better and silent.low == said.low
-    assert silent.sentence == said.sentence.replace(
+    printed = compare_seeds(side("a", 5, 4.0), side("b", 5))
+    silent = printed.withheld("it may be chance")
+    assert printed.better and not silent.better and silent.low == printed.low
+    assert silent.sentence == printed.sentence.replace(
         "a0 is better than b0 in c_vis_auc", "no verdict on a0 and b0 in c_vis_auc, it may be chance"
     )
 

@@ -19,5 +19,5 @@ def test_odd_rays_under_address_and_undefined_behaviour_sanitizers(tmp_path: Pat
     box_scene.save(files[0])
     compile_mesh(generate_scene("maze", 0), CompileConfig(resolution=128)).save(files[1])
     box_scene.save(files[2], version=1)
-    said = run_sanitized("tests.kernels.sanitized_rays", str(library), "100", *map(str, files), timeout=280)
-    assert said.endswith("clean")
+    printed = run_sanitized("tests.kernels.sanitized_rays", str(library), "100", *map(str, files), timeout=280)
+    assert printed.endswith("clean")

@@ -97,5 +97,5 @@ def test_threads_stay_unset_without_a_quota() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     if usable_cores() < len(os.sched_getaffinity(0)):
         pytest.skip("this machine has a quota")
-    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    reported = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert reported.stdout.strip() == "[]"

@@ -29,8 +29,8 @@ def job(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     # The kernel's word for no limit, in either version, at the node; none at all at the root.
     outer = {limit: str(2**63 - 4096) if request.param == 1 else "max", use: str(900 * MIB)}
     files = {limit: str(100 * MIB), use: str(90 * MIB)}
-    for folder, told in ((inner.parent, outer), (inner, files)):
-        for name, text in told.items():
+    for folder, reported in ((inner.parent, outer), (inner, files)):
+        for name, text in reported.items():
             (folder / name).write_text(f"{text}\n")
         (folder / "memory.stat").write_text(f"anon 1\n{cache} {70 * MIB}\n")
     own = tmp_path / "own"

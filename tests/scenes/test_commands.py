@@ -64,8 +64,10 @@ def test_discover_compile_inspect_and_qualify_follow_one_another(navi, tmp_path)
     assert json.loads(navi("scenes", "inspect", str(folder), "--json").stdout)[0] == facts
     empty = tmp_path / "no scenes"
     empty.mkdir()
-    told = str(navi("scenes", "inspect", str(empty)).exception)
-    assert told == f"{empty}: the folder holds no .gmdag file; compile its meshes with: navi scenes compile '{empty}'"
+    reported = str(navi("scenes", "inspect", str(empty)).exception)
+    assert (
+        reported == f"{empty}: the folder holds no .gmdag file; compile its meshes with: navi scenes compile '{empty}'"
+    )
     mesh = navi("scenes", "inspect", str(tmp_path / "meshes" / "tent.obj")).exception
     assert f"navi scenes compile {tmp_path / 'meshes' / 'tent.obj'})" in str(mesh)
     shown = navi("scenes", "inspect", made[0]["gmdag"]).stdout
@@ -100,9 +102,9 @@ def test_stored_verdict_is_written_to_the_manifest(navi, tmp_path):
     navi("scenes", "compile", tmp_path / "meshes", "--resolution", 32, "--out", out)
     before = {row.name: row for row in read_manifest(out / "manifest.json").rows}
     assert before["tent"].verdict is None
-    told = json.loads(navi("scenes", "qualify", before["tent"].gmdag, "--write", "--json").stdout)[0]
+    reported = json.loads(navi("scenes", "qualify", before["tent"].gmdag, "--write", "--json").stdout)[0]
     after = {row.name: row for row in read_manifest(out / "manifest.json").rows}
-    assert after["other"] == before["other"] and after["tent"].verdict == told["verdict"]
+    assert after["other"] == before["other"] and after["tent"].verdict == reported["verdict"]
     assert after["tent"].gmdag_hash == file_hash(after["tent"].gmdag) != before["tent"].gmdag_hash
 
 
@@ -206,10 +208,10 @@ def test_scenes_of_two_folders_have_distinct_names(navi, tmp_path):
 def test_qualify_skips_a_broken_scene_and_applies_the_up_axis(navi, tmp_path):
     room(tmp_path / "meshes" / "a.glb")
     (tmp_path / "meshes" / "b.glb").write_bytes(b"glTF")
-    told = navi("scenes", "qualify", tmp_path / "meshes", "--out", tmp_path, "--resolution", 32, "--up-axis", "z")
-    assert isinstance(told.exception, SceneError)
-    assert "1 of 2 scenes could not be judged" in str(told.exception)
-    assert "failed: b: " in told.stderr
+    reported = navi("scenes", "qualify", tmp_path / "meshes", "--out", tmp_path, "--resolution", 32, "--up-axis", "z")
+    assert isinstance(reported.exception, SceneError)
+    assert "1 of 2 scenes could not be judged" in str(reported.exception)
+    assert "failed: b: " in reported.stderr
     made = json.loads(
         navi("scenes", "compile", tmp_path / "meshes" / "a.glb", "--out", tmp_path, "--resolution", 32,
              "--up-axis", "z", "--json").stdout

@@ -46,23 +46,23 @@ def test_padding_and_resolution_are_applied(maze):
 
 
 def test_progress_is_reported_from_start_to_end(maze):
-    told = []
-    compile_mesh(maze, CONFIG, progress=lambda stage, share: told.append((stage, share)))
-    shares = [share for _, share in told]
+    reported = []
+    compile_mesh(maze, CONFIG, progress=lambda stage, share: reported.append((stage, share)))
+    shares = [share for _, share in reported]
     assert shares == sorted(shares)
-    assert told[0] == ("read", 0.0)
-    assert told[-1] == ("done", 1.0)
-    assert list(dict.fromkeys(stage for stage, _ in told)) == ["read", "bounds", "tree", "dag", "done"]
+    assert reported[0] == ("read", 0.0)
+    assert reported[-1] == ("done", 1.0)
+    assert list(dict.fromkeys(stage for stage, _ in reported)) == ["read", "bounds", "tree", "dag", "done"]
 
 
 def test_compiling_a_file_reports_every_stage(maze, tmp_path):
-    told = []
+    reported = []
     config = CompileConfig(resolution=32, decimate=0.25)
-    compile_to_file(maze, tmp_path, config, progress=lambda stage, share: told.append((stage, share)))
-    assert list(dict.fromkeys(stage for stage, _ in told)) == [
+    compile_to_file(maze, tmp_path, config, progress=lambda stage, share: reported.append((stage, share)))
+    assert list(dict.fromkeys(stage for stage, _ in reported)) == [
         "read", "bounds", "decimate", "tree", "dag", "write", "done",
     ]  # fmt: skip
-    shares = [share for _, share in told]
+    shares = [share for _, share in reported]
     assert shares == sorted(shares)
 
 

@@ -25,9 +25,9 @@ def test_memory_estimate_bounds_the_compilation_peak(triangles, decimate):
     compile_mesh(mesh, config)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    told = estimate_memory(mesh, config)
-    assert peak <= told
-    assert told - memory._FIXED <= 6 * peak
+    reported = estimate_memory(mesh, config)
+    assert peak <= reported
+    assert reported - memory._FIXED <= 6 * peak
 
 
 def test_compilation_beyond_memory_is_refused_with_a_remedy(monkeypatch):

@@ -129,11 +129,11 @@ def test_stray_triangles_far_from_a_scan_are_reported(caplog):
     assert caplog.text == ""
     scan[7] += 300.0
     check_mesh(mesh_of(scan, "scan"))
-    told = "without the few triangles furthest out it would measure 6"
-    assert told in caplog.text
+    reported = "without the few triangles furthest out it would measure 6"
+    assert reported in caplog.text
     assert "centimetre" not in caplog.text
     scan[7] += 1e6
-    with pytest.raises(MeshError, match=told):
+    with pytest.raises(MeshError, match=reported):
         check_mesh(mesh_of(scan, "scan"))
 
 

@@ -166,17 +166,17 @@ def test_late_subscriber_receives_all_goals(stage) -> None:
     rare = BRISK.model_copy(update={"heartbeat_seconds": 60.0})
     server = stage.environment(GOALS, sessions=3, wire=rare)
     for _ in range(2):
-        reader, told_of = Subscriber([server.publisher.endpoint], ["telemetry_event_v2"], rare), set()
+        reader, received_of = Subscriber([server.publisher.endpoint], ["telemetry_event_v2"], rare), set()
 
-        def all_told(reader=reader, told_of=told_of) -> bool:
+        def all_received(reader=reader, received_of=received_of) -> bool:
             message = reader.receive(0.5)
             if message is not None and message.event_type == GOAL_EVENT:
-                told_of.add(message.env_id)
-            return len(told_of) == 3
+                received_of.add(message.env_id)
+            return len(received_of) == 3
 
-        until(all_told)
+        until(all_received)
         reader.close()
-        assert told_of == {0, 1, 2}
+        assert received_of == {0, 1, 2}
 
 
 @pytest.fixture

@@ -59,9 +59,9 @@ class Served:
     def end(self) -> str:
         """Ask it to end, as a service manager does; returns its output."""
         self.process.send_signal(signal.SIGTERM)
-        said = self.process.communicate(timeout=30)[1]
-        assert self.process.returncode == 0, said
-        return said
+        printed = self.process.communicate(timeout=30)[1]
+        assert self.process.returncode == 0, printed
+        return printed
 
 
 @pytest.fixture

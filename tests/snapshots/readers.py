@@ -118,8 +118,8 @@ def dataset(folder: Path) -> Any:
     data = load_dataset([folder / "demos"])
     arrays = {name: digest(getattr(data, name)) for name in ("depth", "semantic", "valid", "actions")}
     episodes = [[episode.start, episode.stop, episode.file, episode.scene] for episode in data.episodes]
-    said = navi("demos", "inspect", str(folder / "demos"))
-    return arrays | {"episodes": episodes, "content_hash": data.content_hash, "inspected": said}
+    printed = navi("demos", "inspect", str(folder / "demos"))
+    return arrays | {"episodes": episodes, "content_hash": data.content_hash, "inspected": printed}
 
 
 def pairs(folder: Path) -> Any:

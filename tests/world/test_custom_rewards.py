@@ -145,10 +145,10 @@ def test_guide_reward_trains_and_evaluates_without_its_module(box_scene, tmp_pat
     env = NavigationEnv(Field([box_scene]), config.actors, config.env, config.seed)
     with RunDirectory.open(tmp_path / "run", asset="own", partition="a", config=config) as directory:
         result = train(config, directory, env=env)
-    told = result.metrics
-    paid = told["view_gain"] + told["collision"] - 0.1 * told["haste"] + config.shaper.existential_tax
-    assert 0 < told["haste"] < 1
-    assert told["reward_mean"] == pytest.approx(paid, abs=1e-5)
+    reported = result.metrics
+    paid = reported["view_gain"] + reported["collision"] - 0.1 * reported["haste"] + config.shaper.existential_tax
+    assert 0 < reported["haste"] < 1
+    assert reported["reward_mean"] == pytest.approx(paid, abs=1e-5)
     monkeypatch.delenv("NAVI_PLUGINS")
     REWARD_NAMES._custom.clear()
     del REWARDS._builders["haste"]

@@ -44,10 +44,10 @@ def test_goal_path_leads_through_the_door(door_floor):
 def test_goal_is_relative_to_the_drone_frame():
     position, yaw = torch.zeros(3, 3), torch.tensor([0.0, math.pi / 2, 0.0])
     goal = torch.tensor([[0.0, 0.5, -2.0], [-3.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    told = relative_goal(position, yaw, goal)
+    reported = relative_goal(position, yaw, goal)
     # Ahead, ahead after a quarter turn to the left, and to the right.
     wanted = [[math.log(3.0), 2 / 3, 0.0, 0.5], [math.log(4.0), 3 / 4, 0.0, 0.0], [math.log(2.0), 0.0, -1 / 2, 0.0]]
-    assert torch.allclose(told, torch.tensor(wanted), atol=1e-6)
+    assert torch.allclose(reported, torch.tensor(wanted), atol=1e-6)
     # At its own place it lies nowhere, and nothing jumps there.
     assert relative_goal(position[:1], yaw[:1], position[:1]).tolist() == [[0.0, 0.0, 0.0, 0.0]]
     beside = relative_goal(position[:1], yaw[:1], torch.tensor([[0.01, 0.0, 0.0]])).tolist()

@@ -34,10 +34,10 @@ def field(scenes) -> Field:
 
 def put(envs: list[NavigationEnv], **state: torch.Tensor) -> None:
     for env in envs:
-        told = env.state_dict()
+        reported = env.state_dict()
         for name, value in state.items():
-            told[name].copy_(value.reshape(told[name].shape))
-        env.load_state_dict(told)
+            reported[name].copy_(value.reshape(reported[name].shape))
+        env.load_state_dict(reported)
 
 
 @pytest.mark.parametrize("lanes", LANES[1:])

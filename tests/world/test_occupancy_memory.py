@@ -99,17 +99,17 @@ def test_odometry_stays_close_through_collisions(hall):
 
 def test_passed_poses_give_the_features_of_odometry(free):
     seen, where, actions = free
-    reckoning, told, everyone = remember(), remember(), torch.arange(ROWS)
-    assert torch.equal(reckoning.begin(seen[0], pose=where[0]), told.begin(seen[0], everyone, where[0]))
+    reckoning, reported, everyone = remember(), remember(), torch.arange(ROWS)
+    assert torch.equal(reckoning.begin(seen[0], pose=where[0]), reported.begin(seen[0], everyone, where[0]))
     for obs, true, action in zip(seen[1:], where[1:], actions, strict=True):
         answer = reckoning.fly(obs, action)
         assert answer.shape == (ROWS, OCCUPANCY_INPUTS)
         assert answer.dtype == torch.float32
         assert answer.isfinite().all()
-        assert torch.allclose(answer, told.follow(obs, true, everyone), atol=1e-3)
+        assert torch.allclose(answer, reported.follow(obs, true, everyone), atol=1e-3)
     # Without a pose a flight begins with heading 0, wherever it is.
     heading = where[0] * torch.tensor([1.0, 1.0, 1.0, 0.0])
-    assert torch.equal(reckoning.begin(seen[0]), told.begin(seen[0], pose=heading))
+    assert torch.equal(reckoning.begin(seen[0]), reported.begin(seen[0], pose=heading))
 
 
 def test_dropped_out_rays_open_no_wall(free):
@@ -132,11 +132,11 @@ def test_row_features_are_independent_of_other_rows(free):
     assert torch.equal(whole.begin(seen[0])[some], part.begin(seen[0][some]))
     for obs, action in zip(seen[1:], actions, strict=True):
         assert torch.equal(whole.fly(obs, action)[some], part.fly(obs[some], action[some]))
-    told = [whole.begin(seen[0], pose=where[0])[some], part.begin(seen[0][some], pose=where[0][some])]
+    reported = [whole.begin(seen[0], pose=where[0])[some], part.begin(seen[0][some], pose=where[0][some])]
     for obs, true in zip(seen[1:6], where[1:6], strict=True):
-        assert torch.equal(*told)
+        assert torch.equal(*reported)
         rest = whole.marks[[0, 2]].copy()
-        told = [whole.follow(obs[some], true[some], some), part.follow(obs[some], true[some], torch.arange(2))]
+        reported = [whole.follow(obs[some], true[some], some), part.follow(obs[some], true[some], torch.arange(2))]
         assert np.array_equal(whole.marks[[0, 2]], rest)
 
 
@@ -214,14 +214,14 @@ def test_a_long_flight_scrolls_and_keeps_the_marks_of_the_window():
         obs = panorama(true, low, high)
         if step == 0:
             begin = true.numpy().copy()
-            told = memory.begin(obs, first, true)
+            reported = memory.begin(obs, first, true)
         else:
-            told = memory.follow(obs, true, first)
+            reported = memory.follow(obs, true, first)
         # The same scans in a map that need not scroll.
         middle[0, :3], middle[0, 3] = true.numpy()[0, :3] - begin[0, :3], true.numpy()[0, 3]
         draw(large, np.array([0]), middle, memory._reach, memory._met, box, CELL, VIEW_RADIUS)
         assert np.abs(memory.pose[0, [0, 2]]).max() <= 16.0
-    assert told[0, -1 - MOVED] == 1.0
+    assert reported[0, -1 - MOVED] == 1.0
     by = np.rint((middle[0, [0, 2]] - memory.pose[0, [0, 2]]) / CELL).astype(int)
     assert by[0] * CELL > 30.0
     assert by[1] == 0
@@ -244,8 +244,8 @@ def test_motion_features_are_fractions_of_maximum_motion():
         x, z = back * math.sin(1.5 + turn), -right * math.sin(1.5 + turn)
         true = torch.tensor([[x, 1.2, z, yaw + turn]], dtype=torch.float64)
         obs = panorama(true, *room)
-        told = memory.begin(obs, row, true) if step == 0 else memory.follow(obs, true, row)
-        np.testing.assert_allclose(told[0, -MOVED:], expected, atol=1e-6)
+        reported = memory.begin(obs, row, true) if step == 0 else memory.follow(obs, true, row)
+        np.testing.assert_allclose(reported[0, -MOVED:], expected, atol=1e-6)
     assert memory.begin(obs, row, true)[0, -MOVED:].tolist() == [0.0] * MOVED
 
 
@@ -255,18 +255,18 @@ def test_blocked_drone_has_zero_motion_features():
     room = ((-3.03, 0.0, -0.16), (3.07, 2.4, 5.03))
     memory.begin(panorama(pose, *room), pose=pose)
     for _ in range(3):
-        told = memory.fly(panorama(pose, *room), torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
-    np.testing.assert_allclose(told[0, -MOVED:], 0.0, atol=0.02)
+        reported = memory.fly(panorama(pose, *room), torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    np.testing.assert_allclose(reported[0, -MOVED:], 0.0, atol=0.02)
 
 
 def test_leaving_the_map_window_clears_the_map():
     memory, room = remember(1), ((-200.0, 0.0, -2.0), (200.0, 2.4, 2.0))
     there, fresh = torch.tensor([[-100.0, 1.2, 0.0, 0.0]]), remember(1)
     memory.begin(panorama(torch.tensor([[0.0, 1.2, 0.0, 0.0]]), *room), pose=torch.tensor([[0.0, 1.2, 0.0, 0.0]]))
-    told = memory.follow(panorama(there, *room), there, torch.tensor([0]))
-    assert torch.equal(told[:, :-MOVED], fresh.begin(panorama(there, *room), pose=there)[:, :-MOVED])
+    reported = memory.follow(panorama(there, *room), there, torch.tensor([0]))
+    assert torch.equal(reported[:, :-MOVED], fresh.begin(panorama(there, *room), pose=there)[:, :-MOVED])
     # 100 m to the left in one decision is more than a drone can fly: the feature is bounded.
-    assert told[0, -MOVED:].tolist() == [0.0, -2.0, 0.0]
+    assert reported[0, -MOVED:].tolist() == [0.0, -2.0, 0.0]
     assert np.array_equal(memory.marks, fresh.marks)
 
 
@@ -283,8 +283,8 @@ def test_storey_change_starts_a_new_map():
     memory.follow(*climb(1.45, narrow), first)
     assert ((memory.marks & before) == before).all()
     obs, pose = climb(1.6, narrow)
-    told = memory.follow(obs, pose, first)
-    assert torch.equal(told, fresh.begin(obs, pose=pose))
+    reported = memory.follow(obs, pose, first)
+    assert torch.equal(reported, fresh.begin(obs, pose=pose))
     assert np.array_equal(memory.marks, fresh.marks)
     # The new storey is as thick: from here it is left upwards and downwards alike.
     memory.follow(*climb(3.05, wide), first)
@@ -302,17 +302,17 @@ def test_demonstration_features_follow_flown_actions(tmp_path):
     save_demonstration(tmp_path / "a.npz", demo)
     index_folder(tmp_path, ["a.npz"])
     data, dynamics = load_dataset([tmp_path]), DynamicsConfig()
-    told = demo_places(data, dynamics)
-    assert told.shape == (30, OCCUPANCY_INPUTS)
+    reported = demo_places(data, dynamics)
+    assert reported.shape == (30, OCCUPANCY_INPUTS)
     for episode in data.episodes:
         memory = OccupancyMemory(1, data.azimuth_bins, data.elevation_bins, dynamics, data.max_distance)
         for n in range(episode.start, episode.stop):
             obs = torch.from_numpy(data.observations(np.array([n])))
             answer = memory.begin(obs) if n == episode.start else memory.fly(obs, torch.from_numpy(did[n - 1 : n]))
-            np.testing.assert_array_equal(told[n], answer[0].numpy())
+            np.testing.assert_array_equal(reported[n], answer[0].numpy())
     answered = dataclasses.replace(data, actions=-data.actions)
-    np.testing.assert_array_equal(demo_places(answered, dynamics), told)
-    assert not np.array_equal(demo_places(dataclasses.replace(data, flown=data.actions), dynamics), told)
+    np.testing.assert_array_equal(demo_places(answered, dynamics), reported)
+    assert not np.array_equal(demo_places(dataclasses.replace(data, flown=data.actions), dynamics), reported)
 
 
 def test_goal_stays_fixed_while_the_map_scrolls():
@@ -323,15 +323,15 @@ def test_goal_stays_fixed_while_the_map_scrolls():
         position = torch.tensor([[2.0 * n, 1.2, -2.5 * n], [0.4 * n, 1.0, -1.5 * n]])
         yaw = torch.tensor([0.3 * n, -0.2 * n])
         aim, pose = relative_goal(position, yaw, goal), torch.cat((position, yaw[:, None]), dim=1)
-        told = memory.begin(obs, rows, pose, aim) if n == 0 else memory.follow(obs, pose, rows, aim)
+        reported = memory.begin(obs, rows, pose, aim) if n == 0 else memory.follow(obs, pose, rows, aim)
         where = memory._origin[:, [0, 2]] + memory._goal
         np.testing.assert_allclose(where, goal[:, [0, 2]].numpy(), atol=1e-4)
         # Cosine to the left of the goal's own bearing, and to the right of the map's: within a step of 45°.
-        bearing = told[:, -MOVED - 2 - 2 * len(AHEAD) : -MOVED - 2].view(2, len(AHEAD), 2)[:, -1]
+        bearing = reported[:, -MOVED - 2 - 2 * len(AHEAD) : -MOVED - 2].view(2, len(AHEAD), 2)[:, -1]
         away = (goal - position)[:, [0, 2]].norm(dim=1)
         agree = (bearing[:, 0] * aim[:, 1] - bearing[:, 1] * aim[:, 2]) / aim[:, 1:3].norm(dim=1)
         assert ((agree > math.cos(math.radians(30))) | (away < 2 * AHEAD[-1] * CELL)).all()
-        assert (told[:, -MOVED - 1] == 1.0).all()
+        assert (reported[:, -MOVED - 1] == 1.0).all()
     explorer = memory.follow(obs, pose, rows)
     assert np.isnan(memory._goal).all()
-    assert not torch.equal(explorer, told)
+    assert not torch.equal(explorer, reported)

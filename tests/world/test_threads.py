@@ -15,5 +15,5 @@ def test_threads_beyond_the_numba_limit_warn_once(box_scene: Scene, monkeypatch,
         for threads in (1, 3, 3):
             Field([box_scene], threads=threads)
     numba.set_num_threads(before)
-    (told,) = caplog.messages
-    assert told.startswith("threads 3: kernels in numba take 1, ")
+    (reported,) = caplog.messages
+    assert reported.startswith("threads 3: kernels in numba take 1, ")

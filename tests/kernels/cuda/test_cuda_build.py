@@ -24,14 +24,14 @@ def nvcc() -> str:
 @pytest.mark.slow
 def test_nvcc_compiles_without_a_warning_and_few_registers(nvcc: str, tmp_path: Path) -> None:
     target = tmp_path / "kernels.cubin"
-    said = nvcc_cubin(nvcc, "sm_90", target, ["-Werror=all-warnings"])
+    printed = nvcc_cubin(nvcc, "sm_90", target, ["-Werror=all-warnings"])
     assert target.stat().st_size > 0
-    found = {name: (int(registers), int(spilled)) for name, spilled, registers in KERNEL.findall(said)}
+    found = {name: (int(registers), int(spilled)) for name, spilled, registers in KERNEL.findall(printed)}
     assert set(found) == set(KERNELS)
     registers, spilled = found["cast"]
     # Eight blocks of 128 threads on a multiprocessor: half of the threads that it can hold.
-    assert registers <= 64 and spilled <= 128, said
-    assert found["distance"][1] == found["within"][1] == 0, said
+    assert registers <= 64 and spilled <= 128, printed
+    assert found["distance"][1] == found["within"][1] == 0, printed
 
 
 @pytest.mark.slow

@@ -62,8 +62,8 @@ def test_corpus_leaves_out_unreadable_meshes_with_reasons(meshes):
     assert corpus.metadata["left_out"].value == 4 and set(corpus.metadata["left_out_because"].value) == broken
     failed = Warehouse()
     failed.ingest()
-    told = failed.query("select name, extra->>'verdict_reason' as why from scenes where verdict = 'FAIL'")
-    assert set(told["name"]) == broken and told["why"].str.len().gt(10).all()
+    reported = failed.query("select name, extra->>'verdict_reason' as why from scenes where verdict = 'FAIL'")
+    assert set(reported["name"]) == broken and reported["why"].str.len().gt(10).all()
 
 
 def test_mesh_that_becomes_unreadable_is_recompiled_as_failed(meshes):

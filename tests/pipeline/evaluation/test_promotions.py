@@ -126,9 +126,13 @@ def test_interrupted_promotion_completes_and_respects_rollback(home, monkeypatch
     monkeypatch.setattr(Registry, "promote", real)
     assert challenge(policy(home, seed), protocol)["champion"] == challenger
     assert open_registry().aliases()["champion"] == challenger and len(promotions()) == rows + 1
-    told = Warehouse().query("select evaluation_id, confirms, rank from evaluations left join leaderboard using "
+    reported = Warehouse().query("select evaluation_id, confirms, rank from evaluations left join leaderboard using "
                              "(evaluation_id) where evaluations.max_steps = 21")  # fmt: skip
-    assert len(told) == 4 and (told["confirms"].eq(True) == told["rank"].isna()).all() and told["rank"].count() == 2
+    assert (
+        len(reported) == 4
+        and (reported["confirms"].eq(True) == reported["rank"].isna()).all()
+        and reported["rank"].count() == 2
+    )
     open_registry().rollback("champion")
     assert challenge(policy(home, seed), protocol)["champion"] == before
     assert open_registry().aliases()["champion"] == before
@@ -179,7 +183,7 @@ def test_warehouse_aliases_equal_registry_aliases(home):
     registry.promote("v001", "champion")
     Warehouse().ingest()
 
-    def told():
+    def reported():
         warehouse = Warehouse()
         assert warehouse.ingest().quarantined == {}
         return dict(warehouse.query("select alias, version from aliases").values.tolist())
@@ -188,7 +192,7 @@ def test_warehouse_aliases_equal_registry_aliases(home):
         build_app(groups=("models:models_app",), plugins=False), ["models", "rollback", "champion"]
     )
     assert done.exit_code == 0, done.output
-    assert told() == registry.aliases() and told()["champion"] == "v002" and "latest" in told()
+    assert reported() == registry.aliases() and reported()["champion"] == "v002" and "latest" in reported()
 
 
 def test_flights_are_repeated_after_a_code_change(home, monkeypatch):
@@ -218,8 +222,10 @@ def test_promotion_is_revoked_if_the_champion_changed_meanwhile(home, monkeypatc
     protocol, seed = EvalConfig(starts=2, max_steps=24), int(challenger[-1]) - 1
     with pytest.raises(RegistryError, match=f"was to follow {before} as champion, but v003 holds it by now"):
         challenge(policy(home, seed), protocol)
-    told = promotions().iloc[-1]
-    assert (told["version"], bool(told["promoted"])) == (challenger, False) and "v003 holds it" in told["reason"]
+    reported = promotions().iloc[-1]
+    assert (reported["version"], bool(reported["promoted"])) == (challenger, False) and "v003 holds it" in reported[
+        "reason"
+    ]
     monkeypatch.setattr(Registry, "promote", real)
     assert challenge(policy(home, seed), protocol)["previous_version"] == "v003"
     for _ in range(2):
@@ -234,9 +240,9 @@ def test_promoted_model_reports_its_lead_in_points(home, monkeypatch):
     monkeypatch.setattr("navi_pipeline.defs.evaluation.read_policy", lambda *_, **__: policy(home, 0))
     context = dg.build_asset_context(partition_key="quick|0")
     given = {name: resources_of(str(home))[name] for name in ("registry", "warehouse")}
-    told = promoted_model(context, EvaluationSettings(), **given).metadata
-    assert (told["lead_points"], told["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in told
-    assert (told["champion"], told["challenger"], told["promoted"]) == ("none", "v001", False)
+    reported = promoted_model(context, EvaluationSettings(), **given).metadata
+    assert (reported["lead_points"], reported["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in reported
+    assert (reported["champion"], reported["challenger"], reported["promoted"]) == ("none", "v001", False)
 
 
 def test_smaller_protocol_gives_way_to_that_of_the_champions_promotion(home, monkeypatch):

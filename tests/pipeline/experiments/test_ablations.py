@@ -134,8 +134,8 @@ def test_ablate_command_parses_variant_settings():
     vary = ["--vary", "slow:ppo.learning_rate=1e-5", "--vary", "slow:ppo.epochs=3", "--vary", "same:actors=16"]
     done = ablate(*vary)
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout[done.stdout.index("{") :])
-    assert [row["variant"] for row in told["rows"]][:2] == [BASE, "slow"]
+    reported = json.loads(done.stdout[done.stdout.index("{") :])
+    assert [row["variant"] for row in reported["rows"]][:2] == [BASE, "slow"]
     for wrong, why in (("slow", "is not name:a.b=c"), ("a b:actors=2", "variants"), ("slow:ppo.lr=1", "ppo")):
         refused = ablate("--vary", wrong)
         assert isinstance(refused.exception, ConfigError) and why in str(refused.exception)
@@ -173,11 +173,11 @@ def test_zero_cells_shows_known_outcomes_without_measuring():
 
 @pytest.mark.slow
 def test_small_ablation_resumes_and_records_comparisons():
-    told: list[str] = []
-    first = ablate(["core_none"], TINY, cells=1, on_line=told.append)
-    assert first.waiting == 3 and len(told) == 1 and first.outcomes[0].status == "ok", told
-    done = ablate(["core_none"], TINY, jobs=2, on_line=told.append)
-    assert done.waiting == 0 and len(told) == 4 and done.outcomes[0] == first.outcomes[0]
+    reported: list[str] = []
+    first = ablate(["core_none"], TINY, cells=1, on_line=reported.append)
+    assert first.waiting == 3 and len(reported) == 1 and first.outcomes[0].status == "ok", reported
+    done = ablate(["core_none"], TINY, jobs=2, on_line=reported.append)
+    assert done.waiting == 0 and len(reported) == 4 and done.outcomes[0] == first.outcomes[0]
     assert known(VARIANTS["core_none"], TINY, 1) == done.outcomes[3]
     assert done.summary.rows[1]["seeds"] == 2 and "no verdict" in done.summary.sentences[0]
     assert done.summary.rows[1]["cpu_minutes"] > 0.01
@@ -190,7 +190,7 @@ def test_small_ablation_resumes_and_records_comparisons():
 
 
 def test_failed_cell_leaves_the_outcomes_of_other_cells(monkeypatch):
-    begun, told = [], []
+    begun, reported = [], []
 
     def measure(measurement, variant, config, seed, key):
         begun.append((variant.name, seed))
@@ -204,8 +204,8 @@ def test_failed_cell_leaves_the_outcomes_of_other_cells(monkeypatch):
 
     monkeypatch.setattr(ablations, "_measure", measure)
     with pytest.raises(RunError, match="the first was hindered"):
-        ablate(["rnd", "no_tax"], TINY, on_line=told.append)
-    assert [line.split()[2] for line in told] == ["base/seed0:", "rnd/seed0:"]
+        ablate(["rnd", "no_tax"], TINY, on_line=reported.append)
+    assert [line.split()[2] for line in reported] == ["base/seed0:", "rnd/seed0:"]
     assert begun == [(BASE, 0), ("rnd", 0), ("no_tax", 0)]
     assert "4 of 6 cells are not measured yet" in (navi_home() / "reports" / "ablation-ablation.html").read_text()
 
@@ -289,8 +289,8 @@ def test_cell_with_a_locked_run_has_no_outcome(monkeypatch):
 
 
 def test_cell_on_a_full_disk_has_no_outcome(monkeypatch):
-    told = ["a line", "error: x.pt: the checkpoint cannot be written: No space left on device"]
-    monkeypatch.setattr(cells, "run_supervised", lambda *_, **__: (4, "", told))
+    reported = ["a line", "error: x.pt: the checkpoint cannot be written: No space left on device"]
+    monkeypatch.setattr(cells, "run_supervised", lambda *_, **__: (4, "", reported))
     with pytest.raises(RunError, match=r"train: cell .* has no room: .*No space left on device; the same command"):
         run_cell("full", VARIANTS[BASE], TINY, 0)
     assert known(VARIANTS[BASE], TINY, 0) is None

@@ -32,12 +32,12 @@ ENDINGS = {
     "odd": "print('no document')",
     "late": "import sys\nprint('error: not one update', file=sys.stderr)\nsys.exit(124)",
     "full": "import sys\nprint('error: x: No space left on device', file=sys.stderr)\nsys.exit(1)",
-    "told": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
+    "reported": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
     "slow": f"import json, time\ntime.sleep(0.4)\nprint(json.dumps({ANSWER!r}))",
     "stuck": "import time\ntime.sleep(60)",
 }
 
-HINDERED = {"full", "told"}
+HINDERED = {"full", "reported"}
 
 
 def scripted(name, seed=0, size=None):
@@ -116,7 +116,7 @@ def test_interrupted_sweep_resumes_at_the_first_missing_cell(children, monkeypat
     assert [o.reused for o in sweep(cells)] == [True, True, False] and len(children) == 3
 
 
-@pytest.mark.parametrize(("name", "why"), [("full", "has no room: .*No space left"), ("told", "ended by SIGTERM")])
+@pytest.mark.parametrize(("name", "why"), [("full", "has no room: .*No space left"), ("reported", "ended by SIGTERM")])
 def test_interrupted_cell_has_no_outcome(children, name, why):
     for _ in range(2):
         with pytest.raises(RunError, match=f"cell {name}/seed0 .*{why}.*; the same command goes on with it"):
@@ -125,7 +125,7 @@ def test_interrupted_cell_has_no_outcome(children, name, why):
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("reported", "found"),
     [
         ("error: x.pt: No space left on device", "has no room: x.pt: No space left on device"),
         ("error: two lines\nx.pt: Disk quota exceeded", "has no room: x.pt: Disk quota exceeded"),
@@ -141,8 +141,8 @@ def test_interrupted_cell_has_no_outcome(children, name, why):
         ),
     ],
 )
-def test_fault_of_disk_or_gpu_counts_only_in_the_final_error(told, found):
-    assert fault(1, told.splitlines()) == found and fault(0, told.splitlines()) is None
+def test_fault_of_disk_or_gpu_counts_only_in_the_final_error(reported, found):
+    assert fault(1, reported.splitlines()) == found and fault(0, reported.splitlines()) is None
 
 
 def test_sweep_whose_cells_all_failed_fails_with_the_reasons_and_measures_them_again(children, monkeypatch):

@@ -22,7 +22,7 @@ def trainer(monkeypatch):
     """Fake trainer that keys runs by their settings and trains 1,024 steps a call."""
 
     class Trainer:
-        settings, inits, fails, told, loses = [], [], False, None, 0
+        settings, inits, fails, reported, loses = [], [], False, None, 0
 
         def __call__(self, config, *, asset, partition, command, on_line, **rest):
             self.settings.append(config)

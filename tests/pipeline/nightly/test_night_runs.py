@@ -225,11 +225,11 @@ def test_gates_are_checks_of_their_stage_and_hard_ones_block(works, instance):
     assert works.done == ["preflight", "training", "resume_proof"]
 
 
-@pytest.mark.parametrize(("champion", "told"), [(None, "there is no champion yet"), ("v001", "the champion stays")])
-def test_night_event_reports_an_existing_or_missing_champion(champion, told):
+@pytest.mark.parametrize(("champion", "reported"), [(None, "there is no champion yet"), ("v001", "the champion stays")])
+def test_night_event_reports_an_existing_or_missing_champion(champion, reported):
     night = Night(NightlyConfig(), "n", report=lambda line: None)
     decided = {"version": "v002", "promoted": False, "reason": "", "champion": champion}
     night.run("promotion", lambda night: ([], decided))
     write_summary(night)
     events = Warehouse().query("select detail from events where event = 'night'")["detail"].tolist()
-    assert events == [f"passed: {told}"] and (navi_home() / "reports").exists()
+    assert events == [f"passed: {reported}"] and (navi_home() / "reports").exists()

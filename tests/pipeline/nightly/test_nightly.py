@@ -171,10 +171,10 @@ def test_nightly_config_layers_defaults_file_and_assignments(tmp_path, monkeypat
 
 
 def test_monitor_ends_training_by_time_step_or_stall():
-    told = []
+    reported = []
 
     def monitor(run_id, **settings):
-        return Monitor(run_id, report=told.append, **({"seconds": 60.0, "stall_seconds": 60.0} | settings))
+        return Monitor(run_id, report=reported.append, **({"seconds": 60.0, "stall_seconds": 60.0} | settings))
 
     def train(run_id, step, speed):
         with MetricLog(outbox_path(), run_id, {}) as log:
@@ -192,7 +192,7 @@ def test_monitor_ends_training_by_time_step_or_stall():
     assert stepping() and not stepping.stalled
     stuck = monitor("nightly-b", stall_seconds=0.0, interval=0.0)
     time.sleep(0.01)
-    assert stuck() and stuck.stalled and any("no update yet" in line for line in told)
+    assert stuck() and stuck.stalled and any("no update yet" in line for line in reported)
 
 
 def test_preflight_refuses_a_full_disk_and_an_empty_registry():
@@ -258,9 +258,9 @@ def test_nightly_command_prints_failed_gates_and_raises():
     arguments = ["nightly", "--minutes", "1", "--set", "free_disk_gib=1000000", "--json", "--name", "full"]
     answer = CliRunner().invoke(app, arguments)
     assert isinstance(answer.exception, RunError) and "free disk" in str(answer.exception)
-    told = json.loads(answer.stdout)
-    assert told["verdict"] == "failed" and told["stages"]["training"] == "skipped"
-    assert told["failed"] == ["free disk"]
+    reported = json.loads(answer.stdout)
+    assert reported["verdict"] == "failed" and reported["stages"]["training"] == "skipped"
+    assert reported["failed"] == ["free disk"]
 
 
 @pytest.mark.parametrize("profile", preset_names())

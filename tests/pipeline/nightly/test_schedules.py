@@ -68,8 +68,8 @@ def test_daemon_runs_three_short_nights_on_a_real_clock(dagster_home, monkeypatc
     monkeypatch.setenv("NAVI_NIGHTLY", str(dagster_home / "nightly.json"))
     # As a user does: the code location reads the cron expression when it loads.
     command = [str(Path(sys.executable).with_name("navi")), "schedules", "on", "--json"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ).stdout
-    assert json.loads(told)[0]["cron"] == "* * * * *"
+    reported = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ).stdout
+    assert json.loads(reported)[0]["cron"] == "* * * * *"
     services = Deployment(dagster_home, dict(os.environ))
     shutil.copy(ROOT / "workspace.yaml", dagster_home)
 

@@ -172,14 +172,14 @@ def test_the_workspace_names_the_code_location():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"profile": "quik"}, r"no profile 'quik'; allowed: demo, quick, rooms, rooms_standard, scans, standard"),
         ({"profile": "quick", "size": "huge"}, r"no size 'huge'; allowed: quick, full"),
     ],
 )
-def test_unknown_profile_or_size_is_refused_by_the_flow(given, told):
-    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match=told):
+def test_unknown_profile_or_size_is_refused_by_the_flow(given, reported):
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match=reported):
         Flow(instance, defs().resolve_job_def, FlowSettings(**given), report=print)
 
 

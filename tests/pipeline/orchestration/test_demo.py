@@ -69,13 +69,13 @@ def test_commands_report_sections_missing_in_an_older_dagster_home(dagster, tmp_
     ours = ROOT / "dagster_home" / "dagster.yaml"
     old = {name: value for name, value in read_config_file(ours).items() if name != "run_launcher"}
     appended = ours.read_text() + (ours.parent / "ray.yaml").read_text()
-    told = f"{tmp_path / 'dagster.yaml'} lacks run_launcher; copy that from {ours}"
+    reported = f"{tmp_path / 'dagster.yaml'} lacks run_launcher; copy that from {ours}"
     for settings in (write_yaml(old), appended):
         (tmp_path / "dagster.yaml").write_text(settings)
         for command in (demo, materialize):
             with pytest.raises(ZeroDivisionError):
                 command()
-            assert (told in capsys.readouterr().err) == (settings is not appended)
+            assert (reported in capsys.readouterr().err) == (settings is not appended)
 
 
 def test_dagster_home_defaults_to_the_checkout(monkeypatch):

@@ -10,15 +10,15 @@ from navi_pipeline.lib.corpus.scenes import plan_scenes
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reported"),
     [
         (lambda: EvaluationSettings(starts=0).protocol(), "starts = 0: expected at least 1"),
         (lambda: CompileSettings(resolution=300).compile_config(), "resolution 300 is not a power of two"),
         (lambda: expert_config("quick", episodes=0), "episodes = 0: expected at least 1"),
     ],
 )
-def test_invalid_setting_error_names_its_bound(call, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_setting_error_names_its_bound(call, reported):
+    with pytest.raises(ConfigError, match=reported):
         call()
 
 

@@ -76,8 +76,8 @@ def gone():
 
 @pytest.mark.parametrize("tags", [earlier, lambda _: SOCKET], ids=["command", "worker"])
 def test_run_without_its_process_fails_with_a_reason(instance, gone, tags):
-    status, said = monitored(instance, tags(gone), gone)
-    assert status == dg.DagsterRunStatus.FAILURE and f"its process {gone} is gone" in said[-1]
+    status, printed = monitored(instance, tags(gone), gone)
+    assert status == dg.DagsterRunStatus.FAILURE and f"its process {gone} is gone" in printed[-1]
 
 
 def test_run_of_a_zombie_process_fails(instance):
@@ -183,13 +183,13 @@ def test_terminate_returns_false_for_an_unknown_run(instance, monkeypatch):
 
 
 def test_terminate_cancels_inner_runs(instance, monkeypatch):
-    told = []
-    monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda self, run_id: told.append(run_id) or True)
+    reported = []
+    monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda self, run_id: reported.append(run_id) or True)
     outer, inner = begun(instance, SOCKET, os.getpid()), begun(instance, own(os.getpid()), os.getpid())
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as command:
         another = begun(instance, own(command.pid), command.pid)
         launched = begun(instance, SOCKET, os.getpid())
-        assert instance.run_launcher.terminate(outer.run_id) and told == [outer.run_id]
+        assert instance.run_launcher.terminate(outer.run_id) and reported == [outer.run_id]
         command.kill()
     states = [instance.get_run_by_id(run.run_id).status for run in (inner, another, launched)]
     assert states == [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTED]

@@ -274,7 +274,7 @@ def test_two_machines_that_claim_at_once_get_different_slots(tmp_path, monkeypat
 def test_command_waits_for_trials_of_another_command(monkeypatch):
     from navi_pipeline.lib.studies import perform
 
-    sittings, told = [], []
+    sittings, reported = [], []
     sit = perform._sitting
     monkeypatch.setattr(perform, "_sitting", lambda *given: sittings.append(1) or sit(*given))
     monkeypatch.setattr(perform.time, "sleep", lambda _: None)
@@ -283,11 +283,11 @@ def test_command_waits_for_trials_of_another_command(monkeypatch):
         trial = other.claim()
 
         def report(line):
-            told.append(line)
+            reported.append(line)
             run_trial(other, trial, on_line=print, ending=lambda: False, train=analytic_trainer)
 
         assert perform_study(config, on_line=report).row["status"] == "finished"
-    assert len(sittings) == 1 and told == ["study small: waiting for 1 trials that another command of it trains"]
+    assert len(sittings) == 1 and reported == ["study small: waiting for 1 trials that another command of it trains"]
 
 
 def test_study_without_living_workers_is_shown_as_stopped(capsys):
@@ -431,12 +431,12 @@ def test_timeout_is_an_outcome_and_interruption_requeues():
 
 
 def test_trial_with_an_externally_ended_trainer_is_requeued():
-    told = iter([True] + [False] * 100)
+    reported = iter([True] + [False] * 100)
     with TrialQueue(small_study("ended", trials=1)) as queue:
         work(
             queue,
             on_line=lambda _: None,
-            train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: next(told)})),
+            train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: next(reported)})),
         )
         rows = [trial_row(queue, trial) for trial in queue.trials()]
     assert [(row["state"], row["attempt"], row["step"], row["reason"]) for row in rows] == [("complete", 2, 90, None)]
@@ -565,8 +565,10 @@ def test_study_with_a_removed_setting_is_shown_and_resumed():
     with TrialQueue(config) as queue:
         complete_by(queue)
     file = study_folder("small") / "study.json"
-    told = json.loads(file.read_text())
-    file.write_text(json.dumps(told | {"settings": told["settings"] | {"dqn": {"gamma": 0.99, "microbatch": 4}}}))
+    reported = json.loads(file.read_text())
+    file.write_text(
+        json.dumps(reported | {"settings": reported["settings"] | {"dqn": {"gamma": 0.99, "microbatch": 4}}})
+    )
     known = read_study("small").model_copy(update={"trials": 2})
     assert known.settings["dqn"] == {"gamma": 0.99}
     with TrialQueue(known) as queue:
@@ -699,12 +701,12 @@ def test_trial_of_a_real_training_is_recorded(tmp_path):
     """With real worker and trainer processes."""
     config = find_study("quick", overrides={"trials": 1})
     settings = config.settings | {"total_steps": 256}
-    told = []
+    reported = []
     result = perform_study(
-        config.model_copy(update={"settings": settings}), on_line=lambda _: None, on_trial=told.append
+        config.model_copy(update={"settings": settings}), on_line=lambda _: None, on_trial=reported.append
     )
     assert audit_faults(config, result.trials) == []
-    (row,) = told
+    (row,) = reported
     assert row["memory_gib"] > 0.05 and row["step"] == 256 and os.path.exists(row["checkpoint"])
     metrics = Warehouse().query("select count(*) as n from metrics where run_id = ?", [row["run_id"]])
     assert metrics["n"][0] > 0

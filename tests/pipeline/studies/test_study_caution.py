@@ -20,15 +20,15 @@ def test_best_value_is_reported_as_one_seed_of_many_trials():
         complete_by(queue)
         assert {trial.state.name for trial in queue.trials()} == {"COMPLETE", "PRUNED"}
     # Pruned trials count as candidates.
-    said = "one seed, chosen from 6 trials: expect less of it"
+    printed = "one seed, chosen from 6 trials: expect less of it"
     for command in (["study", "best", "small"], ["study", "show", "small"]):
         shown = CliRunner().invoke(app, command)
-        assert shown.exit_code == 0 and said in " ".join(shown.output.split()), shown.output
+        assert shown.exit_code == 0 and printed in " ".join(shown.output.split()), shown.output
     assert json.loads(CliRunner().invoke(app, ["study", "best", "small", "--json"]).stdout)["chosen_from"] == 6
     preset = navi_home() / "best.yaml"
     assert CliRunner().invoke(app, ["study", "best", "small", "--preset", str(preset)]).exit_code == 0
-    assert preset.read_text().splitlines()[1] == f"# Of {said}."
-    assert said in (navi_home() / "reports" / "study-small.html").read_text()
+    assert preset.read_text().splitlines()[1] == f"# Of {printed}."
+    assert printed in (navi_home() / "reports" / "study-small.html").read_text()
 
 
 def test_single_trial_has_no_selection_note():

@@ -46,27 +46,27 @@ def test_progress_and_curves_are_observations_of_the_partition():
 
 def test_live_training_keeps_the_error_of_the_trainer():
     """Also if the last curves cannot be logged; a cancelled run draws none."""
-    said = []
+    printed = []
 
     def refuses(event):
-        said.append(event)
+        printed.append(event)
         raise OSError("event log: disk full")
 
     def live():
-        context = SimpleNamespace(asset_key="a", partition_key="quick", log_event=said.append)
+        context = SimpleNamespace(asset_key="a", partition_key="quick", log_event=printed.append)
         made = LiveTraining(context, interval=1e-6, title="t")
         for n in range(1, 6):
             made.update(*update(1000 * n, n))
         context.log_event = refuses
-        said.clear()
+        printed.clear()
         return made
 
     with pytest.raises(RuntimeError, match="killed"), live():
         raise RuntimeError("the trainer was killed")
-    assert len(said) == 1
+    assert len(printed) == 1
     with pytest.raises(KeyboardInterrupt), live():
         raise KeyboardInterrupt
-    assert said == []
+    assert printed == []
     with pytest.raises(OSError, match="disk full"), live():
         pass
 

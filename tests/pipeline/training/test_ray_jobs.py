@@ -40,8 +40,8 @@ def test_unknown_trainer_is_refused_with_allowed_values(monkeypatch):
 def test_ray_job_environment_has_plugins_and_working_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NAVI_PLUGINS", "my_networks")
-    told = _environment()
-    assert told["NAVI_PLUGINS"] == "my_networks" and told["PYTHONPATH"].split(os.pathsep)[-1] == str(tmp_path)
+    reported = _environment()
+    assert reported["NAVI_PLUGINS"] == "my_networks" and reported["PYTHONPATH"].split(os.pathsep)[-1] == str(tmp_path)
 
 
 def test_ray_job_keeps_only_the_thread_count_set_by_the_user(monkeypatch):
@@ -138,8 +138,8 @@ def test_training_as_a_ray_job_stops_with_a_checkpoint(local_ray):
     assert any("step" in line for line in lines)
     # A second supervisor joins the running job; when stopped, the job leaves a checkpoint and a result.
     endless = parse_config(TrainConfig, SMALL | {"total_steps": None, "seed": 1})
-    seen, told = [], []
-    following = [lambda: any("step" in line for line in told), lambda: False]
+    seen, reported = [], []
+    following = [lambda: any("step" in line for line in reported), lambda: False]
 
     def follow(stop, lines):
         return train_in_child(
@@ -156,7 +156,7 @@ def test_training_as_a_ray_job_stops_with_a_checkpoint(local_ray):
         second = pool.submit(follow, following[1], seen)
         while not any("step" in line for line in seen) and not second.done():
             time.sleep(0.2)
-        first = pool.submit(follow, following[0], told)
+        first = pool.submit(follow, following[0], reported)
         stopped = first.result()
         assert second.exception() is not None or second.result() == stopped
     assert stopped["reason"] != "total_steps" and stopped["steps"] > 0 and Path(stopped["checkpoint"]).exists()

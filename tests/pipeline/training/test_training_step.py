@@ -38,15 +38,15 @@ def test_training_step_ends_a_trainer_without_progress(monkeypatch):
 
 
 def test_progressing_training_is_not_ended_and_keeps_its_error(monkeypatch):
-    told = []
+    reported = []
 
     def fails(profile, *, on_line, watch, **settings):
         stop = watch("ppo_policy-quick-x", TrainConfig())
         with MetricLog(outbox_path(), "ppo_policy-quick-x", {}) as log:
             log.scalars(1024, {"sps": 900.0})
-        told.append(stop())
+        reported.append(stop())
         raise RunError("out of memory")
 
     with pytest.raises(RunError, match=r"^out of memory"):
         train_with(fails, monkeypatch)
-    assert told == [False]
+    assert reported == [False]

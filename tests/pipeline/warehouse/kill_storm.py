@@ -103,13 +103,13 @@ def run_storm(
             command = [sys.executable, "-c", code.format(**known), *map(str, arguments)]
             return subprocess.Popen(command, stdout=out, stderr=errors)
 
-    def told(name: str) -> int:
+    def reported(name: str) -> int:
         # The last line may be torn by the kill: only whole lines were acknowledged.
         lines = (files / f"{name}.txt").read_text().split("\n")[:-1]
         return max(map(int, lines), default=0)
 
     def produce(name: str) -> subprocess.Popen[bytes]:
-        first = max(0, told(name) - chance.randrange(30)) if (files / f"{name}.txt").exists() else 0
+        first = max(0, reported(name) - chance.randrange(30)) if (files / f"{name}.txt").exists() else 0
         return start(_PRODUCER, name, name, first, rows, flush)
 
     names = [f"run{number}" for number in range(producers)]
@@ -123,9 +123,9 @@ def run_storm(
             for name, process in makers.items():
                 assert process.poll() in (None, 0), (files / f"{name}.errors").read_text()
             # Processes take a while to start; a kill before the first row would prove little.
-            if not kills or not all(told(name) for name in names):
+            if not kills or not all(reported(name) for name in names):
                 continue
-            alive = [name for name, process in makers.items() if process.poll() is None and told(name)]
+            alive = [name for name, process in makers.items() if process.poll() is None and reported(name)]
             if alive and chance.random() < 0.6:
                 name = chance.choice(alive)
                 makers[name].send_signal(signal.SIGKILL)
@@ -144,7 +144,7 @@ def run_storm(
         for process in (*makers.values(), *folders.values(), reader):
             process.kill()
             process.wait()
-    storm.acknowledged = {name: told(name) for name in names}
+    storm.acknowledged = {name: reported(name) for name in names}
     lines = (files / "reader.txt").read_text().split("\n")[1:-1]
     storm.questions = max(map(int, lines), default=0)
     return storm

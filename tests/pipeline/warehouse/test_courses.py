@@ -136,8 +136,8 @@ def test_comparison_reports_training_scenes_of_each_side(flights):
     a, b = flights["knows", "short"], flights["random", "short"]
     record_comparison(compare(a, b), [a], [b])
     warehouse = recorded(flights, ("knows", "short"), ("random", "short"))
-    told = saved(warehouse, "verdicts")
-    assert (told["a"][0], told["a_trained_on"][0], told["b_trained_on"][0]) == ("knows", 1, 0)
+    reported = saved(warehouse, "verdicts")
+    assert (reported["a"][0], reported["a_trained_on"][0], reported["b_trained_on"][0]) == ("knows", 1, 0)
     assert "<th>a_trained_on</th>" in run_report().read_text()
 
 
@@ -173,8 +173,8 @@ def test_older_warehouse_rows_are_migrated_to_their_protocol(flights, older, mon
     monkeypatch.delenv("NAVI_SQL")
     assert older.ingest().migrations[0] == "007_trained_on_and_profiles"
     with duckdb.connect(str(older.snapshot), read_only=True) as connection:
-        told = "select scenes_trained_on from evaluations where subject = 'knows'"
-        assert connection.execute(told).fetchall() == [(1,)]
+        reported = "select scenes_trained_on from evaluations where subject = 'knows'"
+        assert connection.execute(reported).fetchall() == [(1,)]
         assert connection.execute("select profile from benchmarks").fetchall() == [("full",)]
     check_migrated_rows(flights, older)
 

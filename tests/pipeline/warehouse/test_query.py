@@ -53,16 +53,16 @@ def test_unknown_relation_error_lists_relations(navi):
 
 
 def test_unknown_saved_query_error_suggests_and_lists_names(navi):
-    said = str(navi("query", "drfit").exception)
-    assert "did you mean drift?" in said and "latest_curve" in said and "Parser" not in said
+    printed = str(navi("query", "drfit").exception)
+    assert "did you mean drift?" in printed and "latest_curve" in printed and "Parser" not in printed
     assert "There are: " in str(navi("query", "zzz").exception)
     assert "did you mean leaderboard?" in str(navi("query", "leaderbord").exception)
 
 
 def test_query_of_a_relation_name_explains_its_columns(navi):
-    said = navi("query", "leaderboard").stdout
-    assert "Who explores best" in said and "95 % interval [%]" in said
-    assert 'navi query "select * from leaderboard"' in said
+    printed = navi("query", "leaderboard").stdout
+    assert "Who explores best" in printed and "95 % interval [%]" in printed
+    assert 'navi query "select * from leaderboard"' in printed
     columns = {row["column"]: row for row in json.loads(navi("query", "metrics", "--json").stdout)}
     assert columns["value"] == {"column": "value", "type": "double", "meaning": "The number"}
 
@@ -85,12 +85,12 @@ def test_print_frame_wraps_long_values_and_escapes_control_codes(monkeypatch, ca
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     path = "/data/" + "0123456789" * 9 + ".gmdag"
     print_frame(pd.DataFrame({"path": [path], "name": ["a\x1b[2Jb"], "kitchen": ["台所" * 4], "a_number_of_it": [1]}))
-    told = capsys.readouterr().out
-    lines = [[cell.strip() for cell in line.split("│")] for line in told.splitlines() if "│" in line]
-    told_path = "".join(cells[columns == "24"] for cells in lines)
-    assert path in told_path and "\x1b[2J" not in told and "a?[2Jb" in told and "…" not in told
+    reported = capsys.readouterr().out
+    lines = [[cell.strip() for cell in line.split("│")] for line in reported.splitlines() if "│" in line]
+    printed_path = "".join(cells[columns == "24"] for cells in lines)
+    assert path in printed_path and "\x1b[2J" not in reported and "a?[2Jb" in reported and "…" not in reported
     if columns == "200":
-        assert "台所" * 4 in told
+        assert "台所" * 4 in reported
 
 
 def test_print_frame_prints_wide_rows_one_by_one(monkeypatch, capsys):
@@ -102,8 +102,8 @@ def test_print_frame_prints_wide_rows_one_by_one(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_frame(frame)
-    told = capsys.readouterr().out
-    assert "row 1" in told and all(f"quite_a_long_name_{i} " in told for i in range(12))
+    reported = capsys.readouterr().out
+    assert "row 1" in reported and all(f"quite_a_long_name_{i} " in reported for i in range(12))
     print_frame(frame.iloc[:, :4])
     assert "row 1" not in capsys.readouterr().out
 

@@ -157,12 +157,12 @@ def test_ingest_names_the_process_that_has_the_database_open(warehouse):
 
 
 @pytest.mark.parametrize(
-    ("said", "way"),
+    ("printed", "way"),
     [
         ('IO Error: Could not write file "/a/navi.duckdb": No space left on device', "free space"),
         ('IO Error: Cannot open file "/a/navi.duckdb": Permission denied', "let this user write"),
         ('IO Error: The file "/a/navi.duckdb" exists, but it is not a valid DuckDB database file!', "rebuild"),
     ],
 )
-def test_remedy_matches_the_database_error(said, way):
-    assert way in remedy(RuntimeError(said), "rebuild")
+def test_remedy_matches_the_database_error(printed, way):
+    assert way in remedy(RuntimeError(printed), "rebuild")

@@ -110,8 +110,8 @@ def test_every_table_view_and_column_has_a_comment(filled):
         assert filled.query(names).values.tolist() == []
     columns = filled.query("select table_name, column_name from duckdb_columns() where not internal")
     there = {f"{table}.{name}" for table, name in columns.values} | set(columns["column_name"])
-    said = yaml.safe_load((sql_folder() / "columns.yaml").read_text())
-    assert set(said["columns"]) <= there and set(said["tables"]) <= set(columns["table_name"])
+    printed = yaml.safe_load((sql_folder() / "columns.yaml").read_text())
+    assert set(printed["columns"]) <= there and set(printed["tables"]) <= set(columns["table_name"])
 
 
 def test_changed_column_comment_is_published_by_next_ingest(folder, tmp_path):
@@ -120,8 +120,10 @@ def test_changed_column_comment_is_published_by_next_ingest(folder, tmp_path):
     file = folder / "columns.yaml"
     file.write_text(file.read_text().replace("seed: Seed of what", "seed: The run's seed, of what"))
     warehouse.ingest()
-    said = warehouse.query("select comment from duckdb_columns() where table_name = 'metrics' and column_name = 'seed'")
-    assert said["comment"][0].startswith("The run's seed")
+    printed = warehouse.query(
+        "select comment from duckdb_columns() where table_name = 'metrics' and column_name = 'seed'"
+    )
+    assert printed["comment"][0].startswith("The run's seed")
 
 
 def test_training_curve_has_training_time_without_pauses(filled):

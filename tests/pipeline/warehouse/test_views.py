@@ -194,13 +194,13 @@ def test_benchmark_history_separates_profiles(ask_of_two):
 def test_benchmark_views_separate_unprofiled_cells_by_parameters():
     with duckdb.connect() as connection:
         apply_sql(connection, sql_folder())
-        for given, told in (
+        for given, reported in (
             ({"profile": "quick", "core": "gru"}, "quick"),
             ({"preset": "demo", "steps": 300, "scenes": ["rooms:0-3"]}, 'demo, steps 300, scenes ["rooms:0-3"]'),
             ({"drones": 64}, None),
         ):
-            said = connection.execute("select profile_of(null, cast(? as json))", [json.dumps(given)]).fetchall()
-            assert said == [(told,)]
+            printed = connection.execute("select profile_of(null, cast(? as json))", [json.dumps(given)]).fetchall()
+            assert printed == [(reported,)]
         assert connection.execute("select profile_of('full', null)").fetchall() == [("full",)]
 
 

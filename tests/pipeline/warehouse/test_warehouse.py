@@ -309,9 +309,11 @@ def test_query_by_a_read_only_user_answers_from_the_snapshot(home, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
         run_query("select run_id from runs", as_csv=True, home=home)
-        told = capsys.readouterr()
-        assert told.out.split() == ["run_id", "theirs"]
-        assert "nothing is folded in: this user may not write to" in told.err and "the answer is as of" in told.err
+        reported = capsys.readouterr()
+        assert reported.out.split() == ["run_id", "theirs"]
+        assert (
+            "nothing is folded in: this user may not write to" in reported.err and "the answer is as of" in reported.err
+        )
         with pytest.raises(RecordError, match="may not write"):
             warehouse.ingest()
     run_query("select count(*) as n from runs", as_csv=True, home=home)

@@ -85,8 +85,12 @@ def test_scenes_are_named_as_files_folders_families_and_splits(tmp_path, corpus)
     assert found == ["mine", "maze_0001", "maze_0003", "maze_0004", *names(discover_root(corpus))]
     assert names(discover(CorpusConfig(scenes=given))) == sorted(found)
     assert [s.seed for s in scenes_named(["rooms-v1:validation"])] == list(SPLITS["validation"])
-    for wrong, told in (("rooms-v1:tset", "test"), ("maze:x", "seeds 'x'"), ("apartmnt:3", "apartment, atrium, maze")):
-        with pytest.raises((ConfigError, SceneError), match=told):
+    for wrong, reported in (
+        ("rooms-v1:tset", "test"),
+        ("maze:x", "seeds 'x'"),
+        ("apartmnt:3", "apartment, atrium, maze"),
+    ):
+        with pytest.raises((ConfigError, SceneError), match=reported):
             scenes_named([wrong])
 
 
@@ -161,9 +165,13 @@ def test_missing_and_empty_paths_are_named(tmp_path):
 
 def test_manifest_records_every_scene_and_round_trips(corpus, tmp_path):
     out = tmp_path / "out"
-    told = []
+    reported = []
     made = compile_corpus(
-        discover_root(corpus), out, CONFIG, progress=lambda name, share: told.append(share), judge=lambda scene: "PASS"
+        discover_root(corpus),
+        out,
+        CONFIG,
+        progress=lambda name, share: reported.append(share),
+        judge=lambda scene: "PASS",
     )
     read = read_manifest(out / "manifest.json")
     assert read.vocabulary == made.vocabulary == {1: "surface", 2: "chair", 3: "table", 4: "wall"}
@@ -180,7 +188,7 @@ def test_manifest_records_every_scene_and_round_trips(corpus, tmp_path):
         "3": "table",
         "4": "wall",
     }
-    assert told == sorted(told)
+    assert reported == sorted(reported)
     # The folder may move: its own paths are relative.
     moved = out.rename(tmp_path / "moved")
     assert len(discover(CorpusConfig(manifest=str(moved / "manifest.json")))) == 4

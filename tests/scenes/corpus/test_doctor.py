@@ -251,8 +251,8 @@ def test_suspected_unit_scale_is_in_the_suggested_commands(size, tmp_path):
     _house(tmp_path / "house.obj", size)
     report = examine(tmp_path)
     assert "(--unit-scale 0.01); if it lies on its side: --up-axis z" in report["files"][0]["detail"]
-    said, compiles, trains = report["next"]
-    assert "as if in centimetres" in said and "--unit-scale 0.01   #" in compiles
+    printed, compiles, trains = report["next"]
+    assert "as if in centimetres" in printed and "--unit-scale 0.01   #" in compiles
     assert "--set compile.unit_scale=0.01   #" in trains
 
 
@@ -266,8 +266,8 @@ def test_large_scenes_in_metres_raise_no_unit_doubt(size, tmp_path):
 def test_mixed_units_suggest_no_unit_scale(other, tmp_path):
     _house(tmp_path / "a.obj", (900, 290, 600))
     _house(tmp_path / "b.obj", other)
-    said, compiles, trains = examine(tmp_path)["next"]
-    assert "of 2 scenes may not be in metres, first a.obj; keep those of another unit in a folder" in said
+    printed, compiles, trains = examine(tmp_path)["next"]
+    assert "of 2 scenes may not be in metres, first a.obj; keep those of another unit in a folder" in printed
     assert "--unit-scale" not in compiles and "unit_scale" not in trains
 
 
@@ -295,8 +295,8 @@ def test_escapes_in_file_names_do_not_reach_the_terminal(tmp_path, capsys):
     write_obj(tmp_path / "\x1b[31mred.obj")
     with pytest.raises(SystemExit):
         main(["doctor", str(tmp_path)])
-    told = capsys.readouterr()
-    assert "\x1b[31m" not in told.out + told.err and "?[31mred" in told.out
+    reported = capsys.readouterr()
+    assert "\x1b[31m" not in reported.out + reported.err and "?[31mred" in reported.out
 
 
 def test_doctor_without_a_folder_checks_the_machine(monkeypatch, tmp_path, capsys):

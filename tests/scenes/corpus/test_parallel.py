@@ -39,18 +39,18 @@ def meshes(tmp_path_factory) -> Path:
 def test_parallel_compilation_equals_sequential(meshes, tmp_path):
     outcomes = []
     for jobs in (1, 2):
-        out, faults, told = tmp_path / str(jobs), {}, []
+        out, faults, reported = tmp_path / str(jobs), {}, []
         manifest = compile_corpus(
             discover_root(meshes),
             out,
             CONFIG,
-            progress=lambda label, share, told=told: told.append((label, share)),
+            progress=lambda label, share, reported=reported: reported.append((label, share)),
             jobs=jobs,
             failed=lambda source, error, faults=faults: faults.update({source.name: str(error)}),
         )
         assert [row.name for row in manifest.rows] == ["a", "b", "c"]
         assert list(faults) == ["d"] and "truncated" in faults["d"]
-        assert told[-1] == ("done", 1.0) and all(a[1] <= b[1] for a, b in itertools.pairwise(told))
+        assert reported[-1] == ("done", 1.0) and all(a[1] <= b[1] for a, b in itertools.pairwise(reported))
         assert not [name for name in os.listdir(out) if name.endswith(".tmp")]
         outcomes.append({f.name: f.read_bytes() for f in out.iterdir()})
     assert outcomes[0] == outcomes[1]
@@ -98,11 +98,11 @@ def test_default_jobs_follow_cores_and_memory(monkeypatch):
 def test_the_command_reports_faults_at_the_end_with_the_retry_command(meshes, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["scenes", "compile", str(meshes), "--out", str(tmp_path), "--resolution", "32", "--json"])
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert caught.value.code == 3
-    assert [row["name"] for row in json.loads(told.out)] == ["a", "b", "c"]
-    assert "failed: d: " in told.err
-    assert f"navi scenes compile {meshes / 'd.glb'} --resolution 32 --out {tmp_path}" in told.err.splitlines()[-1]
+    assert [row["name"] for row in json.loads(reported.out)] == ["a", "b", "c"]
+    assert "failed: d: " in reported.err
+    assert f"navi scenes compile {meshes / 'd.glb'} --resolution 32 --out {tmp_path}" in reported.err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def fuzz(count: int, seed: int = 0, tracers: Sequence[str] = ("numba",)) -> Coun
     number in its notes; the slowest file is told under "slowest" [ms].
     """
     seeds = seed_files()
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         file = Path(folder) / "mutant.gmdag"
@@ -123,12 +123,12 @@ def fuzz(count: int, seed: int = 0, tracers: Sequence[str] = ("numba",)) -> Coun
             file.write_bytes(mutate(seeds[number % len(seeds)], seeds, rng))
             begin = time.perf_counter()
             try:
-                told[_outcome(file, tracers)] += 1
+                reported[_outcome(file, tracers)] += 1
             except Exception as error:
                 error.add_note(f"mutation {number} of seed {seed}")
                 raise
-            told["slowest"] = max(told["slowest"], round(1000 * (time.perf_counter() - begin)))
-    return told
+            reported["slowest"] = max(reported["slowest"], round(1000 * (time.perf_counter() - begin)))
+    return reported
 
 
 def _outcome(file: Path, tracers: Sequence[str]) -> str:
@@ -149,8 +149,8 @@ def main(count: str, seed: str = "0", library: str | None = None) -> None:
     if library is not None:
         use_library(library)
         tracers = ("native", "cuda")
-    told = fuzz(int(count), int(seed), tracers)
-    sys.stdout.write(json.dumps(told) + "\n")
+    reported = fuzz(int(count), int(seed), tracers)
+    sys.stdout.write(json.dumps(reported) + "\n")
 
 
 if __name__ == "__main__":

@@ -63,16 +63,16 @@ def test_empty_leaf_distance_is_a_lower_bound(corners, seed):
     surface = [(at, edge) for kind, at, edge, _, _ in leaves(dag) if kind == SURFACE]
     begin, size = np.array([at for at, _ in surface]), np.array([edge for _, edge in surface])[:, None]
     corner, edge = np.array([at for at, _, _ in empty]), np.array([e for _, e, _ in empty])[:, None]
-    told = np.array([value for _, _, value in empty]) / 16
+    reported = np.array([value for _, _, value in empty]) / 16
     rng = np.random.default_rng(seed)
     bvh = TriangleBVH(corners)
     for spread in (rng.random((len(empty), 3)), rng.integers(0, 2, (len(empty), 3))):  # inside, and at the corners
         true, _ = bvh.closest(corner + edge * spread)
-        assert (told <= true + 1e-9).all()
+        assert (reported <= true + 1e-9).all()
     # It is the distance of the cubes, rounded down to a sixteenth of a voxel, and no less.
     for k in rng.integers(len(empty), size=40):
         gap = np.maximum(np.maximum(corner[k] - begin - size, begin - corner[k] - edge[k]), 0)
-        assert told[k] == np.floor(16 * np.sqrt((gap**2).sum(axis=1).min()) + 1e-9) / 16
+        assert reported[k] == np.floor(16 * np.sqrt((gap**2).sum(axis=1).min()) + 1e-9) / 16
 
 
 @pytest.mark.parametrize("resolution", [16, 64, 128, 512, 1024, 2048])

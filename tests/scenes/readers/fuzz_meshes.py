@@ -103,7 +103,7 @@ def fuzz(count: int, seed: int = 0, tracers: Sequence[str] = ()) -> Counter[str]
     With tracers, a valid mesh is also compiled and flown, or is refused by the compiler ("not compiled").
     """
     rng = np.random.default_rng(seed)
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("error")
         pairs = seeds(Path(name))
@@ -121,18 +121,18 @@ def fuzz(count: int, seed: int = 0, tracers: Sequence[str] = ()) -> Counter[str]
                 mesh = read_mesh(read)
                 assert np.isfinite(mesh.vertices).all() and mesh.faces.max() < len(mesh.vertices)
                 assert set(mesh.face_semantic.tolist()) <= set(mesh.semantic_names)
-                told["valid"] += 1
+                reported["valid"] += 1
                 assert time.process_time() - began < _SLOWEST, f"mutation {number} of {victim.name} is slow"
                 if tracers:
-                    told[_compiled(mesh, tracers)] += 1
+                    reported[_compiled(mesh, tracers)] += 1
             except SceneError as error:
                 _check_reason(error)
-                told["refused"] += 1
+                reported["refused"] += 1
             except Exception as error:
                 error.add_note(f"mutation {number} of {victim.name}, seed {seed}")
                 raise
             victim.write_bytes(whole[victim])
-    return told
+    return reported
 
 
 def _compiled(mesh: Mesh, tracers: Sequence[str]) -> str:

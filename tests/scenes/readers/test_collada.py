@@ -269,9 +269,9 @@ def placing(node, text):
 def test_a_broken_or_hostile_file_is_refused_by_its_fault(tmp_path, monkeypatch, change, reason):
     monkeypatch.setattr("navi_core.scenes.readers.collada._MAX_INSTANCES", 10_000)
     file = write(tmp_path, change(collada()))
-    with pytest.raises(MeshError, match=reason) as told:
+    with pytest.raises(MeshError, match=reason) as reported:
         read_mesh(file)
-    assert str(file) in str(told.value)
+    assert str(file) in str(reported.value)
 
 
 def test_instances_are_counted_before_they_are_placed(tmp_path, monkeypatch):

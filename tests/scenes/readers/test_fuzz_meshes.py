@@ -8,11 +8,11 @@ from tests.scenes.readers.fuzz_meshes import fuzz
 
 
 def test_mutated_meshes_are_an_error_or_a_mesh():
-    told = fuzz(200)
-    assert told["refused"] > 40 and told["valid"] > 20
+    reported = fuzz(200)
+    assert reported["refused"] > 40 and reported["valid"] > 20
 
 
 @pytest.mark.slow
 def test_two_thousand_mutated_meshes_are_an_error_or_a_mesh():
-    told = fuzz(2000, seed=1)
-    assert told["refused"] > 400 and told["valid"] > 200
+    reported = fuzz(2000, seed=1)
+    assert reported["refused"] > 400 and reported["valid"] > 200

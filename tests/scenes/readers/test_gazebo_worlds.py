@@ -196,7 +196,7 @@ def test_missing_parts_are_skipped_with_a_warning(tmp_path, caplog):
     world = package(tmp_path, include("crate") + include("chair") * 3 + away + hill + broken + "<actor name='walker'/>")
     (tmp_path / "models" / "crate" / "meshes" / "cut.dae").write_text(collada()[:900])
     assert centres(world) == [[0, 0, 0]]
-    (told,) = caplog.messages
+    (reported,) = caplog.messages
     for text in (
         "(8)",
         "<polyline> with holes of ring",
@@ -206,8 +206,8 @@ def test_missing_parts_are_skipped_with_a_warning(tmp_path, caplog):
         "cut.dae",
         "<actor> walker",
     ):
-        assert text in told
-    assert "GAZEBO_MODEL_PATH" in told
+        assert text in reported
+    assert "GAZEBO_MODEL_PATH" in reported
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_a_world_is_refused_by_its_fault(tmp_path, monkeypatch, world, reason):
     monkeypatch.setattr("navi_core.scenes.readers.gazebo.plan._MAX_SHAPES", 2000)
     doubling = {f"doubling{i}": include(f"doubling{i + 1}") * 2 for i in range(20)}
     file = package(tmp_path, world, loop=include("loop"), lost=visual(MESH, "1 2 3"), **doubling)
-    with pytest.raises(MeshError, match=reason) as told:
+    with pytest.raises(MeshError, match=reason) as reported:
         read_mesh(file)
-    assert str(told.value).startswith(str(file))
+    assert str(reported.value).startswith(str(file))
 
 
 def test_non_world_files_are_refused_by_reason(tmp_path):

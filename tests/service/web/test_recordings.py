@@ -51,11 +51,11 @@ def session(env, tmp_path):  # noqa: F811
                 time.sleep(0.02)
             return counts["distance_matrix_v2"] >= 4
 
-        def tell(done):
+        def report(done):
             counts.update(done.messages)
 
         counts = {"distance_matrix_v2": 0}
-        done = record_session([broadcast.endpoint], path, drone=1, seconds=20.0, stop=fly, progress=tell)
+        done = record_session([broadcast.endpoint], path, drone=1, seconds=20.0, stop=fly, progress=report)
     assert done.refused == 0 and done.messages["distance_matrix_v2"] >= 4
     return path, seen
 

@@ -64,11 +64,11 @@ def test_explicit_start_pose_flies_like_the_drawn_spawn(one) -> None:
     _, info = one.reset(seed=9)
     flown = [one.step(np.float32([0.4, 0, 0, 0.2])) for _ in range(6)]
     one.reset(seed=9, options={name: info[name] for name in ("position", "yaw")} | {"scene": info["scene_index"]})
-    for obs, reward, *_, told in flown:
+    for obs, reward, *_, reported in flown:
         got = one.step(np.float32([0.4, 0, 0, 0.2]))
         assert np.array_equal(got[0], obs)
         assert got[1] == reward
-        assert got[4]["reward_terms"] == told["reward_terms"]
+        assert got[4]["reward_terms"] == reported["reward_terms"]
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_next_step_autoreset_delays_rows_by_one_step(apartments) -> None:
         # Each row alone is the row that resets in the same step, less the steps in which it waits.
         while all(queue):
             heads = [pending.pop(0) for pending in queue]
-            after, paid, _, over, told = same.step(np.stack([head[0] for head in heads]))
+            after, paid, _, over, reported = same.step(np.stack([head[0] for head in heads]))
             for row in range(3):
-                shown = told["final_obs"][row] if over[row] else after[row]
+                shown = reported["final_obs"][row] if over[row] else after[row]
                 assert np.array_equal(shown, heads[row][1])
                 assert paid[row] == heads[row][2]
                 assert over[row] == heads[row][3]
@@ -247,11 +247,11 @@ def test_copy_continues_like_the_original_independently(apartments, name, copied
     wrapped.step(np.full((3, 4), 0.3))
     twin = copied(wrapped)
     state = envs.unwrapped.env.state_dict()
-    told = [twin.step(np.full((3, 4), 0.3)) for _ in range(9)]
+    reported = [twin.step(np.full((3, 4), 0.3)) for _ in range(9)]
     if name == adapter.GOAL_ENV_ID:
         twin.reset(options={"goal": info["position"]})
     assert all(np.array_equal(value, state[key]) for key, value in envs.unwrapped.env.state_dict().items())
-    for expected in told:
+    for expected in reported:
         got = wrapped.step(np.full((3, 4), 0.3))
         for a, b in zip(got[:4], expected[:4]):
             for key in a if isinstance(a, dict) else [...]:

@@ -46,14 +46,14 @@ def test_kernel_lookahead_terms_match_tensors(scenes: list, threads: int, subste
     env, generator = NavigationEnv(field, ROWS, CONFIG, seed=11), torch.Generator().manual_seed(5)
     obs, hits, gains = env.reset(), 0, 0
     for _ in range(20):
-        action, start, told = torch.rand(ROWS, 4, generator=generator) * 2 - 1, start_of(env, obs), []
+        action, start, reported = torch.rand(ROWS, 4, generator=generator) * 2 - 1, start_of(env, obs), []
         few = Start(start.position[some], start.yaw[some], start.velocity[some], start.scene[some], obs, some)
         for outlook, past in zip(outlooks, pasts):
             outlook.remember(past, rows, start)
             foreseen, terms = outlook.fly(past, rows, start, action)
             assert torch.equal(outlook.foresee(start, action).position, foreseen.position)
-            told.append((foreseen, terms, outlook.fly(past, rows[some], few, action[some])[1]))
-        (foreseen, terms, fewer), (other, twin, fewer_twin) = told
+            reported.append((foreseen, terms, outlook.fly(past, rows[some], few, action[some])[1]))
+        (foreseen, terms, fewer), (other, twin, fewer_twin) = reported
         assert torch.equal(foreseen.collided, other.collided)
         assert torch.allclose(foreseen.velocity, other.velocity, atol=1e-5)
         assert torch.allclose(terms, twin, atol=2e-5)

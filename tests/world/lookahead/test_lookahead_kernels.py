@@ -61,5 +61,5 @@ def test_kernel_terms_match_tensors(field: Field, bins: tuple[int, int]) -> None
             outlook.remember(past, rows, start)
         for name in ("visits", "seen", "shares"):
             assert torch.equal(*(getattr(past, name) for past in pasts)), name
-        (_, told), (_, twin) = (o.fly(past, rows, start, action) for o, past in zip(outlooks, pasts, strict=True))
-        assert torch.allclose(told, twin, atol=2e-5)
+        (_, reported), (_, twin) = (o.fly(past, rows, start, action) for o, past in zip(outlooks, pasts, strict=True))
+        assert torch.allclose(reported, twin, atol=2e-5)

@@ -134,8 +134,8 @@ def test_episodes_begin_at_scattered_spawns_too(box_scene) -> None:
 def test_scene_without_room_for_a_drone_fails_with_a_reason() -> None:
     """A mesh in centimetres, and a chest in which nothing fits: verdicts, so that a folder's others go on."""
     large, flat = (600.0, 250.0, 500.0), (3.0, 0.3, 3.0)
-    for size, told in [(large, r"600 × 250 × 500 m .*--unit-scale 0\.01"), (flat, "clearance")]:
+    for size, reported in [(large, r"600 × 250 × 500 m .*--unit-scale 0\.01"), (flat, "clearance")]:
         scene = compile_mesh(mesh_of(box_triangles((0, 0, 0), size), "odd"), CompileConfig(resolution=64))
         verdict = scene_verdict(Field([scene]), 0)
-        assert verdict.verdict == "FAIL" and re.search(told, verdict.reason), verdict.reason
+        assert verdict.verdict == "FAIL" and re.search(reported, verdict.reason), verdict.reason
     assert "places; where most is seen" in scene_verdict(open_air(0.5), 0).reason
