@@ -247,7 +247,7 @@ class SweepConfig(Config):
     """Settings of a sweep: size of its cells; None takes the default of profile and sweep."""
 
     profile: Literal["quick", "full"] = "quick"
-    """quick: at most 2,000 decisions or 20 s a cell; full: as long as the sweep's question needs."""
+    """quick: at most 2,000 decisions or 20 s a cell, 10 s by default; full: as long as the sweep's question needs."""
     seeds: int | None = Field(None, ge=1, le=100)
     """Number of repeats of each cell, with seeds 0 … n − 1."""
     steps: Count | None = None

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def sweep(
     name: Annotated[str | None, typer.Argument(help="The sweep; without one they are listed.")] = None,
-    profile: Annotated[str, typer.Option(help="quick (2,000 decisions or 20 s a cell) or full.")] = "quick",
+    profile: Annotated[str, typer.Option(help="quick (2,000 decisions or 10 s a cell) or full.")] = "quick",
     preset: Annotated[str | None, typer.Option(help="Settings that do not vary: demo, quick, standard.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Repeats of each cell.")] = None,
     steps: Annotated[int | None, typer.Option(help="Decisions of a cell.")] = None,

@@ -20,7 +20,7 @@ ENCODERS = ("rayvit", "spherical_cnn", "ring_cnn")
 CADENCES = (256, 512)
 ACTORS = tuple(range(4, 33, 4))
 RAY_SCENES = ("apartment", "maze", "atrium")
-_QUICK_STEPS, _QUICK_SECONDS = 2000, 20.0
+_QUICK_STEPS, _QUICK_SECONDS = 2000, 10.0
 _THREADS = 1
 _VERSION = 1
 
