@@ -6,7 +6,6 @@ The work clock counts wall and CPU time of asset and check functions; the rest o
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,20 +33,6 @@ POOL = "gpu"
 """Concurrency pool of what trains: as many slots as this machine has GPUs, at least one."""
 FLOW_TAG = "navi/flow"
 """Dagster run tag with the profile of the flow (`navi materialize`, whole_graph) that executes the run; "" if none."""
-
-
-def process_mark(pid: int) -> str:
-    """Return host name, id and start time of a process, an identity that survives the reuse of process ids.
-
-    Raises:
-        OSError: There is no such process any more.
-    """
-    if not Path("/proc/self").exists():
-        return f"{platform.node()} {pid} unknown"
-    state, *about = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    if state == "Z":
-        raise ProcessLookupError(f"process {pid} has ended")
-    return f"{platform.node()} {pid} {about[18]}"
 
 
 def dagster_home() -> Path:

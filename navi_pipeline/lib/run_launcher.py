@@ -61,7 +61,8 @@ from navi_core.machine.devices import usable_devices
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import row_context
 from navi_core.terminal import print_status
-from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG
+from navi_pipeline.lib.training.supervised import process_mark
 
 _LOCATION = RemoteRepositoryOrigin(
     ManagedGrpcPythonEnvCodeLocationOrigin(

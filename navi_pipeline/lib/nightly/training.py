@@ -64,9 +64,8 @@ def probe_viewer(prefix: str, moving: Callable[[], bool], over: threading.Event)
 def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Train until the night's share of time is used up; the trainer then writes a checkpoint and exits."""
     config, settings = night.config, night_settings(night)
-    wait_for_run(
-        run_name(ASSET, night.name, settings)
-    )  # of a night that was killed a moment ago: it writes where the run stands
+    # Of a night that was killed a moment ago: it writes where the run stands.
+    wait_for_run(run_name(ASSET, night.name, settings))
     monitor = _monitor(night, settings, 60.0 * config.minutes * config.training_share)
     over = threading.Event()
     watched = (

@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import platform
 import queue
 import signal
 import subprocess
@@ -349,10 +350,22 @@ def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
     return SweepReport(list(ended), stale, leftovers)
 
 
+def process_mark(pid: int) -> str:
+    """Return host name, id and start time of a process, an identity that survives the reuse of process ids.
+
+    Raises:
+        OSError: There is no such process any more.
+    """
+    if not Path("/proc/self").exists():
+        return f"{platform.node()} {pid} unknown"
+    state, *about = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if state == "Z":
+        raise ProcessLookupError(f"process {pid} has ended")
+    return f"{platform.node()} {pid} {about[18]}"
+
+
 def _mark(pid: int) -> str | None:
     """Return the identity of a process beyond its id; None if it has ended."""
-    from navi_pipeline.lib.orchestration import process_mark  # which imports the nights, and these this module
-
     with contextlib.suppress(OSError):
         return process_mark(pid)
     return None

@@ -452,7 +452,7 @@ def test_sweep_kills_what_remains_of_an_orphan_without_its_lock(orphan, end, cod
 def test_sweep_spares_a_later_process_of_the_same_id(orphan, monkeypatch):
     process = orphan("os.close(lock)")
     starts = iter(["100", "200", "200"])
-    monkeypatch.setattr("navi_pipeline.lib.orchestration.process_mark", lambda pid: next(starts))
+    monkeypatch.setattr("navi_pipeline.lib.training.supervised.process_mark", lambda pid: next(starts))
     assert sweep(grace_seconds=0.5).ended == [process.pid] and process.poll() is None
 
 

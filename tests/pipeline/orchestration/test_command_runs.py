@@ -18,8 +18,9 @@ from dagster_graphql.test.utils import execute_dagster_graphql
 
 from navi_core.errors import RunError
 from navi_pipeline.definitions import defs
-from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import PROCESS_TAG
 from navi_pipeline.lib.run_launcher import end_dead_runs, require_success, run_job
+from navi_pipeline.lib.training.supervised import process_mark
 
 ROOT = Path(__file__).resolve().parents[3]
 JOBS_PAGE = """query { repositoryOrError(

@@ -20,10 +20,11 @@ from navi_core.models import Registry
 from navi_core.record import navi_home
 from navi_pipeline.cli.launch import Target, launch
 from navi_pipeline.definitions import defs
-from navi_pipeline.lib.orchestration import PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import PROCESS_TAG
 from navi_pipeline.lib.run_launcher import end_dead_runs, run_job
 from navi_pipeline.lib.studies.catalogue import find_study
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
+from navi_pipeline.lib.training.supervised import process_mark
 from tests.evaluate.conftest import boxes_scene
 from tests.evaluate.test_promotion_and_records import CIRCLE, CRASH, HOVER, flying
 from tests.pipeline.studies.small_studies import complete_by

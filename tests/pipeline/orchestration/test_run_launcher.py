@@ -21,7 +21,8 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from navi_core.errors import RunError
-from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG
+from navi_pipeline.lib.training.supervised import process_mark
 
 SETTINGS = Path(__file__).resolve().parents[3] / "dagster_home" / "dagster.yaml"
 SERVER = {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/tmp/of-a-code-server"})}
