@@ -1,4 +1,4 @@
-"""Walk over all settings of a training: each acts, is warned of, is refused, or is listed with a test of its own."""
+"""Walk over all settings: each acts, is warned of, is refused, or is listed with a test of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from navi_core.config import TrainConfig, config_hash, parse_config
+from navi_core.config import (
+    ActorConfig,
+    EnvironmentConfig,
+    EvalConfig,
+    ExpertConfig,
+    ExplorerConfig,
+    TrainConfig,
+    config_hash,
+    parse_config,
+)
 from navi_core.config.base import setting_paths
+from navi_core.config.service import ServeConfig
+from navi_pipeline.settings import AblationConfig, NightlyConfig, StudyConfig, SweepConfig
 from tests.config.walk import SCENARIOS, Walker
 
 NAMES = [".".join(path) for path in setting_paths(TrainConfig)]
@@ -110,3 +121,18 @@ def test_every_setting_acts_or_is_warned_of_or_is_listed(walker, scenario):
 def test_no_setting_that_is_warned_of_changes_a_run(walker):
     warned = [name for name in names_of("cart_pole") if walker.judge("cart_pole", name) == "warned"]
     assert len(warned) > 100 and not [name for name in warned if walker.falsely_warned("cart_pole", name)]
+
+
+OTHER_COMMANDS = (EvalConfig, ServeConfig, ActorConfig, EnvironmentConfig, ExplorerConfig, ExpertConfig, NightlyConfig,
+                  StudyConfig, SweepConfig, AblationConfig)  # fmt: skip
+
+
+def test_every_setting_of_other_commands_is_read_and_given_in_a_test():
+    """What is no setting of a training: some code reads it, and some test gives it a value."""
+    root = Path(__file__).parents[2]
+    code = [ast.parse(f.read_text()) for room in ("navi_core", "navi_pipeline") for f in (root / room).rglob("*.py")]
+    read = {node.attr for tree in code for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    tests = "\n".join(file.read_text() for file in (root / "tests").rglob("*.py"))
+    given = set(re.findall(r"\b(\w+)\"?[=:\]]", tests))
+    names = {f"{config.__name__}.{'.'.join(path)}" for config in OTHER_COMMANDS for path in setting_paths(config)}
+    assert len(names) > 180 and [name for name in names if name.rpartition(".")[2] not in read & given] == []

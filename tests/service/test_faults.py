@@ -174,7 +174,8 @@ def test_full_disk_leaks_no_descriptors_and_recovers(tmp_path, caplog, monkeypat
 def test_recorded_fraction_covers_all_drones(tmp_path) -> None:
     """Drones complete in turns: every second, or every sixteenth, would always be the same ones."""
     for share in (0.0, 0.0625, 0.1, 0.5, 1.0):
-        record = ServiceRecord("v001", 0, "hash", tmp_path / str(share), share)
+        config = ContinuousTrainingConfig(record_share=share)
+        record = ServiceRecord("v001", 0, "hash", tmp_path / str(share), config.record_share)
         for number in range(1600):
             record.experience(experience(session_id=number % 16, actual_reward=0.25))
         record.close()

@@ -211,7 +211,7 @@ def test_moved_alias_delivers_its_version_once(make_checkpoint, tmp_path) -> Non
     def load(version: str) -> ServedModel:
         return load_model(version, ActorConfig(follow=None), tmp_path / "models")
 
-    follower = AliasFollower("champion", "v001", load, registry, 0.01)
+    follower = AliasFollower("champion", "v001", load, registry, ActorConfig(poll_seconds=0.01).poll_seconds)
     try:
         assert follower.take() is None
         registry.promote("v002")

@@ -157,6 +157,15 @@ def test_custom_code_change_changes_the_cell_key(monkeypatch):
     assert _key(base, config, 0) == keys[0] and _key(variant, config, 0) != keys[1]
 
 
+@pytest.mark.parametrize("changed", [{"demo_pilot": "planner"}, {"demo_episodes": 7}])
+def test_other_demonstrations_make_other_cells_of_cloned_variants_alone(changed):
+    cloned = next(variant for variant in VARIANTS.values() if variant.cloned)
+    config = AblationConfig(demo_pilot="frontier", demo_episodes=3)
+    other = config.model_copy(update=changed)
+    assert _key(cloned, config, 0) != _key(cloned, other, 0)
+    assert _key(VARIANTS[BASE], config, 0) == _key(VARIANTS[BASE], other, 0)
+
+
 def test_environment_settings_do_not_change_the_cell_key(monkeypatch):
     """The measuring processes do not receive these variables."""
     key = _key(VARIANTS[BASE], TINY, 0)

@@ -233,6 +233,13 @@ def test_full_core_cell_has_25000_decisions_and_three_seeds():
     assert {factors["seed"] for factors, _ in cells} == {0, 1, 2} and "--seconds" not in command.arguments
 
 
+def test_memory_limit_of_a_cell_reaches_its_command():
+    bounded = find_sweep("temporal_core_sweep").cells(SweepConfig(memory_limit=3.5), [])[0]
+    assert {c.arguments[c.arguments.index("--memory-limit") + 1] for _, c in bounded} == {"3.5"}
+    free = find_sweep("temporal_core_sweep").cells(SweepConfig(), [])[0]
+    assert not [command for _, command in free if "--memory-limit" in command.arguments]
+
+
 def test_rows_hold_the_profile_and_its_overrides(children):
     def record(profile, **asked):
         (size,) = {

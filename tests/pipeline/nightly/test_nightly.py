@@ -213,7 +213,8 @@ def test_small_night_trains_resumes_measures_and_reports(monkeypatch):
     """Through Dagster: a training night, then a slow validation night, whose drift is flagged."""
     for name, value in (("ACTORS", "4"), ("PPO__ROLLOUT", "32"), ("THREADS", "1")):
         monkeypatch.setenv(f"NAVI_{name}", value)
-    config = {"minutes": 1.0, "assignments": SMALL}
+    bounds = ["stall_minutes=7", "floor_steps_per_second=1e9", "floor_hardware=nobody's"]
+    config = {"minutes": 1.0, "assignments": [*SMALL, *bounds]}
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("night", ["tonight"])
         result = (
@@ -231,6 +232,10 @@ def test_small_night_trains_resumes_measures_and_reports(monkeypatch):
     assert list(stages) == ["preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion"]
     (viewer,) = (gate for gate in stages["training"]["gates"] if gate["name"] == "viewer")
     assert viewer["passed"] and "an observation of" in viewer["detail"]
+    details = {gate["name"]: (gate["passed"], gate["detail"]) for gate in stages["training"]["gates"]}
+    assert details["no stall"] == (True, "an update within every 7 min")
+    # A floor of other hardware: the night is too slow for it and passes.
+    assert details["speed"][0] and details["speed"][1].endswith("floor 1e+09 on other hardware")
     before, after = stages["training"]["data"], stages["resume_proof"]["data"]
     assert after["steps"] >= before["steps"] + 256 + 512 and after["run_id"] == before["run_id"]
     lineage = Warehouse().query("select count(*) as n from events where event = 'night'")

@@ -117,6 +117,9 @@ def test_schedule_hours_follow_the_night_settings(stored, repository, clock, tmp
     assert request.run_key == "2026-03-04-training"
     file.write_text("time_zone: Mars/Olympus\n")
     assert nights._schedule("validation").cron_schedule == "0 7 * * *"
+    file.write_text("validation_hour: 6\n")
+    assert nights._schedule("validation").cron_schedule == "0 6 * * *"
+    file.write_text("time_zone: Mars/Olympus\n")
     with pytest.raises(ConfigError, match="Mars/Olympus"):
         nightly_config()
 

@@ -82,6 +82,10 @@ def test_undo_stops_at_the_beginning_of_the_recording(session):
     assert len(session.recording) == 0
     session.discard()
     assert session.undo(100) == 10
+    brief = ExplorerSession(session.choices, SMALL.model_copy(update={"undo_decisions": 3}), session.folder)
+    for _ in range(5):
+        brief.fly(TURN)
+    assert (brief.undo(), brief.undo()) == (3, 2)
 
 
 def recording(choices, folder, decisions):
