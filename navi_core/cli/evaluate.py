@@ -225,9 +225,17 @@ def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> N
     folder.mkdir(parents=True, exist_ok=True)
     field = Field(scenes)
     for index, scene in enumerate(scenes):
-        paths = {str(result.summary["subject"]): result.trajectories_of(scene.name) for result in results}
+        paths = {_scored(result, scene.name): result.trajectories_of(scene.name) for result in results}
         floor = FloorMap(field, index, _DRAWN_CELL, _DRAWN_CLEARANCE)
         (folder / f"{own_stem(scene.name)}.png").write_bytes(top_down_map(field, index, paths, floor))
+
+
+def _scored(result: EvalResult, scene: str) -> str:
+    """Return a subject's name with its coverage and collisions in a scene, for the legend of a map."""
+    rows = [row for row in result.episodes if row["scene"] == scene]
+    seen = sum(float(row["c_vis_final"]) for row in rows) / len(rows)
+    collisions = sum(int(row["collisions"]) for row in rows)
+    return f"{result.summary['subject']}: {seen:.0f} % seen, {collisions} collisions"
 
 
 def eval_config(

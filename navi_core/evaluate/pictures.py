@@ -18,12 +18,13 @@ from navi_core.errors import EvaluationError, printable
 from navi_core.evaluate.result import EvalResult
 from navi_core.record.rerun import EpisodeTrace, write_rrd
 from navi_core.world.field import Field
-from navi_core.world.floor.overhead import cut_from_above
+from navi_core.world.floor.overhead import COLOURS, cut_from_above, cut_height, reachable_cut, tint
 from navi_core.world.floor.rooms import storey_of
 from navi_core.world.sensor.panorama import SphericalSensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.text import Text
 
@@ -81,6 +82,8 @@ def _families(letters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]
     return tuple(families), lacking
 
 
+PATHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+"""Colours of paths (Okabe and Ito 2008), the ones with most contrast first."""
 _PIXELS = 400
 """Samples along the longer side of the scene."""
 
@@ -95,15 +98,14 @@ def top_down_map(
 ) -> bytes:
     """Render a top-down map of a scene, cut at flight height; with a floor map one panel per storey.
 
-    Surfaces below the cut are coloured by semantic name and darkened with depth; surfaces at the cut (walls, tall
-    furniture) are black.
+    Each colour has one meaning, as in `COLOURS`; a legend below the picture names them. Paths have a white casing.
 
     Args:
         field: Geometry.
         scene_index: Scene.
         trajectories: Paths by name, (T, 3) each or a list of such [m]; one colour per name. A storey shows the parts
             flown on it.
-        floor: Reachable floor; cells outside it are faded.
+        floor: Reachable floor; cells outside it are grey.
         seen: Floor cells seen, bool (S, nx, nz), one layer per storey of `floor`; tinted.
 
     Returns:
@@ -113,7 +115,7 @@ def top_down_map(
         EvaluationError: `seen` without `floor` or of another shape, or a path that is not (T, 3).
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as NewFigure
 
     if seen is not None and (floor is None or seen.shape != floor.storeys.shape):
         raise EvaluationError("`seen` needs the floor map whose cells it marks, a layer for each storey")
@@ -122,8 +124,8 @@ def top_down_map(
     levels = floor.levels if floor is not None else np.array([low[1]], np.float64)
     span = np.maximum(high - low, 1e-3)
     scale = 7.0 / float(max(span[0], span[2]))
-    size = (len(levels) * max(3.0, span[0] * scale) + 0.4, max(2.0, span[2] * scale) + 0.8)
-    figure = Figure(figsize=size, dpi=110)
+    size = (len(levels) * max(3.0, span[0] * scale) + 0.4, max(2.0, span[2] * scale) + 1.5)
+    figure = NewFigure(figsize=size, dpi=110)
     FigureCanvasAgg(figure)
     for storey in range(len(levels)):
         axes = figure.add_subplot(1, len(levels), storey + 1)
@@ -133,10 +135,8 @@ def top_down_map(
         heights = heights[~np.isnan(heights)]
         above = levels[storey + 1] if storey + 1 < len(levels) else float(high[1])
         middle = levels[storey] + min(1.2, (above - levels[storey]) / 2.0)
-        _draw_cut(axes, field, scene_index, float(np.median(heights)) if len(heights) else float(middle))
-        if floor is not None:
-            _draw_floor(axes, floor, storey, None if seen is None else seen[storey])
-            axes.set(xlim=(float(low[0]), float(high[0])), ylim=(float(high[2]), float(low[2])))
+        height = float(np.median(heights)) if len(heights) else float(middle)
+        _draw_cut(axes, field, scene_index, height, floor, seen)
         legend = _draw_paths(axes, here, levels, storey, paths)
         axes.set(aspect="equal", xlabel="x [m]", ylabel="z [m]")
         which = f", storey {storey + 1} of {len(levels)}" if len(levels) > 1 else ""
@@ -145,32 +145,43 @@ def top_down_map(
         if legend and storey == 0:
             # Explicit handles: matplotlib drops labels that begin with an underscore.
             lines, names = list(legend.values()), list(legend)
-            for label in axes.legend(lines, names, loc="upper right", fontsize=8, framealpha=0.85).get_texts():
+            key = axes.legend(
+                lines, names, loc="upper left", bbox_to_anchor=(0.0, -0.09), ncols=2, fontsize=8, frameon=False
+            )
+            for label in key.get_texts():
                 draw_name(label)
-    figure.tight_layout()
+    _draw_legend(figure, floor is not None, seen is not None)
+    figure.tight_layout(rect=(0.0, 0.06, 1.0, 1.0))
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": "navi"})
     return buffer.getvalue()
 
 
-def _draw_cut(axes: Axes, field: Field, scene_index: int, height: float) -> None:
+def _draw_cut(
+    axes: Axes, field: Field, scene_index: int, height: float, floor: FloorMap | None, seen: np.ndarray | None
+) -> None:
     low, high = field.bounds(scene_index)
     span = np.maximum(high - low, 1e-3)
     step = float(max(span[0], span[2])) / _PIXELS
     xs, zs = (np.arange(low[axis] + step / 2, high[axis], step) for axis in (0, 2))
     extent = (float(low[0]), float(high[0]), float(high[2]), float(low[2]))
-    axes.imshow(cut_from_above(field, scene_index, height, xs, zs), extent=extent, interpolation="nearest")
+    if floor is None:
+        picture = cut_from_above(field, scene_index, height, xs, zs)
+    else:
+        cut = cut_height(field, scene_index, height, floor)
+        picture, cell = reachable_cut(field, scene_index, cut, floor, xs, zs)
+        if seen is not None:
+            picture = tint(picture, cell, seen.reshape(-1))
+    axes.imshow(picture, extent=extent, interpolation="nearest")
 
 
-def _draw_floor(axes: Axes, floor: FloorMap, storey: int, seen: np.ndarray | None) -> None:
-    x0, z0 = (float(value) for value in floor.origin)
-    cells = floor.storeys[storey]
-    grid = (x0, x0 + cells.shape[0] * floor.cell, z0 + cells.shape[1] * floor.cell, z0)
-    veil = np.zeros((*cells.T.shape, 4), np.float32)
-    veil[~cells.T] = (1.0, 1.0, 1.0, 0.45)
-    if seen is not None:
-        veil[(cells & seen).T] = (0.2, 0.75, 0.35, 0.3)
-    axes.imshow(veil, extent=grid, interpolation="nearest")
+def _draw_legend(figure: Figure, reachable: bool, seen: bool) -> None:
+    """Draw the colours of the map with their meanings below it."""
+    from matplotlib.patches import Patch
+
+    names = ["floor", *(["seen"] * seen), "furniture", "wall", *(["out of reach"] * reachable)]
+    handles = [Patch(facecolor=f"#{bytes(COLOURS[name]).hex()}", edgecolor="#777", label=name) for name in names]
+    figure.legend(handles=handles, loc="lower center", ncols=len(names), fontsize=7, frameon=False, handlelength=1.2)
 
 
 def _draw_paths(
@@ -181,16 +192,19 @@ def _draw_paths(
     whole: Mapping[str, list[np.ndarray]],
 ) -> dict[str, Line2D]:
     """Plot each name's trajectories on matplotlib axes; return one line of each, for the legend."""
+    from matplotlib.patheffects import Normal, Stroke
+
     legend: dict[str, Line2D] = {}
+    casing = [Stroke(linewidth=4.2, foreground="white"), Normal()]
     for index, (name, group) in enumerate(here.items()):
-        color = f"C{index}"
+        color = PATHS[index % len(PATHS)]
         for number, path in enumerate(group):
-            (line,) = axes.plot(path[:, 0], path[:, 2], color=color, lw=1.4, alpha=0.9)
+            (line,) = axes.plot(path[:, 0], path[:, 2], color=color, lw=1.8, path_effects=casing)
             legend.setdefault(name, line)
             for end, marker, size in ((0, "o", 6), (-1, "s", 5)):
                 point = whole[name][number][end]
                 if storey_of(point[1:2], levels)[0] == storey:
-                    axes.plot(point[0], point[2], marker, color=color, mec="black", ms=size)
+                    axes.plot(point[0], point[2], marker, color=color, mec="white", ms=size)
     return legend
 
 

@@ -94,6 +94,9 @@ SERVICE_LAYOUTS: dict[str, tuple[str, ...]] = {
 MAX_POINTS = 800
 """Most points of a metric curve."""
 MAX_TRAJECTORY = 20_000
+_GAP = (math.nan, math.nan, math.nan)
+_FARTHEST_STEP = 2.0
+"""Farthest flight in one decision [m]."""
 MAX_SESSIONS = 256
 MAX_KINDS = 64
 MAX_NUMBERS = 64
@@ -143,6 +146,7 @@ class Digest:
     curve: ThinnedCurve = field(default_factory=lambda: ThinnedCurve(MAX_POINTS))
     """Thinned curves of the update metrics over the decisions of the run."""
     trajectory: list[tuple[float, float, float]] = field(default_factory=list)
+    """Positions of the episode [m]; NaN where the drone was set elsewhere."""
     sessions: dict[int, Session] = field(default_factory=dict)
     others: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
     """Time (monotonic [s]) and values of the last event of other publishers, by event type."""
@@ -267,10 +271,23 @@ class Digest:
             self.changed.add("trajectory")
         pose = matrix.robot_pose
         if moved:
-            self.trajectory.append((pose.x, pose.y, pose.z))
+            here = (pose.x, pose.y, pose.z)
+            if self._teleported(before, matrix, here):
+                self.trajectory.append(_GAP)
+                self.changed.add("trajectory")
+            self.trajectory.append(here)
             del self.trajectory[:-MAX_TRAJECTORY]
         self.matrix = matrix
         self.changed.add("frame")
+
+    def _teleported(
+        self, before: DistanceMatrix | None, matrix: DistanceMatrix, here: tuple[float, float, float]
+    ) -> bool:
+        """Return whether the drone is farther from its last position than it can have flown since."""
+        if before is None or not self.trajectory:
+            return False
+        flown = _FARTHEST_STEP * max(1, matrix.step_id - before.step_id)
+        return math.dist(self.trajectory[-1], here) > max(_FARTHEST_STEP, flown)
 
     def _training(self, kind: str, event: TelemetryEvent) -> None:
         values = named(kind, event.payload)

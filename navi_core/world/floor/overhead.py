@@ -1,7 +1,11 @@
-"""Top-down images of a scene, cut open at the height of flight, with the floor that a drone has seen."""
+"""Top-down images of a scene, cut open at the height of flight, with the floor that a drone has seen.
 
-import colorsys
+Each colour has one meaning (`COLOURS`): pale floor, blue seen floor (contrast of at least 3 to 1), sand furniture,
+black walls, grey where a drone cannot get to.
+"""
+
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,11 +21,24 @@ OVERHEAD_PIXELS = 256
 """Edge of the published image in pixels (the wire's `overhead`)."""
 _MARGIN = 0.5
 """Margin around the scene's bounds [m]."""
-_BAND = 0.75
+_BAND = 0.25
 """Height of a band whose flights share an image [m]."""
-_GOLDEN_RATIO = 0.61803398875
-_SEEN = np.array([51, 191, 89], np.float32)
-_SEEN_SHARE = 0.35
+_ABOVE, _BELOW_CEILING = 0.3, 0.3
+"""Distances of the cut: above the drone, and below the ceiling [m]."""
+_COLUMNS = 512
+"""Columns of floor from which the height of a ceiling is measured."""
+_LEVEL = 0.15
+"""Height above the storey's floor up to which a surface is drawn as floor [m]."""
+_FLOOR_NAMES = re.compile(r"floor|ground|terrain|carpet|rug|grass|stair", re.IGNORECASE)
+COLOURS = {
+    "floor": (246, 246, 246),
+    "seen": (106, 140, 175),
+    "furniture": (222, 200, 155),
+    "wall": (31, 31, 31),
+    "out of reach": (196, 199, 204),
+    "nothing below": (255, 255, 255),
+}
+"""RGB of each meaning."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +75,45 @@ class OverheadMaps:
         self._drawn: dict[tuple[int, int], Overhead] = {}
 
     def at(self, scene_index: int, height: float) -> Overhead:
-        """Return the cached top-down image of a scene, cut in the middle of the band that a height [m] lies in."""
+        """Return the cached top-down image of a scene, cut above a drone at a height [m] and below its ceiling."""
         key = (scene_index, math.floor(height / _BAND))
         view = self._drawn.pop(key, None)
         if view is None:
-            view = overhead(self._field, scene_index, (key[1] + 0.5) * _BAND, self._floors[scene_index])
+            floor = self._floors[scene_index]
+            cut = cut_height(self._field, scene_index, (key[1] + 0.5) * _BAND, floor)
+            view = overhead(self._field, scene_index, cut, floor)
         self._drawn[key] = view
         if len(self._drawn) > self._keep:
             del self._drawn[next(iter(self._drawn))]
         return view
 
 
+def cut_height(field: Field, scene_index: int, height: float, floor: FloorMap) -> float:
+    """Return the height [m] to cut a scene at for a drone: 0.3 m above it, at most 0.3 m below its storey's ceiling.
+
+    Args:
+        field: Geometry.
+        scene_index: Scene.
+        height: Height of the drone [m].
+        floor: Reachable floor of the scene.
+    """
+    storey = int(storey_of(np.array([height]), floor.levels)[0])
+    i, k = np.nonzero(floor.storeys[storey])
+    some = np.linspace(0, len(i) - 1, min(_COLUMNS, len(i))).astype(np.int64)
+    i, k = i[some], k[some]
+    # Of each column the lowest reachable voxel of the storey: above it is free space up to a ceiling.
+    first = max(0, round(float(floor.levels[storey] - floor.corner[1]) / floor.cell))
+    layer = first + floor.free[i, first:, k].argmax(axis=1)
+    points = floor.corner + (np.stack((i, layer, k), axis=1) + 0.5) * floor.cell
+    scene = torch.full((len(points),), scene_index, dtype=torch.int64, device=field.device)
+    up = torch.tensor([[0.0, 1.0, 0.0]], device=field.device)
+    hits = field.cast_rays(torch.from_numpy(points.astype(np.float32)).to(field.device), up, scene, 100.0)
+    ceilings = np.where(hits.valid[:, 0].cpu().numpy(), points[:, 1] + hits.depth[:, 0].cpu().numpy(), np.inf)
+    return min(height + _ABOVE, float(np.median(ceilings)) - _BELOW_CEILING)
+
+
 def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pixels: int = OVERHEAD_PIXELS) -> Overhead:
-    """Render a scene as a square top-down image; pixels outside the reachable floor of the height's storey are faded.
+    """Render a scene as a square top-down image; pixels outside the reachable floor of the height's storey are grey.
 
     Args:
         field: Geometry.
@@ -83,6 +126,20 @@ def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pix
     middle, half = (low + high) / 2.0, float(max(high[0] - low[0], high[2] - low[2])) / 2.0 + _MARGIN
     step = 2.0 * half / pixels
     xs, zs = (float(middle[axis]) - half + (np.arange(pixels) + 0.5) * step for axis in (0, 2))
+    picture, cell = reachable_cut(field, scene_index, height, floor, xs, zs)
+    corner = (float(middle[0]) - half, float(middle[2]) - half)
+    return Overhead(picture, corner, step, height, cell)
+
+
+def reachable_cut(
+    field: Field,
+    scene_index: int,
+    height: float,
+    floor: FloorMap,
+    xs: npt.NDArray[np.floating],
+    zs: npt.NDArray[np.floating],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return `cut_from_above` with grey where no drone gets to, and each pixel's floor cell as `Overhead.floor`."""
     i = np.floor((xs - floor.origin[0]) / floor.cell).astype(np.int64)
     k = np.floor((zs - floor.origin[1]) / floor.cell).astype(np.int64)
     nx, nz = floor.reachable.shape
@@ -91,10 +148,9 @@ def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pix
     cell = np.where(inside, i.clip(0, nx - 1)[None, :] * nz + k.clip(0, nz - 1)[:, None] + below, -1)
     cell[(cell >= 0) & ~floor.storeys.reshape(-1)[cell.clip(0)]] = -1
     picture = cut_from_above(field, scene_index, height, xs, zs)
-    outside = (cell < 0)[..., None] & (picture > 0.2)
-    picture = np.where(outside, 1.0 - 0.55 * (1.0 - picture), picture)
-    corner = (float(middle[0]) - half, float(middle[2]) - half)
-    return Overhead((255.0 * picture).round().astype(np.uint8), corner, step, height, cell)
+    shown = ~_is(picture, "wall") & ~_is(picture, "nothing below")
+    grey = (0.3 * picture + 0.7 * np.array(COLOURS["out of reach"])).astype(np.uint8)
+    return np.where((shown & (cell < 0))[..., None], grey, picture), cell
 
 
 def tint_seen(view: Overhead, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
@@ -104,18 +160,29 @@ def tint_seen(view: Overhead, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uin
         view: From `overhead`.
         seen: (C,) flat floor cells that were seen, a row of `FloorView.seen`.
     """
-    image = view.image.copy()
-    mask = (view.floor >= 0) & seen[view.floor.clip(0)]
-    image[mask] = (image[mask] * (1.0 - _SEEN_SHARE) + _SEEN * _SEEN_SHARE).astype(np.uint8)
+    return tint(view.image, view.floor, seen)
+
+
+def tint(
+    picture: npt.NDArray[np.uint8], cell: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.uint8]:
+    """Return a picture and cells of `reachable_cut` with the seen floor tinted; arguments as `tint_seen`."""
+    image = picture.copy()
+    image[(cell >= 0) & seen[cell.clip(0)] & _is(image, "floor")] = COLOURS["seen"]
     return image
+
+
+def _is(image: npt.NDArray[np.uint8], meaning: str) -> npt.NDArray[np.bool_]:
+    """Mask the pixels (P, P) of one meaning."""
+    return np.asarray((image == np.array(COLOURS[meaning], np.uint8)).all(axis=-1))
 
 
 def cut_from_above(
     field: Field, scene_index: int, height: float, xs: npt.NDArray[np.floating], zs: npt.NDArray[np.floating]
-) -> npt.NDArray[np.float64]:
-    """Ray-cast a top-down image of the surfaces below a horizontal cut: (nz, nx, 3) in [0, 1], row 0 at the smallest z.
+) -> npt.NDArray[np.uint8]:
+    """Ray-cast a top-down image of the surfaces below a horizontal cut: (nz, nx, 3) uint8, row 0 at the smallest z.
 
-    Surfaces are coloured by their semantic id and darkened with depth; what the cut itself meets (walls, tall
+    Colours are those of `COLOURS`; furniture is darker where it is higher. What the cut itself meets (walls, tall
     furniture) is black, and what has nothing below it is white.
 
     Args:
@@ -132,14 +199,15 @@ def cut_from_above(
     down = torch.tensor([[0.0, -1.0, 0.0]], device=field.device)
     hits = field.cast_rays(origins, down, scene, reach)
     depth, valid, semantic = (x[:, 0].cpu().numpy() for x in (hits.depth, hits.valid, hits.semantic))
-    palette = np.array([_colour(index) for index in range(int(semantic.max()) + 1)])
-    shade = 1.0 - 0.35 * np.clip(depth / max(reach, 1e-3), 0.0, 1.0)
-    colours = np.where(valid[:, None], palette[semantic] * shade[:, None], 1.0)
     solid = field.within(origins, scene, float(xs[1] - xs[0])).cpu().numpy()
-    colours[solid] = 0.12
+    named = [number for number, name in field.semantic_names.items() if _FLOOR_NAMES.search(name)]
+    # Without names the floor is the height that most surfaces have.
+    below = valid & ~solid
+    level = float(np.median(depth[below & (depth > 0.5)])) if (below & (depth > 0.5)).any() else reach
+    is_floor = below & (np.isin(semantic, named) | (depth >= level - _LEVEL))
+    shade = 1.0 - 0.3 * np.clip(1.0 - depth / max(level, 1e-3), 0.0, 1.0)
+    colours = np.full((len(points), 3), COLOURS["nothing below"], np.uint8)
+    colours[below] = (np.array(COLOURS["furniture"]) * shade[below, None]).astype(np.uint8)
+    colours[is_floor] = COLOURS["floor"]
+    colours[solid] = COLOURS["wall"]
     return colours.reshape(len(xs), len(zs), 3).transpose(1, 0, 2)
-
-
-def _colour(index: int) -> tuple[float, float, float]:
-    """Return a light RGB colour for a semantic id; neighbouring ids get distant hues."""
-    return colorsys.hsv_to_rgb((index * _GOLDEN_RATIO) % 1.0, 0.28, 0.97)

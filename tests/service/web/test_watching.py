@@ -322,3 +322,14 @@ def test_gate_verdicts_and_results_are_listed_by_session():
     assert (one["reward"], one["episode_return"]) == (0.5, 3.0)
     assert (two["gate"], two["steps"], two["expected"]) == ("WAIT", 9, 0.25)
     assert digest.recent_others()["actor.inference.gate"]["clearance"] == 1.0
+
+
+def test_path_of_a_viewer_breaks_at_teleports_alone():
+    digest = Digest(row=0)
+    for step, x in ((1, 0.0), (5, 3.0), (9, 6.5), (10, 30.0), (14, 33.0)):
+        one = observation()
+        digest.update(
+            replace(one, env_ids=np.array([0], np.int32), step_id=step, robot_pose=replace(one.robot_pose, x=x))
+        )
+    xs = [point[0] for point in digest.trajectory]
+    np.testing.assert_array_equal(xs, [0.0, 3.0, 6.5, np.nan, 30.0, 33.0])

@@ -3,7 +3,8 @@
 import { fitted, hue, themed } from "./colour.js";
 
 const LEVEL = 0.4; // metres above and below the drone that a map without a picture shows
-const VOXEL = 0.15, MOST_POINTS = 60000, MAX_TRAJECTORY = 20000, JUMP = 2;
+const VOXEL = 0.15, MOST_POINTS = 60000, MAX_TRAJECTORY = 20000;
+const PATH = "#d55e00", CASING = "#fff";
 
 export class FlightMap {
   constructor() {
@@ -100,6 +101,7 @@ export class FlightMap {
     if (!this.pose) return null;
     const low = [this.pose.x - 3, this.pose.z - 3], high = [this.pose.x + 3, this.pose.z + 3];
     const take = (x, z) => {
+      if (Number.isNaN(x)) return;
       low[0] = Math.min(low[0], x); high[0] = Math.max(high[0], x);
       low[1] = Math.min(low[1], z); high[1] = Math.max(high[1], z);
     };
@@ -129,25 +131,38 @@ export class FlightMap {
         context.fillRect(u - dot / 2, v - dot / 2, dot, dot);
       }
     }
-    context.lineWidth = 2;
-    context.strokeStyle = "#2456c4";
-    context.beginPath();
-    this.trajectory.forEach(([x, , z], n) => {
-      const before = this.trajectory[n - 1];
-      const jumps = !before || Math.hypot(x - before[0], z - before[2]) > JUMP;
-      context[jumps ? "moveTo" : "lineTo"](...to(x, z));
-    });
-    context.stroke();
-    if (this.trajectory.length) {
-      const [sx, sz] = to(this.trajectory[0][0], this.trajectory[0][2]);
-      context.fillStyle = "#2456c4";
-      context.beginPath();
-      context.arc(sx, sz, 4, 0, 7);
-      context.fill();
-    }
+    this.path(context, ([x, , z]) => to(x, z));
     if (this.goal) this.target(context, ...to(this.goal[0], this.goal[2]));
     if (this.pose) this.drone(context, ...to(this.pose.x, this.pose.z), this.pose.yaw);
     this.bar(context, width, height, scale);
+  }
+
+  /** The path with a white casing; points that are not numbers are gaps, where the drone was set elsewhere. */
+  path(context, to) {
+    context.beginPath();
+    let gap = true;
+    for (const point of this.trajectory) {
+      if (Number.isNaN(point[0])) { gap = true; continue; }
+      context[gap ? "moveTo" : "lineTo"](...to(point));
+      gap = false;
+    }
+    context.lineJoin = "round";
+    for (const [colour, wide] of [[CASING, 5], [PATH, 2.5]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
+      context.stroke();
+    }
+    const start = this.trajectory.find(([x]) => !Number.isNaN(x));
+    if (start) this.dot(context, ...to(start), [[6, CASING], [4.5, PATH]]);
+  }
+
+  dot(context, x, y, rings) {
+    for (const [radius, colour] of rings) {
+      context.fillStyle = colour;
+      context.beginPath();
+      context.arc(x, y, radius, 0, 7);
+      context.fill();
+    }
   }
 
   drone(context, x, y, yaw) {
@@ -160,22 +175,17 @@ export class FlightMap {
     context.lineTo(0, 4);
     context.lineTo(-7, 8);
     context.closePath();
-    context.fillStyle = "#e0482f";
-    context.strokeStyle = "#fff";
-    context.lineWidth = 1.5;
-    context.fill();
+    context.fillStyle = "#000";
+    context.strokeStyle = CASING;
+    context.lineWidth = 2.5;
     context.stroke();
+    context.fill();
     context.restore();
   }
 
   /** Where the drone is to fly. */
   target(context, x, y) {
-    for (const [radius, colour] of [[9, "#fff"], [8, "#1a8f4c"], [5, "#fff"], [3, "#1a8f4c"]]) {
-      context.fillStyle = colour;
-      context.beginPath();
-      context.arc(x, y, radius, 0, 7);
-      context.fill();
-    }
+    this.dot(context, x, y, [[9, CASING], [8, "#009e73"], [5, CASING], [3, "#009e73"]]);
   }
 
   bar(context, width, height, scale) {
@@ -214,11 +224,7 @@ export class FlightMap {
       context.fillStyle = hue(id, 38 + 26 * Math.min(1, Math.max(0, (py - y + 1.8) / 2.4)));
       context.fillRect(u, v, size, size);
     }
-    context.strokeStyle = themed("--accent");
-    context.lineWidth = 2;
-    context.beginPath();
-    this.trajectory.forEach(([px, py, pz], n) => context[n ? "lineTo" : "moveTo"](...project(px, py, pz)));
-    context.stroke();
+    this.path(context, ([px, py, pz]) => project(px, py, pz));
     if (this.goal) this.target(context, ...project(...this.goal));
     const [hx, hy] = project(x, y, z), [fx, fy] = project(x - Math.sin(yaw), y, z - Math.cos(yaw));
     this.drone(context, hx, hy, Math.atan2(-(fx - hx), -(fy - hy)));

@@ -2,8 +2,7 @@
 
 import { NEAREST, TABLE, fitted, place, shade, themed } from "./colour.js";
 
-const FARS = [5, 10, 20, 50, 100, 200, 500, 1000, 10000, 100000];
-const PATIENCE = 30; // frames before the scale shrinks
+const FAR = 20; // metres at the dark end of the scale, in every frame, so that a colour keeps its meaning
 
 export function metresText(d) { return d < 10 ? `${d.toFixed(2)} m` : `${d.toFixed(1)} m`; }
 
@@ -22,8 +21,6 @@ export class Panorama {
     this.scale = document.getElementById("scale");
     this.ticks = document.getElementById("scale-ticks");
     this.names = {};
-    this.far = 5;
-    this.smaller = 0;
     this.cursor = null;
     this.over.addEventListener("pointermove", (event) => this.point(event));
     this.over.addEventListener("pointerdown", (event) => this.point(event));
@@ -36,17 +33,17 @@ export class Panorama {
     const [az, el] = depth.shape;
     this.frame = { az, el, depth: depth.data, semantic: semantic.data, valid: valid.data };
     this.facts.textContent = `${az} × ${el} rays, range ${frame.max_distance} m`;
-    this.rescale();
+    if (!this.drawn) this.legend();
     if (this.canvas.width !== az || this.canvas.height !== el) { this.canvas.width = az; this.canvas.height = el; }
     const context = this.canvas.getContext("2d");
     const image = context.createImageData(az, el);
-    const half = az >> 1, out = image.data, far = this.far;
+    const half = az >> 1, out = image.data;
     for (let c = 0; c < az; c++) {
       const i = (c - half + az) % az;
       for (let j = 0; j < el; j++) {
         const at = i * el + j, to = 4 * (j * az + c);
         if (valid.data[at]) {
-          const s = shade(place(depth.data[at], far));
+          const s = shade(place(depth.data[at], FAR));
           out[to] = TABLE[s]; out[to + 1] = TABLE[s + 1]; out[to + 2] = TABLE[s + 2];
         }
         out[to + 3] = 255;
@@ -65,16 +62,6 @@ export class Panorama {
     this.overlay();
   }
 
-  /** Choose the far end of the scale: it grows at once and shrinks with patience, so that colours stay. */
-  rescale() {
-    const { depth, valid } = this.frame;
-    let farthest = 0;
-    for (let k = 0; k < depth.length; k++) if (valid[k] && depth[k] > farthest) farthest = depth[k];
-    const wanted = FARS.find((far) => far >= farthest) ?? FARS.at(-1);
-    this.smaller = wanted < this.far ? this.smaller + 1 : 0;
-    if (wanted > this.far || this.smaller > PATIENCE || !this.drawn) { this.far = wanted; this.smaller = 0; this.legend(); }
-  }
-
   legend() {
     this.drawn = true;
     const { context, width, height } = fitted(this.scale);
@@ -83,11 +70,11 @@ export class Panorama {
       context.fillStyle = `rgb(${TABLE[s]},${TABLE[s + 1]},${TABLE[s + 2]})`;
       context.fillRect(x, 0, 1, height);
     }
-    const marks = [NEAREST, 0.5, 1, 2, 5, 10, 20, 50, 100, 500, 1000].filter((m) => m <= this.far);
+    const marks = [NEAREST, 0.5, 1, 2, 5, 10, FAR];
     this.ticks.replaceChildren(...marks.map((m) => {
       const tick = document.createElement("span");
-      tick.textContent = `${m}${m === marks.at(-1) ? " m" : ""}`;
-      tick.style.left = `${100 * place(m, this.far)}%`;
+      tick.textContent = `${m}${m === FAR ? " m and more" : ""}`;
+      tick.style.left = `${100 * place(m, FAR)}%`;
       return tick;
     }));
   }
@@ -95,15 +82,18 @@ export class Panorama {
   overlay() {
     const { context, width, height } = fitted(this.over);
     context.strokeStyle = "rgba(255,255,255,.28)";
-    context.fillStyle = "rgba(255,255,255,.75)";
-    context.font = "11px system-ui, sans-serif";
+    context.font = "600 12px system-ui, sans-serif";
     context.textAlign = "center";
     for (const [share, label] of [[0.25, "left"], [0.5, "ahead"], [0.75, "right"]]) {
       context.beginPath();
       context.moveTo(share * width, 0);
       context.lineTo(share * width, height);
       context.stroke();
-      context.fillText(label, share * width, 13);
+      const half = context.measureText(label).width / 2 + 6;
+      context.fillStyle = "#000c"; // the dark casing: labels are read over near, pale surfaces too
+      context.fillRect(share * width - half, 2, 2 * half, 17);
+      context.fillStyle = "#fff";
+      context.fillText(label, share * width, 15);
     }
     context.setLineDash([4, 5]);
     context.beginPath();
