@@ -45,7 +45,9 @@ class TrainFlags:
     config: ConfigFile = None
     assign: Assign = None
     strict: Strict = False
-    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of every random draw; a new run of a given seed begins with new weights.")] = (
+        None
+    )
     steps: Annotated[
         int | None,
         typer.Option(
@@ -87,7 +89,7 @@ class TrainFlags:
             "--from",
             "--checkpoint",
             help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
-            "and none for dqn and for a run with --asset or --task.",
+            "and none for dqn and for a run with --seed, --asset or --task.",
         ),
     ] = None
 

@@ -105,11 +105,15 @@ def _none_left(unread: list[str], rejected: list[str]) -> NaviError:
     return SceneError(f"no scene can be flown in; {why}; see `navi scenes qualify` for the reasons")
 
 
-def fitting_latest(config: TrainConfig) -> str:
-    """Return the version behind `latest` if the run's network can load its weights, else "none" with a warning.
+def fitting_latest(config: TrainConfig, *, seeded: bool = False) -> str:
+    """Return the version behind `latest` if the run's network can load its weights, else "none" with a message.
 
     Used where no start is named; a named one that does not fit is an error. The version is returned and not the alias:
     another training may move the alias before the weights are read.
+
+    Args:
+        config: The run's configuration.
+        seeded: Whether a seed was given: seeds are independent trainings, so it is "none" then, too.
     """
     import logging
 
@@ -119,12 +123,13 @@ def fitting_latest(config: TrainConfig) -> str:
     registry = open_registry(None)
     if "latest" not in registry.aliases():
         return "none"
-    version = registry.resolve("latest")
+    version, log = registry.resolve("latest"), logging.getLogger("navi.train")
+    if seeded:
+        log.info("a given seed begins with new weights (--init none); --init latest begins with %s", version.version)
+        return "none"
     if same_network(config.policy, load_checkpoint(version.path)):
         return version.version
-    logging.getLogger("navi.train").warning(
-        "latest is %s, another network than this run's: it begins with new weights", version.version
-    )
+    log.warning("latest is %s, another network than this run's: it begins with new weights", version.version)
     return "none"
 
 

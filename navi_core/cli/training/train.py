@@ -95,9 +95,9 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
             resolved = with_pairs_hash(resolved)
         # Values of actions cannot be begun with another learner's network, which latest mostly is.
         flies = resolved.task is None and resolved.env.task == "explore"
-        takes_latest = flags.asset is None and flies and algorithm != "dqn"
+        takes_latest = flags.asset is None and flies and algorithm != "dqn" and not flags.fresh
         with log_on_stderr():
-            init = flags.init or (fitting_latest(resolved) if takes_latest and not flags.fresh else "none")
+            init = flags.init or (fitting_latest(resolved, seeded=flags.seed is not None) if takes_latest else "none")
             record = run_training(
                 resolved,
                 **flags.place("interactive"),

@@ -90,7 +90,7 @@ def test_task_set_without_its_flag_warns_of_the_missing_setting(settings, report
 def test_unfit_latest_is_ignored_and_named_version_refused(home, caplog):
     one = ("--steps", str(ROWS * ROLLOUT))
     assert navi(home, *one)["version"] == "v001"
-    other = (*one, "--set", "policy.width=32", "--seed", "1")
+    other = (*one, "--set", "policy.width=32", "--set", "seed=1")
     with caplog.at_level(logging.INFO, logger="navi.train"):
         assert navi(home, *other)["initial"] is None
     assert any("latest is v001, another network than this run's" in record.message for record in caplog.records)
@@ -150,11 +150,21 @@ def test_training_reuses_finished_runs_and_starts_from_latest(home):
     registry = Registry(home / "models")
     reported = [json.loads(line) for file in (home / "outbox").glob("*-models.ndjson") for line in file.open()]
     assert {(row["version"], row["run_id"]) for row in reported if "version" in row} == {("v001", first["run_id"])}
-    further = navi(home, "--steps", "64", "--seed", "1")
+    further = navi(home, "--steps", "64")
     assert further["initial"] == str(registry.resolve("v001").path)
     assert registry.resolve(further["version"]).parents == ("v001",)
-    fresh = navi(home, "--steps", "64", "--seed", "1", "--fresh")
+    fresh = navi(home, "--steps", "64", "--fresh")
     assert fresh["initial"] is None and registry.resolve(fresh["version"]).parents == ()
+
+
+def test_a_given_seed_begins_with_new_weights_and_the_log_names_the_alternative(home, caplog):
+    navi(home, "--steps", "64")
+    with caplog.at_level(logging.INFO, logger="navi.train"):
+        made = navi(home, "--steps", "64", "--seed", "1")
+    assert made["initial"] is None and Registry(home / "models").resolve(made["version"]).parents == ()
+    assert any("--init latest begins with v001" in record.message for record in caplog.records)
+    named = navi(home, "--steps", "64", "--seed", "2", "--init", "latest")
+    assert named["initial"] == str(Registry(home / "models").resolve("v001").path)
 
 
 def test_grpo_trains_in_scenes_from_ppo_weights(home):
