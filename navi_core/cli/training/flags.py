@@ -45,7 +45,7 @@ class TrainFlags:
     config: ConfigFile = None
     assign: Assign = None
     strict: Strict = False
-    seed: Annotated[int | None, typer.Option(help="Seed of every random draw; a new run of a given seed begins with new weights.")] = (
+    seed: Annotated[int | None, typer.Option(help="Seed of every draw; with it a new run begins with new weights.")] = (
         None
     )
     steps: Annotated[
