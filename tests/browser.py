@@ -12,7 +12,6 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 FLAGS = [
     "--headless",
     "--no-sandbox",
-    "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -28,14 +27,19 @@ def require_browser() -> None:
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install -e '.[dev]')")
 
 
+WEBGL = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist"]
+"""Flags that draw WebGL2 on the processor; without them a page finds none."""
+
+
 @contextmanager
-def headless_browser() -> Iterator:
-    """Yield a browser with a fresh profile."""
+def headless_browser(*, webgl: bool = False) -> Iterator:
+    """Yield a browser with a fresh profile, with WebGL2 on the processor or without any."""
     require_browser()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        flags = [*FLAGS, *(WEBGL if webgl else ["--disable-gpu"])]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         try:
             yield browser
         finally:

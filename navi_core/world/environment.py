@@ -289,6 +289,11 @@ class NavigationEnv(Environment):
             "scene_index": self.counters["scene"].clone(),
         }
 
+    def drone_state(self) -> dict[str, torch.Tensor]:
+        """Return copies of "position" (B, 3) [m], "yaw" (B,) [rad] and body "velocity" (B, 4) [m/s, rad/s]."""
+        state = {name: value.clone() for name, value in self._drone_state.items()}
+        return state | {"yaw": state["yaw"].squeeze(1)}
+
     def __deepcopy__(self, memo: dict[int, Any]) -> NavigationEnv:
         """Copy the environment with its running episodes; what never changes (scenes, pools) is shared."""
         twin = self._subset(torch.arange(self.num_envs, device=self.device))

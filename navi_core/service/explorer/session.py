@@ -22,13 +22,16 @@ from navi_core.demos import Demonstration, index_folder, save_beside
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
 from navi_core.scenes.naming import file_stem
+from navi_core.service.explorer.assist import FlightAssist
 from navi_core.service.explorer.flight_journal import FlightJournal, flight_of, recover_flights
 from navi_core.world import Field, NavigationEnv, SphericalSensor, StepBatch
 from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
 PILOT = "person"
 """Pilot name of manual flights in demonstration files."""
-_AT_REST: dict[str, Any] = {"speed": 0.0, "reward": 0.0, "terms": {}, "collided": False, "episode_return": 0.0}
+_AT_REST: dict[str, Any] = {
+    "speed": 0.0, "reward": 0.0, "terms": {}, "collided": False, "episode_return": 0.0, "slowed": 1.0,
+}  # fmt: skip
 _STATE_EVERY = 20
 """Interval of saved environment states (decisions); undo restores one and replays from it."""
 
@@ -63,7 +66,10 @@ class ExplorerSession:
         trajectory: Positions since the start of the flight, (x, y, z) each [m].
         trajectory_version: Changes whenever `trajectory` changes other than by growing.
         last: Facts of the last decision: weighted `reward`, unweighted `terms`, `speed` after it [m/s], whether it
-            `collided`, and the sum of the flight's rewards so far (`episode_return`).
+            `collided`, the sum of the flight's rewards so far (`episode_return`), and the share of the commanded
+            translation that the assist left (`slowed`).
+        assist: Whether commands are slowed before obstacles; what is flown is recorded.
+        ghost: Positions that the last undo took back.
         paused: Whether time is stopped.
         recording: The flight being recorded, or None.
         saved: Files written by this session.
@@ -71,6 +77,8 @@ class ExplorerSession:
     """
 
     trajectory_version = 0
+    assist = False
+    ghost: Sequence[tuple[float, float, float]] = ()
     recording: FlightJournal | None = None
 
     def __init__(
@@ -113,6 +121,7 @@ class ExplorerSession:
         self.number, self.scene, self.env = number, scene, env
         self._sharp = SphericalSensor(env.field, *c.sharp_bins, c.max_distance)
         self._maps = OverheadMaps(env.field, env.floors)
+        self._assist = FlightAssist(env)
         self._attempt = -1
         self.respawn()
 
@@ -126,6 +135,7 @@ class ExplorerSession:
         self.trajectory: list[tuple[float, float, float]] = []
         self.trajectory_version += 1
         self._recorded_from = 0
+        self.ghost = ()
         self.paused = False
         self._update(None)
 
@@ -140,10 +150,13 @@ class ExplorerSession:
             raise ConfigError(f"a command is four finite numbers in [−1, 1], not {action!r}")
         if self.paused:
             return False
-        wanted = np.clip(wanted, -1.0, 1.0)
+        wanted, slowed = np.clip(wanted, -1.0, 1.0), 1.0
+        if self.assist:
+            wanted, slowed = self._assist.slowed(self.observation, wanted)
         if self.recording is not None:
             self.recording.add(self.observation, wanted)
         self._step(wanted)
+        self.last["slowed"] = slowed
         if self.recording is not None and len(self.recording) >= self.config.max_decisions:
             self.finish()
         return True
@@ -195,7 +208,7 @@ class ExplorerSession:
         taken = len(self._flown) - target
         if taken <= 0:
             return 0
-        again = self._flown[:target]
+        again, self.ghost = self._flown[:target], self.trajectory[target:]
         while self._states[-1][0] > target:
             self._states.pop()
         begin, state = self._states.pop()
@@ -250,7 +263,7 @@ class ExplorerSession:
         x, y, z, _ = self.pose()
         self.trajectory.append((x, y, z))
         if batch is None:
-            self.last = _AT_REST
+            self.last = dict(_AT_REST)
             return
         info = batch.info
         self.last = {

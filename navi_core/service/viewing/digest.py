@@ -17,6 +17,7 @@ import numpy.typing as npt
 from navi_core.config import GOAL_TERMS, REWARD_TERMS
 from navi_core.record.thinned_curve import ThinnedCurve
 from navi_core.service.observations import GOAL_EVENT, GoalTable
+from navi_core.service.viewing.meshes import MESH_NUMBERS, key_of
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
 
 SCENE_EVENT = "actor.scene"
@@ -34,6 +35,8 @@ PHASES = {
     ),
 }  # fmt: skip
 """Timed stages of an update, by phase; a learner's other stages are summed as the last one, `other`."""
+_LATER = ("floor", *MESH_NUMBERS)
+"""Numbers of a scene event that earlier publishers do not send."""
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "step": (
         "reward", "speed", "collided", "episode_return", "episode_length", "seen_share", *REWARD_TERMS,
@@ -52,7 +55,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     ),
     "scene": (
         "scene", "scenes", "rows", "max_distance", "decision_hz", "low_x", "low_y", "low_z", "high_x", "high_y",
-        "high_z", "corner_x", "corner_z", "metres_per_pixel", "height",
+        "high_z", "corner_x", "corner_z", "metres_per_pixel", "height", *_LATER,
     ),
 }  # fmt: skip
 """Payload layouts of training events, by the last word of the event type."""
@@ -218,6 +221,13 @@ class Digest:
         facts["goal"] = None if goal is None else goal.tolist()
         return facts, matrix
 
+    def scene_facts(self) -> dict[str, Any]:
+        """Return bounds [m] and mesh key of the shown scene for display; empty before the first scene event."""
+        if not self.scene:
+            return {}
+        low, high = ([self.scene[f"{end}_{axis}"] for axis in "xyz"] for end in ("low", "high"))
+        return {"low": low, "high": high, "mesh": key_of(self.scene)}
+
     def stages(self) -> dict[str, list[tuple[str, float]]]:
         """Return the stage timings of the last update by phase [ms]."""
         return {
@@ -296,7 +306,7 @@ class Digest:
                 self.step = values
         elif kind == "scene" and _is_scene(values):
             self.scene = values
-            self.changed |= {"map", "sources"}
+            self.changed |= {"map", "scene"}
         elif kind == "perf":
             self.perf = values
             self.changed.add("training")
@@ -342,5 +352,5 @@ class Digest:
 
 def _is_scene(values: Mapping[str, float]) -> bool:
     """Return whether a scene event is complete, finite and drawable."""
-    whole = len(values) == len(LAYOUTS["scene"]) and all(math.isfinite(value) for value in values.values())
+    whole = {*LAYOUTS["scene"]} - {*_LATER} <= {*values} and all(math.isfinite(value) for value in values.values())
     return whole and 0 < values["max_distance"] <= 1e6 and values["metres_per_pixel"] > 0

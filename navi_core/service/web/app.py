@@ -4,6 +4,7 @@ A port in use has a clear error, and Ctrl-C stops in order.
 """
 
 import asyncio
+import gzip
 import hashlib
 import ipaddress
 import json
@@ -22,7 +23,9 @@ from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.staticfiles import StaticFiles
 
 from navi_core.errors import ConfigError, NaviError, ServiceError
-from navi_core.service.web.hub import Hub, Viewer, pack_message
+from navi_core.service.viewing.meshes import stored_mesh
+from navi_core.service.viewing.page_message import pack_message
+from navi_core.service.web.hub import Hub, Viewer
 
 STATIC = Path(__file__).parent / "static"
 MAX_ORDER_BYTES = 4096
@@ -84,13 +87,15 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
             text = "this page answers to addresses, to localhost and to the name of its machine"
             return Response(f"{text}; another name is given with --host\n", 400, media_type="text/plain")
         response: Response = await call_next(request)
-        response.headers.update(_HEADERS)
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
         return response
 
     @app.get("/healthz")
     async def health() -> dict[str, Any]:
         return {"status": "ok", "viewers": show.hub.viewers}
 
+    app.get("/scene/{key}.mesh")(_mesh)
     page = pack_message("page", {"version": _page_version()})
 
     @app.websocket("/ws")
@@ -102,6 +107,19 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
 
     app.mount("/", StaticFiles(directory=STATIC, html=True))
     return app
+
+
+def _mesh(key: str, request: Request) -> Response:
+    """Answer with a stored mesh; its name is its content, so browsers keep it."""
+    data = stored_mesh(key)
+    if data is None:
+        return Response("no such mesh\n", 404, media_type="text/plain")
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+    else:
+        data = gzip.decompress(data)
+    return Response(data, headers=headers, media_type="application/octet-stream")
 
 
 async def _serve_viewer(show: Show, connection: WebSocket, page: bytes) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 from navi_core.demos import export_minari, load_demonstration, read_index
 from navi_core.errors import ConfigError, DemoError, NaviError
 from navi_core.service.explorer.session import ExplorerSession
+from navi_core.service.observations import floor_below
+from navi_core.service.viewing.meshes import store_mesh
 from navi_core.service.web.hub import Hub, panorama_arrays, trajectory_array
 
 _MAP_EVERY = 5
@@ -34,6 +36,8 @@ class ExploreShow:
         self.session = session
         self.hub = Hub(self._viewers_changed)
         self.sharp = False
+        self.session.assist = True
+        self._mesh: tuple[object, str] = (None, "")
         self._axes: tuple[float, ...] = _HOVER
         self._commanded_at = 0.0
         self._turn = asyncio.Lock()
@@ -53,6 +57,7 @@ class ExploreShow:
             "next": lambda _: self._move(lambda: self._open(self.session.number + 1)),
             "previous": lambda _: self._move(lambda: self._open(self.session.number - 1)),
             "scene": lambda order: self._move(lambda: self._open(_whole(order, "number"))),
+            "assist": lambda order: setattr(self.session, "assist", bool(order.get("on"))),
             "view": lambda order: setattr(self, "sharp", bool(order.get("sharp"))),
             "export": lambda _: self._export(),
         }
@@ -136,11 +141,12 @@ class ExploreShow:
         if session.trajectory_version != self._sent_trajectory:
             self._sent_trajectory = session.trajectory_version
             self.hub.send("trajectory", {}, {"points": trajectory_array(session.trajectory)})
+            self.hub.send("ghost", {}, {"points": trajectory_array(list(session.ghost))})
             with_map = True
         if with_map:
             view, picture = session.map()
             place = {"corner": view.corner, "metres_per_pixel": view.metres_per_pixel, "height": view.height}
-            self.hub.send("map", place, {"image": picture})
+            self.hub.send("map", {**place, "floor": floor_below(session.env.floors[0], y)}, {"image": picture})
         self.hub.send("flight", self._flight())
         self.hub.send_phase("paused" if session.paused else "flying")
 
@@ -156,7 +162,20 @@ class ExploreShow:
                 "names": {str(number): name for number, name in session.env.field.semantic_names.items()},
             },
         )
+        low, high = session.env.field.bounds(0).tolist()
+        self.hub.send("scene", {"low": low, "high": high, "mesh": self._mesh_key()})
         self._show(with_map=True)
+
+    def _mesh_key(self) -> str:
+        """Return the key of the scene's stored mesh; empty with a notice where it cannot be stored."""
+        scene = self.session.scene
+        if self._mesh[0] is not scene:
+            self._mesh = (scene, "")
+            try:
+                self._mesh = (scene, store_mesh(scene))
+            except NaviError as error:
+                self._notice = f"the view has no mesh: {error}"
+        return self._mesh[1]
 
     def _flight(self) -> dict[str, Any]:
         session = self.session
@@ -165,6 +184,7 @@ class ExploreShow:
             "recording": log is not None,
             "recorded": len(log) if log is not None else 0,
             "paused": session.paused,
+            "assist": session.assist,
             "number": session.number,
             "scenes": session.progress(),
             "saved": [path.name for path in session.saved],

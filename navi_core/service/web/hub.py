@@ -1,15 +1,10 @@
-"""Binary messages of the page, and a fan-out hub: each viewer has one slot per kind, which keeps the newest message.
+"""Fan-out hub of a page: each viewer has one slot per kind of message, which keeps the newest one.
 
 A slow viewer misses messages and delays no other; memory is bounded by the number of kinds.
-
-A message is binary: u32 little-endian length of the header, the header as JSON, then each array in C order,
-little-endian, padded to 8 bytes. The header's `arrays` list name, dtype, shape, and offset after the header.
 """
 
 import asyncio
-import json
 import math
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,47 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.service.viewing.digest import Digest
-
-_DTYPES = ("float32", "uint8", "uint16")
-"""Array dtypes that a page has typed arrays for."""
-
-
-def pack_message(kind: str, facts: Mapping[str, object], arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
-    """Serialise a message for the page: JSON header and arrays.
-
-    Args:
-        kind: Kind of message.
-        facts: Plain values; numbers that are not finite become null.
-        arrays: float32, uint8 or uint16.
-
-    Raises:
-        TypeError: An array of another type.
-    """
-    places, parts, offset = [], [], 0
-    for name, array in (arrays or {}).items():
-        if array.dtype.name not in _DTYPES:
-            raise TypeError(f"array {name} is {array.dtype.name}; a page takes {', '.join(_DTYPES)}")
-        data = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        places.append({"name": name, "dtype": array.dtype.name, "shape": list(array.shape), "offset": offset})
-        padding = -len(data) % 8
-        parts += [data, b"\0" * padding]
-        offset += len(data) + padding
-    header = json.dumps(
-        {"kind": kind, **{name: _finite(value) for name, value in facts.items()}, "arrays": places}, allow_nan=False
-    ).encode()
-    header += b" " * (-(len(header) + 4) % 8)
-    return b"".join([struct.pack("<I", len(header)), header, *parts])
-
-
-def _finite(value: object) -> object:
-    """Replace non-finite numbers by null, recursively: JSON lacks them."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+from navi_core.service.viewing.page_message import pack_message
 
 
 class Viewer:
@@ -175,12 +130,15 @@ def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] 
     changed, digest.changed = digest.changed, set()
     if "trajectory" in changed:
         hub.send("trajectory", {}, {"points": trajectory_array(digest.trajectory)})
+    if "scene" in changed:
+        hub.send("scene", digest.scene_facts())
     if "map" in changed and digest.picture is not None and "metres_per_pixel" in digest.scene:
         scene = digest.scene
         facts = {
             "corner": [scene["corner_x"], scene["corner_z"]],
             "metres_per_pixel": scene["metres_per_pixel"],
             "height": scene["height"],
+            "floor": scene.get("floor", scene["low_y"]),
         }
         hub.send("map", facts, {"image": digest.picture})
     found = digest.frame() if "frame" in changed else None

@@ -170,7 +170,7 @@ class LiveShow:
             self.digest = Digest()
             for kind in ("frame", "map", "trajectory", "training", "service"):
                 self.hub.forget(kind)
-            self.digest.changed |= {"trajectory", "training", "service"}
+            self.digest.changed |= {"trajectory", "training", "service", "scene"}
         names = {number: name for name, number in note.vocabulary.items()} if note is not None else {}
         title = note.name if note is not None else self._sources()[key]
         self.hub.send("hello", {"mode": "dashboard", "title": title, "names": {str(n): v for n, v in names.items()}})
@@ -343,7 +343,7 @@ class ReplayShow:
 
     def _begin(self) -> None:
         self.digest = Digest()
-        self.digest.changed |= {"trajectory", "training", "service"}
+        self.digest.changed |= {"trajectory", "training", "service", "scene"}
         self._at, self._next, self.playing = 0.0, 0, True
 
     def _seek(self, at: float) -> None:

@@ -1,4 +1,4 @@
-// Flying by hand: keyboard, gamepad or two touch sticks become four axes, sent ten times a second.
+// Flying by hand: keyboard, mouse, gamepad or two touch sticks become four axes, sent ten times a second.
 
 const STEP = 100; // milliseconds between commands
 const KEYS = {
@@ -7,10 +7,11 @@ const KEYS = {
 };
 const PRESSES = {
   Enter: "toggle", Space: "pause", KeyZ: "undo", Backspace: "undo", KeyX: "discard", KeyN: "respawn",
-  BracketLeft: "previous", BracketRight: "next",
+  BracketLeft: "previous", BracketRight: "next", KeyG: "assist",
 };
-const PAD_BUTTONS = { 0: "toggle", 1: "undo", 2: "respawn", 3: "pause" };
+const PAD_BUTTONS = { 0: "toggle", 1: "undo", 2: "respawn", 3: "pause", 5: "camera" };
 const DEAD = 0.12; // of a stick's travel
+const YAW_STEP = 0.3; // radians that a full command turns in one step
 
 const $ = (id) => document.getElementById(id);
 
@@ -27,11 +28,13 @@ export class Flight {
     this.held = new Set();
     this.sticks = { "stick-left": [0, 0], "stick-right": [0, 0] };
     this.pressed = [];
+    this.toTurn = 0;
     this.state = { recording: false, paused: false };
     for (const name of ["finish", "pause", "undo", "discard", "respawn", "previous", "next", "export"]) {
       $(`do-${name}`).onclick = () => this.order(name);
     }
     $("do-record").onclick = () => this.order("toggle");
+    $("assist").onchange = () => this.order("assist");
     $("sharp").onchange = (event) => send({ do: "view", sharp: event.target.checked });
     $("throttle").oninput = (event) => { $("throttle-value").textContent = `${event.target.value}\u00a0%`; };
     // After a click the keys keep flying the drone; after Tab the focus stays on the control.
@@ -71,7 +74,14 @@ export class Flight {
 
   order(name) {
     if (name === "toggle") name = this.state.recording ? "finish" : "record";
-    this.send({ do: name });
+    if (name === "camera") $("view3d").view?.cycle();
+    else this.send(name === "assist" ? { do: name, on: !this.state.assist } : { do: name });
+  }
+
+  /** Turn by an angle [rad], counter-clockwise, as fast as the drone can. */
+  turn(angle) {
+    this.toTurn += angle;
+    $("input-kind").textContent = "mouse";
   }
 
   /** Forward, vertical, lateral, yaw in [−1, 1]. */
@@ -82,7 +92,10 @@ export class Flight {
     const [turn, rise] = this.sticks["stick-left"], [side, ahead] = this.sticks["stick-right"];
     axes[0] += ahead; axes[1] += rise; axes[2] += side; axes[3] -= turn;
     const limit = ($("throttle").value / 100) * (this.held.has("Shift") ? 0.35 : 1);
-    return axes.map((a) => limit * Math.min(1, Math.max(-1, a)));
+    const shares = axes.map((a) => limit * Math.min(1, Math.max(-1, a)));
+    const yaw = Math.min(1, Math.max(-1, shares[3] + this.toTurn / YAW_STEP));
+    this.toTurn = Math.abs(this.toTurn) < 0.01 ? 0 : this.toTurn - (yaw - shares[3]) * YAW_STEP;
+    return [...shares.slice(0, 3), yaw];
   }
 
   gamepad(axes) {
@@ -130,6 +143,7 @@ export class Flight {
     $("do-finish").disabled = $("do-discard").disabled = !flight.recording;
     $("do-pause").textContent = flight.paused ? "Go on" : "Pause";
     $("recorded").textContent = flight.recording ? `${flight.recorded} decisions, ${(flight.recorded / 10).toFixed(1)} s` : "off";
+    $("assist").checked = flight.assist;
     $("notice").textContent = flight.notice || "\u00a0";
     const rows = flight.scenes, total = rows.reduce((sum, row) => sum + row.decisions, 0);
     $("flight-scene").textContent = `${flight.number + 1} of ${rows.length}: ${rows[flight.number].scene}`;

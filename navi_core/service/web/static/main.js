@@ -6,10 +6,11 @@ import { FlightMap } from "./map.js";
 import { Connection } from "./net.js";
 import { Panorama } from "./panorama.js";
 import { showService } from "./service.js";
+import { createView3d } from "./view3d.js";
 
 const $ = (id) => document.getElementById(id);
 const panorama = new Panorama(), map = new FlightMap(), metrics = new Metrics(), terms = new Terms();
-let flight = null, refusalTimer = 0, dragging = false, shown = null, version = null;
+let flight = null, view = null, refusalTimer = 0, dragging = false, shown = null, version = null;
 
 function phase(name, text = name) {
   $("phase").dataset.phase = name;
@@ -36,6 +37,7 @@ const show = {
     version = message.version;
   },
   hello(message) {
+    view ??= createView3d($("view3d"), message.mode === "explorer" ? { mode: "first", turn: (angle) => flight.turn(angle) } : {});
     if (shown !== message.title) clear();
     shown = message.title;
     document.body.dataset.mode = message.mode;
@@ -50,6 +52,7 @@ const show = {
   },
   frame(message) {
     panorama.show(message);
+    if (message.sharp !== undefined) $("sharp").checked = message.sharp;
     map.add(message);
     terms.show(message);
     const [x, y, z, yaw] = message.pose;
@@ -103,7 +106,7 @@ const show = {
 };
 
 const connection = new Connection(
-  (message) => show[message.kind]?.(message),
+  (message) => { show[message.kind]?.(message); view?.take(message); },
   (open) => { if (open) phase("waiting", "waiting for data"); else phase("lost", "server gone, trying again"); },
 );
 flight = new Flight((order) => connection.send(order));

@@ -2,7 +2,7 @@
 
 const SILENT = 6000; // longest silence [ms]: the server sends a beat every two seconds
 
-const TYPES = { float32: Float32Array, uint8: Uint8Array, uint16: Uint16Array };
+const TYPES = { float32: Float32Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array };
 
 /** Take a message apart: header fields, and arrays by name with their shapes. */
 export function unpack(buffer) {
