@@ -109,7 +109,14 @@ def test_threads_neighbours_and_reused_outputs_change_no_bit(twin_scenes: dict[s
     two = with_lanes([scene], lanes, threads=2).cast_rays(origins, directions, rows, out=spare)
     assert two is spare
     alone = with_lanes([scene], lanes).cast_rays(origins[:1], directions.flip(0), rows[:1])
+    order = torch.from_numpy(np.random.default_rng(2).permutation(len(directions)))
+    scattered = with_lanes([scene], lanes).cast_rays(origins, directions[order], rows)
+    singles = with_lanes([scene], lanes).cast_rays(
+        origins[1:2].repeat(len(directions), 1), directions[:, None].contiguous(), rows[:1].repeat(len(directions))
+    )
     for name in ("depth", "semantic", "valid"):
+        assert torch.equal(getattr(one, name)[:, order], getattr(scattered, name))
+        assert torch.equal(getattr(one, name)[1], getattr(singles, name)[:, 0])
         assert torch.equal(getattr(one, name), getattr(two, name))
         assert torch.equal(getattr(one, name)[:1], getattr(alone, name).flip(1))
 

@@ -15,7 +15,7 @@
 
 namespace navi {
 
-constexpr int64_t kBlock = 64;  // tiles of a job, where rows alone would not keep the threads busy
+constexpr int64_t kBlock = 1024;  // rays of a job, where rows alone would not keep the threads busy
 // Rays that are worth a thread more: on a busy machine fewer are cast before it is awake.
 constexpr int64_t kWorth = 8192;
 constexpr int kPortable = 4, kAvx2 = 8, kAvx512 = 16;
@@ -31,21 +31,31 @@ static int widest() {
     return kPortable;
 }
 
-static Layout layout_of(int64_t rays, int64_t elevations, int lanes) {
-    Layout layout{(rays + lanes - 1) / lanes, elevations, lanes, 1, nullptr};
-    if (layout.elevations == 0) return layout;
-    // As wide as high, near enough: an azimuth step is 2 pi / columns, an elevation step pi / elevations.
-    const double columns = static_cast<double>(rays / layout.elevations);
-    double best = 0.0;
-    for (int high = 1; high <= lanes; high *= 2) {
-        const double extent = 2.0 * (lanes / high) / columns + static_cast<double>(high) / layout.elevations;
-        if (high > 1 && extent >= best) continue;
-        best = extent;
-        layout.high = high;
+// Into how many rows to lay `count` parts of a panorama, as wide as high, near enough: an azimuth step is 2 pi / columns,
+// an elevation step pi / elevations.
+static int rows_of(int count, int wide, int high, int64_t columns, int64_t elevations) {
+    int best = 1;
+    double least_extent = 0.0;
+    for (int rows = 1; rows <= count; rows *= 2) {
+        const double extent = 2.0 * (count / rows * wide) / static_cast<double>(columns) +
+                              static_cast<double>(rows * high) / static_cast<double>(elevations);
+        if (rows > 1 && extent >= least_extent) continue;
+        least_extent = extent;
+        best = rows;
     }
+    return best;
+}
+
+static Layout layout_of(int64_t rays, int64_t elevations, int lanes) {
+    const int64_t bundle = lanes * lanes;
+    Layout layout{(rays + bundle - 1) / bundle, elevations, lanes, 1, 1, nullptr};
+    if (layout.elevations == 0) return layout;
+    const int64_t columns = rays / layout.elevations;
+    layout.high = rows_of(lanes, 1, 1, columns, elevations);
     layout.wide = lanes / layout.high;
-    const int64_t across = (rays / layout.elevations + layout.wide - 1) / layout.wide;
-    layout.count = across * ((layout.elevations + layout.high - 1) / layout.high);
+    layout.down = rows_of(lanes, layout.wide, layout.high, columns, elevations);
+    const int64_t across = lanes / layout.down * layout.wide, down = layout.down * layout.high;
+    layout.count = (columns + across - 1) / across * ((layout.elevations + down - 1) / down);
     return layout;
 }
 
@@ -128,17 +138,17 @@ void navi_cast(const Hierarchies* all, const Rays* rays, const float* turns, int
     };
     const Layout first = layout_at(rays->directions);
     const bool whole = rows_suffice(rays->rows, threads);
-    const int64_t widest = (rays->rays + width - 1) / width;
-    const int64_t most = greatest(first.count, widest);
-    const int64_t blocks = whole ? 1 : (most + kBlock - 1) / kBlock;
+    const int64_t bundle = width * width, block = kBlock / bundle;
+    const int64_t most = greatest(first.count, (rays->rays + bundle - 1) / bundle);
+    const int64_t blocks = whole ? 1 : (most + block - 1) / block;
     share_out(rays->rows * blocks, threads, rays->rays < 64 ? 64 : 1, [&](int64_t job) {
-        const int64_t row = job / blocks, begin = job % blocks * kBlock;
+        const int64_t row = job / blocks, begin = job % blocks * block;
         if (rays->scene[row] < 0) return;
         Layout layout =
             rays->shared ? first : layout_at(rays->directions + 3 * row * rays->rays);
         if (turns) layout.turn = turns + 2 * row;
         // The last block takes what is left, however the row is laid out.
-        const int64_t end = job % blocks == blocks - 1 ? layout.count : begin + kBlock;
+        const int64_t end = job % blocks == blocks - 1 ? layout.count : begin + block;
         if (begin >= layout.count) return;
         const BoxTree tree = box_tree(*all, rays->scene[row]);
         path_of(width).cast(tree, *rays, layout, row, begin, least(end, layout.count));
@@ -187,13 +197,13 @@ int64_t navi_step(const Step* step, int most, int lanes) {
             path.finish(s, row, depth.data());
         });
     } else {
-        const int64_t blocks = (layout.count + kBlock - 1) / kBlock;
+        const int64_t block = kBlock / (width * width), blocks = (layout.count + block - 1) / block;
         std::vector<float> depth(room * static_cast<size_t>(s.rows));
         const auto of = [&](int64_t row) { return depth.data() + room * static_cast<size_t>(row); };
         share_out(s.rows, threads, 1, [&](int64_t row) { path.begin(s, row); });
         share_out(s.rows * blocks, threads, 1, [&](int64_t job) {
-            const int64_t first = job % blocks * kBlock;
-            const int64_t end = least(first + kBlock, layout.count);
+            const int64_t first = job % blocks * block;
+            const int64_t end = least(first + block, layout.count);
             look(job / blocks, first, end, of(job / blocks));
         });
         share_out(s.rows, threads, 1, [&](int64_t row) { path.finish(s, row, of(row)); });

@@ -1,4 +1,4 @@
-// Eight lanes of AVX2 with FMA: the vocabulary of tile.h.
+// Eight lanes of AVX2 with FMA: the vocabulary of rays/tile.h.
 #pragma once
 
 #include <immintrin.h>
@@ -45,6 +45,16 @@ struct Lanes8 {
     }
     static F number(const int* p) {
         return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    }
+    static float lowest(F a) {
+        const __m128 h = _mm_min_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+        const __m128 q = _mm_min_ps(h, _mm_movehl_ps(h, h));
+        return _mm_cvtss_f32(_mm_min_ss(q, _mm_movehdup_ps(q)));
+    }
+    static float highest(F a) {
+        const __m128 h = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+        const __m128 q = _mm_max_ps(h, _mm_movehl_ps(h, h));
+        return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
     }
     static M less(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
     static M at_most(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }

@@ -1,4 +1,4 @@
-// Sixteen lanes of AVX-512: the vocabulary of tile.h.
+// Sixteen lanes of AVX-512: the vocabulary of rays/tile.h.
 #pragma once
 
 #include <immintrin.h>
@@ -40,6 +40,8 @@ struct Lanes16 {
         return _mm512_cvtepi32_ps(e);
     }
     static F number(const int* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
+    static float lowest(F a) { return _mm512_reduce_min_ps(a); }
+    static float highest(F a) { return _mm512_reduce_max_ps(a); }
     static M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
     static M at_most(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
 };

@@ -1,4 +1,4 @@
-// Four lanes by the compiler's vector extension (GCC, Clang): SSE2, NEON or plain code; the vocabulary of tile.h.
+// Four lanes by the compiler's vector extension (GCC, Clang): SSE2, NEON or plain code; the vocabulary of rays/tile.h.
 #pragma once
 
 #if defined(__SSE2__)
@@ -70,6 +70,8 @@ struct Lanes4 {
         __builtin_memcpy(&x, p, sizeof x);
         return __builtin_convertvector(x, F);
     }
+    static float lowest(F a) { return navi::least(navi::least(a[0], a[1]), navi::least(a[2], a[3])); }
+    static float highest(F a) { return navi::greatest(navi::greatest(a[0], a[1]), navi::greatest(a[2], a[3])); }
     static M less(F a, F b) { return a < b; }
     static M at_most(F a, F b) { return a <= b; }
 

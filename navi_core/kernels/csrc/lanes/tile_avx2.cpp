@@ -1,6 +1,6 @@
 // Compiled with AVX2 and FMA; called only where the CPU has both.
 #include "lanes/avx2.h"
-#include "rays/tile.h"
+#include "rays/bundle.h"
 #include "step/step.h"
 
 namespace navi {

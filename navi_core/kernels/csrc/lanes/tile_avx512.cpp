@@ -1,7 +1,7 @@
 // Compiled with AVX-512 and AVX2; called only where the CPU has both.
 #include "lanes/avx2.h"
 #include "lanes/avx512.h"
-#include "rays/tile.h"
+#include "rays/bundle.h"
 #include "step/step.h"
 
 namespace navi {

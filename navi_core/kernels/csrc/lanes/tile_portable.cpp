@@ -1,6 +1,6 @@
 // For any CPU.
 #include "lanes/portable.h"
-#include "rays/tile.h"
+#include "rays/bundle.h"
 #include "step/step.h"
 
 namespace navi {

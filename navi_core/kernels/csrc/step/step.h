@@ -1,6 +1,6 @@
 // One decision of the environment, a row at a time: the drone flies, looks, and is rewarded; where its episode ends
 // the next one begins. The channels of its observation are written while a tile's hits are in registers. world/step.py
-// and world/sensor/panorama.py have the same as tensor operations. Include after tile.h.
+// and world/sensor/panorama.py have the same as tensor operations. Include after bundle.h.
 #pragma once
 
 #include "step/dynamics.h"
@@ -47,14 +47,15 @@ struct ChannelSink {
     int run;  // so many neighbouring lanes always lie in a row in memory
     int64_t next;  // rays from a tile to the one beside it
 
-    void operator()(const int64_t* ray, const Tile<L, B>& tile) const {
+    void operator()(const Tile<L, B>& tile) const {
+        const int64_t* ray = tile.ray;
         // Observations are too large to stay in a cache from one step to the next.
         for (int l = 0; l < W; l += run) {
             __builtin_prefetch(to.normalised + ray[l] + next, 1);
             __builtin_prefetch(to.semantic + ray[l] + next, 1);
             __builtin_prefetch(to.valid + ray[l] + next, 1);
         }
-        const auto time = L::load(tile.time);
+        const auto time = tile.best;
         const auto hit = L::less(time, L::fill(kFar));  // met nothing: still the time it began with
         const auto zero = L::fill(0.0f), depth = L::pick(hit, time, L::fill(max_distance));
         int names[W];
@@ -109,7 +110,7 @@ void step_begin(const Step& s, int64_t row) {
         s.attempted[row]);
 }
 
-// Tiles [first, end) of a panorama.
+// Bundles [first, end) of a panorama.
 template <class L, class B>
 void look(const Scenes& scenes, const Sensor& sensor, const Layout& plain, const Stand& from, const Channels& to,
           int64_t first, int64_t end) {

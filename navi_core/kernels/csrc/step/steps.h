@@ -112,7 +112,7 @@ struct Stand {
 
 // The cast and the stages of a step, for one kind of CPU. `depth`: room for the depths of the row's rays and its floor rays' reach.
 struct StepPath {
-    // Cast tiles [first, end) of a row.
+    // Cast bundles [first, end) of a row.
     void (*cast)(const BoxTree&, const Rays&, const Layout&, int64_t row, int64_t first, int64_t end);
     void (*begin)(const Step&, int64_t row);
     void (*look)(const Scenes&, const Sensor&, const Layout&, const Stand&, const Channels&, int64_t first, int64_t end);
