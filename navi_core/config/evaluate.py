@@ -8,7 +8,7 @@ from navi_core.config.base import Config
 from navi_core.config.world import DynamicsConfig, GoalConfig, SensorConfig
 from navi_core.errors import ConfigError
 
-BASELINES = ("random", "forward-plus", "wall-following", "farthest-ray", "frontier", "planner")
+BASELINES = ("random", "forward-plus", "wall-following", "farthest-ray", "frontier", "compass", "planner")
 """The scripted pilots that the protocol compares with."""
 
 PROTOCOLS: dict[str, dict[str, int]] = {

@@ -168,7 +168,8 @@ ENCODER_NAMES = PartNames("encoder", ("rayvit", "spherical_cnn", "ring_cnn"))
 CORE_NAMES = PartNames("temporal core", ("mamba2", "gru", "mambapy", "none"))
 LEARNER_NAMES = PartNames("learner", ("ppo", "grpo", "dpo", "bc", "dqn"))
 PILOT_NAMES = PartNames(
-    "pilot", ("random", "random-held", "forward-plus", "wall-following", "farthest-ray", "frontier", "planner")
+    "pilot",
+    ("random", "random-held", "forward-plus", "wall-following", "farthest-ray", "compass", "frontier", "planner"),
 )
 
 EncoderName = Annotated[str, ENCODER_NAMES]

@@ -1,5 +1,6 @@
 """Scripted policies (pilots): baselines on observations, a privileged planner, and their random numbers."""
 
+from navi_core.pilots.compass import CompassPilot
 from navi_core.pilots.frontier import FrontierPilot
 from navi_core.pilots.pilot import Pilot, Pose
 from navi_core.pilots.planner import PlannerPilot
@@ -8,6 +9,7 @@ from navi_core.pilots.registry import PILOTS, build_pilot, register_pilot
 
 __all__ = [
     "PILOTS",
+    "CompassPilot",
     "FarthestRayPilot",
     "ForwardPlusPilot",
     "FrontierPilot",

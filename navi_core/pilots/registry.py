@@ -6,6 +6,7 @@ from typing import Any
 from navi_core.config import DynamicsConfig
 from navi_core.config.registry import PILOT_NAMES, Parts
 from navi_core.errors import ConfigError
+from navi_core.pilots.compass import CompassPilot
 from navi_core.pilots.frontier import FrontierPilot
 from navi_core.pilots.pilot import Pilot
 from navi_core.pilots.planner import PlannerPilot
@@ -31,7 +32,9 @@ PILOTS: Parts[Callable[..., Pilot]] = Parts(
 register_pilot = PILOTS.register
 
 
-for _build in (RandomPilot, ForwardPlusPilot, WallFollowingPilot, FarthestRayPilot, FrontierPilot, PlannerPilot):
+for _build in (
+    RandomPilot, ForwardPlusPilot, WallFollowingPilot, FarthestRayPilot, CompassPilot, FrontierPilot, PlannerPilot,
+):  # fmt: skip
     register_pilot(_build.name, _build)
 register_pilot("random-held", _random_held)
 

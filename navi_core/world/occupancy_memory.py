@@ -55,12 +55,21 @@ class OccupancyMemory:
         elevation_bins: El of the observations.
         dynamics: Dynamics of the drone, for dead reckoning.
         max_distance: Range of the sensor, M [m].
+        cell: Edge of a cell [m]; the map's edge stays 64 m, the waypoints of the bearings scale with it.
     """
 
     def __init__(
-        self, rows: int, azimuth_bins: int, elevation_bins: int, dynamics: DynamicsConfig, max_distance: float
+        self,
+        rows: int,
+        azimuth_bins: int,
+        elevation_bins: int,
+        dynamics: DynamicsConfig,
+        max_distance: float,
+        *,
+        cell: float = CELL,
     ) -> None:
         self.rows, self._shape, self._dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
+        self._cell, self._size = cell, round(SIZE * CELL / cell)
         angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
         level = np.flatnonzero(angle <= angle.min() + 1e-9)
         self._levels = (int(level[0]), int(level[-1]))
@@ -69,22 +78,23 @@ class OccupancyMemory:
         self._scale = math.log1p(max_distance)
         self._limits = np.array([*dynamics.max_speed, dynamics.max_yaw_rate])
         self._all = np.arange(rows)
-        self.marks = np.zeros((rows, SIZE, SIZE), np.uint8)
+        self.marks = np.zeros((rows, self._size, self._size), np.uint8)
         """(B, G, G) marks of free, seen and wall cells, see `mapping.occupancy_map`."""
         self.pose = np.zeros((rows, 4))
         """(B, 4) x, y, z [m] from the middle of the map, and yaw [rad], as far as the row knows."""
-        self._velocity = np.zeros((rows, 4))
+        self.velocity = np.zeros((rows, 4))
+        """(B, 4) forward, vertical, lateral [m/s], yaw rate [rad/s] by dead reckoning; 0 for rows with given poses."""
         self._origin = np.zeros((rows, 3))
         self._reach = np.zeros((rows, azimuth_bins))
         self._met = np.zeros((rows, azimuth_bins), np.bool_)
         self._front = np.full(rows, np.inf)
         self._clearance = np.full(rows, np.inf)
-        self._box = np.full((rows, 4), SIZE // 2, np.int64)
+        self._box = np.full((rows, 4), self._size // 2, np.int64)
         self._scratch = (
-            np.zeros((SIZE, SIZE), np.int32),
-            np.zeros((16, SIZE * SIZE), np.int32),
+            np.zeros((self._size, self._size), np.int32),
+            np.zeros((16, self._size**2), np.int32),
             np.zeros(16, np.int64),
-            np.zeros((SIZE, SIZE), np.uint8),
+            np.zeros((self._size, self._size), np.uint8),
         )
         self._out = np.zeros((rows, OCCUPANCY_INPUTS), np.float32)
         self._goal = np.full((rows, 2), np.nan)
@@ -109,10 +119,10 @@ class OccupancyMemory:
             (n, OCCUPANCY_INPUTS) features, see `mapping.frontier_features`.
         """
         chosen = self._all if rows is None else rows.cpu().numpy()
-        for array in (self.marks, self.pose, self._origin, self._velocity):
+        for array in (self.marks, self.pose, self._origin, self.velocity):
             array[chosen] = 0
         self._out[chosen, -MOVED:] = 0.0
-        self._box[chosen] = SIZE // 2
+        self._box[chosen] = self._size // 2
         if pose is not None:
             here = pose.cpu().numpy().astype(np.float64)
             self._origin[chosen] = here[:, :3]
@@ -120,6 +130,12 @@ class OccupancyMemory:
         self._look(obs, chosen)
         self._aim(chosen, goal)
         return self._features(chosen, obs.device)
+
+    def limiter(self) -> Floats:
+        """Return the share (B,) of the linear speed that the speed limiter leaves, by the latest observations."""
+        d = self._dynamics
+        limit: Floats = np.clip(self._front / d.limiter_distance, d.limiter_floor, 1.0)
+        return limit
 
     def fly(self, obs: Tensor, action: Tensor) -> Tensor:
         """Dead-reckon all rows by one action, update their maps, and return the features.
@@ -133,12 +149,12 @@ class OccupancyMemory:
         """
         d = self._dynamics
         command = np.clip(action.detach().cpu().numpy().astype(np.float64), -1.0, 1.0) * self._limits
-        command[:, :3] *= np.clip(self._front / d.limiter_distance, d.limiter_floor, 1.0)[:, None]
+        command[:, :3] *= self.limiter()[:, None]
         before, clearance = np.where(self._met, self._reach, -1.0), self._clearance.copy()
         self._look(obs, self._all)
         start = self.pose.copy()
         reckon(
-            self.pose, self._velocity, command, before, np.where(self._met, self._reach, -1.0), clearance,
+            self.pose, self.velocity, command, before, np.where(self._met, self._reach, -1.0), clearance,
             np.ones(self.rows, np.bool_), d.radius, d.steps_per_decision, d.substep, d.smoothing,
         )  # fmt: skip
         self._move(self._all, start)
@@ -214,7 +230,7 @@ class OccupancyMemory:
         return {
             "marks": self.marks,
             "pose": self.pose,
-            "velocity": self._velocity,
+            "velocity": self.velocity,
             "origin": self._origin,
             "reach": self._reach,
             "met": self._met,
@@ -262,22 +278,23 @@ class OccupancyMemory:
             self.pose[row, 1] = 0.0
         for row in chosen[np.abs(pose[:, [0, 2]]).max(axis=1) > _SCROLL]:
             self._scroll(row)
-        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, CELL, VIEW_RADIUS)
+        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, self._cell, VIEW_RADIUS)
         frontier_features(
-            self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._goal, self._out
+            self.marks, chosen, self.pose, self._reach, self._box, self._cell, SIGHT, self._scratch, self._goal,
+            self._out,
         )  # fmt: skip
         return torch.from_numpy(self._out[chosen].copy()).to(device)
 
     def _scroll(self, row: int) -> None:
         """Recentre a row's occupancy grid on the drone, shifted by whole cells; what leaves the map is dropped."""
-        by = np.rint(self.pose[row, [0, 2]] / CELL).astype(np.int64)
+        by = np.rint(self.pose[row, [0, 2]] / self._cell).astype(np.int64)
         there = np.zeros_like(self.marks[row])
-        kept = [(max(int(n), 0), min(SIZE + int(n), SIZE)) for n in by]
+        kept = [(max(int(n), 0), min(self._size + int(n), self._size)) for n in by]
         if all(low < high for low, high in kept):
             (x0, x1), (z0, z1) = kept
             there[x0 - by[0] : x1 - by[0], z0 - by[1] : z1 - by[1]] = self.marks[row, x0:x1, z0:z1]
         self.marks[row] = there
-        self.pose[row, [0, 2]] -= by * CELL
-        self._origin[row, [0, 2]] += by * CELL
-        self._goal[row] -= by * CELL
-        self._box[row] = np.clip(self._box[row] - np.repeat(by, 2), 0, SIZE - 1)
+        self.pose[row, [0, 2]] -= by * self._cell
+        self._origin[row, [0, 2]] += by * self._cell
+        self._goal[row] -= by * self._cell
+        self._box[row] = np.clip(self._box[row] - np.repeat(by, 2), 0, self._size - 1)

@@ -103,7 +103,7 @@ def test_odometry_stays_close_through_collisions(field):
     assert error.median() < 0.05 and error.max() < 0.4, error
 
 
-@pytest.mark.parametrize("name", ["frontier", "planner"])
+@pytest.mark.parametrize("name", ["frontier", "compass", "planner"])
 def test_map_pilot_is_independent_of_batch(field, name):
     together = Flight(field, build_pilot(name, seed=4), [5, 6, 7], [1, 0, 1])
     alone = Flight(field, build_pilot(name, seed=4), [7], [1])
@@ -114,8 +114,9 @@ def test_map_pilot_is_independent_of_batch(field, name):
     assert torch.equal(alone.position[0], together.position[2])
 
 
-def test_a_reset_row_begins_a_new_map(field):
-    pilot = build_pilot("frontier")
+@pytest.mark.parametrize("name", ["frontier", "compass"])
+def test_a_reset_row_begins_a_new_map(field, name):
+    pilot = build_pilot(name)
     flight = Flight(field, pilot, [5, 6], [1, 0])
     first = [flight.step() for _ in range(12)]
     again = Flight(field, pilot, [5, 6], [1, 0])
@@ -125,10 +126,11 @@ def test_a_reset_row_begins_a_new_map(field):
 
 def test_pilots_rank_by_coverage(apartments):
     course = build_course(apartments, EvalConfig(starts=2, max_steps=120, block=4))
-    result = {name: evaluate(name, course).summary for name in ("random", "forward-plus", "frontier", "planner")}
-    auc = [result[name]["c_vis_auc"] for name in ("random", "forward-plus", "frontier", "planner")]
-    assert auc == sorted(auc) and auc[2] - auc[1] > 5, auc
-    for name in ("frontier", "planner"):
+    mapped = ("frontier", "compass", "planner")
+    result = {name: evaluate(name, course).summary for name in ("random", "forward-plus", *mapped)}
+    random, plus, frontier, compass, planner = (summary["c_vis_auc"] for summary in result.values())
+    assert random < plus < min(frontier, compass) - 5 and max(frontier, compass) < planner
+    for name in mapped:
         assert result[name]["collisions_per_minute"] < 5
 
 
@@ -239,6 +241,7 @@ def test_dropped_out_ray_is_not_free_in_either_reading(elevations):
         ("frontier", {"unseen": 0}, ["unseen", "0", "[1, 25]"]),
         ("frontier", {"extent": 1.0}, ["extent", "10"]),
         ("frontier", {"replan": 0}, ["replan", "0"]),
+        ("compass", {"cell": 0.01}, ["compass", "cell", "0.01"]),
         ("planner", {"patience": 0.0}, ["patience", "0.0"]),
         ("planner", {"speed": 2.0}, ["planner", "speed", "[0.05, 1]"]),
         ("wall-following", {"distance": 0.0}, ["distance", "0.1"]),
