@@ -27,7 +27,13 @@ def require_browser() -> None:
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install -e '.[dev]')")
 
 
-WEBGL = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist"]
+WEBGL = [
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--ignore-gpu-blocklist",
+    "--disable-gpu-compositing",
+    "--disable-gpu-rasterization",
+]
 """Flags that draw WebGL2 on the processor; without them a page finds none."""
 
 
@@ -38,7 +44,7 @@ def headless_browser(*, webgl: bool = False) -> Iterator:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        flags = [*FLAGS, *(WEBGL if webgl else ["--disable-gpu"])]
+        flags = [*FLAGS, *(WEBGL if webgl else ["--disable-gpu", "--disable-3d-apis"])]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         try:
             yield browser

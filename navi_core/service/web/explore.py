@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.demos import export_minari, load_demonstration, read_index
-from navi_core.errors import ConfigError, DemoError, NaviError
+from navi_core.errors import ConfigError, DemoError, NaviError, as_argument
 from navi_core.service.explorer.session import ExplorerSession
 from navi_core.service.observations import floor_below
 from navi_core.service.viewing.meshes import store_mesh
@@ -185,6 +185,8 @@ class ExploreShow:
             "recorded": len(log) if log is not None else 0,
             "paused": session.paused,
             "assist": session.assist,
+            "decision_seconds": session.config.dynamics.decision_seconds,
+            "clone": f"navi bc --demos {as_argument(session.folder)}" if session.folder is not None else "",
             "number": session.number,
             "scenes": session.progress(),
             "saved": [path.name for path in session.saved],

@@ -142,12 +142,14 @@ export class Flight {
     $("do-record").disabled = flight.recording;
     $("do-finish").disabled = $("do-discard").disabled = !flight.recording;
     $("do-pause").textContent = flight.paused ? "Go on" : "Pause";
-    $("recorded").textContent = flight.recording ? `${flight.recorded} decisions, ${(flight.recorded / 10).toFixed(1)} s` : "off";
+    $("recorded").textContent = flight.recording ? `${flight.recorded} decisions, ${(flight.recorded * flight.decision_seconds).toFixed(1)} s` : "off";
     $("assist").checked = flight.assist;
     $("notice").textContent = flight.notice || "\u00a0";
     const rows = flight.scenes, total = rows.reduce((sum, row) => sum + row.decisions, 0);
     $("flight-scene").textContent = `${flight.number + 1} of ${rows.length}: ${rows[flight.number].scene}`;
-    $("scenes-facts").textContent = `${rows.filter((row) => row.flights).length} of ${rows.length} flown, ${total} decisions`;
+    $("scenes-facts").textContent = `${rows.filter((row) => row.flights).length} of ${rows.length} recorded, ${total} decisions, ${((total * flight.decision_seconds) / 60).toFixed(1)} min`;
+    $("clone").hidden = !flight.clone || !total;
+    $("clone-command").textContent = flight.clone;
     const key = JSON.stringify([flight.number, rows]);
     if (key === this.shown) return;
     this.shown = key;
@@ -157,7 +159,10 @@ export class Flight {
       if (line.className) go.setAttribute("aria-current", "true");
       go.textContent = row.scene;
       go.onclick = () => this.send({ do: "scene", number });
-      line.append(...[go, row.flights, row.decisions].map((content) => {
+      const bar = document.createElement("progress");
+      Object.assign(bar, { max: Math.max(1, ...rows.map(({ decisions }) => decisions)), value: row.decisions });
+      bar.setAttribute("aria-label", `recorded in ${row.scene}`);
+      line.append(...[go, row.flights, row.decisions, ((row.decisions * flight.decision_seconds) / 60).toFixed(1), bar].map((content) => {
         const cell = document.createElement("td");
         cell.append(content);
         return cell;

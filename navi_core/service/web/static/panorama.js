@@ -25,6 +25,7 @@ export class Panorama {
     this.over.addEventListener("pointermove", (event) => this.point(event));
     this.over.addEventListener("pointerdown", (event) => this.point(event));
     this.over.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") { this.cursor = null; this.read(); } });
+    this.over.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.overlay()).observe(this.over);
   }
 
@@ -116,6 +117,18 @@ export class Panorama {
     const c = Math.min(az - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * az)));
     const j = Math.min(el - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * el)));
     this.cursor = { c, j };
+    this.overlay();
+    this.read();
+  }
+
+  /** Arrow keys move the ray that is read, Escape reads the whole again. */
+  key(event) {
+    const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }, move = moves[event.code];
+    if (!this.frame || event.ctrlKey || event.metaKey || event.altKey || !(move || event.code === "Escape")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const { az, el } = this.frame, { c, j } = this.cursor ?? { c: az >> 1, j: el >> 1 };
+    this.cursor = move ? { c: (c + move[0] + az) % az, j: Math.min(el - 1, Math.max(0, j + move[1])) } : null;
     this.overlay();
     this.read();
   }

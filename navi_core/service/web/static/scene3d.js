@@ -137,7 +137,8 @@ function isSoftware() {
 export class Scene3d {
   /** @throws where the browser has no WebGL2. */
   constructor(canvas) {
-    const gl = this.gl = canvas.getContext("webgl2", { antialias: !isSoftware(), alpha: false, powerPreference: "low-power" });
+    this.software = isSoftware();
+    const gl = this.gl = canvas.getContext("webgl2", { antialias: !this.software, alpha: false, powerPreference: "low-power" });
     if (!gl) throw new Error("no WebGL2");
     this.mesh = null;
     this.layers = new Map();
