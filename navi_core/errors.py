@@ -18,10 +18,12 @@ NaviError
 └── ServiceError           a server that cannot start or reach its peer: a port taken, a bad endpoint
 """
 
+import difflib
 import os
+import re
 import shlex
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,6 +48,26 @@ def printable(text: str, keep: str = "") -> str:
 def as_argument(path: Path | str) -> str:
     """Quote a path for the shell, for the command that a message suggests."""
     return shlex.quote(os.fspath(path))
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return "did you mean 'NAME'? " of the name most like a mistyped word; empty where none is like it."""
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+_UNITS = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+
+
+def whole_number(text: str) -> int | None:
+    """Parse a whole number as people write large ones: 1e5, 100k, 2.5M; None for other texts, plain digits included."""
+    found = re.fullmatch(r"([+-]?\d+(?:\.\d+)?)(?:e\+?(\d{1,2})|([kMG]))", text.strip())
+    if found is None:
+        return None
+    digits, exponent, unit = found.groups()
+    whole, _, part = digits.partition(".")
+    power = len(str(_UNITS[unit])) - 1 if unit else int(exponent)
+    return int(whole + part.ljust(power, "0")) if len(part) <= power else None
 
 
 class NaviError(Exception):

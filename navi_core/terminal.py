@@ -27,6 +27,11 @@ def print_status(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def print_next(command: str) -> None:
+    """Print the next command on standard error, so that the result on standard output stays as it is."""
+    print_status(f"next: {command}")
+
+
 def console() -> Console:
     """Return the Rich console of standard output; 160 columns wide in a pipe, so that tables stay readable."""
     from rich.console import Console

@@ -93,7 +93,7 @@ def test_settings_are_found_by_section_name_or_word():
 
 def test_unknown_search_words_and_options_are_refused():
     for words, reported in (
-        (["learnin_rate"], "did you mean learning_rate"),
+        (["learnin_rate"], "did you mean 'learning_rate'"),
         (["--of", "evaluate"], "allowed: train, serve, nightly"),
         (["--of", "serve", "--preset", "quick"], "Leave it out"),
         (["--of", "serve", "--config", "x.yaml"], "navi serve takes --set alone"),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from navi_core.errors import ConfigError, printable
+from navi_core.errors import ConfigError, did_you_mean, printable
 
 Row = dict[str, Any]
 """Measured values of one case by key, JSON-serialisable."""
@@ -142,7 +142,7 @@ def known_names(kind: str, names: Iterable[str], known: Collection[str]) -> list
     chosen = list(dict.fromkeys(names))
     for name in chosen:
         if name not in known:
-            raise ConfigError(f"unknown {kind} {name!r}; allowed: {', '.join(known)}")
+            raise ConfigError(f"unknown {kind} {name!r}; {did_you_mean(name, known)}allowed: {', '.join(known)}")
     return chosen
 
 

@@ -16,6 +16,7 @@ from navi_core.bench import BENCHMARKS
 from navi_core.bench.report import Option, Report, machine
 from navi_core.cli.compare import baselines
 from navi_core.cli.parsing import StrictCommand
+from navi_core.errors import ConfigError, did_you_mean
 from navi_core.terminal import console, print_facts, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class _Benchmarks(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (typer's click is private)
         if cmd_name not in BENCHMARKS:
+            if cmd_name not in self.commands:
+                known = self.list_commands(ctx)
+                hint = did_you_mean(cmd_name, known)
+                raise ConfigError(f"no benchmark {cmd_name!r}; {hint}allowed: {', '.join(known)}")
             return super().get_command(ctx, cmd_name)
         place, text = BENCHMARKS[cmd_name]
         if self._listing:

@@ -162,7 +162,26 @@ def ingest(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command("list")
+def datasets(as_json: Json = False) -> None:
+    """List the datasets of the Navi home: recordings flown by hand, and those below demos/, the newest first."""
+    from navi_core.demos import known_datasets, read_index
+
+    rows = []
+    for folder in known_datasets():
+        facts = _facts(read_index(folder))
+        rows.append(
+            {"dataset": str(folder)} | {key: facts[key] for key in ("files", "decisions", "scenes", "resolution")}
+        )
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_records(f"{len(rows)} datasets", rows)
+    else:
+        typer.echo("No demonstrations in this home; next: navi demos expert --out .navi/demos/NAME")
+
+
+@app.command("show")
 def inspect(
     dataset: Annotated[Path, typer.Argument(help="A dataset folder, or one .npz file.")], as_json: Json = False
 ) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.bench.report import Column, figure
+from navi_core.cli.models import app as models_app
 from navi_core.cli.models import open_registry
-from navi_core.errors import ConfigError, EvaluationError, RecordError, RegistryError
+from navi_core.errors import ConfigError, EvaluationError, RecordError, RegistryError, did_you_mean
 from navi_core.terminal import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def evaluate(
 
 
 # More than 60 lines: flags and their help.
-@app.command()
+@models_app.command()
 def promote(
     version: Annotated[str, typer.Argument(help="The challenger: a version, or an alias such as latest.")],
     scene: Scenes = None,
@@ -256,7 +257,8 @@ def eval_config(
     from navi_core.config import NOISY_SENSOR, PROTOCOLS, EvalConfig, parse_config
 
     if protocol not in PROTOCOLS:
-        raise ConfigError(f"no protocol {protocol!r}; allowed: {', '.join(PROTOCOLS)}")
+        hint = did_you_mean(protocol, PROTOCOLS)
+        raise ConfigError(f"no protocol {protocol!r}; {hint}allowed: {', '.join(PROTOCOLS)}")
     settings: dict[str, Any] = PROTOCOLS[protocol] | {"seed": seed, "deterministic": not sampled, "task": task}
     given = {"starts": starts, "max_steps": steps, "recovery": recovery}
     settings |= {name: value for name, value in given.items() if value is not None}
@@ -272,14 +274,16 @@ def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion
     from navi_core.evaluate import named_subject
     from navi_core.pilots import PILOTS
 
+    registry = open_registry(models)
     try:
-        return named_subject(subject, open_registry(models))
+        return named_subject(subject, registry)
     except RegistryError as error:
         if os.path.isdir(subject):
             return _newest_checkpoint(Path(subject))
+        hint = did_you_mean(subject, [*registry.aliases(), *PILOTS, *(entry.version for entry in registry.list())])
         raise EvaluationError(
-            f"{subject!r} is no pilot ({', '.join(PILOTS)}), no checkpoint file, no run's folder and no registered "
-            f"model ({error})"
+            f"{hint}{subject!r} is no pilot ({', '.join(PILOTS)}), no checkpoint file, no run's folder and no "
+            f"registered model ({str(error).replace(hint, '')})"
         ) from None
 
 

@@ -1,15 +1,13 @@
-"""`navi models`, `navi runs`, `navi export`: model registry, run folders, ONNX, AOTInductor and safetensors export."""
+"""`navi models`: model registry, and export to ONNX, AOTInductor and safetensors."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean
 from navi_core.terminal import console, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
@@ -19,14 +17,12 @@ Folder = Annotated[Path | None, typer.Option("--models", help="The registry; by 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-app = typer.Typer()
-models_app = typer.Typer(name="models", help="Registered models: versions, aliases, lineage.", no_args_is_help=True)
-runs_app = typer.Typer(
-    name="runs", help="Folders of training runs: what they take, and removing them.", no_args_is_help=True
+app = typer.Typer(
+    name="models", help="Registered models: list, show, promote, roll back, export.", no_args_is_help=True
 )
 
 
-@models_app.command("list")
+@app.command("list")
 def versions(models: Folder = None, as_json: Json = False) -> None:
     """List all registered model versions, oldest first."""
     entries = open_registry(models).list()
@@ -38,7 +34,7 @@ def versions(models: Folder = None, as_json: Json = False) -> None:
         typer.echo("No models are registered yet; `navi train ppo` registers one when it ends.")
 
 
-@models_app.command()
+@app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A version or an alias, e.g. v003 or champion.")],
     models: Folder = None,
@@ -59,7 +55,7 @@ def show(
     print_facts(entry.version, facts)
 
 
-@models_app.command()
+@app.command()
 def lineage(
     name: Annotated[str, typer.Argument(help="A version or an alias.")],
     models: Folder = None,
@@ -83,7 +79,7 @@ def lineage(
     console().print(tree)
 
 
-@models_app.command()
+@app.command()
 def register(
     file: Annotated[Path, typer.Argument(help="A checkpoint file (.pt) of another home, machine or run.")],
     parent: Annotated[
@@ -116,7 +112,7 @@ def register(
     typer.echo(f"next: navi evaluate {versions[0]}, or navi promote {versions[0]}")
 
 
-@models_app.command()
+@app.command()
 def rollback(
     alias: Annotated[str, typer.Argument(help="The alias to take back, e.g. champion.")] = "champion",
     models: Folder = None,
@@ -165,65 +161,6 @@ def _print_table(entries: list[ModelVersion]) -> None:
     print_table("Models", headings, rows, words=6)
 
 
-Root = Annotated[Path | None, typer.Option("--runs", help="Folder of the runs; by default runs/ of the Navi home.")]
-
-
-@runs_app.command("list")
-def folders(runs: Root = None, as_json: Json = False) -> None:
-    """List the training run folders, the largest first."""
-    from navi_core.record.run_directory import run_folders
-
-    found = run_folders(_root(runs))
-    if as_json:
-        print_json([asdict(folder) for folder in found])
-        return
-    if not found:
-        typer.echo(f"No runs in {_root(runs)}; `navi train ppo` begins one.")
-        return
-    rows = [
-        (
-            folder.name,
-            f"{folder.size / 1e6:,.1f}",
-            f"{folder.replays / 1e6:,.1f}",
-            time.strftime("%Y-%m-%d %H:%M", time.gmtime(folder.changed)),
-            "in use" if folder.in_use else "",
-        )
-        for folder in found
-    ]
-    total = sum(folder.size for folder in found) / 1e6
-    print_table(
-        "runs", ("run", "MB", "of it replays", "last written, UTC", ""), rows,
-        caption=f"{total:,.1f} MB in all; registered versions have copies of their own, and rows stay in the warehouse",
-    )  # fmt: skip
-
-
-@runs_app.command()
-def remove(
-    names: Annotated[list[str], typer.Argument(help="Runs, as `navi runs list` calls them.", show_default=False)],
-    runs: Root = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
-    """Remove training run folders: their checkpoints, replays, logs and TensorBoard files.
-
-    Registered versions stay, as do the rows in the warehouse; the same command would train from the beginning.
-    """
-    from navi_core.record.run_directory import find_run_folder, remove_run_folder
-
-    names = list(dict.fromkeys(names))
-    found = [find_run_folder(_root(runs), name) for name in names]
-    if not yes:
-        listed = ", ".join(f"{run.name} ({run.size / 1e6:,.1f} MB{', in use' if run.in_use else ''})" for run in found)
-        typer.confirm(f"Remove {listed}?", abort=True)
-    for name in names:
-        typer.echo(f"{name}: {remove_run_folder(_root(runs), name) / 1e6:,.1f} MB removed")
-
-
-def _root(runs: Path | None) -> Path:
-    from navi_core.record import navi_home
-
-    return runs if runs is not None else navi_home() / "runs"
-
-
 _SUFFIXES = {"onnx": ".onnx", "aoti": ".pt2", "safetensors": ".safetensors"}
 
 
@@ -254,7 +191,7 @@ def export(
     from navi_core.policy import parameter_counts, policy_macs
 
     if kind not in _SUFFIXES:
-        raise ConfigError(f"--format {kind}; allowed: {', '.join(_SUFFIXES)}")
+        raise ConfigError(f"--format {kind}; {did_you_mean(kind, _SUFFIXES)}allowed: {', '.join(_SUFFIXES)}")
     source = Path(checkpoint)
     if not (source.suffix == ".pt" or source.is_file()):
         source = open_registry(models).resolve(checkpoint).path

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, whole_number
 
 
 class StrictCommand(TyperCommand):
@@ -29,9 +29,9 @@ class StrictCommand(TyperCommand):
         """
         takes_value = {name for each in self.params if not getattr(each, "is_flag", True) for name in each.opts}
         end = args.index("--") if "--" in args else len(args)
-        given = []
+        given: list[str] = []
         for name, follows in zip_longest(args[:end], args[1 : end + 1]):
-            given.append(name)
+            given.append(self._with_digits(given[-1] if given else "", name))
             if name not in takes_value or (follows is not None and not follows.startswith("--")):
                 continue
             if name in self.optional_values:
@@ -42,6 +42,19 @@ class StrictCommand(TyperCommand):
                     f"{follows}, or {name}={follows} where that is the value"
                 )
         return super().parse_args(ctx, [*given, *args[end:]])
+
+    def _with_digits(self, before: str, word: str) -> str:
+        """Return a word of the command line; the value of an option for whole numbers in digits: 1e5, 100k, 2.5M."""
+        option, equals, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        counts = {name for each in self.params if _is_whole(each) for name in each.opts}
+        number = whole_number(value) if option in counts else None
+        return word if number is None else f"{option}={number}" if equals else str(number)
+
+
+def _is_whole(parameter: Any) -> bool:  # noqa: ANN401 (typer's click is private)
+    """Return whether an option takes whole numbers; typer keeps the type in other places from version to version."""
+    kind = getattr(parameter, "type_descriptor", None)
+    return "int" in str(kind.annotation if kind is not None else parameter.type).lower()
 
 
 def make_strict(app: typer.Typer) -> None:

@@ -45,7 +45,7 @@ def generate(
     _compile_all(sources, out, _compile_config(resolution), jobs, "", as_json)
 
 
-@app.command()
+@app.command("list")
 def discover(
     root: Annotated[Path | None, typer.Argument(help="Folder of meshes; by default what training would use.")] = None,
     as_json: Json = False,
@@ -90,7 +90,7 @@ def compile(
     _compile_all(_sources(meshes), out, config, jobs, retry, as_json)
 
 
-@app.command()
+@app.command("show")
 def inspect(
     files: Annotated[list[Path], typer.Argument(help=".gmdag files, or folders of them.", show_default=False)],
     as_json: Json = False,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean
 from navi_core.terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -86,7 +85,8 @@ def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[st
         given = setting_sources(preset=preset, file=file, assignments=assign)
         return parse_config(TrainConfig, merge_sources(given)), given
     if of not in _CLASSES:
-        raise ConfigError(f"--of {of}: no such settings; allowed: train, {', '.join(_CLASSES)}")
+        hint = did_you_mean(of, ("train", *_CLASSES))
+        raise ConfigError(f"--of {of}: no such settings; {hint}allowed: train, {', '.join(_CLASSES)}")
     if preset is not None:
         raise ConfigError(f"--preset is for the settings of train; those of {of} have none. Leave it out")
     if file is not None and of == "serve":
@@ -107,8 +107,7 @@ def _matching(every: Sequence[Setting], what: str) -> list[Setting]:
     found = [each for each in every if word in each.name.lower() or word in each.meaning.lower()]
     if not found:
         names = {part for each in every for part in (each.name, each.name.rpartition(".")[2], each.name.split(".")[0])}
-        near = difflib.get_close_matches(word, sorted(names), n=3)
-        hint = f"did you mean {', '.join(near)}? " if near else ""
+        hint = did_you_mean(word, sorted(names))
         raise ConfigError(f"no setting has {what!r} in its name or meaning; {hint}`navi settings` lists the sections")
     return found
 

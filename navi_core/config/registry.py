@@ -7,7 +7,6 @@ Navi import a module.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import importlib
@@ -26,7 +25,7 @@ from typing import Annotated, Any, Protocol, TypeVar, overload
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean
 
 PLUGINS_VARIABLE = "NAVI_PLUGINS"
 """Environment variable: names of modules with commas between them."""
@@ -145,8 +144,7 @@ class PartNames:
             return name
         shown = repr(name if len(name) <= 60 else name[:57] + "...")
         loaded = ", ".join(f"{plugin} ({file})" for plugin, file in loaded_plugins().items())
-        near = difflib.get_close_matches(name, self.all(), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(name, self.all())
         raise ConfigError(
             f"no {self.kind} {shown}; {hint}allowed: {', '.join(self.all())}; a user-defined one is allowed where "
             f"{PLUGINS_VARIABLE} names the module that registers it, {PLUGINS_VARIABLE}=my_lab.networks"

@@ -5,6 +5,7 @@ from navi_core.demos.dataset import (
     Episode,
     home_dataset,
     index_folder,
+    known_datasets,
     load_dataset,
     read_index,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "import_minari",
     "index_folder",
     "ingest",
+    "known_datasets",
     "load_dataset",
     "load_demonstration",
     "make_pairs",

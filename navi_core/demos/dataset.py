@@ -179,23 +179,27 @@ def read_index(folder: Path) -> dict[str, Any]:
     return index
 
 
+def known_datasets() -> list[Path]:
+    """Return the dataset folders of the Navi home: recordings, then those below `demos/`, newest first."""
+    recordings = recordings_folder()
+    below = sorted((navi_home() / "demos").glob(f"*/{INDEX}"), key=lambda file: -file.stat().st_mtime_ns)
+    return [recordings] * (recordings / INDEX).is_file() + [file.parent for file in below]
+
+
 def home_dataset() -> Path:
-    """Return the dataset to clone where none is named: recordings of people, else the newest below the home's `demos/`.
+    """Return the dataset to clone where none is named: the first of `known_datasets`.
 
     Raises:
-        DemoError: The home holds neither.
+        DemoError: The home holds none.
     """
-    recordings, below = recordings_folder(), navi_home() / "demos"
-    if (recordings / INDEX).is_file():
-        return recordings
-    found = sorted(below.glob(f"*/{INDEX}"), key=lambda file: file.stat().st_mtime_ns)
+    found = known_datasets()
     if not found:
         raise DemoError(
-            f"holds no dataset, nor does {below}; fly yourself with `navi explore --record`, record a pilot with "
-            "`navi demos expert --out DIR`, or name a dataset with --demos",
-            path=recordings,
+            f"holds no dataset, nor does {navi_home() / 'demos'}; fly yourself with `navi explore --record`, record a "
+            "pilot with `navi demos expert --out DIR`, or name a dataset with --demos",
+            path=recordings_folder(),
         )
-    return found[-1].parent
+    return found[0]
 
 
 def stamp(path: Path) -> str:

@@ -23,7 +23,7 @@ from types import EllipsisType
 from typing import Any
 
 from navi_core.config import config_hash
-from navi_core.errors import CheckpointError, RegistryError
+from navi_core.errors import CheckpointError, RegistryError, did_you_mean
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.models.checkpoint import Checkpoint, TrainedFacts, load_checkpoint
 from navi_core.models.lineage import same_rewards, why_latest_stays
@@ -219,7 +219,8 @@ class Registry:
             return name
         if name in book["aliases"]:
             return str(book["aliases"][name]["versions"][-1])
-        raise RegistryError(f"no model {name!r} in {self.path}; {_existing(book, name)}")
+        hint = did_you_mean(name, [*book["aliases"], *book["versions"]])
+        raise RegistryError(f"no model {name!r} in {self.path}; {hint}{_existing(book, name)}")
 
     def _entry(self, book: dict[str, Any], version: str) -> ModelVersion:
         aliases = (alias for alias, state in book["aliases"].items() if state["versions"][-1] == version)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import TrainConfig, parse_config
 from navi_core.config.base import nearest_key, setting_paths
 from navi_core.config.readers import given_names, unread
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean, whole_number
 
 if TYPE_CHECKING:
     import yaml
@@ -240,7 +240,7 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """Parse `a.b=c` assignments into nested settings; values are YAML (`null`, `3`, `[1, 2]`, `true`).
+    """Parse `a.b=c` assignments into nested settings; values are YAML (`null`, `3`, `[1, 2]`, `true`), or 1e5, 2.5M.
 
     Raises:
         ConfigError: A text has no `=` or an empty key, or YAML takes its `{name:value}` for one long name.
@@ -270,8 +270,7 @@ def preset_values(name: str) -> dict[str, Any]:
     if Path(name).suffix in (".yaml", ".yml", ".json"):
         return read_config_file(name)
     if name not in preset_names():
-        near = difflib.get_close_matches(name, preset_names(), n=1, cutoff=0.3)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(name, preset_names())
         raise ConfigError(f"no preset {name!r}; {hint}allowed: {', '.join(preset_names())}, or a .yaml file")
     return read_config_file(_FOLDER / f"{name}.yaml")
 
@@ -283,7 +282,7 @@ def nested(path: Sequence[str], value: object) -> dict[str, Any]:
 
 def _value(text: str) -> object:
     try:
-        return read_yaml(text)
+        return read_yaml(text) if (number := whole_number(text)) is None else number
     except ConfigError:
         return text  # the field's own check reports what is expected
 

@@ -197,7 +197,8 @@ class HealthPages:
             self._server = Pages((host, port), Handler)
         except OSError as error:
             raise ServiceError(
-                f"http {host}:{port} cannot be served ({error.strerror or error}); choose another port, or 0"
+                f"http {host}:{port} cannot be served ({error.strerror or error}); choose another port with --http, "
+                "or 0"
             ) from None
         self.url = f"http://{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="navi-health", daemon=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean
 from navi_core.tasks.classic_control import Acrobot, CartPole, Pendulum
 from navi_core.tasks.external import PREFIX, AtariTask, GymnasiumEnv, is_atari
 from navi_core.tasks.games import RepeatFirst, RepeatPrevious, Snake
@@ -67,7 +67,8 @@ def reference_task(
     elif name in _TASKS:
         make = _TASKS[name]
     else:
-        raise ConfigError(f"no reference task {name!r}; allowed: {', '.join(REFERENCE_TASKS)}, {PREFIX}ID")
+        hint = did_you_mean(name, REFERENCE_TASKS)
+        raise ConfigError(f"no reference task {name!r}; {hint}allowed: {', '.join(REFERENCE_TASKS)}, {PREFIX}ID")
     try:
         task = make(num_envs, seed, **options)
     except TypeError as error:

@@ -5,18 +5,17 @@ from typing import Annotated
 
 import typer
 
-from navi_pipeline.cli import experiments, flights, graph, study
-from navi_pipeline.cli import warehouse as cli_warehouse
+from navi_core.cli.settings import add_settings
+from navi_pipeline.cli import experiments, flights, study, warehouse
 
 
 def register(app: typer.Typer) -> None:
     """Register the pipeline's commands with the Typer app; heavy modules are imported when a command runs."""
-    app.command()(graph.demo)
-    app.command()(graph.materialize)
     app.command("query")(query)
-    cli_warehouse.register(app)
-    experiments.register(app)
-    study.register(app)
+    app.command("report")(warehouse.report_page)
+    for group in (experiments.group, study.group, warehouse.group):
+        app.add_typer(group)
+    add_settings("nightly", experiments.night_settings)
     flights.register(app)
 
 

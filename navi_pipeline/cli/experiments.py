@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.settings import add_settings
 from navi_core.errors import ConfigError, RunError
 from navi_core.terminal import print_json, print_records, print_status
+from navi_pipeline.cli.graph import demo, materialize
 from navi_pipeline.cli.launch import FailedRunError, Target, as_run_config, launch
+from navi_pipeline.cli.study import group as study
 
 if TYPE_CHECKING:
     from navi_pipeline.lib.experiments.perform import Experiment, ExperimentResult
     from navi_pipeline.settings import NightlyConfig
 
 
-def register(app: typer.Typer) -> None:
-    """Register the commands with the Typer app, and `NightlyConfig` with `navi settings`."""
-    for command in (sweep, ablate, nightly, schedules):
-        app.command(command.__name__)(command)
-    add_settings("nightly", _settings)
+group = typer.Typer(
+    name="pipeline", help="The asset graph: demo, materialize, nightly jobs, schedules.", no_args_is_help=True
+)
+group.command()(demo)
+group.command()(materialize)
 
 
+@study.command()
 def sweep(
     name: Annotated[str | None, typer.Argument(help="The sweep; without one they are listed.")] = None,
     profile: Annotated[str, typer.Option(help="quick (2,000 decisions or 10 s a cell) or full.")] = "quick",
@@ -68,6 +70,7 @@ def sweep(
         print_experiment(f"{name}, {config.profile}", result)
 
 
+@study.command()
 def ablate(
     variants: Annotated[
         list[str] | None, typer.Argument(help="What to change; without one, everything. See --list.")
@@ -162,12 +165,14 @@ def _variants(entries: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: parse_assignments(own) for name, own in assignments.items()}
 
 
-def _settings() -> type[NightlyConfig]:
+def night_settings() -> type[NightlyConfig]:
+    """Return the configuration class of nights, for `navi settings --of nightly`."""
     from navi_pipeline.settings import NightlyConfig
 
     return NightlyConfig
 
 
+@group.command()
 def nightly(
     minutes: Annotated[
         float | None, typer.Option(min=0.1, help="Length [min]; up to 60 it is a small night of the profile quick.")
@@ -218,6 +223,7 @@ def nightly(
         raise RunError(f"night {night.name} failed: {'; '.join(gate.name for gate in night.failed)}; see {markdown}")
 
 
+@group.command()
 def schedules(
     switch: Annotated[str | None, typer.Argument(help="on or off; without it nothing changes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,

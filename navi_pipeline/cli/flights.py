@@ -22,10 +22,11 @@ _TARGETS = {
 
 def register(app: typer.Typer) -> None:
     """Let the engine's commands launch a run; the engine's own objects stay as they are."""
-    for number, info in enumerate(app.registered_commands):
-        if (command := info.callback) in _TARGETS:
-            app.registered_commands[number] = copy.copy(info)
-            app.registered_commands[number].callback = _launching(command, *_TARGETS[command])
+    for group in (app, *(info.typer_instance for info in app.registered_groups)):
+        for number, info in enumerate(group.registered_commands if group else ()):
+            if group and (command := info.callback) in _TARGETS:
+                group.registered_commands[number] = copy.copy(info)
+                group.registered_commands[number].callback = _launching(command, *_TARGETS[command])
 
 
 def _launching(command: Callable[..., None], job: str, asset: str, named: str) -> Callable[..., None]:

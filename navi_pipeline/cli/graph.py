@@ -19,9 +19,6 @@ import typer
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
 from navi_core.terminal import console, print_records, print_status, print_table
-from navi_pipeline.lib.orchestration import WORK, Work, dagster_home, now, open_instance, what_is_missing
-from navi_pipeline.lib.records import BenchmarkLog
-from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from navi_pipeline.jobs import Flow
@@ -38,6 +35,8 @@ def demo(
 
     Scenes are generated; every mesh under $NAVI_SCENES is added if that is set. Unchanged results are reused.
     """
+    from navi_pipeline.lib.orchestration import now
+
     began = now()
     with _opened_flow(PROFILE, "quick", seed) as flow:
         from navi_pipeline.defs.corpus import DEFAULT_SCENES
@@ -79,6 +78,10 @@ def materialize(
 
     Unchanged results are reused.
     """
+    from navi_pipeline.lib.orchestration import WORK, Work, now
+    from navi_pipeline.lib.records import BenchmarkLog
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
     began = now()
     # Loading the graph belongs to what orchestration costs.
     with _opened_flow(profile, size, seed) as flow:
@@ -132,6 +135,7 @@ def _opened_flow(profile: str, size: str, seed: int) -> Iterator[Flow]:
     """Load the asset graph and open the Dagster instance; progress and missing files are printed to standard error."""
     from navi_pipeline.definitions import defs
     from navi_pipeline.jobs import Flow, FlowSettings
+    from navi_pipeline.lib.orchestration import dagster_home, open_instance, what_is_missing
 
     with open_instance(home := dagster_home()) as instance:
         settings = FlowSettings(profile=profile, size=size, seed=seed)

@@ -1,14 +1,17 @@
 """Launch of the Dagster job of a command's asset in this process, followed on the terminal."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from navi_core.config.base import Config
 from navi_core.errors import RunError
 from navi_core.terminal import print_status
 from navi_pipeline.lib.commands import following
-from navi_pipeline.lib.orchestration import dagster_home, open_instance
+
+if TYPE_CHECKING:
+    from navi_core.config.base import Config
 
 T = TypeVar("T")
 
@@ -57,13 +60,15 @@ def launch(target: Target, function: Callable[..., T], *values: object, **callba
         FailedRunError: An op failed by its verdict.
         KeyboardInterrupt: The run was cancelled, by Ctrl-C or in the UI.
     """
+    # Neither this nor Dagster is imported at the top: `navi --help` and Tab wait for every import.
+    from navi_pipeline.lib.orchestration import dagster_home, open_instance
+
     try:
         home = dagster_home()
     except RunError as error:
         result = function(*values, **callbacks)
         print_status(f"not shown in the UI: {error}")
         return result
-    # Dagster takes a second to import, so only commands that launch a run do.
     import dagster as dg
 
     from navi_pipeline.definitions import defs

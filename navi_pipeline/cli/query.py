@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import re
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from navi_core.errors import ConfigError, RecordError, printable
+from navi_core.errors import ConfigError, RecordError, did_you_mean, printable
 from navi_pipeline.lib.warehouse.database import sql_folder
 from navi_pipeline.lib.warehouse.history import History
 from navi_pipeline.lib.warehouse.reader import (
@@ -146,8 +145,9 @@ def _print_relation(word: str, warehouse: Reader, as_json: bool, as_csv: bool) -
     views, tables = warehouse.relations()
     if word not in (*views, *tables):
         names = [*saved_queries(sql_folder()), *views, *tables]
-        meant = "".join(f" did you mean {near}?" for near in difflib.get_close_matches(word, names, n=1))
-        raise RecordError(f"no saved query, view or table {word!r};{meant} There are: {', '.join(names)}")
+        raise RecordError(
+            f"no saved query, view or table {word!r}; {did_you_mean(word, names)}next: navi warehouse list"
+        )
     columns = warehouse.query(
         'select column_name as "column", lower(data_type) as type, comment as meaning from duckdb_columns() '
         "where table_name = ? and not internal order by column_index",

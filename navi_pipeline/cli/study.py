@@ -23,12 +23,9 @@ Trials = Annotated[int | None, typer.Option(min=1, help="Trials that the study e
 Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.")]
 
 
-group = typer.Typer(name="study", help="Search over settings; each trial is a training run.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Register the command group `study`; its benchmark belongs to the group `bench`."""
-    app.add_typer(group)
+group = typer.Typer(
+    name="study", help="Searches over settings, sweeps and ablations: run, list, show.", no_args_is_help=True
+)
 
 
 @group.command()
@@ -52,6 +49,20 @@ def run(
     _perform(find_study(name, file=config, overrides=overrides), as_json)
 
 
+@group.command("list")
+def studies(as_json: Json = False) -> None:
+    """List the studies of this home."""
+    from navi_pipeline.lib.studies.trial_queue import known_studies, read_study
+
+    known = known_studies()
+    if as_json:
+        print_json(known)
+    elif not known:
+        typer.echo("No studies in this home; `navi study run quick` begins one.")
+    else:
+        print_records("studies", [read_study(one).model_dump(include=_LISTED) for one in known])
+
+
 @group.command()
 def show(
     name: Annotated[str | None, typer.Argument(help="A study of this home; without one they are listed.")] = None,
@@ -59,16 +70,10 @@ def show(
 ) -> None:
     """Show the state of a study, and write its HTML page."""
     from navi_pipeline.lib.studies.perform import study_result
-    from navi_pipeline.lib.studies.trial_queue import TrialQueue, known_studies, read_study
+    from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
 
     if name is None:
-        known = known_studies()
-        if as_json:
-            print_json(known)
-        elif not known:
-            typer.echo("No studies in this home; `navi study run quick` begins one.")
-        else:
-            print_records("studies", [read_study(one).model_dump(include=_LISTED) for one in known])
+        studies(as_json)
         return
     with TrialQueue(read_study(name)) as queue:
         status = "finished" if queue.left() <= 0 else "running" if queue.running() else "stopped"

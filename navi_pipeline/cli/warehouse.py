@@ -9,19 +9,15 @@ from navi_core.bench.report import Option, Progress, Report, figure, report
 from navi_core.cli.bench import app as benchmarks
 from navi_core.cli.bench import benchmark_command
 from navi_core.errors import as_argument
-from navi_core.terminal import print_facts, print_json
+from navi_core.terminal import print_facts, print_json, print_next
 
 Home = Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-group = typer.Typer(name="warehouse", help="Look after the warehouse.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Register the command group `warehouse` and the command `report`."""
-    app.add_typer(group)
-    app.command("report")(report_page)
+group = typer.Typer(
+    name="warehouse", help="Tables, views and saved queries: list, show; and their upkeep.", no_args_is_help=True
+)
 
 
 @group.command()
@@ -60,6 +56,33 @@ def report_page(
         print_json({"report": str(file), "bytes": file.stat().st_size})
     else:
         typer.echo(str(file))
+
+
+@group.command("list")
+def relations(home: Home = None, as_json: Json = False) -> None:
+    """List views, tables and saved queries with their parameters; the same as `navi query` alone."""
+    from navi_pipeline.cli.query import run_query
+
+    run_query(None, home=home, as_json=as_json)
+
+
+@group.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A view, a table or a saved query.")],
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show the meaning and the columns of a view or table, or the SQL and the parameters of a saved query."""
+    from navi_pipeline.cli.query import run_query
+    from navi_pipeline.lib.warehouse.reader import saved_query
+
+    if (saved := saved_query(name)) is None:
+        run_query(name, home=home, as_json=as_json)
+    elif as_json:
+        print_json({"name": saved.name, "meaning": saved.explanation, "parameters": saved.parameters, "sql": saved.sql})
+    else:
+        typer.echo(f"{saved.sql.strip()}\n")
+        print_next(" ".join([f"navi query {saved.name}", *(f"{parameter}=…" for parameter in saved.parameters)]))
 
 
 @group.command()

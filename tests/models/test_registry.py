@@ -166,7 +166,7 @@ def test_concurrent_registrations_are_all_kept(registry, make_checkpoint):
 
 
 def test_the_command_reads_and_rolls_back(registry, make_checkpoint):
-    app = build_app(groups=("models:models_app",), plugins=False)
+    app = build_app(groups=("models",), plugins=False)
     folder = ["--models", str(registry.path)]
 
     def run(*arguments):

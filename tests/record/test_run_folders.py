@@ -79,7 +79,7 @@ def test_killed_removal_is_finished_by_the_next(runs):
 
 def test_the_command_lists_and_asks_before_it_removes(runs):
     def navi(*arguments, **more):
-        return CliRunner().invoke(build_app(groups=("models:runs_app",), plugins=False), ["runs", *arguments], **more)
+        return CliRunner().invoke(build_app(groups=("runs",), plugins=False), ["runs", *arguments], **more)
 
     listed = json.loads(navi("list", "--runs", str(runs), "--json").stdout)
     assert [row["size"] for row in listed] == [folder.size for folder in run_folders(runs)]

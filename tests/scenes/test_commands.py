@@ -69,7 +69,7 @@ def test_discover_compile_inspect_and_qualify_follow_one_another(navi, tmp_path)
         reported == f"{empty}: the folder holds no .gmdag file; compile its meshes with: navi scenes compile '{empty}'"
     )
     mesh = navi("scenes", "inspect", str(tmp_path / "meshes" / "tent.obj")).exception
-    assert f"navi scenes compile {tmp_path / 'meshes' / 'tent.obj'})" in str(mesh)
+    assert f"navi scenes compile {tmp_path / 'meshes' / 'tent.obj'} " in str(mesh)
     shown = navi("scenes", "inspect", made[0]["gmdag"]).stdout
     assert "tent" in shown and "in metres" in " ".join(shown.split())
 

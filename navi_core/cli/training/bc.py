@@ -21,15 +21,12 @@ from navi_core.cli.training.flags import (
     without_none,
 )
 from navi_core.cli.training.inputs import enter_version, initial_weights
-from navi_core.cli.training.train import log_on_stderr, resumed, show_record
+from navi_core.cli.training.train import app, log_on_stderr, resumed, show_record
 from navi_core.terminal import progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.demos import Dataset
-
-
-app = typer.Typer()
 
 
 @app.command()

@@ -26,7 +26,7 @@ from navi_core.cli.training.inputs import (
     reward_of,
     watchable,
 )
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean
 from navi_core.terminal import print_facts, print_json
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ class _Learners(TyperGroup):
             from navi_core.config.registry import PLUGINS_VARIABLE
 
             raise ConfigError(
-                f"no learner {cmd_name!r} to train by; allowed: {', '.join(self.commands)}; a user-defined one is "
-                f"allowed where {PLUGINS_VARIABLE} names the module that registers it"
+                f"no learner {cmd_name!r} to train by; {did_you_mean(cmd_name, self.commands)}"
+                f"allowed: {', '.join(self.commands)}; a user-defined one is allowed where {PLUGINS_VARIABLE} names "
+                "the module that registers it"
             )
         return super().get_command(ctx, cmd_name)
 
@@ -289,10 +290,7 @@ _RATES = {
 """Display labels of the throughput and fault metrics of a distributed run, with units."""
 
 
-apex_app = typer.Typer()
-
-
-@apex_app.command("learner")
+@app.command("apex")
 @expand_flags
 def learner(
     flags: TrainFlags,
@@ -340,7 +338,7 @@ def learner(
         print_facts("throughput of the last second, and what happened", facts)
 
 
-@apex_app.command()
+@app.command()
 def actor(
     shard: Annotated[int, typer.Option(min=0, help="Shard of the replay that its rollouts go to.")],
     address: Annotated[str, typer.Option(help="Ray of the run, host:port; auto finds one on this machine.")] = "auto",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from navi_core.config import CompileConfig
-from navi_core.errors import ConfigError, NaviError, SceneError
+from navi_core.errors import ConfigError, NaviError, SceneError, did_you_mean
 from navi_core.scenes.compiler import CompiledScene, collected_warnings, compile_to_file
 from navi_core.scenes.corpus.layouts import scene_name
 from navi_core.scenes.corpus.pool import Job, default_jobs, run_jobs
@@ -87,7 +87,8 @@ def generated_sources(families: dict[str, tuple[int, ...]]) -> list[SceneSource]
     """
     unknown = sorted(set(families) - set(FAMILIES))
     if unknown:
-        raise ConfigError(f"no scene family {unknown[0]!r}; allowed: {', '.join(sorted(FAMILIES))}")
+        hint = did_you_mean(unknown[0], FAMILIES)
+        raise ConfigError(f"no scene family {unknown[0]!r}; {hint}allowed: {', '.join(sorted(FAMILIES))}")
     sources = [
         SceneSource(f"{family}_{seed:04d}", family, family=family, seed=seed)
         for family in sorted(families)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from navi_core.config import CorpusConfig
-from navi_core.errors import ConfigError, SceneError, as_argument
+from navi_core.errors import ConfigError, SceneError, as_argument, did_you_mean
 from navi_core.scenes.compiler import without_key
 from navi_core.scenes.corpus.corpus import SceneSource, generated_sources, named_sources, tell_apart
 from navi_core.scenes.corpus.layouts import list_files, scene_name, split_scenes
@@ -240,9 +240,10 @@ def _without_superseded(compiled: list[Path]) -> list[Path]:
 
 def _file(file: Path) -> SceneSource:
     if not is_mesh_file(file) and file.suffix.lower() != ".gmdag":
+        hint = did_you_mean(file.name.partition(":")[0], [*FAMILIES, BENCHMARK]) if ":" in file.name else ""
         raise SceneError(
-            f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}, a folder of these, or generated as "
-            f"family:seeds, of {', '.join(sorted(FAMILIES))}, or a split as {BENCHMARK}:train"
+            f"{file}: {hint}scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}, a folder of these, or generated "
+            f"as family:seeds, of {', '.join(sorted(FAMILIES))}, or a split as {BENCHMARK}:train"
         )
     if not os.path.isfile(file):
         raise SceneError(

@@ -352,8 +352,7 @@ def _read_header(data: bytes, path: Path | str) -> tuple[int, int, Float64, floa
     magic, version, resolution, x, y, z, voxel_size, length = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise GmdagError(
-            f"not a .gmdag file (a mesh is compiled with: navi scenes compile {as_argument(path)}): wrong magic "
-            f"{magic!r}, expected {MAGIC!r}",
+            f"not a .gmdag file; a mesh is compiled with: navi scenes compile {as_argument(path)}",
             offset=0,
         )
     if version not in _READERS:

@@ -1,12 +1,11 @@
 """Procedural scene generators: seeded families of indoor scenes, one module per kind."""
 
-import difflib
 import hashlib
 from collections.abc import Callable
 
 import numpy as np
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.halls import build_atrium, build_maze
@@ -37,8 +36,7 @@ def generate_scene(family: str, seed: int) -> Mesh:
         ConfigError: The family is unknown or the seed is out of range.
     """
     if family not in FAMILIES:
-        near = difflib.get_close_matches(str(family), FAMILIES, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(str(family), FAMILIES)
         raise ConfigError(f"no scene family {family!r}; {hint}allowed: {', '.join(sorted(FAMILIES))}")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
         raise ConfigError(f"scene seed {seed!r} is not a whole number from 0 to {2**31 - 1}")

@@ -71,7 +71,7 @@ class ActorServer(Server):
     ) -> None:
         self.config = c = config or ActorConfig()
         self.model, self._successor, self._learning = model, successor, learning
-        publisher = Publisher(c.publish, c.wire, purpose="actions and telemetry of the actor")
+        publisher = Publisher(c.publish, c.wire, purpose="actions and telemetry of the actor", option="--pub")
         super().__init__("actor", c.http, publisher, c.wire)
         self._subscriber = Subscriber(c.subscribe, _TOPICS, c.wire)
         self._parts.callback(self._subscriber.close)

@@ -56,7 +56,7 @@ class EnvironmentServer(Server):
         self.env = NavigationEnv(
             field, c.sessions, (env or EnvConfig()).model_copy(update={"stagger": False}), seed=c.seed
         )
-        publisher = Publisher(c.publish, c.wire, purpose="observations of the environment")
+        publisher = Publisher(c.publish, c.wire, purpose="observations of the environment", option="--pub")
         super().__init__("environment", c.http, publisher, c.wire)
         self._viewers = ObservationPublisher(publisher, c.wire)
         self._viewers.selected = c.first_env_id
@@ -66,7 +66,7 @@ class EnvironmentServer(Server):
         peers = [publisher.socket]
         if c.mode == "step":
             # ZeroMQ drops answers beyond this queue silently, and makes room only in halves of it.
-            self._router = Socket("ROUTER", c.wire, "step requests of the environment", SNDHWM=2 * c.backlog)
+            self._router = Socket("ROUTER", c.wire, "step requests of the environment", "--rep", SNDHWM=2 * c.backlog)
             self._parts.callback(self._router.close, LINGER_MS)
             try:
                 self.answer_endpoint = self._router.bind(c.answer)

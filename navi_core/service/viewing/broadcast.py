@@ -56,7 +56,7 @@ class TrainingBroadcast(AbstractContextManager["TrainingBroadcast"]):
 
     def __init__(self, name: str, algorithm: str, endpoint: str = ANY_PORT, limits: WireConfig | None = None) -> None:
         self.name, self._prefix = name, f"actor.training.{algorithm}"
-        self.publisher = Publisher(endpoint, limits, purpose="telemetry of the training")
+        self.publisher = Publisher(endpoint, limits, purpose="telemetry of the training", option="--publish")
         self.viewers = ObservationPublisher(self.publisher, limits)
         self.endpoint = self.publisher.endpoint
         self.lock = threading.Lock()

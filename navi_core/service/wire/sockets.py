@@ -51,14 +51,15 @@ class Socket:
         kind: ZeroMQ's name of its kind: "XPUB", "ROUTER", …
         limits: Queue length and message size.
         purpose: For error messages.
+        option: Option of the command that sets the endpoint, for error messages.
         options: Further options by ZeroMQ's names.
 
     Attributes:
         raw: ZeroMQ's socket.
     """
 
-    def __init__(self, kind: str, limits: WireConfig, purpose: str, **options: int) -> None:
-        self._purpose = purpose
+    def __init__(self, kind: str, limits: WireConfig, purpose: str, option: str = "", **options: int) -> None:
+        self._purpose, self._option = purpose, option
         self.raw: zmq.Socket[bytes] = zmq.Context.instance().socket(getattr(zmq, kind))
         queue = {"SNDHWM": limits.queue_length, "RCVHWM": limits.queue_length, "MAXMSGSIZE": limits.max_message_bytes}
         for name, value in (_OPTIONS | queue | options).items():
@@ -78,8 +79,8 @@ class Socket:
             self.close()
             if error.errno == zmq.EADDRINUSE:
                 raise ServiceError(
-                    f"{endpoint} ({self._purpose}) is taken by another process; stop it, or choose another port, "
-                    "for instance port 0 for any free one"
+                    f"{endpoint} ({self._purpose}) is taken by another process; stop it, or choose another port"
+                    f"{self._option and f' with {self._option}'}, for instance port 0 for any free one"
                 ) from None
             raise ServiceError(f"{endpoint} ({self._purpose}) cannot be bound: {error}") from None
         last = self.raw.getsockopt(zmq.LAST_ENDPOINT)
@@ -143,14 +144,17 @@ class Publisher:
         endpoint: To bind; port 0 takes any free one.
         limits: Queue length per reader; a slow reader loses messages.
         purpose: For error messages.
+        option: Option of the command that sets the endpoint, for error messages.
 
     Attributes:
         endpoint: Bound endpoint.
     """
 
-    def __init__(self, endpoint: str, limits: WireConfig | None = None, *, purpose: str = "publisher") -> None:
+    def __init__(
+        self, endpoint: str, limits: WireConfig | None = None, *, purpose: str = "publisher", option: str = ""
+    ) -> None:
         # Every subscription is reported, so that a new reader can be sent the present state.
-        self.socket = Socket("XPUB", limits or WireConfig(), purpose, XPUB_VERBOSE=1)
+        self.socket = Socket("XPUB", limits or WireConfig(), purpose, option, XPUB_VERBOSE=1)
         self.endpoint = self.socket.bind(endpoint)
         self._watching: set[bytes] = set()
         self._newcomers: set[bytes] = set()

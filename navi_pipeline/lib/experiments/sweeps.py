@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean
 from navi_core.presets import merge
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.experiments.cells import Cell, Curve, Measurement
@@ -102,7 +102,7 @@ def find_sweep(name: str) -> Sweep:
         ConfigError: There is no sweep of that name.
     """
     if name not in SWEEPS:
-        raise ConfigError(f"no sweep {name!r}; allowed: {', '.join(SWEEPS)}")
+        raise ConfigError(f"no sweep {name!r}; {did_you_mean(name, SWEEPS)}allowed: {', '.join(SWEEPS)}")
     return SWEEPS[name]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, did_you_mean
 
 BASE = "base"
 """Name of the baseline variant that all others are compared with."""
@@ -103,7 +103,10 @@ def find_variants(names: Sequence[str], own: Mapping[str, Mapping[str, Any]] | N
             raise ConfigError(f"variant {name!r} is one of `navi ablate --list`; give your own another name")
     for name in names:
         if name not in VARIANTS and name not in own:
-            raise ConfigError(f"no variant {name!r}; allowed: {', '.join((*VARIANTS, *own))}; --vary adds your own")
+            hint = did_you_mean(name, (*VARIANTS, *own))
+            raise ConfigError(
+                f"no variant {name!r}; {hint}allowed: {', '.join((*VARIANTS, *own))}; --vary adds your own"
+            )
     wanted = [name for name in VARIANTS if name in names] if names or own else list(VARIANTS)
     found = [VARIANTS[name] for name in dict.fromkeys((BASE, *wanted))]
     for name, settings in own.items():

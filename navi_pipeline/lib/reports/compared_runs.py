@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from navi_core.config import EvalConfig
-from navi_core.errors import RegistryError, RunError
+from navi_core.errors import RegistryError, RunError, did_you_mean
 from navi_core.evaluate import EvalResult
 from navi_core.evaluate.run_comparison import CURVES, ComparedRun, compare_runs
 from navi_core.models import Registry
@@ -85,8 +84,7 @@ def _resolve(name: str, registry: Registry, ask: Ask) -> tuple[str, str | None, 
     try:
         entry = registry.resolve(name) if not found else None
     except RegistryError as error:
-        near = difflib.get_close_matches(name, [*known, *(each.version for each in registry.list())], n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = did_you_mean(name, [*known, *registry.aliases(), *(each.version for each in registry.list())])
         raise RunError(
             f"no run, version or alias {name!r} with rows in the warehouse; {hint}see them with: navi runs list, "
             f"navi models list ({error})"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.config import TrainConfig, parse_config
-from navi_core.errors import ConfigError, RunError
+from navi_core.errors import ConfigError, RunError, did_you_mean
 from navi_core.presets import merge, merge_sources, nested, read_config_file, setting_sources
 from navi_pipeline.lib.records import content_key
 from navi_pipeline.lib.training.trainer_client import APEX, algorithm_of, identified
@@ -76,7 +76,9 @@ def find_study(name: str, *, file: Path | str | None = None, overrides: Mapping[
     elif name in STUDIES:
         values = STUDIES[name]
     else:
-        raise ConfigError(f"no study {name!r}; allowed: {', '.join(STUDIES)}, or a file: --config FILE")
+        raise ConfigError(
+            f"no study {name!r}; {did_you_mean(name, STUDIES)}allowed: {', '.join(STUDIES)}, or a file: --config FILE"
+        )
     return parse_config(StudyConfig, merge({**values, "name": name}, overrides or {}))
 
 

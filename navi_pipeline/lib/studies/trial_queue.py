@@ -25,7 +25,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.config.base import settings_of
 from navi_core.config.learn import upgrade_settings, upgrade_train_config
 from navi_core.config.registry import LEARNER_NAMES
-from navi_core.errors import ConfigError, RecordError
+from navi_core.errors import ConfigError, RecordError, did_you_mean
 from navi_core.machine.file_lock import is_locked, wait_for_lock
 from navi_core.record import navi_home
 from navi_pipeline.lib.records import read_document, write_document
@@ -56,7 +56,9 @@ def read_study(name: str) -> StudyConfig:
     """
     if name not in known_studies():
         known = ", ".join(known_studies()) or "none yet"
-        raise RecordError(f"no study {name!r}; known: {known}; `navi study run` begins one")
+        raise RecordError(
+            f"no study {name!r}; {did_you_mean(name, known_studies())}known: {known}; `navi study run` begins one"
+        )
     document = read_document(study_folder(name) / "study.json", made_by="the study")
     if isinstance(document.get("settings"), dict):
         document["settings"] = upgrade_settings(document["settings"])

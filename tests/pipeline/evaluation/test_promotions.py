@@ -188,9 +188,7 @@ def test_warehouse_aliases_equal_registry_aliases(home):
         assert warehouse.ingest().quarantined == {}
         return dict(warehouse.query("select alias, version from aliases").values.tolist())
 
-    done = CliRunner().invoke(
-        build_app(groups=("models:models_app",), plugins=False), ["models", "rollback", "champion"]
-    )
+    done = CliRunner().invoke(build_app(groups=("models",), plugins=False), ["models", "rollback", "champion"])
     assert done.exit_code == 0, done.output
     assert reported() == registry.aliases() and reported()["champion"] == "v002" and "latest" in reported()
 

@@ -260,7 +260,7 @@ def test_nightly_command_prints_failed_gates_and_raises():
 
     app = typer.Typer()
     register(app)
-    arguments = ["nightly", "--minutes", "1", "--set", "free_disk_gib=1000000", "--json", "--name", "full"]
+    arguments = ["pipeline", "nightly", "--minutes", "1", "--set", "free_disk_gib=1000000", "--json", "--name", "full"]
     answer = CliRunner().invoke(app, arguments)
     assert isinstance(answer.exception, RunError) and "free disk" in str(answer.exception)
     reported = json.loads(answer.stdout)

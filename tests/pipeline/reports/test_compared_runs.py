@@ -41,7 +41,7 @@ def test_compared_runs_of_a_home_are_read_from_the_warehouse():
 def test_a_name_of_no_run_or_of_several_is_refused_with_the_next_command():
     record_run("interactive-quick-aaaa", 1.0, 0.0)
     record_run("interactive-quick-bbbb", 1.0, 0.0)
-    with pytest.raises(RunError, match=r"did you mean interactive-quick-bbbb\? see them with: navi runs list"):
+    with pytest.raises(RunError, match=r"did you mean 'interactive-quick-bbbb'\? see them with: navi runs list"):
         compared_runs(["aaaa", "interactive-quick-bbcb"])
     with pytest.raises(RunError, match="the beginning or the ending of 2 runs"):
         compared_runs(["aaaa", "interactive"])

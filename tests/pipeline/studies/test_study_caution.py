@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.record import navi_home
-from navi_pipeline.cli.study import register
+from navi_pipeline.cli.study import group
 from navi_pipeline.lib.studies.results import selection_note, trials_compared
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from tests.pipeline.studies.small_studies import complete_by, small_study
@@ -14,7 +14,7 @@ from tests.pipeline.studies.small_studies import complete_by, small_study
 
 def test_best_value_is_reported_as_one_seed_of_many_trials():
     app = build_app(groups=(), plugins=False)
-    register(app)
+    app.add_typer(group)
     config = small_study(trials=6, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
     with TrialQueue(config) as queue:
         complete_by(queue)
@@ -39,5 +39,5 @@ def test_single_trial_has_no_selection_note():
 
 def test_home_without_studies_names_the_command_that_begins_one():
     app = build_app(groups=(), plugins=False)
-    register(app)
+    app.add_typer(group)
     assert "`navi study run quick` begins one" in CliRunner().invoke(app, ["study", "show"]).output

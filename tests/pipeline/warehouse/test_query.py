@@ -54,9 +54,9 @@ def test_unknown_relation_error_lists_relations(navi):
 
 def test_unknown_saved_query_error_suggests_and_lists_names(navi):
     printed = str(navi("query", "drfit").exception)
-    assert "did you mean drift?" in printed and "latest_curve" in printed and "Parser" not in printed
-    assert "There are: " in str(navi("query", "zzz").exception)
-    assert "did you mean leaderboard?" in str(navi("query", "leaderbord").exception)
+    assert "did you mean 'drift'?" in printed and "navi warehouse list" in printed and "Parser" not in printed
+    assert str(navi("query", "zzz").exception).endswith("'zzz'; next: navi warehouse list")
+    assert "did you mean 'leaderboard'?" in str(navi("query", "leaderbord").exception)
 
 
 def test_query_of_a_relation_name_explains_its_columns(navi):

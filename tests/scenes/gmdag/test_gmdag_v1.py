@@ -112,7 +112,7 @@ def long_chain() -> np.ndarray:
 
 
 BROKEN = {
-    "wrong magic": (v1_bytes(chain(), magic=b"GDAX"), "magic", 0),
+    "wrong magic": (v1_bytes(chain(), magic=b"GDAX"), "not a .gmdag file", 0),
     "unknown version": (v1_bytes(chain(), version=7), "version 7", 4),
     "resolution 0": (v1_bytes(chain(), resolution=0), "resolution 0", 8),
     "resolution no power of two": (v1_bytes(chain(), resolution=100), "resolution 100", 8),
