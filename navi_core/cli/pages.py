@@ -239,7 +239,7 @@ def replay(
             if recording.damaged:
                 typer.echo(f"warning: {recording.damaged} damaged messages are left out", err=True)
             return
-        from navi_core.service.web.live import ReplayShow
+        from navi_core.service.web.replay import ReplayShow
 
         open_page(ReplayShow(recording, file.name), host, port, browser)
 

@@ -35,6 +35,8 @@ from navi_core.record.durable import Closing, write_durably
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+_FLUSH_SECONDS = 2.0
+"""Shortest time between two flushes of TensorBoard files [s]."""
 SEGMENT_VERSION = 1
 """Version of the segment files' layout."""
 
@@ -281,6 +283,7 @@ class TensorBoardWriter:
             raise RecordError("TensorBoard is not installed; pip install tensorboard")
         self.directory = Path(directory)
         self._writer: SummaryWriter | None = None
+        self._flushed_at = 0.0
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Write one scalar event per value at `step`."""
@@ -290,6 +293,10 @@ class TensorBoardWriter:
             self._writer = SummaryWriter(log_dir=str(self.directory), flush_secs=30, purge_step=int(step))
         for name, value in values.items():
             self._writer.add_scalar(name, float(value), global_step=int(step))
+        # A dashboard that is opened now shows this step, too.
+        if time.monotonic() - self._flushed_at > _FLUSH_SECONDS:
+            self._writer.flush()
+            self._flushed_at = time.monotonic()
 
     def close(self) -> None:
         """Flush the buffer and close the event file."""

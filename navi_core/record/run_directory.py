@@ -5,6 +5,7 @@
         checkpoints/      the learner's states; kept when the run is opened again
         tensorboard/      its scalars for TensorBoard
         cpu_seconds.json  processor time of all its starts
+        status.json       running, finished or stopped, with scenes and initial weights, for viewers
     <root>/.locks/<run id>.lock   held by flock while a process works on the run; names its pid
 
 The key holds the configuration's hash, so a changed setting is another run, and the same command
@@ -14,6 +15,7 @@ A folder can be removed: a run's rows stay in the warehouse, and its registered 
 copies of their files. The folder is needed to continue the run, and for its checkpoints, log and TensorBoard files.
 """
 
+import contextlib
 import itertools
 import json
 import logging
@@ -33,6 +35,7 @@ from navi_core.record.measurement import row_context
 from navi_core.record.metric_log import MetricLog, TensorBoardWriter
 
 _LOG = logging.getLogger("navi.record")
+STATUS_FILE = "status.json"
 _KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
 
 
@@ -144,6 +147,11 @@ class RunDirectory(Closing):
             log.forget()
             self._unforgotten.unlink(missing_ok=True)
         return log
+
+    def write_status(self, status: str, **facts: object) -> None:
+        """Write the run's state and facts about it for viewers; a full disk ends no run."""
+        with contextlib.suppress(OSError):
+            write_durably(self.path / STATUS_FILE, (json.dumps({"status": status, **facts}) + "\n").encode())
 
     def close(self) -> None:
         """Release the run's lock; the directory stays."""

@@ -22,7 +22,8 @@ from navi_core.service.observations import distance_matrix
 from navi_core.service.recordings import Recording, RecordingWriter
 from navi_core.service.viewing.digest import LAYOUTS, Digest, payload
 from navi_core.service.web import explore
-from navi_core.service.web.live import LiveShow, ReplayShow
+from navi_core.service.web.live import LiveShow
+from navi_core.service.web.replay import ReplayShow
 from navi_core.service.wire import (
     MOST_STEP_ID,
     Action,

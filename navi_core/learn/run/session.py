@@ -263,6 +263,7 @@ class RunSession(ABC):
     def _record_run(self, status: str, reason: str | None = None) -> None:
         if self.record is not None:
             self.record.status(status, self.steps, self.counters, reason)
+            self.record.run.write_status(status, reason=reason, parent=self.initial, scenes=list(self.scene_hashes))
 
 
 def carry_out(

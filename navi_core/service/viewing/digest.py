@@ -7,6 +7,7 @@ A payload of a newer publisher may be longer than its layout; the rest is ignore
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,6 +154,11 @@ class Digest:
     sessions: dict[int, Session] = field(default_factory=dict)
     others: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
     """Time (monotonic [s]) and values of the last event of other publishers, by event type."""
+    latency: dict[str, ThinnedCurve] = field(default_factory=dict)
+    """Quantiles of latency by event type, over the time since the first [s]."""
+    _began: dict[str, float] = field(default_factory=dict)
+    gate: Counter[bool] = field(default_factory=Counter)
+    """Motions that the gate sent (True) and held back, as heard."""
     changed: set[str] = field(default_factory=set)
     """Kinds of page messages to be resent (dirty set)."""
     fresh_at: float = -math.inf
@@ -322,6 +328,12 @@ class Digest:
         values = {(names[n] if n < len(names) else f"[{n}]"): value for n, value in enumerate(numbers)}
         if event.event_type in self.others or len(self.others) < MAX_KINDS:
             self.others[event.event_type] = time.monotonic(), values
+        if "p99_ms" in values:
+            curve = self.latency.setdefault(event.event_type, ThinnedCurve(MAX_POINTS))
+            began = self._began.setdefault(event.event_type, event.timestamp)
+            curve.take(event.timestamp - began, values)
+        if "send" in values:
+            self.gate[values["send"] > 0.5] += 1
         session = self._session(event.env_id) if event.event_type.startswith("actor.inference.") else None
         if session is not None:
             session.steps = max(session.steps, event.step_id)

@@ -78,11 +78,17 @@ class Hub:
         for viewer in self._viewers:
             viewer.put(kind, message)
 
+    def send_change(self, kind: str, facts: Mapping[str, object]) -> None:
+        """Broadcast a message without arrays, unless it is the kept one of its kind."""
+        message = pack_message(kind, facts)
+        if message != self._newest.get(kind):
+            self.send(kind, facts)
+
     def send_phase(self, phase: str, text: str = "") -> None:
         """Broadcast the phase for the page's status badge; no other message carries it.
 
         Args:
-            phase: waiting, live, updating, flying, playing or paused.
+            phase: waiting, live, updating, stale, finished, stopped, crashed, flying, playing or paused.
             text: Text of the badge; by default the phase.
         """
         status = (phase, text or phase)
@@ -119,13 +125,13 @@ def trajectory_array(points: list[tuple[float, float, float]]) -> npt.NDArray[np
     return np.asarray(points, np.float32).reshape(-1, 3)
 
 
-def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] | None = None) -> None:
+def send_changes(hub: Hub, digest: Digest, **messages: Callable[[], Mapping[str, object]]) -> None:
     """Broadcast the changed parts of the display state to all viewers, and clear the set of changes.
 
     Args:
         hub: Hub of the viewers.
         digest: State of the page.
-        groups: Further numbers of a service, by title.
+        messages: Builders of the messages `training` and `service`.
     """
     changed, digest.changed = digest.changed, set()
     if "trajectory" in changed:
@@ -146,29 +152,6 @@ def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] 
         facts, matrix = found
         arrays = (matrix.depth[0], matrix.semantic[0], matrix.valid_mask[0])
         hub.send("frame", facts, panorama_arrays(*arrays, digest.max_distance))
-    if "training" in changed:
-        hub.send("training", _training(digest))
-    if "service" in changed:
-        sessions = digest.recent_sessions()
-        hub.send(
-            "service",
-            {
-                "sessions": sessions,
-                "groups": {**(groups or {}), **digest.recent_others()},
-                "summary": f"{len(sessions)} sessions" if sessions else "",
-            },
-        )
-
-
-def _training(digest: Digest) -> dict[str, Any]:
-    steps, series = digest.curve.steps, digest.curve.series
-    last = {name: values[-1] for name, values in series.items() if values}
-    updates, sps = last.get("updates"), digest.perf.get("sps")
-    facts = f"step {steps[-1]:,.0f}, {updates:,.0f} updates" if steps and updates is not None else ""
-    return {
-        "steps": steps,
-        "series": {name: values for name, values in series.items() if name != "updates"},
-        "stages": digest.stages(),
-        "facts": facts,
-        "throughput": f"{sps:,.0f} decisions a second" if sps is not None else "",
-    }
+    for kind, build in messages.items():
+        if kind in changed:
+            hub.send(kind, build())

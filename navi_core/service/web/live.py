@@ -1,42 +1,41 @@
-"""Page backends: live dashboard of publishers, followed through restarts, and replay of a recorded session."""
+"""Page backend of the dashboard: live publishers, followed through restarts, and stored runs."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import logging
+import math
 import threading
 import time
-import urllib.request
-from array import array
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import zmq
 
 from navi_core.config import WireConfig
 from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
 from navi_core.errors import ConfigError
-from navi_core.service.recordings import Recording
 from navi_core.service.viewing.digest import Digest
 from navi_core.service.viewing.feed import Announcement, Feed, announced
 from navi_core.service.web.hub import Hub, send_changes
-from navi_core.service.wire import DistanceMatrix, Message
+from navi_core.service.web.run_panel import RunPanel
+from navi_core.service.web.service_panel import service_message, service_title, status_of, status_page
+from navi_core.service.wire import Message
 
 _LOG = logging.getLogger("navi.web")
 SERVICE = "service"
 """Source key of a service at its default ports."""
+STORED = "stored"
+"""Endpoint in the source key of a run that publishes nothing, `<run>@stored`: its folder is shown."""
+_TRAINING_SECONDS = 1.0
+"""Shortest time between two messages with the curves of a run [s]."""
 _TICK = 0.05
 _LOOK_SECONDS = 1.0
 """Polling interval of discovery notes and status pages [s]."""
 _STALE_SECONDS = 1.0
 """Time without a new decision after which a run is shown as updating [s]."""
 _LOST_SECONDS = 6.0
-"""Timeout without messages after which the page shows "waiting for data" [s]."""
-_MAX_STATUS_BYTES = 1 << 20
+"""Time without messages after which a source is shown as stale [s]."""
 
 
 class LiveShow:
@@ -47,6 +46,7 @@ class LiveShow:
         status: Addresses of servers' pages, http://host:port, whose /status is shown.
         limits: Queue and message limits of the sockets.
         discover: Search for trainings on this machine.
+        comparison: Renders the page that compares runs, by their names; None: there is none.
 
     Raises:
         ConfigError: An address of a status page is invalid.
@@ -59,11 +59,13 @@ class LiveShow:
         limits: WireConfig | None = None,
         *,
         discover: bool = True,
+        comparison: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
         self.hub = Hub(self._viewers_changed)
         self.digest = Digest()
+        self.comparison = comparison
         self._endpoints, self._limits, self._discover = tuple(endpoints), limits, discover
-        self._status = [_status_page(address) for address in status]
+        self._status = [status_page(address) for address in status]
         self._groups: dict[str, dict[str, Any]] = {address: {"status": "not read yet"} for address in self._status}
         self._reading: dict[str, threading.Thread] = {}
         self._found: dict[str, Announcement] = {}
@@ -73,11 +75,16 @@ class LiveShow:
         self._inbox: list[list[Message]] = []
         self._row: int | None = None
         """Shown drone; None until one is selected or published."""
+        self._panel = RunPanel(self.hub)
+        self._asked = False
+        """Whether a page selected the source."""
+        self._training_at = self._opened_at = 0.0
+        self._reads = threading.Lock()
+        """Mutex of the threads that read the folders of runs."""
 
     async def run(self) -> None:
         """Run the dashboard's update loop until cancelled."""
         self._loop = asyncio.get_running_loop()
-        self.hub.send("hello", {"mode": "dashboard", "title": "Navi", "names": {}})
         looked = -_LOOK_SECONDS
         try:
             while True:
@@ -85,25 +92,32 @@ class LiveShow:
                     looked = time.monotonic()
                     await asyncio.to_thread(self._discover_sources)
                     self._select_source()
+                    self._send_hello()
+                    self._panel.send()
                 self._handle_inbox()
-                send_changes(self.hub, self.digest, groups=self._groups)
+                self._send_changes()
                 self.hub.send_phase(*self._phase())
                 await asyncio.sleep(_TICK)
         finally:
             self._close_feed()
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Execute a command: select a source (`source`, `key`) or a drone (`drone`, `row`).
+        """Execute a command: select a source (`source`, `key`), a drone (`drone`, `row`) or a second curve (`other`).
 
         Raises:
-            ConfigError: No such source or drone.
+            ConfigError: No such source, drone or curve.
         """
         if order["do"] == "source":
             key = order.get("key")
             if not isinstance(key, str) or key not in self._sources():
                 raise ConfigError(f"no source {str(key)[:60]!r}; choose one of {', '.join(self._sources())}")
-            self._wanted = key
+            self._wanted, self._asked = key, True
             self._select_source()
+            await asyncio.to_thread(self._read_run)
+        elif order["do"] == "other":
+            self._panel.compare_with(str(order["key"]) if order.get("key") else None)
+            await asyncio.to_thread(self._read_run)
+            self._panel.send()
         elif order["do"] == "drone":
             row = order.get("row")
             if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < 2**31:
@@ -114,26 +128,62 @@ class LiveShow:
                 raise ConfigError(f"no drone {row}; they are numbered from {drones[0]} to {drones[1]}")
             self._show_drone(row)
         else:
-            raise ConfigError(f"unknown order {order['do']!r}; allowed: source, drone")
+            raise ConfigError(f"unknown order {order['do']!r}; allowed: source, drone, other")
+
+    def _send_changes(self) -> None:
+        """Send what changed; curves at most once a second."""
+        early = time.monotonic() - self._training_at < _TRAINING_SECONDS
+        later = self.digest.changed & ({"training"} if early else set())
+        self.digest.changed -= later
+        if "training" in self.digest.changed:
+            self._training_at = time.monotonic()
+        send_changes(
+            self.hub,
+            self.digest,
+            training=lambda: self._panel.training(self.digest),
+            service=lambda: service_message(self.digest, self._groups),
+        )
+        self.digest.changed |= later
+
+    def _send_hello(self) -> None:
+        """Send title and mode of the page: dashboard of a run, service, or empty."""
+        if self._chosen != SERVICE:
+            mode, title = "dashboard", (self._chosen or "").rpartition("@")[0]
+        elif self._endpoints or self._status or math.isfinite(self.digest.alive_at):
+            mode, title = "service", service_title(self._groups)
+        else:
+            mode, title = "empty", "Nothing runs here"
+        note = self._found.get(self._chosen or "")
+        names = {} if note is None else {str(number): name for name, number in note.vocabulary.items()}
+        facts = {"mode": mode, "title": title, "names": names, "comparison": self.comparison is not None}
+        self.hub.send_change("hello", facts)
 
     def _sources(self) -> dict[str, str]:
         """Return the data sources that the dashboard can show: key → display name."""
         found = {note.key: note.name for note in self._found.values()}
+        living = set(found.values())
+        stored = {f"{run}@{STORED}": f"{run} (ended)" for run in self._panel.runs if run not in living}
         if self._endpoints:
-            return {SERVICE: ", ".join(self._endpoints), **found}
-        return {**found, SERVICE: "service"}
+            return {SERVICE: SERVICE, **found, **stored}
+        return {**found, SERVICE: SERVICE, **stored}
 
     def _discover_sources(self) -> None:
         if self._discover:
             self._found = {note.key: note for note in announced()}
+        self._read_run()
         for address in self._status:
             # A slow or endless status page delays only its own numbers.
             if address not in self._reading or not self._reading[address].is_alive():
                 self._reading[address] = threading.Thread(target=self._read_status, args=(address,), daemon=True)
                 self._reading[address].start()
 
+    def _read_run(self) -> None:
+        with self._reads:
+            if self._panel.read(viewers=self.hub.viewers > 0):
+                self.digest.changed.add("training")
+
     def _read_status(self, address: str) -> None:
-        self._groups[address] = _status_of(address)
+        self._groups[address] = status_of(address)
 
     def _select_source(self) -> None:
         """Open the selected source, or the successor of one that ended."""
@@ -147,21 +197,24 @@ class LiveShow:
             again = [key for key in sources if name and key.rpartition("@")[0] == name]
             if again or self._wanted is None or self._found:
                 self._wanted = (again or list(sources))[0]
-        elif self._wanted == SERVICE and not self._endpoints and self._found and self.digest.matrix is None:
+        elif self._found and not self._asked and not self._shows_service() and self._wanted not in self._found:
             self._wanted = next(iter(self._found))
         if self._wanted != self._chosen and self._wanted in sources:
             self._open_source(self._wanted)
         self._send_sources()
 
+    def _shows_service(self) -> bool:
+        return self._wanted == SERVICE and (bool(self._endpoints) or self.digest.matrix is not None)
+
     def _open_source(self, key: str) -> None:
         same_run = self._chosen is not None and self._chosen.rpartition("@")[0] == key.rpartition("@")[0] != ""
         self._close_feed()
-        self._chosen = key
+        self._chosen, self._opened_at = key, time.monotonic()
         note = self._found.get(key)
         if note is not None:
             endpoints: Sequence[str] = (note.endpoint,)
         else:
-            endpoints = self._endpoints or (OBSERVATION_ENDPOINT, ACTION_ENDPOINT)
+            endpoints = self._endpoints or (OBSERVATION_ENDPOINT, ACTION_ENDPOINT) if key == SERVICE else ()
         if not same_run or (note is not None and self._row is not None and self._row >= note.rows):
             # Another run has other drones.
             self._row = None
@@ -171,9 +224,10 @@ class LiveShow:
             for kind in ("frame", "map", "trajectory", "training", "service"):
                 self.hub.forget(kind)
             self.digest.changed |= {"trajectory", "training", "service", "scene"}
-        names = {number: name for name, number in note.vocabulary.items()} if note is not None else {}
-        title = note.name if note is not None else self._sources()[key]
-        self.hub.send("hello", {"mode": "dashboard", "title": title, "names": {str(n): v for n, v in names.items()}})
+            self._panel.watch(None if key == SERVICE else key.rpartition("@")[0])
+        self._send_hello()
+        if not endpoints:
+            return
         try:
             self._feed = Feed(endpoints, self._receive, self._limits, watching=self.hub.viewers > 0)
         except (ConfigError, zmq.ZMQError) as error:
@@ -224,8 +278,16 @@ class LiveShow:
     def _phase(self) -> tuple[str, str]:
         """Return phase and text of the page's status badge."""
         now = time.monotonic()
-        if now - self.digest.alive_at > _LOST_SECONDS:
-            return "waiting", "waiting for data"
+        ended = None if self._chosen in self._found else self._panel.ended()
+        if ended is not None:
+            return ended
+        alive = self.digest.alive_at
+        if alive == -math.inf and self._chosen == SERVICE:
+            return "waiting", "no data yet"
+        if (silent := now - max(alive, self._opened_at)) > _LOST_SECONDS:
+            return "stale", f"no data for {silent:.0f} s"
+        if alive == -math.inf:
+            return "waiting", "no data yet"
         if now - self.digest.fresh_at > _STALE_SECONDS:
             trains = self.digest.step or self.digest.perf
             return "updating", "updating" if trains else "no new observation"
@@ -241,142 +303,3 @@ class LiveShow:
             self._feed.close()
             self._feed = None
         self._inbox.clear()
-
-
-def _status_page(address: str) -> str:
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"{address[:80]!r} is no address of a status page; write for instance http://127.0.0.1:9100")
-    return address.rstrip("/")
-
-
-def _status_of(address: str) -> dict[str, Any]:
-    """Fetch a server's /status JSON and flatten it to at most 64 numbers and texts by dotted key."""
-    try:
-        with urllib.request.urlopen(f"{address}/status", timeout=1.0) as answer:
-            data = json.loads(answer.read(_MAX_STATUS_BYTES))
-    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        return {"status": f"no answer ({getattr(reason, 'strerror', None) or reason})"[:120]}
-    return dict(list(_flat(data))[:64]) if isinstance(data, dict) else {"status": "no JSON object"}
-
-
-def _flat(data: dict[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = []
-    for name, value in data.items():
-        if isinstance(value, dict) and depth < 3:
-            rows += _flat(value, f"{prefix}{name}.", depth + 1)
-        elif isinstance(value, int | float | str):
-            rows.append((f"{prefix}{name}"[:80], value if not isinstance(value, str) else value[:120]))
-    return rows
-
-
-_TURN = 0.1
-"""Longest time of reading messages between two updates of the page [s]."""
-_LONGEST_GAP = 2.0
-"""Longest playback gap [s]: a longer silence in the recording is shortened to it."""
-
-
-class ReplayShow:
-    """Page backend of the replay: plays a recording to its viewers; pauses without viewers.
-
-    Args:
-        recording: Open recording to play.
-        title: Shown at the top.
-
-    Raises:
-        ConfigError: The recording holds no message.
-    """
-
-    def __init__(self, recording: Recording, title: str) -> None:
-        if not recording.frames:
-            raise ConfigError(f"{recording.path} holds no message; record something with `navi record`")
-        self.hub = Hub(self._viewers_changed)
-        self.recording, self.title = recording, title
-        self._times = _shortened(frame.time for frame in recording.frames)
-        self._length = self._times[-1]
-        self.playing, self._at = True, 0.0
-        self._begin()
-
-    async def run(self) -> None:
-        """Run the playback loop until cancelled."""
-        self.hub.send("hello", {"mode": "replay", "title": self.title, "names": {}})
-        before = time.monotonic()
-        while True:
-            now = time.monotonic()
-            if self.playing and self.hub.viewers:
-                self._at = min(self._at + now - before, self._length)
-                self.playing = self._at < self._length
-            self._play()
-            before = now
-            send_changes(self.hub, self.digest)
-            self.hub.send_phase("playing" if self.playing else "paused")
-            self.hub.send(
-                "replay",
-                {
-                    "at": self._at,
-                    "length": self._length,
-                    "playing": self.playing,
-                    "facts": f"{self.recording.path.name}, {len(self._times):,} messages{self._faults()}",
-                },
-            )
-            await asyncio.sleep(_TICK)
-
-    async def order(self, order: dict[str, Any]) -> None:
-        """Execute a command: play or pause (`toggle`), or seek (`seek`, `at` in seconds).
-
-        Raises:
-            ConfigError: An unknown order or time.
-        """
-        if order["do"] == "toggle":
-            if not self.playing and self._at >= self._length:
-                self._begin()
-            else:
-                self.playing = not self.playing
-        elif order["do"] == "seek":
-            at = order.get("at")
-            if not isinstance(at, int | float) or isinstance(at, bool) or not 0 <= at < 1e9:
-                raise ConfigError(f"{str(at)[:40]!r} is no time; expected seconds from 0 to {self._length:.1f}")
-            self._seek(min(float(at), self._length))
-        else:
-            raise ConfigError(f"unknown order {order['do']!r}; allowed: toggle, seek")
-
-    def _begin(self) -> None:
-        self.digest = Digest()
-        self.digest.changed |= {"trajectory", "training", "service", "scene"}
-        self._at, self._next, self.playing = 0.0, 0, True
-
-    def _seek(self, at: float) -> None:
-        playing = self.playing
-        if at < self._at:
-            self._begin()
-        self._at, self.playing = at, playing
-        self._play()
-
-    def _play(self) -> None:
-        """Apply the messages up to the playback time; a long jump takes several iterations."""
-        until = time.monotonic() + _TURN
-        while self._next < len(self._times) and self._times[self._next] <= self._at and time.monotonic() < until:
-            message = self.recording.readable_message(self.recording.frames[self._next])
-            self._next += 1
-            if message is None:
-                continue
-            if isinstance(message, DistanceMatrix) and self.digest.row is None and len(message.env_ids):
-                self.digest.row = int(message.env_ids[0])
-            self.digest.update(message)
-
-    def _faults(self) -> str:
-        left_out = f", {self.recording.damaged:,} damaged ones left out" if self.recording.damaged else ""
-        between = ", damaged between them" if self.recording.gaps else ""
-        return left_out + between + (", damaged behind them" if self.recording.broken_off else "")
-
-    def _viewers_changed(self, _viewers: int) -> None:
-        self.digest.changed.add("trajectory")
-
-
-def _shortened(times: Iterable[float]) -> array[float]:
-    """Convert receive times to playback times (s, from 0); each gap is clipped to [0, `_LONGEST_GAP`]."""
-    played = array("d", [0.0])
-    for before, after in pairwise(times):
-        played.append(played[-1] + min(max(after - before, 0.0), _LONGEST_GAP))
-    return played

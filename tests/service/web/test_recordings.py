@@ -26,7 +26,7 @@ from navi_core.service.recordings import (
 )
 from navi_core.service.viewing.broadcast import TrainingBroadcast
 from navi_core.service.web.app import served_page
-from navi_core.service.web.live import ReplayShow
+from navi_core.service.web.replay import ReplayShow
 from navi_core.service.wire import DistanceMatrix, encode
 from navi_core.world import denormalise_depth, spherical_directions
 from tests.service.web.page_client import page_client

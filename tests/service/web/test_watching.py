@@ -21,6 +21,7 @@ from navi_core.service.viewing.broadcast import TrainingBroadcast
 from navi_core.service.viewing.digest import LAYOUTS, Digest, named, payload
 from navi_core.service.viewing.feed import Announcement, Feed, PublisherNote, announced
 from navi_core.service.web.hub import send_changes
+from navi_core.service.web.run_panel import RunPanel
 from navi_core.service.wire import DistanceMatrix, StepResult, TelemetryEvent
 from navi_core.world import Field, NavigationEnv
 from tests.learn.builders import small_config
@@ -238,7 +239,7 @@ def test_curves_of_a_long_run_cover_it_evenly():
     for number in range(1, 12_001):
         digest.update(update(8192.0 * number, entropy=0.5))
     hub = SimpleNamespace(viewers=1, send=lambda kind, message, *arrays: sent.update({kind: message}))
-    send_changes(hub, digest)
+    send_changes(hub, digest, training=lambda: RunPanel(hub).training(digest))
     steps = np.array(sent["training"]["steps"])
     counts, _ = np.histogram(steps / 8192.0, bins=12, range=(0, 12_000))
     assert steps[-1] == 8192.0 * 12_000 and counts.min() >= 0.9 * counts.max(), counts

@@ -1,8 +1,8 @@
-// Curves and shares of a run.
+// Line charts with axes, whose values are read by pointer, by keys and by a screen reader.
 
-import { fitted, hue, themed } from "./colour.js";
+import { fitted, themed } from "./colour.js";
 
-const $ = (id) => document.getElementById(id);
+const LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 30, TURN = 6; // margins, and space between labels [px]
 
 export function numberText(value) {
   if (value === null || value === undefined) return "–";
@@ -13,134 +13,171 @@ export function numberText(value) {
   return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);
 }
 
-/** One small chart to a metric; `history` holds steps and, by name, as many values (null: none). */
-export class Metrics {
-  constructor() {
-    this.charts = new Map();
-    // A phone that is turned, or another colour scheme: what is drawn is drawn again.
-    const again = () => { if (this.last) this.show(this.last); };
-    new ResizeObserver(again).observe($("metrics"));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+function shortText(value) {
+  const size = Math.abs(value);
+  for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (size >= limit) return `${+(value / (unit === "k" ? 1e3 : limit)).toPrecision(3)}${unit}`;
+  }
+  return size !== 0 && size < 0.001 ? value.toExponential(0) : String(+value.toPrecision(3));
+}
+
+/** Three to six round numbers between two ends. */
+function ticks(low, high) {
+  const raw = (high - low) / 4, power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= raw);
+  const found = [];
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) found.push(n * step);
+  return found;
+}
+
+/** One chart of one or more lines over a common axis. A line is { name, steps, values, colour, dashes, unit }. */
+export class Chart {
+  constructor({ title, meaning = "", x = "decisions", metric = null }) {
+    this.x = x;
+    this.title = title;
+    this.meaning = meaning;
+    this.lines = [];
+    this.cursor = null;
+    this.root = Object.assign(document.createElement("figure"), { className: "chart" });
+    const head = document.createElement("figcaption");
+    this.name = Object.assign(document.createElement("span"), { className: "name", textContent: title });
+    this.value = Object.assign(document.createElement("b"), { className: "value" });
+    if (metric !== null) this.value.dataset.metric = metric;
+    this.about = Object.assign(document.createElement("small"), { textContent: meaning });
+    head.append(this.name, this.value, this.about);
+    this.canvas = document.createElement("canvas");
+    this.canvas.tabIndex = 0;
+    this.canvas.setAttribute("role", "img");
+    this.reading = Object.assign(document.createElement("output"), { className: "reading" });
+    this.root.append(head, this.canvas, this.reading);
+    this.canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
+    this.canvas.addEventListener("pointerleave", () => this.place(null));
+    this.canvas.addEventListener("blur", () => this.place(null));
+    this.canvas.addEventListener("keydown", (event) => this.press(event));
   }
 
-  show({ steps, series }) {
-    const box = $("metrics");
-    const names = Object.keys(series).filter((name) => series[name].some((value) => value !== null));
-    if (!names.length) return;
-    this.last = { steps, series };
-    if (!this.charts.size || names.some((name) => !this.charts.has(name))) {
-      this.charts.clear();
-      box.replaceChildren(...names.map((name) => this.chart(name)));
-    }
-    for (const name of names) this.draw(name, steps, series[name]);
+  show(lines) {
+    this.lines = lines.map((line) => ({
+      ...line, points: line.steps.map((step, n) => [step, line.values[n]]).filter(([, value]) => value !== null && value !== undefined),
+    })).filter((line) => line.points.length);
+    const first = this.lines[0], last = first?.points.at(-1)[1] ?? null;
+    this.value.textContent = numberText(last);
+    this.value.dataset.value = String(last);
+    this.canvas.setAttribute("aria-label", this.sentence());
+    this.draw();
   }
 
-  clear() {
-    this.charts.clear();
-    this.last = null;
-    const none = Object.assign(document.createElement("p"), { className: "empty", textContent: "No update has been published yet." });
-    $("metrics").replaceChildren(none);
-  }
-
-  chart(name) {
-    const root = document.createElement("div"), title = document.createElement("div");
-    const value = document.createElement("div"), canvas = document.createElement("canvas");
-    root.className = "chart";
-    title.className = "name";
-    title.textContent = title.title = name;
-    value.className = "value";
-    value.dataset.metric = name;
-    root.append(title, value, canvas);
-    this.charts.set(name, { value, canvas });
-    return root;
-  }
-
-  draw(name, steps, values) {
-    const { value, canvas } = this.charts.get(name);
-    const last = values.findLast((v) => v !== null);
-    value.textContent = numberText(last);
-    value.dataset.value = String(last);
-    const { context, width, height } = fitted(canvas);
-    const known = values.map((v, n) => [steps[n], v]).filter(([, v]) => v !== null);
-    if (known.length < 2) return;
-    let low = Infinity, high = -Infinity;
-    for (const [, v] of known) { low = Math.min(low, v); high = Math.max(high, v); }
-    if (high - low < 1e-12) { low -= 1; high += 1; }
-    const first = known[0][0], span = known.at(-1)[0] - first || 1;
-    context.strokeStyle = themed("--accent");
-    context.lineWidth = 1.5;
-    context.beginPath();
-    known.forEach(([s, v], n) => {
-      const x = 1 + ((s - first) / span) * (width - 2), y = 3 + (1 - (v - low) / (high - low)) * (height - 6);
-      context[n ? "lineTo" : "moveTo"](x, y);
+  /** The chart in words, for people who do not see it. */
+  sentence() {
+    const parts = this.lines.map(({ name, points }) => {
+      const values = points.map(([, value]) => value);
+      let low = Infinity, high = -Infinity;
+      for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
+      return `${name}: ${points.length} points from ${this.at(points[0][0])} to ${this.at(points.at(-1)[0])}; first ${numberText(values[0])}, last ${numberText(values.at(-1))}, lowest ${numberText(low)}, highest ${numberText(high)}`;
     });
-    context.stroke();
+    return `${this.title}${this.meaning ? ` (${this.meaning})` : ""}. ${parts.join(". ") || "No value yet"}. Arrow keys read values.`;
+  }
+
+  at(step) { return this.x === "decisions" ? `decision ${numberText(Math.round(step))}` : `${numberText(+step.toFixed(0))} s`; }
+
+  scale() {
+    let low = Infinity, high = -Infinity, first = Infinity, last = -Infinity;
+    for (const { points } of this.lines) {
+      for (const [step, value] of points) {
+        low = Math.min(low, value); high = Math.max(high, value);
+        first = Math.min(first, step); last = Math.max(last, step);
+      }
+    }
+    if (high - low < 1e-12) { const pad = Math.abs(high) * 0.1 || 1; low -= pad; high += pad; }
+    if (last <= first) last = first + 1;
+    return { low, high, first, last };
+  }
+
+  draw() {
+    const { context, width, height } = fitted(this.canvas);
+    if (!this.lines.length || width < 2) return;
+    const { low, high, first, last } = this.frame = this.scale();
+    const across = (step) => LEFT + ((step - first) / (last - first)) * (width - LEFT - RIGHT);
+    const up = (value) => TOP + (1 - (value - low) / (high - low)) * (height - TOP - BOTTOM);
+    this.across = across;
+    this.axes(context, width, height, across, up);
+    this.lines.forEach((line) => {
+      context.strokeStyle = themed(line.colour ?? "--accent");
+      context.fillStyle = context.strokeStyle;
+      context.lineWidth = 2;
+      context.setLineDash(line.dashes ?? []);
+      context.beginPath();
+      line.points.forEach(([step, value], n) => context[n ? "lineTo" : "moveTo"](across(step), up(value)));
+      context.stroke();
+      context.setLineDash([]);
+      if (line.points.length < 12) for (const [step, value] of line.points) { context.beginPath(); context.arc(across(step), up(value), 2.5, 0, 7); context.fill(); }
+    });
+    if (this.cursor !== null) {
+      context.strokeStyle = themed("--text");
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(across(this.cursor), TOP);
+      context.lineTo(across(this.cursor), height - BOTTOM);
+      context.stroke();
+    }
+  }
+
+  axes(context, width, height, across, up) {
+    const { low, high, first, last } = this.frame;
+    context.font = "11px system-ui, sans-serif";
+    context.fillStyle = themed("--soft");
+    context.strokeStyle = themed("--line");
+    context.lineWidth = 1;
+    context.textAlign = "right";
+    // The ends are labelled always, round numbers between them where there is room.
+    const marks = [high, low, ...ticks(low, high)], drawn = [];
+    for (const mark of marks) {
+      const y = up(mark);
+      if (drawn.some((other) => Math.abs(other - y) < 11 + TURN)) continue;
+      drawn.push(y);
+      context.fillText(shortText(mark), LEFT - 5, y + 4);
+      context.beginPath(); context.moveTo(LEFT, y); context.lineTo(width - RIGHT, y); context.stroke();
+    }
+    const unit = this.x === "decisions" ? "" : " s";
+    const ends = [[first, "left"], [last, "right"]];
+    for (const [step, align] of ends) { context.textAlign = align; context.fillText(shortText(step) + unit, across(step), height - BOTTOM + 13); }
+    context.textAlign = "center";
+    context.fillText(this.x, (LEFT + width - RIGHT) / 2, height - 5);
+    for (const step of ticks(first, last)) {
+      const x = across(step);
+      if (x - across(first) > 46 && across(last) - x > 46) context.fillText(shortText(step) + unit, x, height - BOTTOM + 13);
+    }
+  }
+
+  point(x) {
+    if (!this.across || !this.lines.length) return;
+    const steps = this.lines[0].points.map(([step]) => step);
+    this.place(steps.reduce((near, step) => (Math.abs(this.across(step) - x) < Math.abs(this.across(near) - x) ? step : near), steps[0]));
+  }
+
+  press(event) {
+    if (!this.lines.length) return;
+    const steps = this.lines[0].points.map(([step]) => step), here = steps.indexOf(this.cursor);
+    const page = Math.max(1, Math.round(steps.length / 10));
+    const to = { ArrowLeft: here < 0 ? steps.length - 1 : here - 1, ArrowRight: here < 0 ? steps.length - 1 : here + 1, PageUp: here + page, PageDown: here - page, Home: 0, End: steps.length - 1 }[event.key];
+    if (event.key === "Escape") this.place(null);
+    if (to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.place(steps[Math.min(steps.length - 1, Math.max(0, to))]);
+  }
+
+  place(step) {
+    this.cursor = step;
+    const near = ({ points }) => points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best));
+    this.reading.textContent = step === null ? "" : `${this.at(step)}: ${this.lines.map((line) => `${this.lines.length > 1 ? `${line.name} ` : ""}${numberText(near(line)[1])}`).join(" · ")}`;
+    this.draw();
   }
 }
 
-/** Where the time of an update goes, one bar to a phase. */
-export function showStages(phases) {
-  const parts = [];
-  for (const [phase, stages] of Object.entries(phases)) {
-    const total = stages.reduce((sum, [, ms]) => sum + ms, 0);
-    if (!(total > 0)) continue;
-    const bar = Object.assign(document.createElement("div"), { className: "shares" });
-    const list = Object.assign(document.createElement("ul"), { className: "keylist" });
-    const head = Object.assign(document.createElement("div"), { textContent: `${phase}: ${numberText(total)} ms` });
-    [...stages].sort((a, b) => b[1] - a[1]).forEach(([name, ms], n) => {
-      const part = document.createElement("i");
-      part.style.width = `${(100 * ms) / total}%`;
-      part.style.background = hue(n + 1, 50);
-      bar.append(part);
-      const line = document.createElement("li"), swatch = Object.assign(document.createElement("span"), { className: "swatch" });
-      swatch.style.background = hue(n + 1, 50);
-      const share = Object.assign(document.createElement("b"), { textContent: `${((100 * ms) / total).toFixed(1)} %` });
-      share.dataset.stage = `${phase}/${name}`;
-      share.dataset.value = String(ms);
-      line.append(swatch, name, share);
-      list.append(line);
-    });
-    parts.push(head, bar, list);
-  }
-  if (!parts.length) parts.push(Object.assign(document.createElement("p"), { className: "empty", textContent: "Stage times come with the first update." }));
-  $("stages").replaceChildren(...parts);
-}
-
-/** Reward terms of the last decision and their sums since the page saw the episode begin. */
-export class Terms {
-  constructor() { this.reset(); this.body = $("terms").tBodies[0]; }
-
-  reset() { this.sums = {}; this.last = null; }
-
-  clear() { this.reset(); this.body.replaceChildren(); $("reward-facts").textContent = ""; }
-
-  show({ terms, reward, step, collided, weights }) {
-    if (step !== this.last) {
-      for (const [name, value] of Object.entries(terms)) this.sums[name] = (this.sums[name] ?? 0) + (value ?? 0);
-      this.last = step;
-    }
-    const text = reward === null ? "no reward" : `${reward >= 0 ? "+" : ""}${reward.toFixed(3)} this decision`;
-    $("reward-facts").textContent = `${text}${collided ? " · collision" : ""}`;
-    const known = Object.entries(terms).filter(([, value]) => value !== null);
-    const most = Math.max(0.2, ...known.map(([, value]) => Math.abs(value)));
-    const lines = known.map(([name, value]) => {
-      const line = document.createElement("tr");
-      if (weights && !weights[name]) { line.className = "quiet"; line.title = "recorded, not part of the reward"; }
-      const bar = Object.assign(document.createElement("div"), { className: "bar" }), fill = document.createElement("i");
-      const share = (50 * Math.abs(value)) / most;
-      fill.style.width = `${share}%`;
-      fill.style.left = value < 0 ? `${50 - share}%` : "50%";
-      fill.className = value < 0 ? "minus" : "";
-      bar.append(fill);
-      const cells = [name, value.toFixed(3), bar, this.sums[name].toFixed(1)].map((content) => {
-        const cell = document.createElement("td");
-        cell.append(content);
-        return cell;
-      });
-      cells[1].dataset.term = name;
-      line.append(...cells);
-      return line;
-    });
-    this.body.replaceChildren(...lines);
-  }
+/** Charts are drawn anew where their size or the colour scheme changes. */
+export function redrawn(box, charts) {
+  const again = () => { for (const chart of charts()) chart.draw(); };
+  new ResizeObserver(again).observe(box);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 }

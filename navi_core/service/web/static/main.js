@@ -1,18 +1,20 @@
 // Hands each message to the part of the page that shows it.
 
-import { Metrics, Terms, numberText, showStages } from "./charts.js";
+import { numberText } from "./charts.js";
 import { Flight } from "./flight.js";
 import { FlightMap } from "./map.js";
 import { Connection } from "./net.js";
 import { Panorama } from "./panorama.js";
 import { showService } from "./service.js";
+import { Metrics, Terms, showRun, showStages } from "./training.js";
 import { createView3d } from "./view3d.js";
 
 const $ = (id) => document.getElementById(id);
 const panorama = new Panorama(), map = new FlightMap(), metrics = new Metrics(), terms = new Terms();
-let flight = null, view = null, refusalTimer = 0, dragging = false, shown = null, version = null;
+let flight = null, view = null, refusalTimer = 0, dragging = false, compares = false, shown = null, version = null;
 
 function phase(name, text = name) {
+  document.body.dataset.phase = name;
   $("phase").dataset.phase = name;
   $("phase").textContent = text;
 }
@@ -24,7 +26,9 @@ function clear() {
   terms.clear();
   metrics.clear();
   showStages({});
-  showService({ sessions: [], groups: {}, summary: "" });
+  showService({ sessions: [] });
+  showRun({});
+  document.body.dataset.frame = "none";
   for (const id of ["pose", "speed", "step", "episode-return", "seen-share"]) $(id).textContent = "–";
   for (const id of ["training-facts", "stages-facts"]) $(id).textContent = "";
   $("goal-fact").hidden = true;
@@ -44,6 +48,7 @@ const show = {
     $("title").textContent = message.title;
     document.title = `${message.title} – Navi`;
     panorama.names = message.names ?? {};
+    compares = Boolean(message.comparison);
     if (message.mode === "explorer") {
       flight.start();
       $("folder").textContent = message.folder ? `flights go to ${message.folder}` : "not recording: start with --record DIR";
@@ -51,6 +56,7 @@ const show = {
     }
   },
   frame(message) {
+    document.body.dataset.frame = "some";
     panorama.show(message);
     if (message.sharp !== undefined) $("sharp").checked = message.sharp;
     map.add(message);
@@ -78,6 +84,13 @@ const show = {
     $("stages-facts").textContent = message.throughput;
   },
   service(message) { showService(message); },
+  run(message) {
+    showRun(message);
+    const names = [message.run, message.other].filter(Boolean);
+    $("comparison").hidden = !compares || names.length < 2;
+    $("comparison").href = `compare?${names.map((name) => `run=${encodeURIComponent(name)}`).join("&")}`;
+  },
+  other(message) { metrics.compare(message); },
   status(message) { phase(message.phase, message.text); },
   sources(message) {
     $("source-pick").hidden = message.sources.length < 1;
@@ -107,10 +120,11 @@ const show = {
 
 const connection = new Connection(
   (message) => { show[message.kind]?.(message); view?.take(message); },
-  (open) => { if (open) phase("waiting", "waiting for data"); else phase("lost", "server gone, trying again"); },
+  (open) => { if (open) phase("waiting", "no data yet"); else phase("lost", "server gone, trying again"); },
 );
 flight = new Flight((order) => connection.send(order));
 $("source").onchange = (event) => connection.send({ do: "source", key: event.target.value });
+$("other").onchange = (event) => connection.send({ do: "other", key: event.target.value || null });
 $("drone").onchange = (event) => connection.send({ do: "drone", row: Number(event.target.value) });
 $("replay-play").onclick = () => connection.send({ do: "toggle" });
 $("replay-at").oninput = () => { dragging = true; };
