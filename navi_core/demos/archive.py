@@ -14,6 +14,7 @@ import shutil
 import stat
 import struct
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -31,7 +32,10 @@ from navi_core.record import navi_home
 _MAX_MEMBERS = 64
 _MAX_HEADER = 65_536
 # zipfile's RuntimeError is an encrypted member, and by its subclass a version or a compression it does not know.
-_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
+# numpy's header reader raises what Python's tokenizer and parser do.
+_UNREADABLE = (
+    OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, SyntaxError, tokenize.TokenError
+)  # fmt: skip
 _HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _PACKED = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _END = struct.Struct("<4s4H2LH")

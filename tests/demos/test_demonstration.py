@@ -109,6 +109,18 @@ def test_archive_refuses_an_expanding_array(tmp_path, recording):
         load_demonstration(path)
 
 
+def test_array_header_that_ends_in_a_bracket_is_refused(tmp_path, recording):
+    """numpy reads headers as Python."""
+    path = tmp_path / "bracket.npz"
+    header = b"{'descr': '<f4', 'shape': ((((, ".ljust(117) + b"\n"
+    with zipfile.ZipFile(recording) as old, zipfile.ZipFile(path, "w") as new:
+        for item in old.infolist():
+            data = old.read(item)
+            new.writestr(item, b"\x93NUMPY\x01\x00\x76\x00" + header if item.filename == "actions.npy" else data)
+    with pytest.raises(DemoError, match=r"actions.*header cannot be read"):
+        load_demonstration(path)
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_archive_refuses_other_compression_methods(tmp_path, recording, method):
     """Others make gigabytes of a few kilobytes."""

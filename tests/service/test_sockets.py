@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+import zmq
 
 from navi_core.config import WireConfig
 from navi_core.errors import ConfigError, ServiceError
@@ -128,4 +129,37 @@ def test_viewers_get_observations_at_their_rate_or_heartbeats(publisher: Publish
     assert not offered.heartbeat()
     now[0] += 1.0
     assert offered.heartbeat() and not offered.heartbeat()
+    reader.close()
+
+
+def test_flood_of_subscriptions_is_hung_up_on_and_readers_come_again(publisher: Publisher, caplog) -> None:
+    """ZeroMQ keeps every subscription: a hundred thousand took 300 MB."""
+    reader = subscriber(publisher)
+    flood = zmq.Context.instance().socket(zmq.SUB)
+    flood.setsockopt(zmq.SNDHWM, 0)
+    flood.connect(publisher.endpoint)
+    for number in range(6000):
+        flood.subscribe(b"%200d" % number)
+    flood_ends = time.monotonic() + 20
+    while "hung up on" not in caplog.text:
+        assert time.monotonic() < flood_ends
+        publisher.watched(TOPIC)
+        time.sleep(0.002)
+    flood.close(linger=0)
+    while not (found := list(reader.waiting())):
+        assert time.monotonic() < flood_ends
+        publisher.publish(matrix())
+        time.sleep(0.01)
+    assert found[0].env_ids.tolist() == matrix().env_ids.tolist()
+    reader.close()
+
+
+def test_long_subscription_ends_its_connection_alone(publisher: Publisher) -> None:
+    reader = subscriber(publisher)
+    long = zmq.Context.instance().socket(zmq.SUB)
+    long.connect(publisher.endpoint)
+    long.subscribe(b"x" * 1000)  # 10 MB end ZeroMQ's own client with a crash
+    time.sleep(0.2)
+    assert publisher.watched(TOPIC) and publisher._strange == 0
+    long.close(linger=0)
     reader.close()

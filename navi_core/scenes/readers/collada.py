@@ -3,7 +3,6 @@
 Numbers follow the COLLADA 1.4.1 specification; the unit is applied; `collada_up_axis` returns the up axis.
 """
 
-import contextlib
 import logging
 import mmap
 import re
@@ -26,13 +25,14 @@ from navi_core.scenes.readers.part import (
     join_holes,
     triangulate,
 )
-from navi_core.scenes.readers.xml_files import read_xml
+from navi_core.scenes.readers.xml_files import first_text, read_xml
 
 _MAX_INSTANCES = 5_000_000
 """Nodes and what is in them over all instances: thirty libraries, each of which names the next twice, are a billion."""
 _MAX_NESTING = 64
 """Instances within instances."""
 _HEAD = 1 << 20
+"""Bytes in which the up axis is looked for."""
 _PRIMITIVES = ("triangles", "polylist", "polygons", "trifans", "tristrips")
 _COUNT = re.compile(
     rb"<(?:\w{1,40}:)?(triangles|polylist|polygons|trifans|tristrips)\b[^<>]{0,400}?\bcount\s{0,9}=\s{0,9}[\"'](\d{1,12})"
@@ -58,13 +58,7 @@ def collada_up_axis(path: Path) -> str:
     Raises:
         MeshError: It is neither.
     """
-    parser: Any = ET.XMLPullParser(["end"])
-    axis = "Y_UP"
-    with path.open("rb") as stream:
-        parser.feed(stream.read(_HEAD).lstrip())
-    with contextlib.suppress(ET.ParseError):
-        ends = (element for _, element in parser.read_events())
-        axis = next(((end.text or "").strip() for end in ends if end.tag.rpartition("}")[2] == "up_axis"), axis)
+    axis = first_text(path, "up_axis", _HEAD) or "Y_UP"
     if axis not in ("Y_UP", "Z_UP"):
         raise MeshError(f"its up_axis is {axis!r}; export it with Y_UP or Z_UP")
     return axis[0].lower()

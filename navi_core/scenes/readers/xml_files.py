@@ -92,3 +92,37 @@ def first_child(path: Path, tags: tuple[str, ...]) -> str:
     except _Found as found:
         return str(found)
     return ""
+
+
+def first_text(path: Path, tag: str, size: int) -> str:
+    """Return the text of the first element of a tag within the first `size` bytes; empty if there is none.
+
+    Raises:
+        MeshError: The file declares a document type.
+    """
+    parser, tree = expat.ParserCreate(namespace_separator="}"), _FirstText(tag)
+    parser.StartElementHandler, parser.EndElementHandler = tree.start, tree.end
+    parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = tree.data, _no_doctype
+    with path.open("rb") as stream, contextlib.suppress(expat.ExpatError, LookupError, ValueError):
+        try:
+            parser.Parse(stream.read(size).lstrip(), False)
+        except _Found as found:
+            return str(found)
+    return ""
+
+
+class _FirstText:
+    """Handlers of an XML parser that stop at the end of the first element of a tag."""
+
+    def __init__(self, tag: str) -> None:
+        self._tag, self._text, self._inside = tag, "", False
+
+    def start(self, tag: str, _: dict[str, str]) -> None:
+        self._inside = tag.rpartition("}")[2] == self._tag
+
+    def data(self, text: str) -> None:
+        self._text += text if self._inside else ""
+
+    def end(self, _: str) -> None:
+        if self._inside:
+            raise _Found(self._text.strip())

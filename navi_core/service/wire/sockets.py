@@ -4,6 +4,7 @@ ZeroMQ's CONFLATE keeps single frames and loses messages of two, so a reader tha
 empties its short queue (`Subscriber.waiting`) and keeps the last.
 """
 
+import logging
 import re
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from navi_core.errors import ConfigError, ServiceError, WireError
 from navi_core.service.wire.codec import TOPICS, decode, encode, topic_of
 from navi_core.service.wire.messages import Message
 
+_LOG = logging.getLogger("navi.wire")
 LINGER_MS = 500
 _OPTIONS = {
     "LINGER": LINGER_MS,
@@ -33,6 +35,12 @@ _LAST_PORT = 65535
 _MAX_WORDS = 16
 _MAX_FRAMES = 1024
 """Most subscription frames read at once: a flood of them does not block the server."""
+_MAX_UPSTREAM_BYTES = 256
+"""Longest frame from a viewer; a longer one ends its connection. Topics have less than 64 bytes."""
+_MAX_STRANGE = 4096
+"""Subscriptions to no topic before all readers are hung up on: ZeroMQ keeps each, some 5 kB, and has no limit."""
+_REBIND_SECONDS = 2.0
+"""How long an endpoint that was unbound is waited for [s]."""
 _LISTEN_SECONDS = 0.001
 """Shortest interval of reading subscriptions [s]: every published message checks them."""
 _ENDPOINT = re.compile(r"tcp://[^\s/:]+:(?P<port>\d{1,5})|(ipc|inproc)://\S+")
@@ -85,6 +93,25 @@ class Socket:
             raise ServiceError(f"{endpoint} ({self._purpose}) cannot be bound: {error}") from None
         last = self.raw.getsockopt(zmq.LAST_ENDPOINT)
         return (last.decode() if isinstance(last, bytes) else str(last)).rstrip("\0")
+
+    def rebind(self, endpoint: str) -> None:
+        """End all connections of a bound endpoint and bind it again.
+
+        Raises:
+            ServiceError: Another process has taken the port.
+        """
+        self.raw.unbind(endpoint)
+        until = time.monotonic() + _REBIND_SECONDS
+        while True:
+            try:
+                self.raw.bind(endpoint)
+            except zmq.ZMQError as error:
+                # ZeroMQ frees the port in another thread.
+                if time.monotonic() > until:
+                    raise ServiceError(f"{endpoint} ({self._purpose}) cannot be bound again: {error}") from None
+                time.sleep(0.005)
+            else:
+                return
 
     def connect(self, endpoint: str) -> None:
         """Connect the socket to an endpoint; the peer need not be there yet.
@@ -154,8 +181,11 @@ class Publisher:
         self, endpoint: str, limits: WireConfig | None = None, *, purpose: str = "publisher", option: str = ""
     ) -> None:
         # Every subscription is reported, so that a new reader can be sent the present state.
-        self.socket = Socket("XPUB", limits or WireConfig(), purpose, option, XPUB_VERBOSE=1)
+        self.socket = Socket(
+            "XPUB", limits or WireConfig(), purpose, option, XPUB_VERBOSE=1, MAXMSGSIZE=_MAX_UPSTREAM_BYTES
+        )
         self.endpoint = self.socket.bind(endpoint)
+        self._purpose, self._strange = purpose, 0
         self._watching: set[bytes] = set()
         self._newcomers: set[bytes] = set()
         self._topics = [topic.encode() for topic in TOPICS]
@@ -196,7 +226,7 @@ class Publisher:
             return
         self._listened = now
         for frame, *_ in self.socket.arrived(_MAX_FRAMES):
-            if not frame or len(frame) > 256:
+            if not frame:
                 continue
             if frame[0] > 1:
                 self._words.append(frame)
@@ -204,6 +234,7 @@ class Publisher:
             prefix = frame[1:]
             # A prefix of no topic receives nothing; kept, it would be compared with every message.
             if not any(topic.startswith(prefix) for topic in self._topics):
+                self._strange += 1
                 continue
             # The socket reports every new reader of a topic, but only the last one that leaves.
             if frame[0] == 1:
@@ -211,6 +242,17 @@ class Publisher:
                 self._newcomers.add(prefix)
             else:
                 self._watching.discard(prefix)
+        if self._strange > _MAX_STRANGE:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """End all connections, which frees what strangers subscribed to; readers connect again by themselves."""
+        _LOG.warning("%s (%s): more than %s subscriptions to no topic; all readers are hung up on, and may come again",
+                     self.endpoint, self._purpose, f"{_MAX_STRANGE:,}")  # fmt: skip
+        self._watching.clear()
+        self._newcomers.clear()
+        self._strange = 0
+        self.socket.rebind(self.endpoint)
 
 
 class Subscriber:

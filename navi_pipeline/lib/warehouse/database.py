@@ -49,7 +49,13 @@ def open_database(file: Path | str, *, reader: bool = False) -> duckdb.DuckDBPyC
 
     connection = duckdb.connect(str(file), read_only=reader, config=_CLOSED if reader else {})
     try:
-        connection.execute("set TimeZone = 'UTC'")
+        # The options of a file hold for all its connections in this process, and once locked they stay.
+        locked = reader and number_of(connection.execute("select current_setting('lock_configuration')::int"))
+        if not locked:
+            connection.execute("set global TimeZone = 'UTC'")
+        if reader and not locked:
+            # A query sets variables, no options: one of them writes a log to any file, and ends the process with it.
+            connection.execute("set lock_configuration = true")
     except BaseException:
         connection.close()
         raise
@@ -278,7 +284,8 @@ def apply_sql(
             connection.execute("insert into migrations values (?, ?, ?, coalesce(?, now()::timestamp))", values)
             connection.execute("commit")
         except duckdb.Error as error:
-            connection.execute("rollback")
+            with suppress(duckdb.Error):
+                connection.execute("rollback")
             raise RecordError(f"migration {file.name} failed: {error}") from error
         applied.append(file.stem)
     make_views(connection, folder)

@@ -132,6 +132,7 @@ class History(Reader):
             explain(connection, sql)
             connection.execute(f"set allowed_directories = [{quoted(self.folder)}]")
             connection.execute("set enable_external_access = false")
+            connection.execute("set lock_configuration = true")
         except BaseException:
             connection.close()
             raise

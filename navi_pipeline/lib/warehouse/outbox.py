@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -382,7 +383,9 @@ class Outbox:
                 fold_segments(connection, fresh, columns)
                 connection.execute("commit")
             except BaseException:
-                connection.execute("rollback")
+                # After a full disk the database has ended the transaction by itself; its reason is the one to report.
+                with suppress(duckdb.Error):
+                    connection.execute("rollback")
                 raise
         report.repeated += len(read) - len(fresh)
         report.segments += len(fresh)

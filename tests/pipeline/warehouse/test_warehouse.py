@@ -237,6 +237,8 @@ def test_query_cannot_read_or_write_outside_the_snapshot(home, tmp_path):
         f"select * from '{tmp_path}/secret.csv'",
         "select * from read_text('/etc/hostname')",
         "set enable_external_access=true",
+        "set memory_limit='100GB'",
+        f"call enable_logging(storage='file', storage_path='{tmp_path}/log')",
         "install httpfs",
         "select '\ud800'",
         "begin; delete from metrics; commit",

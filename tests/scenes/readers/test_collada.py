@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 
 import numpy as np
@@ -70,6 +71,14 @@ def test_the_up_axis_is_read_from_the_xml(tmp_path, encoding):
     file = tmp_path / "a.dae"
     file.write_bytes(text.encode(encoding))
     assert collada_up_axis(file) == "z" and len(read_mesh(file).faces) == 12
+
+
+def test_up_axis_of_a_file_that_is_refused_later_expands_no_entities(tmp_path):
+    entities = "".join(f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in itertools.pairwise("abcdefgh"))
+    bomb = f'<!DOCTYPE l [<!ENTITY a "lol">{entities}]><COLLADA><asset><up_axis>&h;</up_axis></asset></COLLADA>'
+    with pytest.raises(MeshError, match="declares a document type"):
+        collada_up_axis(write(tmp_path, bomb))
+    assert collada_up_axis(write(tmp_path, '<?xml version="1.0" encoding="none"?><COLLADA/>')) == "y"
 
 
 def test_polygon_outline_survives_every_list_type(tmp_path):
