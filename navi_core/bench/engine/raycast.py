@@ -1,19 +1,20 @@
-"""Benchmark of ray tracers on the same scene and rays: rays per second, and error against brute force.
+"""Benchmark of ray tracers on the same scene and rays: rays per second, error and lost rays against brute force.
 
 Machines differ and are shared, so only ratios are reliable. The tracers take turns, and each is judged by its median
 process CPU time (of all threads) and wall time.
 """
 
-import importlib
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from navi_core.bench.engine.peers import PEERS, PeerRays, build_peer, missing_package
 from navi_core.bench.report import (
+    Column,
     Drones,
     Option,
     Progress,
@@ -24,6 +25,7 @@ from navi_core.bench.report import (
     Scenes,
     Sizes,
     Threads,
+    comma_names,
     figure,
     known_names,
     report,
@@ -45,29 +47,35 @@ TRACERS = ("native", "native:8", "native:4", "numba", "open3d")
 _BRUTE_TESTS = 2e8
 _RANGE = 100.0
 """Maximum range of the rays [m]."""
+_DISPUTED = 1000
+"""Most rays, met by one tracer and missed by another, that are compared with every triangle."""
 _SEED = 0
 """Seed of the poses and of the rays sampled for the comparison."""
 
-Cast = Callable[[], tuple[np.ndarray, np.ndarray | None]]
+Cast = Callable[[], None]
 
 
-def tracer_names(names: Sequence[str] | None = None) -> list[str]:
-    """Return the names of the tracers to measure; by default the available ones of `TRACERS`.
+def tracer_names(names: Sequence[str] | None = None, peers: Sequence[str] = ()) -> list[str]:
+    """Return the names of the tracers to measure, peers last; by default the available ones of `TRACERS`.
 
     Raises:
         ConfigError: An unknown tracer, or one asked for by name that cannot be had.
     """
-    known = sorted({*TRACERS, *(f"native:{n}" for n in LANES if n)})
-    chosen = known_names("tracer", TRACERS if names is None else names, known)
-    needs = {}
-    if importlib.util.find_spec("open3d") is None:
-        needs["open3d"] = "Open3D; install it with: pip install open3d"
+    known = sorted({*TRACERS, *(f"native:{n}" for n in LANES if n), *PEERS})
+    asked = [*(TRACERS if names is None else names), *peers]
+    chosen = known_names("tracer", asked, known)
+    missing = {name: f"a package; install it with: pip install {lacks}" for name in chosen if (lacks := _lacks(name))}
     if find_compiler() is None:
-        needs["native"] = "a C++ compiler; install one (Debian, Ubuntu: apt install g++)"
-    missing = [name for name in chosen if name.partition(":")[0] in needs]
-    if missing and names is not None:
-        raise ConfigError(f"tracer {missing[0]!r} needs {needs[missing[0].partition(':')[0]]}")
+        compiler = "a C++ compiler; install one (Debian, Ubuntu: apt install g++)"
+        missing |= {name: compiler for name in chosen if name.startswith("native")}
+    for name, needs in missing.items():
+        if names is not None or name in peers:
+            raise ConfigError(f"tracer {name!r} needs {needs}")
     return [name for name in chosen if name not in missing]
+
+
+def _lacks(name: str) -> str | None:
+    return missing_package(name) if name in PEERS else None
 
 
 # More than 60 lines: one measurement, its arguments and its row.
@@ -108,11 +116,13 @@ def run_raycast(
         mrays_per_second: Million rays a second of wall time, median over the repeats.
         mrays_per_cpu_second: The same per second of process CPU time, median over the repeats.
         times_open3d: CPU speed over that of Open3D in this run; None where it takes no part.
+        times_peers: CPU speed over that of each peer in this run, by its name.
         samples_per_ray: Nodes opened and leaves tested by a tile of 16 rays, per ray; None if not counted.
-        memory: Bytes of the arrays that the tracer reads; None for Open3D, which does not report it.
+        memory: Bytes of the arrays that the tracer reads; None for a peer, which does not report it.
         error_p99: 99th percentile of the depth error against every triangle [voxel].
         disagreement: Share of rays that hit in one and miss in the other.
-        semantic_agreement: Share of hits with the name of the exact caster; None for Open3D, which keeps no names.
+        lost: Rays of all that miss although another tracer hits and so does the search over every triangle.
+        semantic_agreement: Share of hits with the name of the exact caster; None for a peer, which keeps no names.
         exact_rays: Rays that were compared.
         rays: Rays of a repeat.
     """
@@ -124,29 +134,29 @@ def run_raycast(
         field = Field([scene], tracer="numba", threads=threads)
         origins = free_poses(field, count, _SEED)
         rays = len(origins) * len(directions)
-        casts: dict[str, Cast] = {}
-        tracers: dict[str, Tracer] = {}
-        for name in names:
-            if name == "open3d":
-                casts[name] = _open3d(scene, origins, directions, threads)
-                continue
-            tracers[name] = _tracer(field, name, threads)
-            casts[name] = _cast(tracers[name], origins, directions)
-        answers = {name: [None if x is None else x.copy() for x in cast()] for name, cast in casts.items()}
-        # The answers were the warm-up.
-        times = take_turns(casts, repeats, warmup=0)
+        hits = {name: RayHits.empty(len(origins), len(directions)) for name in names if name not in PEERS}
+        tracers = {name: _tracer(field, name, threads) for name in hits}
+        packed = PeerRays(
+            _triangles(scene), origins.numpy(), directions.numpy(), elevation_bins, _RANGE, threads
+        )  # fmt: skip
+        peers = {name: build_peer(name, packed) for name in names if name in PEERS}
+        casts: dict[str, Cast] = {
+            name: peers.get(name) or _cast(tracers[name], origins, directions, hits[name]) for name in names
+        }
+        times = take_turns(casts, repeats, warmup=1)
+        depths = {name: peers[name].depth() if name in peers else hits[name].depth.numpy() for name in names}
         taken = {name: median(turns) for name, turns in times.items()}
         truth, labels, chosen = _truth(scene, field, origins, directions, exact_rays)
+        lost = _lost(scene, depths, origins, directions)
         for name in names:
             tracer = tracers.get(name)
             cpu = taken[name]
-            depth, label = answers[name]
-            assert depth is not None
-            error, disagreement = _error(depth.reshape(-1)[chosen], truth, scene.voxel_size)
+            error, disagreement = _error(depths[name].reshape(-1)[chosen], truth, scene.voxel_size)
             agreement = None
-            if label is not None:
-                met = (label.reshape(-1)[chosen] > 0) & (labels > 0)
-                agreement = float((label.reshape(-1)[chosen] == labels)[met].mean()) if met.any() else float("nan")
+            if name in hits:
+                label = hits[name].semantic.numpy().reshape(-1)[chosen]
+                met = (label > 0) & (labels > 0)
+                agreement = float((label == labels)[met].mean()) if met.any() else float("nan")
             samples = tracer.work.sum() / rays if isinstance(tracer, NumbaTracer) else None
             yield {
                 "scene": scene.name,
@@ -158,10 +168,12 @@ def run_raycast(
                 "mrays_per_second": rays / median(times[name], WALL) / 1e6,
                 "mrays_per_cpu_second": rays / cpu / 1e6,
                 "times_open3d": taken["open3d"] / cpu if "open3d" in taken else None,
+                "times_peers": {peer: taken[peer] / cpu for peer in peers},
                 "samples_per_ray": None if samples is None else float(samples),
                 "memory": sum(a.nbytes for a in field.packed.hierarchy) if tracer is not None else None,
                 "error_p99": error,
                 "disagreement": disagreement,
+                "lost": lost[name],
                 "semantic_agreement": agreement,
                 "exact_rays": len(chosen),
                 "rays": rays,
@@ -190,55 +202,44 @@ def _tracer(field: Field, name: str, threads: int) -> Tracer:
     return NativeTracer(field.packed, threads, int(name.partition(":")[2] or 0))
 
 
-def _cast(tracer: Tracer, origins: torch.Tensor, directions: torch.Tensor) -> Cast:
-    hits = RayHits.empty(len(origins), len(directions))
+def _cast(tracer: Tracer, origins: torch.Tensor, directions: torch.Tensor, hits: RayHits) -> Cast:
     scene = torch.zeros(len(origins), dtype=torch.int32)
     start, ray = origins.contiguous(), directions.contiguous()[None]
-
-    def cast() -> tuple[np.ndarray, np.ndarray]:
-        tracer.cast(start, ray, scene, _RANGE, 0, hits.depth, hits.semantic, hits.valid)
-        return hits.depth.numpy(), hits.semantic.numpy()
-
-    return cast
+    return lambda: tracer.cast(start, ray, scene, _RANGE, 0, hits.depth, hits.semantic, hits.valid)
 
 
-def _open3d(scene: Scene, origins: torch.Tensor, directions: torch.Tensor, threads: int) -> Cast:
-    open3d: Any = importlib.import_module("open3d")
-
+def _triangles(scene: Scene) -> np.ndarray:
     assert scene.triangles is not None
-    raycasting = open3d.t.geometry.RaycastingScene(nthreads=threads)
-    raycasting.add_triangles(
-        open3d.core.Tensor(np.ascontiguousarray(scene.triangles.reshape(-1, 3), np.float32)),
-        open3d.core.Tensor(np.arange(3 * len(scene.triangles), dtype=np.uint32).reshape(-1, 3)),
-    )
-    # The rays are laid out beforehand: only the casting is timed.
-    shape = (len(origins), len(directions), 3)
-    start = np.broadcast_to(origins.numpy()[:, None, :], shape)
-    both = open3d.core.Tensor(np.concatenate([start, np.broadcast_to(directions.numpy(), shape)], axis=2))
-
-    def cast() -> tuple[np.ndarray, None]:
-        hits = raycasting.cast_rays(both, nthreads=threads)["t_hit"].numpy()
-        return np.minimum(hits, _RANGE), None
-
-    return cast
+    return scene.triangles
 
 
 def _truth(
     scene: Scene, field: Field, origins: torch.Tensor, directions: torch.Tensor, exact_rays: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute ground truth of a sample of rays by brute force over all triangles: depth, semantic id, index."""
-    assert scene.triangles is not None
     total = len(origins) * len(directions)
-    count = int(min(exact_rays or min(4000.0, max(64.0, _BRUTE_TESTS / len(scene.triangles))), total))
+    count = int(min(exact_rays or min(4000.0, max(64.0, _BRUTE_TESTS / len(_triangles(scene)))), total))
     chosen = np.sort(np.random.default_rng(_SEED).choice(total, count, replace=False))
     row, ray = np.divmod(chosen, len(directions))
     start, slope = origins.numpy()[row].astype(np.float64), directions.numpy()[ray].astype(np.float64)
-    triangles = scene.triangles.astype(np.float64)
+    triangles = _triangles(scene).astype(np.float64)
     depth = cast_brute(triangles, start, slope)
     first = cast_brute_triangle(triangles, start, slope, depth, TIE * scene.voxel_size)
     semantic = field.packed.hierarchy[4]
     names = np.where((first >= 0) & (depth <= _RANGE), semantic[np.maximum(first, 0)], 0)
     return np.minimum(depth, _RANGE), names, chosen
+
+
+def _lost(
+    scene: Scene, depths: dict[str, np.ndarray], origins: torch.Tensor, directions: torch.Tensor
+) -> dict[str, int]:
+    """Count the rays of each tracer that miss although another one hits and so does a search over every triangle."""
+    met = {name: depth.reshape(-1) < _RANGE for name, depth in depths.items()}
+    disputed = np.flatnonzero(np.any(list(met.values()), axis=0) & ~np.all(list(met.values()), axis=0))[:_DISPUTED]
+    row, ray = np.divmod(disputed, len(directions))
+    start, slope = origins.numpy()[row].astype(np.float64), directions.numpy()[ray].astype(np.float64)
+    hit = cast_brute(_triangles(scene).astype(np.float64), start, slope) < _RANGE
+    return {name: int((hit & ~each[disputed]).sum()) for name, each in met.items()}
 
 
 def _error(depth: np.ndarray, truth: np.ndarray, voxel: float) -> tuple[float, float]:
@@ -248,13 +249,30 @@ def _error(depth: np.ndarray, truth: np.ndarray, voxel: float) -> tuple[float, f
     return error, float((hit != true_hit).mean())
 
 
+def _ratio(peer: str) -> Column:
+    return lambda row: f"{row['times_peers'][peer]:.2f}"
+
+
+def _means(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Describe the speed of each own tracer over that of each peer: geometric mean over the rows, and the least."""
+    lines = []
+    for name, peer in itertools.product((n for n in names if n not in PEERS), (n for n in names if n in PEERS)):
+        ratios = [row["times_peers"][peer] for row in rows if row["tracer"] == name]
+        mean = float(np.exp(np.mean(np.log(ratios))))
+        lines.append(f"{name}: {mean:.2f} × {peer} (geometric mean of {len(ratios)}), at least {min(ratios):.2f}")
+    return lines
+
+
 def raycast(
     scene: Scenes = None,
     resolution: Resolutions = None,
     tracer: Annotated[
         list[str] | None,
-        Option(help="native, native:16, native:8, native:4, numba or open3d; may be repeated."),
+        Option(help="native, native:16, native:8, native:4, numba or a peer; may be repeated."),
     ] = None,
+    against: Annotated[
+        str, Option(help="Peers to measure in the same run, by commas: embree16, embree8:avx2, embree1, open3d, warp.")
+    ] = "",
     size: Sizes = None,
     drones: Drones = None,
     threads: Threads = 1,
@@ -272,7 +290,9 @@ def raycast(
         for voxels in resolution or [512]
         for each in load_scenes(scene or ["apartment:0", "maze:0", "atrium:0", "rooms:0"], voxels)
     ]
-    names, counts = tracer_names(tracer or None), drones or [16]
+    # Peers alone would compare nothing; without --tracer the two paths of C++ meet them.
+    asked, counts = comma_names(against), drones or [16]
+    names = tracer_names(tracer or (["native", "native:8"] if asked else None), asked)
     rows: list[dict[str, Any]] = []
     for azimuth, elevation in bins:
         for row in run_raycast(
@@ -281,7 +301,7 @@ def raycast(
         ):  # fmt: skip
             rows.append(row | {"size": f"{azimuth}x{elevation}"})
             progress(row["scene"], len(rows), len(scenes) * len(names) * len(counts) * len(bins))
-    return report(
+    document = report(
         "rays",
         rows,
         {
@@ -291,13 +311,15 @@ def raycast(
             "res.": figure("resolution"),
             "drones": figure("drones"),
             "M rays/CPU-s": figure("mrays_per_cpu_second", ".2f"),
-            "× Open3D": figure("times_open3d", ".2f"),
+            **{f"× {peer}": _ratio(peer) for peer in names if peer in PEERS},
             "samples": figure("samples_per_ray", ".2f"),
             "MB": figure("memory", ".1f", 1e-6),
             "p99 [voxel]": figure("error_p99", ".1e"),
             "miss": figure("disagreement", ".1e"),
+            "lost": figure("lost"),
             "names": figure("semantic_agreement", ".4f"),
         },
         threads=threads,
         words=3,
     )
+    return replace(document, lines=_means(rows, names))
