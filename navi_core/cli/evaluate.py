@@ -335,6 +335,12 @@ def print_results(results: list[EvalResult]) -> None:
     columns, units = (_GOALS, _GOAL_UNITS) if goals else (_COVERAGE, _COVERAGE_UNITS)
     cells = [[result.subject, *(read(result.summary) for read in columns.values())] for result in results]
     print_table(title, ("subject", *columns), cells, words=1, caption=f"{where}: {units}")
+    for result in results:
+        # Files of older versions do not hold them.
+        given, initial = (result.summary.get(name) for name in ("inputs", "initial"))
+        if given is not None:
+            begun = "" if initial is None else f"; training began with {initial}"
+            typer.echo(f"{result.subject}: inputs {given}{begun}")
 
 
 def print_sentences(comparisons: Sequence[Comparison | SeedComparison]) -> None:

@@ -90,6 +90,8 @@ def goal_metrics(floor: FloorMap, start: Start, flight: Flight, path: float) -> 
     }
 
 
+_SHARES_WITH_WAY = (90, 95)
+"""Coverage levels [%] for which the way flown is reported."""
 _SHORTEST_PATH = 1.0
 """Shortest path in a denominator [m], so that a stuck drone gives no infinity."""
 
@@ -187,10 +189,14 @@ def episode_row(
     """
     config = course.config
     steps = len(flight.collided)
-    path = float(np.linalg.norm(np.diff(flight.positions.astype(np.float64), axis=0), axis=1).sum())
+    way = np.concatenate([[0.0], np.linalg.norm(np.diff(flight.positions.astype(np.float64), axis=0), axis=1).cumsum()])
+    path, height = float(way[-1]), flight.positions[:, 1] - np.float64(flight.positions[0, 1])
     events = int(flight.collided.sum())
     minutes = steps * config.dynamics.decision_seconds / 60.0
     covered = coverage.metrics()
+    for share in _SHARES_WITH_WAY:
+        steps_to = covered[f"c_vis_steps_to_{share}"]
+        covered[f"c_vis_metres_to_{share}"] = None if steps_to is None else float(way[steps_to])
     covered["c_visit"] = covered.pop("c_visit_final")
     if start.goal is not None:
         covered |= goal_metrics(course.floors[start.scene_index], start, flight, path)
@@ -220,6 +226,8 @@ def episode_row(
         "collisions_per_100m": 100.0 * events / max(path, _SHORTEST_PATH),
         "collision_free": events == 0,
         "recovery_steps": flight.recovery_steps,
+        "height_mean": float(height.mean()),
+        "height_max": float(height.max()),
         "clearance_p5": float(np.percentile(flight.clearance, 5)),
         "path_length": path,
         "seen_per_metre": covered["c_vis_m2"] / max(path, _SHORTEST_PATH),

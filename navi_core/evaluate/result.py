@@ -62,10 +62,12 @@ _FRACTIONS = frozenset({"c_vis_auc", "c_vis", "c_visit"})
 _PERCENTAGE = re.compile(r"(c_vis|c_visit|c_surf)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
 """Names whose values are percentages."""
 
-_CURVE_VALUE = re.compile(r"(c_vis|c_visit)_at_\d+|c_surf_(auc|final|m2|at_\d+)|success|spl|soft_spl|goal_distance")
+_CURVE_VALUE = re.compile(
+    r"(c_vis|c_visit)_at_\d+|c_surf_(auc|final|m2|at_\d+)|success|spl|soft_spl|goal_distance|height_(mean|max)"
+)
 """Further metrics that the summary averages where every episode has them."""
 
-_STEPS_TO = re.compile(r"(c_vis|c_visit|c_surf)_steps_to_\d+")
+_STEPS_TO = re.compile(r"(c_vis|c_visit|c_surf)_(steps|metres)_to_\d+")
 """Metrics whose median is in the summary."""
 
 _IDENTITY = ("scene", "start", "scene_hash", "start_x", "start_y", "start_z", "start_yaw", "max_steps", "decision_hz",
@@ -78,9 +80,10 @@ _BOUNDS = ("c_vis_auc_low", "c_vis_auc_high")
 
 _LOWER_IS_BETTER = frozenset(
     {"collisions", "collisions_per_minute", "collisions_per_100m", "goal_distance", "recovery_steps"}
-    | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90)}
+    | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90, 95)}
+    | {"c_vis_metres_to_90", "c_vis_metres_to_95"}
 )
-_COVERAGE = re.compile(r"(c_vis|c_visit|c_surf)(_(auc|final|m2|at_\d+|steps_to_\d+))?|seen_per_metre")
+_COVERAGE = re.compile(r"(c_vis|c_visit|c_surf)(_(auc|final|m2|at_\d+|(steps|metres)_to_\d+))?|seen_per_metre")
 _HIGHER_IS_BETTER = frozenset({"collision_free", "clearance_p5", "success", "spl", "soft_spl"})
 
 
@@ -324,7 +327,7 @@ def _bounds(interval: Interval) -> dict[str, float | None]:
 
 
 def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compute the median decisions to each reported coverage, None where half of the episodes never reach it.
+    """Compute the median decisions and metres to each reported coverage; None if half never get there.
 
     A mean would cover fast episodes only; an episode that never reaches the value counts as the latest.
     """

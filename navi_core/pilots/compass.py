@@ -38,6 +38,7 @@ class CompassPilot(Pilot):
     """
 
     name = "compass"
+    inputs = "observation, dead reckoning"
 
     def __init__(self, *, cell: float = 0.2, margin: float = 0.07, **settings: Unpack[PilotSettings]) -> None:
         super().__init__(**settings)

@@ -47,6 +47,7 @@ class FrontierPilot(MapPilot):
     """
 
     name = "frontier"
+    inputs = "observation, dead reckoning"
 
     def __init__(
         self,

@@ -57,6 +57,8 @@ class Pilot(ABC):
     name: str
     privileged: bool = False
     """Whether it needs its pose and its scene."""
+    inputs: str = "observation"
+    """Inputs, as results name them."""
 
     def __init__(self, *, seed: int = 0, max_distance: float = 100.0, dynamics: DynamicsConfig | None = None) -> None:
         if seed < 0:

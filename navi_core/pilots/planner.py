@@ -154,6 +154,7 @@ class PlannerPilot(MapPilot):
 
     name = "planner"
     privileged = True
+    inputs = "true map and pose"
     _pose: Pose
 
     def __init__(

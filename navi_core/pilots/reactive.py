@@ -30,6 +30,7 @@ class RandomPilot(Pilot):
     """
 
     name = "random"
+    inputs = "none"
 
     def __init__(
         self,

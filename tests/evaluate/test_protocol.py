@@ -94,8 +94,22 @@ def test_a_collision_is_a_decision_with_a_reverted_substep(corridor, constant):
     assert row["collisions_per_minute"] == pytest.approx(row["collisions"] / (30 * 0.1 / 60))
     assert row["path_length"] == pytest.approx(rise, abs=0.05)
     assert path[-1, 1] == pytest.approx(2.25, abs=0.05)
+    assert row["height_max"] == pytest.approx(rise, abs=0.05) and rise / 2 < row["height_mean"] < rise
     assert row["collisions_per_100m"] == pytest.approx(100 * row["collisions"] / max(row["path_length"], 1.0))
     assert row["clearance_p5"] >= 0.149
+
+
+def test_way_to_a_coverage_and_inputs_are_reported(box_room, tmp_path):
+    result = evaluate("forward-plus", [box_room], SHORT)
+    for row, path in zip(result.episodes, result.trajectories):
+        for share in (90, 95):
+            steps, way = row[f"c_vis_steps_to_{share}"], np.linalg.norm(np.diff(path, axis=0), axis=1)
+            assert row[f"c_vis_metres_to_{share}"] == (None if steps is None else pytest.approx(way[:steps].sum()))
+    assert any(row["c_vis_metres_to_90"] is not None for row in result.episodes)
+    assert result.summary["inputs"] == "observation; full sphere 32x8, depth to 100 m, exact"
+    checkpoint(tmp_path / "new.pt", policy=lively())
+    flown = evaluate(tmp_path / "new.pt", [box_room], SHORT).summary
+    assert flown["initial"] == "new weights" and flown["inputs"].startswith("observation;")
 
 
 def test_the_row_of_an_episode_by_hand(box_room):

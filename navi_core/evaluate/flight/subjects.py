@@ -84,7 +84,9 @@ def resolve_subject(
         return _of_pilot(subject, config, name)
     if isinstance(subject, NavigationPolicy):
         flyer = PolicyFlyer(subject, config, name=name or "policy")
-        identity = {"subject_kind": "policy"} | _custom_columns(subject.config.encoder, subject.config.core)
+        identity = {"subject_kind": "policy", "inputs": policy_inputs(subject, flyer, config)} | _custom_columns(
+            subject.config.encoder, subject.config.core
+        )
         return Subject(flyer, identity, lambda: weights_hash(subject.state_dict()))
     if isinstance(subject, ModelVersion):
         return _of_checkpoint(Path(subject.path), config, name or subject.version, "version")
@@ -102,6 +104,27 @@ def resolve_subject(
     )
 
 
+def sensor_text(flyer: Flyer, config: EvalConfig) -> str:
+    """Describe the sensor of a flight in a few words: directions, range, faults."""
+    faults = config.sensor.model_dump(exclude_defaults=True)
+    shape = f"full sphere {flyer.azimuth_bins}x{flyer.elevation_bins}, depth to {flyer.max_distance:g} m"
+    return ", ".join([shape, *(f"{name} {value}" for name, value in faults.items())] if faults else [shape, "exact"])
+
+
+def policy_inputs(policy: NavigationPolicy, flyer: Flyer, config: EvalConfig) -> str:
+    """Describe the inputs of a policy in a few words: observation, map features, pose, goal, sensor."""
+    c = policy.config
+    recovers = c.recovery if config.recovery is None else config.recovery
+    parts = {
+        "frontier features of its place memory": c.place_memory,
+        "exact pose": c.place_memory or c.goal,
+        "exact pose for recovery": recovers and config.deterministic and not (c.place_memory or c.goal),
+        "relative goal": c.goal,
+    }
+    given = ", ".join(["observation", *(name for name, has in parts.items() if has)])
+    return f"{given}; {sensor_text(flyer, config)}"
+
+
 def _custom_columns(encoder: str, core: str) -> dict[str, Any]:
     """Return the identity column with the code digest of custom networks, if there are any."""
     found = custom_networks(encoder, core)
@@ -111,7 +134,8 @@ def _custom_columns(encoder: str, core: str) -> dict[str, Any]:
 def _of_pilot(pilot: Pilot, config: EvalConfig, name: str | None) -> Subject:
     flyer = PilotFlyer(pilot, config)
     flyer.name = name or pilot.name
-    return Subject(flyer, {"subject_kind": "pilot", "privileged": pilot.privileged}, lambda: None)
+    inputs = f"{pilot.inputs}; {sensor_text(flyer, config)}" if pilot.inputs.startswith("observation") else pilot.inputs
+    return Subject(flyer, {"subject_kind": "pilot", "privileged": pilot.privileged, "inputs": inputs}, lambda: None)
 
 
 def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subject:
@@ -140,6 +164,8 @@ def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subj
         "training_run_id": checkpoint.run_id,
         "training_steps": checkpoint.step_id,
         "training_source": checkpoint.training_source,
+        "initial": checkpoint.extra.get("initial") or "new weights",
+        "inputs": policy_inputs(policy, flyer, config),
     } | _custom_columns(checkpoint.encoder_backend, checkpoint.temporal_core)
     vocabulary = checkpoint.corpus_summary.get("semantic_vocabulary")
     return Subject(

@@ -136,7 +136,7 @@ FAN_RAYS = 512
 REPORTED_STEPS = (100, 200, 1000)
 """Decisions at which a curve's value is reported."""
 
-REPORTED_SHARES = (50, 75, 90)
+REPORTED_SHARES = (50, 75, 90, 95)
 """Coverage levels [%] whose first decision is reported."""
 
 
