@@ -92,6 +92,8 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     from rich.table import Table
 
     table = Table(title=title, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(name, value)
     console().print(table)

@@ -74,7 +74,7 @@ class RootGroup(TyperGroup):
         from rich.table import Table
 
         console = Console(highlight=False, markup=False)
-        typer.echo(f" Usage: {ctx.command_path} COMMAND [ARGS]…   {self.help}")
+        typer.echo(f" {self.help}\n Usage: navi COMMAND [ARGS]…")
 
         def show(title: str, rows: dict[str, str], width: int) -> None:
             table = Table.grid(padding=(0, 2))
@@ -87,8 +87,8 @@ class RootGroup(TyperGroup):
         show("Start here", START, 18)
         for title, panel in PANELS.items():
             show(title, {name: text for name, text in panel.items() if name in self.commands}, 11)
-        typer.echo(f" {ctx.command_path} COMMAND --help   options of a command        {ctx.command_path} --version")
-        typer.echo(f" {ctx.command_path} --install-completion   complete names and values with Tab")
+        typer.echo(" navi COMMAND --help        options of a command, with its defaults")
+        typer.echo(" navi --install-completion  complete names and values with Tab;  navi --version")
 
 
 def copy_groups(app: typer.Typer) -> dict[str, typer.Typer]:

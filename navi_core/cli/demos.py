@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.cli.pages import record_by_hand
-from navi_core.errors import ConfigError
-from navi_core.terminal import print_json, print_records, progress_bar
+from navi_core.errors import ConfigError, as_argument
+from navi_core.terminal import print_json, print_next, print_records, progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,6 +104,7 @@ def expert(
         return
     title = f"{pilot}: {facts['decisions']:,} decisions in {facts['files']} files in {out}"
     print_records(title, [{"already there" if key == "kept" else key: row[key] for key in row} for row in table])
+    print_next(f"navi train bc --demos {as_argument(out)}")
 
 
 def _student(name: str) -> Student:
@@ -158,6 +159,8 @@ def ingest(
     else:
         good = sum(row.accepted for row in rows)
         print_records(f"{good} of {len(rows)} accepted; {facts['decisions']:,} decisions in {folder}", table)
+        if facts["files"]:
+            print_next(f"navi train bc --demos {as_argument(folder)}")
     if not all(row.accepted or row.known for row in rows):
         raise typer.Exit(1)
 

@@ -15,8 +15,8 @@ import typer
 from navi_core.bench.report import Column, figure
 from navi_core.cli.models import app as models_app
 from navi_core.cli.models import open_registry
-from navi_core.errors import ConfigError, EvaluationError, RecordError, RegistryError, did_you_mean
-from navi_core.terminal import print_json, print_table, progress_bar
+from navi_core.errors import ConfigError, EvaluationError, RecordError, RegistryError, as_argument, did_you_mean
+from navi_core.terminal import print_json, print_next, print_table, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
@@ -141,6 +141,10 @@ def evaluate(
         if rrd is not None:
             for path in write_traces(rrd, result, scenes):
                 typer.echo(f"rerun {path} shows it", err=True)
+    if not as_json:
+        # A pilot is no challenger, and of a version the question is whether it is better than what there is.
+        other = "champion" if isinstance(flown, str) else "forward-plus"
+        print_next(f"navi compare {as_argument(subject)} {other}")
     hits, freed = (result.summary[name] for name in ("collisions_per_minute", "recovery_steps"))
     if not isinstance(flown, str) and recovery is None and hits >= _STUCK and not freed:
         typer.echo("it pushes against walls; --recovery frees drones that are stuck, here and in navi serve", err=True)

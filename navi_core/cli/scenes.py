@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.errors import GmdagError, NaviError, SceneError, as_argument, printable
-from navi_core.terminal import print_json, print_records, progress_bar
+from navi_core.terminal import print_json, print_next, print_records, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
@@ -236,6 +236,8 @@ def _compile_all(
     title = f"{fresh} compiled, {len(rows) - fresh} unchanged in {folder}"
     merged = any(row["decimated"] for row in rows)
     _show(rows, as_json, title, hidden=("gmdag", "resolution") if merged else ("gmdag", "resolution", "decimated"))
+    if rows and not as_json and not faults:
+        print_next(f"navi train ppo --scene {as_argument(folder if len(rows) > 1 else rows[0]['gmdag'])}")
     if faults:
         for source, error in faults:
             typer.echo(f"failed: {source.name}: {printable(str(error))}", err=True)

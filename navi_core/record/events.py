@@ -189,11 +189,13 @@ class UpdateMade(Event):
 
     def line(self) -> str:
         """Format the progress as one line for the console."""
-        m = self.metrics
         goal = f"/{self.total_steps:,}" if self.total_steps is not None else ""
-        parts = [f"step {self.step:,}{goal}"]
-        parts += [f"{label} {m[name]:{form}}" for name, label, form in _SHOWN if name in m]
-        return "  ".join(parts)
+        return f"step {self.step:,}{goal}  {self.figures()}".rstrip()
+
+    def figures(self, most: int | None = None) -> str:
+        """Format the metrics of the progress line, or only the first ones."""
+        m = self.metrics
+        return "  ".join([f"{label} {m[name]:{form}}" for name, label, form in _SHOWN if name in m][:most])
 
 
 @dataclass(frozen=True)
@@ -302,6 +304,8 @@ class EventBus:
         self, handlers: Mapping[type[Event], Callable[[Any], object]] | None = None, *, strict: bool = False
     ) -> None:
         self.subject = "run"
+        self.progress: Callable[[int, int | None], object] | None = None
+        """Called between two events with decisions done and in all, for a progress bar; no row keeps it."""
         self._strict = strict
         self._subscriptions: dict[object, tuple[type[Event], Callable[[Any], object]]] = {}
         self._failed: set[object] = set()

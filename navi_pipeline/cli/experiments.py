@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.errors import ConfigError, RunError
-from navi_core.terminal import print_json, print_records, print_status
+from navi_core.terminal import print_json, print_next, print_records, print_status
 from navi_pipeline.cli.graph import demo, materialize
 from navi_pipeline.cli.launch import FailedRunError, Target, as_run_config, launch
 from navi_pipeline.cli.study import group as study
@@ -150,6 +150,7 @@ def print_experiment(title: str, result: ExperimentResult) -> None:
     if result.waiting:
         typer.echo(f"{result.waiting} cells wait; the same command goes on with them")
     typer.echo(f"report: {result.report}")
+    print_next("the same command" if result.waiting else "navi report")
 
 
 def _variants(entries: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -219,6 +220,7 @@ def nightly(
     else:
         print_records(f"night {night.name}: {night.verdict}", night.gate_rows())
         typer.echo(f"summary: {markdown}\n         {page}")
+        print_next("navi query champions" if not night.failed else "navi query checks_history")
     if night.failed:
         raise RunError(f"night {night.name} failed: {'; '.join(gate.name for gate in night.failed)}; see {markdown}")
 

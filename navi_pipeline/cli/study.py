@@ -11,7 +11,7 @@ import typer
 
 from navi_core.cli.bench import app as benchmarks
 from navi_core.errors import RunError, as_argument
-from navi_core.terminal import print_facts, print_json, print_records, print_status, progress_bar
+from navi_core.terminal import print_facts, print_json, print_next, print_records, print_status, progress_bar
 from navi_pipeline.cli.launch import Target, as_run_config, launch
 
 if TYPE_CHECKING:
@@ -211,3 +211,5 @@ def _print_result(config: StudyConfig, result: StudyResult, as_json: bool) -> No
         worth = selection_note(result.row["completed"] + result.row["pruned"])
         typer.echo(f"best: trial {result.row['best_trial']}, {result.row['best_params']} ({worth})")
     typer.echo(f"report: {result.report}")
+    best = result.row["best_trial"] is not None
+    print_next(f"navi study best {config.name} --preset best.yaml" if best else f"navi study resume {config.name}")

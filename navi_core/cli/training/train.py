@@ -27,7 +27,7 @@ from navi_core.cli.training.inputs import (
     watchable,
 )
 from navi_core.errors import ConfigError, did_you_mean
-from navi_core.terminal import print_facts, print_json
+from navi_core.terminal import print_facts, print_json, print_next
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -236,8 +236,13 @@ def log_on_stderr() -> Iterator[None]:
     """Context manager that logs the engine's INFO messages on stderr; stdout carries only the result."""
     import logging
 
+    class Handler(logging.StreamHandler[Any]):
+        """Handler that asks for standard error anew: while a bar is shown, Rich stands in for it."""
+
+        stream = property(lambda _: sys.stderr, lambda *_: None)
+
     log = logging.getLogger("navi")
-    level, handler = log.level, logging.StreamHandler()
+    level, handler = log.level, Handler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -258,6 +263,7 @@ def show_record(record: dict[str, Any], as_json: bool, facts: Callable[[dict[str
     none = none if record["steps"] else "none: it ended before its first update"
     common = {"training time": f"{60 * record['wall_time_hours']:.1f} min", "checkpoint": record["checkpoint"]}
     print_facts(record["run_id"], {"version": version if record["version"] else none, **facts(record), **common})
+    print_next(f"navi evaluate {record['version']}" if record["version"] else f"navi runs show {record['run_id']}")
 
 
 def resumed(record: dict[str, Any]) -> str:

@@ -189,8 +189,10 @@ class _Cloner(RunSession):
         total = self.config.bc.epochs
         while self.counters.updates < total:
             before = copy.deepcopy((self.policy.state_dict(), self.learner.optimizer.state_dict()))
+            chunk, whole = self.config.bc.sequences * self.config.bc.bptt, total * self.feed.steps
+            ask = self.counted(stop, chunk, whole, self.steps + self.feed.steps)
             try:
-                update = self.learner.update(self.feed, index=self.counters.updates, steps=self.steps, stop=stop)
+                update = self.learner.update(self.feed, index=self.counters.updates, steps=self.steps, stop=ask)
             except EpochInterrupted:
                 self.policy.load_state_dict(before[0])
                 self.learner.optimizer.load_state_dict(before[1])
@@ -198,7 +200,7 @@ class _Cloner(RunSession):
             began = self.steps
             metrics = self._count(update)
             self.note(metrics, {"update": update.timer})
-            self.announce(total * self.feed.steps, metrics, {})
+            self.announce(whole, metrics, {})
             every = self.config.checkpoint_every
             if began // every != self.steps // every or self.counters.best_epoch == self.counters.updates:
                 self.save()

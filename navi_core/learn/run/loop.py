@@ -152,8 +152,10 @@ class _Trainer(RunSession):
         if self.watch.stopped is not None:
             return f"early_stopping: {self.watch.stopped.reason}"
         size = rollout.steps * self.collector.total_rows
-        if total is not None and (over := -max(total - self.steps, 0) % size):
-            flown = f"{total + over:,} decisions are flown, not {total:,}"
+        over = 0 if total is None else -max(total - self.steps, 0) % size
+        end = None if total is None else total + over
+        if over:
+            flown = f"{end:,} decisions are flown, not {total:,}"
             _LOG.info("rollouts are whole, %s decisions each: %s", f"{size:,}", flown)
         elif total is None or self.steps < total:
             # With a large network on a CPU the first progress line is minutes away.
@@ -166,7 +168,9 @@ class _Trainer(RunSession):
             before = copy.deepcopy(self.collector.state_dict()) if self.workers.size == 1 else None
             with self.naming_checkpoint():
                 torch.set_num_threads(self.threads.rollout)
-                stats = self.collector.collect(rollout, None if before is None else stop)
+                ask = (lambda: False) if before is None else stop
+                ask = self.counted(ask, self.collector.total_rows, end, began + size)
+                stats = self.collector.collect(rollout, ask)
                 if stats is None:
                     assert before is not None
                     self.collector.load_state_dict(before)
@@ -187,7 +191,7 @@ class _Trainer(RunSession):
             with self.telemetry("telemetry_publication"):
                 self.note(metrics, timers)
             with self.callback("progress_callback"):
-                self.announce(total, metrics, timers)
+                self.announce(end, metrics, timers)
             if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
                 self.save()
             if decision is not None and decision.should_stop:

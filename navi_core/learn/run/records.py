@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -263,7 +264,9 @@ _LOG = logging.getLogger("navi.learn")
 
 @contextmanager
 def console_progress(events: EventBus, title: str = "train") -> Iterator[None]:
-    """Context manager that shows the updates of a bus on standard error: a bar, or log lines off a terminal.
+    """Context manager that shows the progress of a bus on standard error: a bar, or log lines off a terminal.
+
+    What is printed on `sys.stderr` meanwhile stands above the bar.
 
     Args:
         events: Event bus of the run.
@@ -274,22 +277,40 @@ def console_progress(events: EventBus, title: str = "train") -> Iterator[None]:
         yield
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    console = Console(stderr=True, markup=False, highlight=False)
+    wide = console.width >= _WIDE
     columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[line]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=False) as bar:
-        task = bar.add_task(title, total=None, line="first rollout …")
-        events.subscribe(UpdateMade, lambda u: bar.update(task, completed=u.step, total=u.total_steps, line=u.line()))
-        yield
+        TextColumn("{task.description}", markup=False), BarColumn(40 if wide else 12),
+        TextColumn("{task.fields[count]}", markup=False), TextColumn("{task.fields[line]}", markup=False),
+    )  # fmt: skip
+    with Bar(*columns, console=console, transient=False, speed_estimate_period=300) as bar:
+        task = bar.add_task(title[: 40 if wide else 20], total=None, count="", line="")
+
+        def advance(done: int, total: int | None, line: str | None = None) -> None:
+            at = bar.tasks[0]
+            left = "--:--" if at.time_remaining is None else f"{timedelta(seconds=round(at.time_remaining))}"
+            known = (
+                f"{100 * done // max(total, 1):>3} % {done:,}/{total:,} eta {left}" if total else f"{done:,} decisions"
+            )
+            bar.update(task, completed=done, total=total, count=known, line=at.fields["line"] if line is None else line)
+
+        def show(update: UpdateMade) -> None:
+            advance(update.step, update.total_steps, line=update.figures() if wide else update.figures(1))
+
+        events.progress = advance
+        leave = events.subscribe(UpdateMade, show)
+        try:
+            yield
+        finally:
+            events.progress = None
+            leave()
 
 
+_WIDE = 120
+"""Least width of a terminal for all figures of an update [columns]."""
 _MANY_VOID = 0.1
 """Fraction of episodes ending in the void above which a warning is issued."""
 

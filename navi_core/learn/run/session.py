@@ -4,6 +4,7 @@ Rows are flushed to the outbox before the checkpoint that follows them, so a kil
 the rows after the checkpoint are written again under the same natural keys.
 """
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -213,6 +214,25 @@ class RunSession(ABC):
             self.record.log.scalars(self.steps, metrics)
             self.record.stages(self.steps, timers)
             self.record.log.flush()
+
+    def counted(self, stop: Callable[[], bool], decisions: int, total: int | None, most: int) -> Callable[[], bool]:
+        """Return `stop` with the live progress of the bus, if anybody follows it.
+
+        Args:
+            stop: Called once for every so many decisions.
+            decisions: So many.
+            total: Decisions at which the run ends.
+            most: Decisions at which this rollout or epoch ends.
+        """
+        progress, done = self.events.progress, itertools.count(self.steps, decisions)
+        if progress is None:
+            return stop
+
+        def polled() -> bool:
+            progress(min(next(done), most), total)
+            return stop()
+
+        return polled
 
     def announce(self, total: int | None, metrics: dict[str, float], timers: dict[str, StageTimer]) -> None:
         """Publish an update, with the decisions at which the run ends and the time of its stages."""
