@@ -17,6 +17,7 @@ import torch
 from navi_core.errors import EvaluationError, printable
 from navi_core.evaluate.result import EvalResult
 from navi_core.record.rerun import EpisodeTrace, write_rrd
+from navi_core.scenes.display_mesh import display_mesh
 from navi_core.world.field import Field
 from navi_core.world.floor.overhead import COLOURS, cut_from_above, cut_height, reachable_cut, tint
 from navi_core.world.floor.rooms import storey_of
@@ -281,6 +282,7 @@ def episode_trace(result: EvalResult, index: int, field: Field, scene_index: int
             "speed_m_per_s": (moved / seconds).astype(np.float64),
             "path_m": np.cumsum(moved, dtype=np.float64),
         },
+        mesh=display_mesh(field.scenes[scene_index]),
     )
 
 

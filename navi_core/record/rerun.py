@@ -1,4 +1,4 @@
-"""Export of an episode for the Rerun viewer (https://rerun.io): panorama, points, path and curves on one timeline."""
+"""Export of an episode for the Rerun viewer (https://rerun.io): scene, panorama, path and curves on one timeline."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from navi_core.errors import RecordError
 
 if TYPE_CHECKING:
     import rerun
+
+    from navi_core.scenes.display_mesh import DisplayMesh
 
 _GOLDEN_RATIO = 0.61803398875
 
@@ -47,6 +49,8 @@ class EpisodeTrace:
     """Curves by name, (T,) each; NaN where there is no value."""
     path: npt.NDArray[np.float32] | None = None
     """(N, 3) the whole path where it is finer than the moments [m]; else their positions."""
+    mesh: DisplayMesh | None = None
+    """The scene, where it is known."""
 
     def __post_init__(self) -> None:
         moments, bins = len(self.positions), self.depth.shape[1:]
@@ -124,6 +128,14 @@ def _log(rr: ModuleType, stream: rerun.RecordingStream, trace: EpisodeTrace) -> 
     stream.log("world", rr.ViewCoordinates.RIGHT_HAND_Y_UP, static=True)
     line = trace.path if trace.path is not None else trace.positions
     stream.log("world/path", rr.LineStrips3D([line], colors=[(37, 99, 201)]), static=True)
+    if (mesh := trace.mesh) is not None:
+        # Pale, so that points and path stand out.
+        colours = (160 + 0.37 * _colours(mesh.semantic)).astype(np.uint8)
+        stream.log(
+            "world/scene",
+            rr.Mesh3D(vertex_positions=mesh.vertices, triangle_indices=mesh.faces, vertex_colors=colours),
+            static=True,
+        )
     for moment in range(len(trace.positions)):
         stream.set_time("decision", sequence=moment)
         stream.set_time("flight", duration=float(trace.seconds[moment]))

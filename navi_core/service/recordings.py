@@ -24,6 +24,7 @@ from navi_core.record.journal import Frame, FrameFormat, Journal, JournalWriter
 from navi_core.record.rerun import EpisodeTrace
 from navi_core.service.viewing.digest import Digest
 from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY, DroneSelector
+from navi_core.service.viewing.meshes import key_of, stored_mesh, unpack_mesh
 from navi_core.service.wire import DistanceMatrix, Message, decode
 from navi_core.service.wire.sockets import Subscriber
 from navi_core.world import spherical_directions
@@ -280,4 +281,5 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
         directions=spherical_directions(*bins).numpy(),
         seconds=recording.frames.elapsed()[episode.entries],
         scalars={name: np.array([s.get(name, math.nan) for s in scalars]) for name in names},
+        mesh=unpack_mesh(packed) if (packed := stored_mesh(key_of(digest.scene))) else None,
     )

@@ -41,6 +41,7 @@ def test_a_trace_shows_the_poses_flown_and_the_walls_around_them(box_room):
     trace = episode_trace(result, 0, Field([box_room]), 0)
     np.testing.assert_array_equal(trace.positions, result.trajectories[0])
     assert trace.yaws.shape == (7,) and trace.valid.all()
+    assert len(trace.mesh.faces) == len(box_room.triangles)
     field = Field([box_room])
     for moment in range(7):
         points, _ = trace.points(moment)
@@ -55,7 +56,8 @@ def test_an_evaluation_writes_its_median_and_its_worst_episode(tmp_path):
     assert done.exit_code == 0, done.exception
     assert len(json.loads(done.stdout)["episodes"]) == 2
     for word in ("median", "worst"):
-        assert (tmp_path / "rrd" / f"random-{word}.rrd").read_bytes().startswith(b"RRF2")
+        data = (tmp_path / "rrd" / f"random-{word}.rrd").read_bytes()
+        assert data.startswith(b"RRF2") and b"world/scene" in data
 
 
 def test_missing_rerun_is_reported_before_the_flight(tmp_path, monkeypatch):

@@ -13,9 +13,9 @@ import numpy as np
 from navi_core.errors import NaviError
 from navi_core.record import navi_home
 from navi_core.scenes import Scene
-from navi_core.scenes.display_mesh import display_mesh
+from navi_core.scenes.display_mesh import DisplayMesh, display_mesh
 from navi_core.scenes.gmdag.scene import write_atomically
-from navi_core.service.viewing.page_message import pack_message
+from navi_core.service.viewing.page_message import pack_message, unpack_message
 
 KEY_DIGITS = 24
 """Hexadecimal digits of a mesh's key."""
@@ -63,6 +63,21 @@ def pack_mesh(scene: Scene) -> bytes:
     counts = {"triangles": len(mesh.faces), "before": mesh.before}
     # A fixed time: equal scenes are equal bytes.
     return gzip.compress(pack_message("mesh", {**facts, **counts}, arrays), 6, mtime=0)
+
+
+def unpack_mesh(packed: bytes) -> DisplayMesh:
+    """Return the mesh of a message of `pack_mesh`; the page does the same."""
+    facts, arrays = unpack_message(gzip.decompress(packed))
+    high = arrays["high"].astype(np.int64)
+    met = np.concatenate([[0], np.cumsum(high == 0)[:-1]])
+    return DisplayMesh(
+        positions=arrays["positions"].cumsum(axis=1, dtype=np.uint16).T,
+        semantic=arrays["semantic"].cumsum(dtype=np.uint16),
+        faces=(met - high).astype(np.uint32).reshape(-1, 3),
+        origin=np.array(facts["origin"]),
+        step=facts["step"],
+        before=facts["before"],
+    )
 
 
 def store_mesh(scene: Scene) -> str:

@@ -44,6 +44,16 @@ def pack_message(kind: str, facts: Mapping[str, object], arrays: Mapping[str, np
     return b"".join([struct.pack("<I", len(header)), header, *parts])
 
 
+def unpack_message(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Parse a message of `pack_message`: its facts, and its arrays by name."""
+    (length,) = struct.unpack_from("<I", data)
+    facts, arrays = json.loads(data[4 : 4 + length]), {}
+    for place in facts.pop("arrays"):
+        count, begin = math.prod(place["shape"]), 4 + length + place["offset"]
+        arrays[place["name"]] = np.frombuffer(data, place["dtype"], count, begin).reshape(place["shape"])
+    return facts, arrays
+
+
 def _finite(value: object) -> object:
     """Replace non-finite numbers by null, recursively: JSON lacks them."""
     if isinstance(value, dict):

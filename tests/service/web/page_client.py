@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
+from navi_core.service.viewing.page_message import unpack_message
 
 
 class PageClient:
@@ -42,13 +41,8 @@ class PageClient:
 
 def unpacked(data: bytes) -> dict:
     """Return a page message: its facts, and its arrays by name."""
-    (length,) = struct.unpack_from("<I", data)
-    message = json.loads(data[4 : 4 + length])
-    for place in message.pop("arrays"):
-        begin = 4 + length + place["offset"]
-        count = int(np.prod(place["shape"]))
-        message[place["name"]] = np.frombuffer(data, place["dtype"], count, begin).reshape(place["shape"])
-    return message
+    facts, arrays = unpack_message(data)
+    return facts | arrays
 
 
 @contextmanager
