@@ -229,13 +229,16 @@ def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: Ev
     if not drawn:
         return []
     from navi_core.evaluate import build_course, top_down_map
+    from navi_core.service.viewing.meshes import store_mesh
 
     course = build_course(scenes.loaded, config)
-    maps = []
+    maps, flights = [], []
     for index, scene in enumerate(course.field.scenes[:_MAPS]):
         paths = {name: result.trajectories_of(scene.name)[0] for name, result in drawn.items()}
         maps.append(embedded_picture(top_down_map(course.field, index, paths, course.floors[index]), scene.name))
-    write_document(file, {"maps": maps})
+        lines = {name: path.round(2).tolist() for name, path in paths.items()}
+        flights.append({"scene": scene.name, "mesh": store_mesh(scene), "paths": lines})
+    write_document(file, {"maps": maps, "flights": flights})
     return maps
 
 

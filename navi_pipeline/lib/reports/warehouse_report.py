@@ -22,6 +22,7 @@ from navi_pipeline.lib.reports.pages import (
     text_part,
     write_page,
 )
+from navi_pipeline.lib.reports.view3d import flights_in_3d
 from navi_pipeline.lib.warehouse.reader import records
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -67,6 +68,7 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
         "Goals": _tables(ask, ("", "goals")),
         "Surface, sensor, medians": _tables(ask, ("", "surface_and_sensor")),
         "Training": _training(ask),
+        "Flights in 3-D": flights_in_3d(home),
         "Flights seen from above": _maps(home),
         "Champion after champion": _progress(ask),
         "Champion": _tables(ask, ("", "lineage_of_champion"), ("Decisions", "promotion_history"),

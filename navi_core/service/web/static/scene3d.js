@@ -63,8 +63,8 @@ void main() {
 
 /** Hue by name: the same name has the same colour in every scene; what carries a building is grey. */
 export function colourOf(name) {
-  if (/floor|ground|carpet|street|road/i.test(name)) return [0.62, 0.6, 0.57];
-  if (/wall|ceiling|roof|column|stair|facade/i.test(name)) return [0.86, 0.85, 0.82];
+  if (/floor|ground|carpet|street|road/i.test(name)) return [0.76, 0.74, 0.7];
+  if (/wall|ceiling|roof|column|stair|facade/i.test(name)) return [0.93, 0.92, 0.89];
   let hash = 2166136261;
   for (const letter of name) hash = Math.imul(hash ^ letter.codePointAt(0), 16777619);
   const hue = ((hash >>> 0) * 0.61803398875) % 1, light = 0.56 + 0.12 * ((hash >>> 9) % 3);

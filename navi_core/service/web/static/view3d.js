@@ -5,14 +5,14 @@ import { fitted } from "./colour.js";
 import { unpack } from "./net.js";
 import { PointCloud, direction, drawPoints } from "./points.js";
 import { Scene3d } from "./scene3d.js";
-import { lookAt, multiply, perspective, planesOf } from "./view3d_camera.js";
+import { HOME, MODES, lookAt, multiply, perspective, planesOf } from "./view3d_camera.js";
+import { listen } from "./view3d_input.js";
 import { SIDES, between, drawOverlay, eighth, nearestOf } from "./view3d_overlay.js";
 
-const MODES = { first: "first person", chase: "chase", orbit: "orbit", top: "top-down" };
-const HOME = { first: [0, 0, 0], chase: [0, 0.5, 1.8], orbit: [0.7, 0.75, 7], top: [0, 1.5607, 12] }; // azimuth, tilt, metres
 const PATH = [0.84, 0.37, 0, 1], DRONE = [0.04, 0.05, 0.08, 1], GHOST = [0.8, 0.47, 0.65, 0.9], GOAL = [0.1, 0.56, 0.3, 1];
 const WHITE = [1, 1, 1], BLACK = [0.02, 0.03, 0.06], SEEN = [106, 140, 175]; // SEEN: as the engine draws seen floor on maps
-const RAYS = [0.2, 0.75, 1, 0.45], HAZE = [0.7, 0.78, 0.86], TURN = 0.08, MOST_PATH = 20000, MOST_RAYS = 700;
+const COLOURS = [PATH, [0, 0.45, 0.7, 1], [0, 0.62, 0.45, 1], [0.8, 0.47, 0.65, 1], [0.94, 0.89, 0.26, 1]]; // Okabe and Ito's
+const RAYS = [0.2, 0.75, 1, 0.45], HAZE = [0.7, 0.78, 0.86], MOST_PATH = 20000, MOST_RAYS = 700;
 const FIRST_FOV = 1.25, FOV = 0.9; // vertical [rad]
 const COMPASS = ["north", "north-west", "west", "south-west", "south", "south-east", "east", "north-east"];
 
@@ -23,6 +23,7 @@ class View3d {
     this.host = host;
     this.turn = turn;
     this.mode = mode;
+    this.home = structuredClone(HOME);
     this.cameras = structuredClone(HOME);
     this.pan = [0, 0, 0];
     this.path = [];
@@ -32,7 +33,7 @@ class View3d {
     this.sharpness = 1;
     this.build(rays);
     try { this.scene = new Scene3d(this.canvas); } catch { this.lacking(); }
-    this.listen();
+    listen(this);
     this.choose(mode);
   }
 
@@ -186,6 +187,28 @@ class View3d {
     this.scene?.setSeen(seen, columns, corner, columns * step, floor);
   }
 
+  /** Paths by name, each a list of points, in one colour each with a legend: for pages without a server. */
+  flights(paths) {
+    const names = Object.keys(paths), all = Object.values(paths).flat(), boxes = this.scene?.mesh?.boxes;
+    if (boxes) this.bounds = { low: [0, 1, 2].map((c) => Math.min(...boxes.map(({ low }) => low[c]))), high: [0, 1, 2].map((c) => Math.max(...boxes.map(({ top }) => top[c]))) };
+    names.forEach((name, n) => this.upload(`path ${name}`, paths[name], COLOURS[n % COLOURS.length]));
+    this.middle = all.map(([, y]) => y).sort((a, b) => a - b)[all.length >> 1];
+    this.home.orbit[2] = this.home.top[2] = 2 + 0.85 * Math.hypot(...[0, 2].map((c) => (this.bounds?.high[c] ?? 5) - (this.bounds?.low[c] ?? 0)));
+    this.cameras = structuredClone(this.home);
+    for (const button of this.buttons) button.hidden ||= !["orbit", "top"].includes(button.dataset.camera);
+    for (const [, label] of this.ticks) label.hidden = true;
+    this.path = paths[names[0]];
+    this.legend = element("ul", { className: "view3d-legend" }, ...names.map((name, n) => {
+      const mark = element("i");
+      mark.style.background = `rgb(${COLOURS[n % COLOURS.length].slice(0, 3).map((v) => Math.round(255 * v))})`;
+      return element("li", {}, mark, name);
+    }));
+    this.sentence.replaceChildren(this.legend);
+    this.canvas.setAttribute("aria-label", `The scene in 3-D with the paths of ${names.join(", ")}. Drag or arrow keys turn, plus and minus zoom, Home resets.`);
+    this.grid();
+    this.request();
+  }
+
   forget() {
     this.path = [];
     this.cloud.clear();
@@ -221,9 +244,9 @@ class View3d {
 
   // Layers.
 
-  upload(name, points) {
+  upload(name, points, colour = PATH) {
     const ends = points.flatMap((point, n) => (n && Number.isFinite(point[0]) && Number.isFinite(points[n - 1][0]) ? [...points[n - 1], ...point] : []));
-    this.scene?.setLines(name, new Float32Array(ends), { colour: PATH, width: 3, casing: WHITE });
+    this.scene?.setLines(name, new Float32Array(ends), { colour, width: 3, casing: WHITE });
   }
 
   ring(name, [x, , z], radius, colour, y) {
@@ -315,7 +338,7 @@ class View3d {
   overview() {
     if (!this.bounds) return [0, 1, 0, 0];
     const { low, high } = this.bounds;
-    return [(low[0] + high[0]) / 2, low[1] + 0.5 * (high[1] - low[1]), (low[2] + high[2]) / 2, 0];
+    return [(low[0] + high[0]) / 2, this.middle ?? low[1] + 0.5 * (high[1] - low[1]), (low[2] + high[2]) / 2, 0];
   }
 
   /** Fewer pixels where drawing is slow, as without a graphics card: one picture in ten is timed. */
@@ -327,73 +350,6 @@ class View3d {
     const took = performance.now() - begun;
     if (took > 40) this.sharpness = Math.max(0.45, 0.85 * this.sharpness);
     else if (took < 12) this.sharpness = Math.min(1, 1.1 * this.sharpness);
-  }
-
-  // Input.
-
-  listen() {
-    const { canvas } = this;
-    canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); this.pointers.set(event.pointerId, [event.clientX, event.clientY]); canvas.focus({ preventScroll: true }); });
-    for (const name of ["pointerup", "pointercancel", "lostpointercapture"]) canvas.addEventListener(name, (event) => this.pointers.delete(event.pointerId));
-    canvas.addEventListener("pointermove", (event) => this.drag(event));
-    canvas.addEventListener("wheel", (event) => { if (this.mode === "first" || (event.ctrlKey || document.activeElement === canvas) === false) return; event.preventDefault(); this.zoom(Math.exp(event.deltaY * 0.0015)); }, { passive: false });
-    canvas.addEventListener("contextmenu", (event) => event.preventDefault());
-    canvas.addEventListener("dblclick", () => this.reset());
-    canvas.addEventListener("keydown", (event) => this.key(event));
-    addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.target.matches?.("input[type=number], select, textarea")) return;
-      const at = ["Digit1", "Digit2", "Digit3", "Digit4"].indexOf(event.code);
-      if (at >= 0) this.choose(Object.keys(MODES)[at]);
-      else if (event.code === "KeyV") this.cycle();
-    });
-    canvas.addEventListener("webglcontextlost", (event) => event.preventDefault());
-    canvas.addEventListener("webglcontextrestored", () => { this.scene = new Scene3d(canvas); const { shown } = this; this.shown = undefined; if (this.bounds) this.take_scene({ ...this.bounds, mesh: shown }); });
-  }
-
-  drag(event) {
-    const before = this.pointers.get(event.pointerId);
-    if (!before) return;
-    const dx = event.clientX - before[0], dy = event.clientY - before[1];
-    if (this.pointers.size > 1) {
-      const [other] = [...this.pointers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
-      const was = Math.hypot(before[0] - other[0], before[1] - other[1]), is = Math.hypot(event.clientX - other[0], event.clientY - other[1]);
-      this.zoom(was / Math.max(1, is));
-      this.shift(dx / 2, dy / 2);
-    } else if (event.buttons & 2 || event.shiftKey) this.shift(dx, dy);
-    else this.rotate(-0.006 * dx, 0.006 * dy);
-    this.pointers.set(event.pointerId, [event.clientX, event.clientY]);
-  }
-
-  rotate(right, down) {
-    const camera = this.cameras[this.mode];
-    // By mouse a person flies where they look: the drone turns, the camera pitches.
-    if (this.mode === "first" && this.turn) this.turn(right); else camera[0] += right;
-    camera[1] = this.mode === "first" ? between(-1.4, camera[1] - down, 1.4) : between(0.05, camera[1] + down, 1.5607);
-    this.request();
-  }
-
-  zoom(factor) { const camera = this.cameras[this.mode]; camera[2] = between(0.5, camera[2] * factor, 400); this.request(); }
-
-  shift(dx, dy) {
-    if (this.mode === "first") return;
-    const [azimuth, , metres] = this.cameras[this.mode], a = azimuth + (this.mode === "chase" ? this.pose?.[3] ?? 0 : 0), k = metres / 700;
-    this.pan[0] -= k * (dx * Math.cos(a) + dy * Math.sin(a));
-    this.pan[2] -= k * (-dx * Math.sin(a) + dy * Math.cos(a));
-    this.request();
-  }
-
-  reset() { this.cameras[this.mode] = [...HOME[this.mode]]; this.pan = [0, 0, 0]; this.request(); }
-
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const first = this.mode === "first", turns = { ArrowLeft: [-TURN, 0], ArrowRight: [TURN, 0], ArrowUp: [0, TURN], ArrowDown: [0, -TURN] };
-    if (event.code in turns && !(first && this.turn)) { const [right, up] = turns[event.code]; this.rotate(first ? -right : right, first ? -up : up); }
-    else if (first && (event.code === "PageUp" || event.code === "PageDown")) this.rotate(0, event.code === "PageUp" ? -TURN : TURN);
-    else if (["+", "=", "-"].includes(event.key)) this.zoom(event.key === "-" ? 1.14 : 0.88);
-    else if (event.code === "Home") this.reset();
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
   }
 }
 

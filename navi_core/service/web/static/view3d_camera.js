@@ -1,4 +1,7 @@
-// Matrices of 16 numbers, column by column.
+// Cameras of the 3-D view, and matrices of 16 numbers, column by column.
+
+export const MODES = { first: "first person", chase: "chase", orbit: "orbit", top: "top-down" };
+export const HOME = { first: [0, 0, 0], chase: [0, 0.5, 1.8], orbit: [0.7, 0.75, 7], top: [0, 1.5607, 12] }; // azimuth, tilt, metres
 
 export function perspective(fov, aspect, near, far) {
   const f = 1 / Math.tan(fov / 2), d = 1 / (near - far);
