@@ -186,7 +186,7 @@ class ExploreShow:
             "paused": session.paused,
             "assist": session.assist,
             "decision_seconds": session.config.dynamics.decision_seconds,
-            "clone": f"navi bc --demos {as_argument(session.folder)}" if session.folder is not None else "",
+            "clone": f"navi train bc --demos {as_argument(session.folder)}" if session.folder is not None else "",
             "number": session.number,
             "scenes": session.progress(),
             "saved": [path.name for path in session.saved],

@@ -288,7 +288,7 @@ def test_newcomer_records_three_rooms_of_the_small_house_and_clones_them(house, 
             touched += _fly_by_keys(session, page, way_to(target))
             page.keyboard.press("Enter")
             expect(page.locator("#scenes tr.here td").nth(1)).to_have_text(str(number + 1))
-        expect(page.locator("#clone-command")).to_contain_text("navi bc --demos")
+        expect(page.locator("#clone-command")).to_contain_text("navi train bc --demos")
     seconds = time.monotonic() - begun
     assert touched == 0 and seconds <= 180, f"{touched} touched in {seconds:.0f} s"
     assert len({path.name for path in session.saved}) == 3

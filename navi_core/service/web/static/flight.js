@@ -22,6 +22,12 @@ function needs(control, code) {
   return Boolean(control.matches?.("button, input")) && (code === "Enter" || code === "Space");
 }
 
+/** Show what the server has, once it changes: a box that was just clicked keeps its state until the answer. */
+export function follow(box, on) {
+  if (box.dataset.server !== String(on)) box.checked = on;
+  box.dataset.server = on;
+}
+
 export class Flight {
   constructor(send) {
     this.send = send;
@@ -143,7 +149,7 @@ export class Flight {
     $("do-finish").disabled = $("do-discard").disabled = !flight.recording;
     $("do-pause").textContent = flight.paused ? "Go on" : "Pause";
     $("recorded").textContent = flight.recording ? `${flight.recorded} decisions, ${(flight.recorded * flight.decision_seconds).toFixed(1)} s` : "off";
-    $("assist").checked = flight.assist;
+    follow($("assist"), flight.assist);
     $("notice").textContent = flight.notice || "\u00a0";
     const rows = flight.scenes, total = rows.reduce((sum, row) => sum + row.decisions, 0);
     $("flight-scene").textContent = `${flight.number + 1} of ${rows.length}: ${rows[flight.number].scene}`;

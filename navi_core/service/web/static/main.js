@@ -1,7 +1,7 @@
 // Hands each message to the part of the page that shows it.
 
 import { numberText } from "./charts.js";
-import { Flight } from "./flight.js";
+import { Flight, follow } from "./flight.js";
 import { FlightMap } from "./map.js";
 import { Connection } from "./net.js";
 import { Panorama } from "./panorama.js";
@@ -58,7 +58,7 @@ const show = {
   frame(message) {
     document.body.dataset.frame = "some";
     panorama.show(message);
-    if (message.sharp !== undefined) $("sharp").checked = message.sharp;
+    if (message.sharp !== undefined) follow($("sharp"), message.sharp);
     map.add(message);
     terms.show(message);
     const [x, y, z, yaw] = message.pose;
