@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -19,15 +20,40 @@ if TYPE_CHECKING:
 Part = str
 """HTML fragment of a report."""
 
-# Wide tables scroll within themselves, so that the page fits a phone.
 _STYLE = (
     ":root{color-scheme:light dark}"
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
-    "table{display:block;overflow-x:auto;white-space:nowrap;border-collapse:collapse;margin:1em 0}"
-    "td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right}"
-    "td:first-child,th:first-child{text-align:left}img{max-width:100%}"
-    "figure{display:inline-block;margin:0 1em 1em 0;max-width:100%}"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:84em;margin:2em auto;padding:0 1em}"
+    "p,nav{max-width:60em}.verdict{font-size:1.25em;font-weight:600;border-left:4px solid #0072b2;padding-left:.8em}"
+    "table{width:100%;border-collapse:collapse;margin:1em 0;font-size:.88em;font-variant-numeric:tabular-nums}"
+    "td,th{border:1px solid #8886;padding:.25em .5em;text-align:right;vertical-align:top}"
+    "td:first-child,th:first-child,.text{text-align:left}h1,p,td:first-child,.text{overflow-wrap:anywhere}"
+    "img{max-width:100%}svg{display:block;max-width:46em}figure{display:inline-block;margin:0 1% 1em 0;width:48%}"
+    # On a phone a row is a list of its cells, each behind its heading.
+    "@media(max-width:700px){figure{width:100%}tr.head{display:none}tr,td{display:block;width:auto}"
+    "tr{margin:0 0 1em;border:1px solid #8886}"
+    "td,td:first-child{display:flex;justify-content:space-between;gap:1em;border:0;text-align:right}"
+    "td:empty{display:none}td::before{content:attr(data-label);font-weight:600;text-align:left}}"
 )
+_COLUMNS = 10
+"""Most columns of a table on a page; further ones follow in a table that is unfolded."""
+_UNITS = {
+    "percent": "[%]", "points": "[points]", "m2": "[m²]", "m": "[m]", "100m": "/ 100 m", "minute": "/ min",
+    "ms": "[ms]", "seconds": "[s]", "hours": "[h]", "bytes": "[bytes]",
+}  # fmt: skip
+"""Unit of a column by the last word of its name."""
+_WORDS = {
+    "c_vis_auc": "coverage, mean of the flight", "c_vis": "coverage at the end", "c_visit": "cells visited",
+    "c_surf_auc": "surface seen, mean of the flight", "c_surf": "surface seen at the end",
+    "c_vis_steps_to_90": "decisions to 90 %", "success": "goals reached", "steps_per_second": "decisions / s",
+    "episodes": "flights", "spl": "SPL", "soft_spl": "soft SPL", "decisions": "decisions of a flight",
+    "reward_ema": "reward, smoothed", "sps": "decisions / s", "mean_sps": "decisions / s", "low": "95 % from",
+    "high": "95 % to", "run_id": "run", "recorded_at": "time (UTC)", "collisions_per": "collisions",
+    "path_length": "path", "interval": "95 % interval", "left": "way left", "iqm_a": "IQM of a",
+    "iqm_b": "IQM of b",
+    "mean_difference": "a − b", "mean_a": "a", "mean_b": "b",
+}  # fmt: skip
+"""Words for the name of a column without its unit."""
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)[\d:.]*(Z|\+00:00)?")
 _STANDALONE = '<svg xmlns="http://www.w3.org/2000/svg" width="640" color="black" '
 """Opening tag of a standalone SVG file; the white background is part of the style."""
 _BRACKETS = str.maketrans("[]\\", "()/")
@@ -45,15 +71,47 @@ def text_part(text: str) -> Part:
 
 
 def table_part(rows: Sequence[Mapping[str, object]]) -> Part:
-    """Render rows as an HTML table; columns are those of the first row."""
+    """Render rows as an HTML table with readable headings; columns are those of the first row, ten beside each other.
+
+    A table fits its page: cells break their lines, and on a phone each row is a list.
+    """
     if not rows:
         return "<p><em>no rows</em></p>"
-    names = list(rows[0])
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    names = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
+    table = _table(rows, names[:_COLUMNS])
+    if len(names) <= _COLUMNS:
+        return table
+    rest = [
+        _table(rows, [names[0], *names[at : at + _COLUMNS - 1]]) for at in range(_COLUMNS, len(names), _COLUMNS - 1)
+    ]
+    return f"{table}<details><summary>{len(names) - _COLUMNS} more columns</summary>{''.join(rest)}</details>"
+
+
+def _table(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> Part:
+    labels = [escape(heading(name)) for name in names]
+    head = "".join(f'<th title="{escape(name)}">{label}</th>' for name, label in zip(names, labels, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_cell(row.get(name)))}</td>" for name in names) + "</tr>" for row in rows
+        "<tr>" + "".join(_column(row.get(name), label) for name, label in zip(names, labels, strict=True)) + "</tr>"
+        for row in rows
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return f'<table><tr class="head">{head}</tr>{body}</table>'
+
+
+def _column(value: object, label: str) -> str:
+    text = _cell(value)
+    kind = ' class="text"' if len(text) > 24 and not isinstance(value, int | float) else ""
+    return f'<td{kind} data-label="{label}">{escape(text)}</td>'
+
+
+def heading(name: str) -> str:
+    """Return the heading of a column: words, and the unit that its name ends with (`path_length_m`: path [m])."""
+    base, unit, median = name, "", name.endswith("_median")
+    base = base.removesuffix("_median")
+    head, _, last = base.rpartition("_")
+    if head and last in _UNITS:
+        base, unit = head, f" {_UNITS[last]}"
+    words = _WORDS.get(base) or _WORDS.get(name) or base.removesuffix("_per").replace("_", " ").strip()
+    return words + unit + (", median" if median else "")
 
 
 def section(title: str, parts: Sequence[Part], *, level: int = 2, anchor: str | None = None) -> list[Part]:
@@ -113,14 +171,23 @@ def embedded_charts(charts: Sequence[str], title: str) -> str:
 
 
 def _cell(value: object) -> str:
-    """Format a value as a table cell: four significant digits, empty if missing."""
+    """Format a value as a table cell: four significant digits, thousands, minutes of a time; empty if missing."""
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e4 and math.isfinite(value) else f"{value:.4g}"
+    found = _TIME.fullmatch(str(value))
+    return f"{found[1]} {found[2]}" if found else str(value)
 
 
-_COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#787774", "#337ea9", "#9f6b53")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 300, 56, 34, 12, 12
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8588d", "#3d9bd6", "#b27c00", "#787774", "#9f6b53")
+_DASHES = ("", "7 4", "2 3", "9 3 2 3")
+"""Dash patterns that go round with the colours, so that lines are told apart without them."""
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 312, 56, 34, 24, 12
 _INTERVAL_LEFT, _ROW, _LETTER = 200, 24, 7
 """Layout of interval charts: left edge of the plot, height of a row, width of a character [px]."""
 
@@ -209,7 +276,8 @@ def interval_chart(rows: Sequence[tuple[str, float | None, float | None, float |
     ]
     parts += [_text(across(tick), height - 18, f"{tick:g}", "middle") for tick in ticks]
     parts.append(_text(_WIDTH - 20, height - 3, label, "end"))
-    return _svg(parts, height, label)
+    values = "; ".join(f"{name}: {value:.4g} [{below:.4g}, {above:.4g}]" for name, value, below, above in drawn)
+    return _svg(parts, height, f"{label}. {values}.")
 
 
 def panorama_picture(observation: np.ndarray) -> bytes:
@@ -250,13 +318,15 @@ def _frame(groups: Mapping[str, Points], x: str, y: str, *, lines: bool) -> str:
     ]
     parts += [_text(across(tick), _HEIGHT - 18, _short(tick), "middle") for tick in x_ticks]
     parts.append(_text(_WIDTH - _RIGHT, _HEIGHT - 3, x, "end"))
-    parts.append(f'<text x="{_LEFT}" y="{_TOP - 2}" font-weight="600">{escape(y)}</text>')
+    parts.append(f'<text x="{_LEFT}" y="12" font-weight="600">{escape(y)}</text>')
     key_x, key_y = _LEFT, _HEIGHT + 16
     for number, (name, points) in enumerate(kept.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         if lines:
             path = " ".join(f"{across(a):.1f},{up(b):.1f}" for a, b in points)
-            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            dashes = _DASHES[number % len(_DASHES)]
+            broken = f' stroke-dasharray="{dashes}"' if dashes else ""
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{broken}/>')
         if not lines or len(points) < 25:
             parts += [f'<circle cx="{across(a):.1f}" cy="{up(b):.1f}" r="3" fill="{colour}"/>' for a, b in points]
         width = 24 + _LETTER * len(name)
@@ -265,7 +335,8 @@ def _frame(groups: Mapping[str, Points], x: str, y: str, *, lines: bool) -> str:
         parts.append(f'<rect x="{key_x}" y="{key_y - 8}" width="12" height="8" fill="{colour}"/>')
         parts.append(_text(key_x + 16, key_y, name, "start"))
         key_x += width
-    return _svg(parts, key_y + 8, y)
+    ends = "; ".join(f"{name}: {_short(points[0][1])} to {_short(points[-1][1])}" for name, points in kept.items())
+    return _svg(parts, key_y + 8, f"{y} over {x}. {ends}.")
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
@@ -292,5 +363,5 @@ def _axis(values: Sequence[float], start: float, end: float) -> tuple[Callable[[
 def _short(value: float) -> str:
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
-            return f"{value / (1e3 if unit == 'k' else limit):g}{unit}"
-    return f"{value:g}"
+            return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"
+    return f"{value:.4g}"

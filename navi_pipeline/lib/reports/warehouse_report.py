@@ -2,14 +2,19 @@
 
 import json
 import logging
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from html import escape
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
+from navi_core.config import EvalConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate import EvalResult
+from navi_core.evaluate.comparison import compare
 from navi_core.record import navi_home
 from navi_pipeline.lib.records import read_document
 from navi_pipeline.lib.reports.pages import (
@@ -64,6 +69,7 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
     sections = {
         "Leaderboard": _leaderboard(ask),
         "Coverage over a flight": _coverage(ask),
+        "Other courses": _other_courses(ask),
         "Who is better": _comparisons(ask),
         "Goals": _tables(ask, ("", "goals")),
         "Surface, sensor, medians": _tables(ask, ("", "surface_and_sensor")),
@@ -88,8 +94,8 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
     index = " · ".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in kept)
     runs = ask("select count(*) as n from runs")[0]["n"]
     flights = ask("select count(*) as n from episodes")[0]["n"]
-    about = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {runs:,} runs, {flights:,} evaluation flights."
-    body: list[Part] = [text_part(about), f"<nav>{index}</nav>"]
+    about = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {runs:,} run{'s' * (runs != 1)}, {flights:,} evaluation flights."
+    body: list[Part] = [*_verdict(ask), text_part(about), f"<nav>{index}</nav>"]
     for title, parts in kept.items():
         body += section(title, parts, anchor=_anchor(title))
     if not kept:
@@ -97,19 +103,78 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
     return body
 
 
+def _verdict(ask: Ask) -> list[Part]:
+    """Render the verdict: the champion, or the best subject, on the chosen course, and its lead over the best pilot."""
+    rows = ask("select * from leaderboard where chosen")
+    if not rows:
+        return []
+    champion = ask("select version from aliases where alias = 'champion'")
+    version = champion[0]["version"] if champion else None
+    first = next((row for row in rows if version is not None and row["model"] == version), rows[0])
+    name = (
+        f"Champion {version} ({first['subject']})" if first["model"] == version and version else str(first["subject"])
+    )
+    course = ask("select * from course_list where course = (select course from chosen_course)")[0]
+    sentence = (
+        f"{name} sees {first['c_vis_auc_percent']:.1f} %{_interval(first)} of the floor, on average over a flight, on "
+        f"{course['name']} ({course['scenes']} scenes, {first['episodes']} flights)"
+    )
+    pilots = [row for row in rows if row["kind"] == "pilot" and row is not first]
+    if pilots and (lead := _lead(ask, first, pilots[0])):
+        sentence += f": {lead} over {pilots[0]['subject']}, the best pilot there"
+    return [
+        f'<p class="verdict">{escape(sentence)}; {first["collisions_per_minute"] or 0:.2f} collisions a minute.</p>'
+    ]
+
+
+def _lead(ask: Ask, a: dict[str, Any], b: dict[str, Any]) -> str | None:
+    """Return the paired difference in coverage of two rows of the leaderboard, with its 95 % interval over scenes."""
+    sides: list[EvalResult] = []
+    for row in (a, b):
+        flights = ask(
+            "select scene, start, 100 * c_vis_auc as c_vis_auc from episodes where evaluation_id = ? order by all",
+            [row["evaluation_id"]],
+        )
+        sides.append(EvalResult(str(row["subject"]), EvalConfig(), flights, {}))
+    try:
+        found = compare(sides[0], sides[1])
+    except EvaluationError:
+        return None
+    between = "" if found.low is None or math.isnan(found.low) else f" [{found.low:+.1f}, {found.high:+.1f}]"
+    return f"{found.mean_difference:+.1f}{between} points"
+
+
+def _interval(row: dict[str, Any]) -> str:
+    return "" if row["low"] is None else f" [{row['low']:.1f}, {row['high']:.1f}]"
+
+
+_RANKED = ("rank", "subject", "model", "c_vis_auc_percent", "interval", "c_vis_percent", "collisions_per_minute",
+           "path_length_m", "episodes", "scenes_trained_on")  # fmt: skip
+
+
 def _leaderboard(ask: Ask) -> list[Part]:
     rows = ask(f"select * from leaderboard where chosen limit {_SUBJECTS}")
-    bars = [(str(r["subject"]), r["c_vis_auc_percent"], r["low"], r["high"]) for r in rows]
-    shown = ("rank", "subject", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
-             "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes",
-             "decisions", "sensor", "split", "course")  # fmt: skip
     text = (
-        "C_vis AUC in percent, the mean over scenes with its 95 % interval. All flew one course, the same starts by "
-        "the same protocol: that of the champion, unless --course names another. A policy that was trained on some of "
-        "the scenes has no rank."
+        "Coverage in percent, the mean over scenes with its 95 % interval. All flew one course, the same starts by the "
+        "same protocol: that of the champion, unless --course names another. A policy that was trained on some of the "
+        "scenes has no rank."
     )
-    chart = interval_chart(bars, label="C_vis AUC [%]")
-    return [text_part(text), chart, table_part([{name: row[name] for name in shown} for row in rows])] * bool(rows)
+    bars = [(str(row["subject"]), row["c_vis_auc_percent"], row["low"], row["high"]) for row in rows]
+    chart = interval_chart(bars, label="coverage, mean of the flight [%]")
+    return [text_part(text), chart, _ranking(rows)] * bool(rows)
+
+
+def _other_courses(ask: Ask) -> list[Part]:
+    """Render the ranking of each course that was not chosen."""
+    names = {row["course"]: str(row["name"]) for row in ask("select course, name from course_list")}
+    parts: list[Part] = []
+    for course, rows in groupby(ask("select * from leaderboard where not chosen"), key=lambda row: row["course"]):
+        parts += section(names.get(course, course), [_ranking(list(rows)[:_SUBJECTS])], level=3)
+    return parts
+
+
+def _ranking(rows: Rows) -> Part:
+    return table_part([{name: (row | {"interval": _interval(row).strip()})[name] for name in _RANKED} for row in rows])
 
 
 def _progress(ask: Ask) -> list[Part]:
@@ -117,7 +182,9 @@ def _progress(ask: Ask) -> list[Part]:
     rows = ask("champions_on_course")
     bars = [(f"{r['number']} {r['version']}", r["c_vis_auc_percent"], r["low"], r["high"]) for r in rows]
     text = "Each champion on the course of the leaderboard; gains are over the champion before, on the same starts."
-    return [text_part(text), interval_chart(bars, label="C_vis AUC [%]"), table_part(rows)] * bool(rows)
+    return [text_part(text), interval_chart(bars, label="coverage, mean of the flight [%]"), table_part(rows)] * bool(
+        rows
+    )
 
 
 def _coverage(ask: Ask) -> list[Part]:
@@ -129,7 +196,7 @@ def _coverage(ask: Ask) -> list[Part]:
         "(select course from chosen_course)) using (evaluation_id) "
         f"where coverage_curve is not null order by rank nulls last limit {_SUBJECTS}",
         x="decisions",
-        y="C_vis [%]",
+        y="coverage [%]",
     )
     return [text_part("Share of the reachable floor that was seen, on the same course."), chart] * bool(chart)
 
@@ -212,8 +279,7 @@ def _maps(home: Path) -> list[Part]:
         if (found := _PICTURE.search(str(text)))
     ]
     return [
-        f'<figure><img alt="{escape(found[1])}" src="data:image/png;base64,{found[2]}">'
-        f"<figcaption>{escape(found[1])}</figcaption></figure>"
+        f'<figure><img alt="{escape(found[1])}" src="data:image/png;base64,{found[2]}"></figure>'
         for found in pictures[:_MAPS]
     ]
 
@@ -241,9 +307,24 @@ def _tables(ask: Ask, *wanted: tuple[str, str]) -> list[Part]:
     parts: list[Part] = []
     for heading, sql in wanted:
         if rows := ask(sql):
-            table = [table_part([{name: _cut(value) for name, value in row.items()} for row in rows])]
+            table = list(chain.from_iterable(_by_course(ask, rows)))
             parts += section(heading, table, level=3) if heading else table
     return parts
+
+
+def _by_course(ask: Ask, rows: Rows) -> Iterator[list[Part]]:
+    """Yield a table, or one to each course that the rows are of; hashes of evaluations are left out."""
+    hidden = {"course", "evaluation_id"}
+    names = (
+        {row["course"]: row["name"] for row in ask("select * from course_list order by pinned desc")}
+        if "course" in rows[0]
+        else {}
+    )
+    known = [*names, *(row.get("course") for row in rows)]
+    for course in sorted({row.get("course") for row in rows}, key=known.index):
+        of_course = [row for row in rows if row.get("course") == course]
+        table = table_part([{k: _cut(v) for k, v in row.items() if k not in hidden} for row in of_course])
+        yield section(str(names.get(course, course)), [table], level=4) if names else [table]
 
 
 def _cut(value: object) -> object:

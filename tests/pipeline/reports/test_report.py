@@ -7,8 +7,9 @@ import re
 import pytest
 
 from navi_core.record import MetricLog, navi_home, outbox_path
-from navi_pipeline.lib.reports.pages import embedded_picture, interval_chart, line_chart
+from navi_pipeline.lib.reports.pages import embedded_picture, heading, interval_chart, line_chart, table_part
 from navi_pipeline.lib.reports.warehouse_report import run_report
+from tests.browser import headless_browser
 
 
 @pytest.fixture
@@ -39,9 +40,9 @@ def filled():
 
 def test_report_is_self_contained_and_responsive(filled):
     html = run_report().read_text()
-    for heading in ("Leaderboard", "Coverage over a flight", "Training", "Flights seen from above", "Worst flights"):
-        assert f">{heading}</h2>" in html
-    assert "width=device-width" in html and "overflow-x:auto" in html
+    for title in ("Leaderboard", "Coverage over a flight", "Training", "Flights seen from above", "Worst flights"):
+        assert f">{title}</h2>" in html
+    assert "width=device-width" in html and "overflow-x" not in html
     sources = re.findall(r'(?:src|href)="([^"]*)"', html)
     assert sources and all(source.startswith(("data:image/png;base64,", "#")) for source in sources)
     assert not re.search(r"https?://|<script|@import|url\(", html)
@@ -56,8 +57,53 @@ def test_report_draws_comparisons_with_profiles_and_matrix(filled):
     assert "&lt;new&gt; − old" in part and "&lt;new&gt; is better than old" in part and "<new>" not in part
     assert "&lt;new&gt; against old, c_vis_auc" in part and "share of seeds × scenes above" in part
     # One line a seed: its mean, then its scenes.
-    assert "<td>&lt;new&gt; 0</td><td>20.5</td><td>20</td><td>21</td>" in part.replace(".0<", "<")
+    assert ">&lt;new&gt; 0</td>" in part and [">20.5<" in part, ">20<" in part, ">21<" in part] == [True] * 3
     assert part.count("<svg") == 2
+
+
+def test_headings_are_words_with_units():
+    names = {
+        "c_vis_auc_percent": "coverage, mean of the flight [%]",
+        "path_length_m": "path [m]",
+        "collisions_per_minute_median": "collisions / min, median",
+        "steps_per_second": "decisions / s",
+        "training_source": "training source",
+    }
+    assert {name: heading(name) for name in names} == names
+    table = table_part([{"ok": True, "at": "2026-11-24T18:32:35.869658", "steps": 491520, "none": None, "x": 0.12345}])
+    assert [cell in table for cell in (">yes<", ">2026-11-24 18:32<", ">491,520<", ">0.1235<")] == [True] * 4
+    assert "none" not in table
+
+
+def columns(html):
+    """Return the verdict's sentence and the first ranking."""
+    return re.search(r'class="verdict">(.*?)</p>', html)[1], re.search(r"<table>.*?</table>", html, re.DOTALL)[0]
+
+
+def test_casual_flights_change_no_headline(filled):
+    before = columns(run_report().read_text())
+    assert "sees 70.0 % [65.0, 75.0]" not in before[0] and "of the floor" in before[0]
+    with MetricLog(outbox_path(), "casual", {"seed": 1, "hardware": "h"}) as log:
+        log.row("evaluations", {"evaluation_id": "casual", "subject": "random", "c_vis_auc": 0.99,
+                                "subject_kind": "pilot", "eval_config_hash": "another"})  # fmt: skip
+        for start in range(2):
+            log.row("episodes", {"evaluation_id": "casual", "subject": "random", "scene": "t", "scene_hash": "i",
+                                 "start": start, "c_vis_auc": 0.99, "collisions": 0})  # fmt: skip
+    html = run_report().read_text()
+    assert columns(html) == before and ">Other courses</h2>" in html
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 390])
+def test_no_table_scrolls_sideways(filled, width):
+    file = run_report()
+    with headless_browser() as browser:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto(f"file://{file}")
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        wide = "[...document.querySelectorAll('table')].filter((t) => t.scrollWidth > t.parentElement.clientWidth + 1)"
+        assert page.evaluate(f"{wide}.length") == 0
 
 
 def test_report_of_an_empty_warehouse_names_the_next_command():
@@ -71,7 +117,7 @@ def points(svg):
 
 def test_line_chart_scales_to_the_range_of_its_values():
     drawn = points(line_chart({"a": ([0, 5, 10], [1.0, 3.0, 2.0])}, x="x", y="y"))
-    assert drawn == [(56.0, 266.0), (342.0, 12.0), (628.0, 139.0)]
+    assert drawn == [(56.0, 278.0), (342.0, 24.0), (628.0, 151.0)]
 
 
 def test_charts_leave_out_non_finite_points():

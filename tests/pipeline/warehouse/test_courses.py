@@ -88,7 +88,7 @@ def test_ranking_and_report_use_the_latest_course_without_a_champion(flights):
     assert all(isinstance(row[name], int) for row in rows for name in ("rank", "scenes_trained_on", "episodes"))
     html = run_report().read_text()
     part = html[html.index(">Leaderboard</h2>") : html.index(">Coverage over a flight</h2>")]
-    assert part.count("<td>forward-plus</td>") == 1 and part.count("<td>random</td>") == 1
+    assert part.count(">forward-plus</td>") == 1 and part.count(">random</td>") == 1
     chart = part[part.index("<svg") : part.index("</svg>")]
     assert chart.count(">forward-plus<") == 1 and chart.count(">random<") == 1
 
@@ -138,7 +138,7 @@ def test_comparison_reports_training_scenes_of_each_side(flights):
     warehouse = recorded(flights, ("knows", "short"), ("random", "short"))
     reported = saved(warehouse, "verdicts")
     assert (reported["a"][0], reported["a_trained_on"][0], reported["b_trained_on"][0]) == ("knows", 1, 0)
-    assert "<th>a_trained_on</th>" in run_report().read_text()
+    assert "a trained on" in run_report().read_text()
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def test_charts_are_read_by_keys_and_another_run_is_overlaid(home):
         expect(page.locator("#other-name")).to_have_text(f"dashed: {other}")
         label = figure.locator("canvas")
         expect(label).to_have_attribute("aria-label", re.compile(f"{other}: 3 points .* last 1, lowest 0.5"))
-        page.locator("summary").click()
+        page.locator("#more summary").click()
         expect(page.locator("#more-charts [data-metric=beta]")).to_have_text("0")
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
