@@ -50,7 +50,9 @@ def result(home: Path) -> dict[str, object]:
     if (home / "flights").exists():
         reported["flights"] = load_dataset([home / "flights"]).content_hash
     for file in home.glob("runs/*/checkpoints/*.pt"):
-        reported[file.name] = load_checkpoint(file).weights_hash
+        checkpoint = load_checkpoint(file)
+        random_state = checkpoint.rng["torch"].tolist()
+        reported[file.name] = (checkpoint.weights_hash, checkpoint.corpus_summary, random_state)
     reported["versions"] = [(entry.version, entry.weights_hash) for entry in Registry(home / "models").list()]
     reported["latest"] = Registry(home / "models").aliases()
     if (home / "pairs.jsonl").exists():

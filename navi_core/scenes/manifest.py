@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, StrictInt, ValidationError
 from navi_core.config.base import format_error
 from navi_core.errors import SceneError
 from navi_core.machine.file_lock import wait_for_lock
-from navi_core.scenes.gmdag.scene import write_atomically
+from navi_core.scenes.gmdag.scene import sweep_left, write_atomically
 from navi_core.scenes.naming import merge_vocabularies
 
 _FORMAT = "navi-corpus"
@@ -76,6 +76,7 @@ class Manifest:
             rows.append(vars(row) | {"gmdag": str(shown)})
         names = {str(i): self.vocabulary[i] for i in sorted(self.vocabulary)}
         document = {"format": _FORMAT, "version": _VERSION, "vocabulary": names, "scenes": rows}
+        sweep_left(path.parent)
         write_atomically(path.parent / "vocabulary.json", json.dumps(names, indent=1).encode())
         write_atomically(path, json.dumps(document, indent=1).encode())
 

@@ -6,13 +6,14 @@ Metrics are served in the Prometheus text exposition format 0.0.4.
 import abc
 import json
 import logging
+import socket
 import sys
 import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
@@ -28,6 +29,8 @@ from navi_core.service.wire.sockets import Publisher, is_loopback
 
 _BUCKETS_MS = (0.5, 1.0, 2.0, 3.5, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1000.0)
 _RECENT = 1024
+_MAX_CONNECTIONS = 64
+"""Connections to the health and metrics pages at once: each has a thread."""
 _WHOLE = 2.0**53
 """Bound below which every whole number is exact in a double-precision float."""
 
@@ -140,6 +143,31 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+class _Pages(ThreadingHTTPServer):
+    """HTTP server with a bounded number of connections."""
+
+    daemon_threads = True
+    # Waiting connections; beyond it a new one is retried after a second.
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._opened: deque[socket.socket] = deque(maxlen=_MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 (the base class's)
+        """Answer in a thread; of too many slow clients the oldest is hung up on."""
+        if len(self._opened) == _MAX_CONNECTIONS:
+            with suppress(OSError):
+                self._opened[0].shutdown(socket.SHUT_RDWR)
+        self._opened.append(request)
+        super().process_request(request, client_address)
+
+    def handle_error(self, *about: object) -> None:
+        """Ignore clients that disconnect before the response."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(*about)  # type: ignore[arg-type]
+
+
 class HealthPages:
     """HTTP server thread of /health (JSON, 503 unless healthy), /metrics (Prometheus text) and /status (JSON).
 
@@ -183,18 +211,8 @@ class HealthPages:
             def log_message(self, *_: object) -> None:
                 """Suppress the access log: a scrape comes every few seconds."""
 
-        class Pages(ThreadingHTTPServer):
-            daemon_threads = True
-            # Waiting connections; beyond it a new one is retried after a second.
-            request_queue_size = 128
-
-            def handle_error(self, *about: object) -> None:
-                """Ignore clients that disconnect before the response."""
-                if not isinstance(sys.exc_info()[1], OSError):
-                    super().handle_error(*about)  # type: ignore[arg-type]
-
         try:
-            self._server = Pages((host, port), Handler)
+            self._server = _Pages((host, port), Handler)
         except OSError as error:
             raise ServiceError(
                 f"http {host}:{port} cannot be served ({error.strerror or error}); choose another port with --http, "

@@ -13,7 +13,7 @@ import navi_core.scenes.compiler as compiler
 import navi_core.scenes.readers.mesh_file as reader
 from navi_core.config import CompileConfig, parse_config
 from navi_core.errors import ConfigError, MeshError, SceneError
-from navi_core.scenes import compile_mesh, compile_to_file, generate_scene, load_gmdag, store_verdict
+from navi_core.scenes import Manifest, compile_mesh, compile_to_file, generate_scene, load_gmdag, store_verdict
 from navi_core.scenes.gmdag.scene import write_atomically
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.mesh_files import room
@@ -152,13 +152,16 @@ def test_write_error_leaves_no_file(maze, tmp_path, monkeypatch):
 
 def test_leftovers_of_killed_writers_are_removed(tmp_path):
     file = tmp_path / "a[1].gmdag"
-    for name, age in ((".a[1].gmdag.x1.tmp", 7200), (".a[1].gmdag.x2.tmp", 60), (".a1.gmdag.x3.tmp", 7200)):
+    old, new, other = ".a[1].gmdag.x1______.tmp", ".a[1].gmdag.x2______.tmp", ".a1.gmdag.x3______.tmp"
+    for name, age in ((old, 7200), (new, 60), (other, 7200)):
         (tmp_path / name).write_bytes(b"part")
         then = time.time() - age
         os.utime(tmp_path / name, (then, then))
     write_atomically(file, b"whole")
     # Files of a live writer and of another scene are kept.
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".a1.gmdag.x3.tmp", ".a[1].gmdag.x2.tmp", file.name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other, new, file.name]
+    Manifest((), {}).write(tmp_path / "manifest.json")
+    assert not (tmp_path / other).exists() and (tmp_path / new).exists()
 
 
 def test_a_failed_rewrite_keeps_the_old_file(tmp_path, monkeypatch):

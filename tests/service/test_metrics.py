@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import socket
+import threading
+import time
+import urllib.request
 
 import pytest
 
-from navi_core.service.server import ServiceMetrics
+from navi_core.service.server import HealthPages, ServiceMetrics
 
 
 def exported(metrics: ServiceMetrics, name: str) -> str:
@@ -50,3 +55,24 @@ def test_non_finite_numbers_have_prometheus_names() -> None:
         metrics.gauge("loss", value)
         again = float(exported(metrics, "loss"))
         assert again == value or (math.isnan(again) and math.isnan(value))
+
+
+def test_slow_clients_of_the_pages_take_a_bounded_number_of_threads() -> None:
+    pages = HealthPages("127.0.0.1:0", ServiceMetrics("navi_actor"), lambda: {"healthy": True})
+    host, port = pages.url.removeprefix("http://").split(":")
+    before, slow = threading.active_count(), []
+    try:
+        for _ in range(200):
+            slow.append(socket.create_connection((host, int(port)), timeout=10))
+            slow[-1].sendall(b"GET /hea")
+        with urllib.request.urlopen(pages.url + "/health", timeout=10) as answer:
+            assert json.load(answer)["healthy"]
+        assert slow[0].recv(1) == b""
+        until = time.monotonic() + 10
+        while threading.active_count() - before > 64:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        for client in slow:
+            client.close()
+        pages.close()

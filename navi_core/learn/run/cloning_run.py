@@ -158,7 +158,7 @@ class _Cloner(RunSession):
             "semantic_vocabulary": dict(data.vocabulary),
             "demonstrations": data.content_hash,
         }
-        add_scenes(self.corpus_summary, data.sources)
+        add_scenes(self.corpus_summary, (*data.scene_hashes.values(), *data.sources))
 
     @property
     def steps(self) -> int:

@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from navi_core.config import TrainConfig
 from navi_core.errors import CheckpointError, NonFiniteError
 from navi_core.learn.algorithms.registry import Learner, TakesUnits
@@ -111,6 +113,8 @@ class RunSession(ABC):
         mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **names)
         found: Path | None = self.workers.share(mine)
         checkpoint: Checkpoint | None = None
+        # Navi draws from generators of its own. Torch's is that of custom parts, such as a network with dropout.
+        torch.manual_seed(self.config.seed)
         if found is not None:
             checkpoint = load_checkpoint(found, **names)
             self._resume(checkpoint, found)
@@ -128,6 +132,8 @@ class RunSession(ABC):
             self.policy.load_state_dict(checkpoint.policy_state)
             self.learner.optimizer.load_state_dict(checkpoint.optimizer_state or {})
             self.restore(checkpoint, path)
+            if "torch" in checkpoint.rng:
+                torch.set_rng_state(checkpoint.rng["torch"])
             self.counters = self.counters.of(checkpoint)
             self.initial = checkpoint.extra["initial"]
             self.parent = str(path)

@@ -132,7 +132,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep_left(path)
+        sweep_left(path.parent, path.name)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -152,9 +152,9 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
-def _sweep_left(path: Path) -> None:
-    """Remove the temporary files that killed writers of this file left behind."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+def sweep_left(folder: Path, name: str | None = None) -> None:
+    """Remove the temporary files that killed writers left behind in a folder: those of one file, or of all."""
+    for left in folder.glob(f".{'*' if name is None else glob.escape(name)}.{'?' * 8}.tmp"):
         # Others may sweep, or end, at the same time.
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime >= _STALE_SECONDS:

@@ -25,6 +25,7 @@ from fastapi.staticfiles import StaticFiles
 from navi_core.errors import ConfigError, NaviError, ServiceError
 from navi_core.service.viewing.meshes import stored_mesh
 from navi_core.service.viewing.page_message import pack_message
+from navi_core.service.web.connections import BoundedProtocol, shorten_log
 from navi_core.service.web.hub import Hub, Viewer
 
 STATIC = Path(__file__).parent / "static"
@@ -268,9 +269,11 @@ def _server(show: Show, host: str) -> uvicorn.Server:
         build_app(show, host),
         log_level="warning",
         access_log=False,
+        http=BoundedProtocol,
         ws_max_size=4 * MAX_ORDER_BYTES,
         timeout_graceful_shutdown=2,
     )
+    logging.getLogger("uvicorn.error").addFilter(shorten_log)
     return uvicorn.Server(config)
 
 

@@ -148,6 +148,22 @@ def test_resumed_run_equals_straight_run(core, straight, tmp_path):
     assert last.episodes == whole[0].episodes
 
 
+def test_torchs_own_generator_is_seeded_and_resumed(tmp_path):
+    """Navi draws from generators of its own; a custom part may draw from torch's."""
+
+    def drawn(root, updates=10):
+        values = []
+        events = EventBus({UpdateMade: lambda _: values.append(torch.rand(1).item())})
+        torch.manual_seed(len(str(root)))
+        result, _ = fly(root, make_config(), stop=lambda: len(values) >= updates, events=events)
+        return values, load_checkpoint(result.checkpoint).rng["torch"]
+
+    values, state = drawn(tmp_path / "whole")
+    first, _ = drawn(tmp_path / "parts", 2)
+    rest, last = drawn(tmp_path / "parts")
+    assert first + rest == values and len(values) == 5 and torch.equal(last, state)
+
+
 def test_a_stop_inside_a_rollout_keeps_the_state_before_it(straight, tmp_path):
     calls = []
     first, _ = fly(tmp_path, make_config(), stop=lambda: calls.append(0) or len(calls) > 25)

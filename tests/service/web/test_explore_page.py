@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import threading
+import urllib.request
+from contextlib import suppress
 
 import numpy as np
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from navi_core.demos import import_minari, load_demonstration
 from navi_core.errors import DemoError
 from navi_core.service.explorer.session import ExplorerSession, SceneChoice
-from navi_core.service.web import app
+from navi_core.service.web import app, connections
 from navi_core.service.web.app import listen, serve_page, served_page
 from navi_core.service.web.explore import ExploreShow
 from tests.service.web.page_client import page_client, unpacked
@@ -27,7 +31,7 @@ def page(apartments, tmp_path):
     choices = [SceneChoice(scene.name, lambda scene=scene: scene) for scene in apartments]
     session = ExplorerSession(choices, SMALL, tmp_path / "flights")
     with served_page(ExploreShow(session)) as address, page_client(address) as client:
-        client.session = session
+        client.session, client.address = session, address
         yield client
 
 
@@ -132,3 +136,37 @@ def test_closed_terminal_loses_no_flight(apartments, tmp_path):
     finally:
         signal.signal(signal.SIGHUP, before)
     assert len(load_demonstration(session.saved[0]).actions) == 3
+
+
+def half_request(address):
+    """A connection that sends half a header."""
+    host, port = address.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)), timeout=10)
+    client.sendall(b"GET / HTTP/1.1\r\nHost: x")
+    return client
+
+
+def ended(client):
+    try:
+        return client.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_clients_that_send_no_whole_request_are_hung_up_on(page, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 20)
+    slow = [half_request(page.address) for _ in range(60)]
+    assert all(map(ended, slow))
+    with urllib.request.urlopen(page.address, timeout=10) as answer:
+        assert answer.status == 200
+    page.order(do="record")
+    assert page.until("flight", lambda m: m["recording"])
+
+
+def test_text_that_is_no_utf8_ends_its_connection_without_a_traceback(page, caplog, capfd):
+    with connect(page.address.replace("http", "ws") + "/ws") as stranger, suppress(ConnectionClosed):
+        stranger.send(b"\xff\xfe", text=True)
+        while True:
+            stranger.recv(timeout=10)
+    assert "Traceback" not in caplog.text + capfd.readouterr().err
