@@ -14,7 +14,7 @@ REQUEST_SECONDS = 10.0
 class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """HTTP protocol of uvicorn that hangs up on clients which send no request, and on too many of them."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         """Accept a connection, or close it at once."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
