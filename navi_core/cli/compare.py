@@ -8,6 +8,8 @@ import typer
 
 from navi_core.cli.evaluate import (
     HELD_OUT,
+    Delayed,
+    Drift,
     Json,
     Maps,
     Models,
@@ -62,6 +64,8 @@ def compare(
     seed: Seed = 0,
     sampled: Sampled = False,
     noisy: Noisy = False,
+    delayed: Delayed = False,
+    drift: Drift = "none",
     task: Task = "explore",
     resolution: Resolution = 512,
     models: Models = None,
@@ -79,7 +83,7 @@ def compare(
     from navi_core.record.home import load_scenes
 
     sides = two_sides(subjects)
-    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task)
+    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, None, delayed, drift)
     scenes: list[Scene] = []
 
     def flown(name: str) -> EvalResult:

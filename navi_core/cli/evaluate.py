@@ -52,6 +52,10 @@ Recovers = Annotated[
     typer.Option("--recovery/--no-recovery", help="Free policies that are stuck; by default as the policy's settings."),
 ]
 Noisy = Annotated[bool, typer.Option("--noisy", help="Fly with the noisy sensor; what counts is still the truth.")]
+Drift = Annotated[
+    str, typer.Option(help="Drift of the odometry flown by: none; low: 0.5 % and 0.03 °/s; high: 2 % and 0.1 °/s.")
+]
+Delayed = Annotated[bool, typer.Option("--delayed", help="Fly by observations of the decision before.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
 Maps = Annotated[Path | None, typer.Option("--maps", help="Also draw the paths flown, one PNG per scene, here.")]
@@ -106,6 +110,8 @@ def evaluate(
     sampled: Sampled = False,
     recovery: Recovers = None,
     noisy: Noisy = False,
+    delayed: Delayed = False,
+    drift: Drift = "none",
     task: Task = "explore",
     resolution: Resolution = 512,
     out: Annotated[Path | None, typer.Option(help="Also write rows and summary to this JSON file.")] = None,
@@ -122,7 +128,7 @@ def evaluate(
 
     if rrd is not None:
         require_rerun()
-    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery)
+    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery, delayed, drift)
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     result = fly_subject(flown, scenes, config, run_name(subject, flown))
@@ -252,21 +258,27 @@ def eval_config(
     noisy: bool,
     task: str = "explore",
     recovery: bool | None = None,
+    delayed: bool = False,
+    drift: str = "none",
 ) -> EvalConfig:
     """Build the evaluation configuration from a command's options: a named protocol and the settings that override it.
 
     Raises:
-        ConfigError: An unknown protocol, or a setting out of range.
+        ConfigError: An unknown protocol or drift, or a setting out of range.
     """
-    from navi_core.config import NOISY_SENSOR, PROTOCOLS, EvalConfig, parse_config
+    from navi_core.config import DRIFTS, NOISY_SENSOR, PROTOCOLS, EvalConfig, SensorConfig, parse_config
 
     if protocol not in PROTOCOLS:
         hint = did_you_mean(protocol, PROTOCOLS)
         raise ConfigError(f"no protocol {protocol!r}; {hint}allowed: {', '.join(PROTOCOLS)}")
+    if drift not in DRIFTS:
+        raise ConfigError(f"no drift {drift!r}; allowed: {', '.join(DRIFTS)}")
     settings: dict[str, Any] = PROTOCOLS[protocol] | {"seed": seed, "deterministic": not sampled, "task": task}
     given = {"starts": starts, "max_steps": steps, "recovery": recovery}
     settings |= {name: value for name, value in given.items() if value is not None}
-    return parse_config(EvalConfig, settings | ({"sensor": NOISY_SENSOR.model_dump()} if noisy else {}))
+    sensor = (NOISY_SENSOR if noisy else SensorConfig()).model_copy(update={"delayed": delayed})
+    settings |= {"sensor": sensor.model_dump(), "odometry": DRIFTS[drift].model_dump()}
+    return parse_config(EvalConfig, settings)
 
 
 def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion:

@@ -6,7 +6,7 @@ the command line, the pipeline and tools may read configurations cheaply.
 
 from navi_core.config.algorithms import DPOConfig, GRPOConfig, PPOConfig, Schedule
 from navi_core.config.base import Config, config_hash, parse_config
-from navi_core.config.evaluate import BASELINES, NOISY_SENSOR, PROTOCOLS, EvalConfig, ExpertConfig
+from navi_core.config.evaluate import BASELINES, DRIFTS, NOISY_SENSOR, PROTOCOLS, EvalConfig, ExpertConfig
 from navi_core.config.learn import BCConfig, TrainConfig
 from navi_core.config.offpolicy import (
     AdaptationConfig,
@@ -33,6 +33,7 @@ from navi_core.config.world import (
     DynamicsConfig,
     EnvConfig,
     GoalConfig,
+    OdometryConfig,
     RewardConfig,
     SensorConfig,
     SpawnConfig,
@@ -41,6 +42,7 @@ from navi_core.config.world import (
 
 __all__ = [
     "BASELINES",
+    "DRIFTS",
     "GOAL_TERMS",
     "NOISY_SENSOR",
     "PROTOCOLS",
@@ -65,6 +67,7 @@ __all__ = [
     "GRPOConfig",
     "GateConfig",
     "GoalConfig",
+    "OdometryConfig",
     "PPOConfig",
     "PolicyConfig",
     "ReplayConfig",

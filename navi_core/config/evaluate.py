@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config
-from navi_core.config.world import DynamicsConfig, GoalConfig, SensorConfig
+from navi_core.config.world import DynamicsConfig, GoalConfig, OdometryConfig, SensorConfig
 from navi_core.errors import ConfigError
 
 BASELINES = ("random", "forward-plus", "wall-following", "farthest-ray", "frontier", "compass", "planner")
@@ -19,6 +19,14 @@ PROTOCOLS: dict[str, dict[str, int]] = {
 
 NOISY_SENSOR = SensorConfig(depth_additive=0.01, depth_relative=0.01, depth_quadratic=0.002, dropout=0.05)
 """The noisy sensor of the protocol: at 3 m a depth is off by 0.06 m, one ray in twenty drops out."""
+
+
+DRIFTS = {
+    "none": OdometryConfig(),
+    "low": OdometryConfig(scale=0.005, gyro_degrees=0.03),
+    "high": OdometryConfig(scale=0.02, gyro_degrees=0.1),
+}
+"""Named drifts of the protocol's odometry."""
 
 
 class EvalConfig(Config):
@@ -56,8 +64,15 @@ class EvalConfig(Config):
     """Rows evaluated together; blocks are padded, so results do not depend on how many run."""
     sensor: SensorConfig = SensorConfig()
     """Faults of the sensor in flight; coverage and collisions are always measured on the truth."""
+    odometry: OdometryConfig = Field(OdometryConfig(), exclude_if=lambda drift: drift == OdometryConfig())
+    """Drift of the poses by which policies and pilots fly; coverage, collisions and goals are measured on the truth."""
     dynamics: DynamicsConfig = DynamicsConfig()
     """Drone dynamics; a policy trained at another decision rate is refused."""
+
+    @property
+    def reckoned(self) -> bool:
+        """Whether subjects fly by the body's odometry: it drifts, or late scans cannot correct a pilot's own."""
+        return self.odometry != OdometryConfig() or self.sensor.delayed
 
     @model_validator(mode="after")
     def _recovery_of_the_mean(self) -> Self:

@@ -176,6 +176,15 @@ class SensorConfig(Config):
     """Give each decision the observation of the one before; an episode's first is its own."""
 
 
+class OdometryConfig(Config):
+    """Drift of the pose that a body reckons; none by default."""
+
+    scale: float = Field(0.0, ge=0, le=0.5)
+    """Error of a flight's lengths, as a share of them."""
+    gyro_degrees: float = Field(0.0, ge=0, le=90)
+    """Bias of a flight's yaw rate [degrees/s]."""
+
+
 class EnvConfig(Config):
     """Settings of `NavigationEnv`: observation, dynamics, reward and episode rules."""
 

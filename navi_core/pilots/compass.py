@@ -11,7 +11,7 @@ from torch import Tensor
 
 from navi_core.config.policy import AHEAD, MOVED
 from navi_core.pilots.map_pilot import steer
-from navi_core.pilots.pilot import Pilot, PilotSettings, read_scan
+from navi_core.pilots.pilot import Pilot, PilotSettings, front_share, moved_scan, read_scan
 from navi_core.pilots.reactive import ForwardPlusPilot
 from navi_core.world.occupancy_memory import OccupancyMemory
 
@@ -38,7 +38,7 @@ class CompassPilot(Pilot):
     """
 
     name = "compass"
-    inputs = "observation, dead reckoning"
+    reckons = True
 
     def __init__(self, *, cell: float = 0.2, margin: float = 0.07, **settings: Unpack[PilotSettings]) -> None:
         super().__init__(**settings)
@@ -56,7 +56,7 @@ class CompassPilot(Pilot):
 
     def _allocate(self, batch: int, device: torch.device) -> None:
         self._memory, self._begins = None, torch.ones(batch, dtype=torch.bool, device=device)
-        self._action = torch.zeros(batch, 4, device=device)
+        self._action, self._taken = torch.zeros(batch, 4, device=device), np.zeros((batch, 4))
 
     def _forget(self, rows: Tensor) -> None:
         self._begins = self._begins | rows
@@ -69,8 +69,13 @@ class CompassPilot(Pilot):
         """Update the maps and return their features (B, OCCUPANCY_INPUTS)."""
         if self._memory is None:
             rows, _, azimuths, elevations = obs.shape
-            self._memory = OccupancyMemory(rows, azimuths, elevations, self.dynamics, self.max_distance, cell=self.cell)
+            self._memory = OccupancyMemory(
+                rows, azimuths, elevations, self.dynamics, self.max_distance, late=self.late, cell=self.cell
+            )
         begins, self._begins = self._begins, torch.zeros_like(self._begins)
+        if self._odometry is not None:
+            self._memory.velocity[:] = 0.0
+            return self._memory.look(obs, torch.from_numpy(self._odometry), begins)
         if bool(begins.all()):
             return self._memory.begin(obs)
         features = self._memory.fly(obs, self._action)
@@ -83,6 +88,11 @@ class CompassPilot(Pilot):
         features = self._features(obs).cpu().numpy().astype(np.float64)
         memory, d, scan = self._memory, self.dynamics, read_scan(obs, self.max_distance)
         assert memory is not None
+        limiter = memory.limiter()
+        if self.late and self._odometry is not None:
+            taken = np.where((self._step == 0).cpu().numpy()[:, None], self._odometry, self._taken)
+            scan, self._taken = moved_scan(scan, taken, self._odometry), self._odometry
+            limiter = front_share(scan, d)
         bearing, there_is_way = features[:, _BEARING : _BEARING + 2], features[:, -MOVED - 1] > 0.0
         active = there_is_way & (np.abs(bearing).sum(axis=1) > 0.0)
         target = _FAR * np.stack([bearing[:, 1], -bearing[:, 0]], axis=1)
@@ -93,7 +103,7 @@ class CompassPilot(Pilot):
         actions = np.zeros((len(features), 4), np.float32)
         steer(
             target, np.zeros(len(features)), active | (wander[:, 0] > 0.0), memory.velocity, scan.points, scan.valid,
-            memory.limiter(), self._limits, 1.0, d.radius + self.margin, d.steps_per_decision, d.substep, d.smoothing,
+            limiter, self._limits, 1.0, d.radius + self.margin, d.steps_per_decision, d.substep, d.smoothing,
             actions,
         )  # fmt: skip
         actions[:, 3] = np.where(active, actions[:, 3], wander[:, 3])

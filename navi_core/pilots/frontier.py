@@ -14,12 +14,14 @@ from torch import Tensor
 
 from navi_core.mapping.occupancy_map import FAR, FREE, HIT, SEEN, VOID, WALL, chart
 from navi_core.mapping.search import expand, trace_back
-from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
+from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings, follow
 from navi_core.pilots.pilot import Scan
 from navi_core.world.dynamics import reckon
 
 _BAND = 0.25
 """Surfaces closer than this to the height of flight are in the way [m]."""
+_SLIP = 0.1
+"""Deviation of an odometry from free flight above which a collision is assumed [m]."""
 _WINDOW = 2
 """Half-width of the window in which unseen cells are counted [cells]."""
 
@@ -47,7 +49,7 @@ class FrontierPilot(MapPilot):
     """
 
     name = "frontier"
-    inputs = "observation, dead reckoning"
+    reckons = True
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class FrontierPilot(MapPilot):
         self._near = np.full((batch, size, size), FAR, np.uint8)
         self._box = np.zeros((batch, 4), np.int64)
         self._here = np.zeros((batch, 4))
+        self._corner, self._started = np.zeros((batch, 4)), np.zeros(batch, np.bool_)
         self._scan: Scan | None = None
 
     def _forget(self, rows: Tensor) -> None:
@@ -83,10 +86,22 @@ class FrontierPilot(MapPilot):
         self._near[gone] = FAR
         self._box[gone] = middle
         self._here[gone] = 0.0
+        self._started[gone] = False
 
     def _locate(self, scan: Scan, fresh: npt.NDArray[np.bool_]) -> Floats:
-        if self._scan is not None:
-            d, before = self.dynamics, self._scan
+        d = self.dynamics
+        if self._odometry is not None:
+            # The middle of the map is the place of the first estimate.
+            begins = ~self._started
+            self._corner[begins, :3], self._started[begins] = self._odometry[begins, :3], True
+            here = self._odometry - self._corner
+            follow(
+                self._here, here, self._velocity, self._command, ~fresh, _SLIP, d.steps_per_decision, d.substep,
+                d.smoothing,
+            )  # fmt: skip
+            self._here = here
+        elif self._scan is not None:
+            before = self._scan
             reckon(
                 self._here, self._velocity, self._command, np.where(before.met, before.reach, 0.0),
                 np.where(scan.met, scan.reach, 0.0), before.clearance, ~fresh, d.radius, d.steps_per_decision,

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from navi_core.mapping.search import visible_rows
-from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, read_scan
-from navi_core.world.dynamics import front_distance, limiter_bins
+from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, front_share, moved_scan, read_scan
+from navi_core.world.dynamics import front_distance, integrate, limiter_bins
 
 _SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
 _DETOURS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.9, -1.9])
@@ -143,6 +143,20 @@ def steer(
         actions[b, 0], actions[b, 1], actions[b, 2], actions[b, 3] = af, av, al, turn
 
 
+@numba.njit(cache=True)
+def follow(
+    before: Floats, now: Floats, velocity: Floats, command: Floats, moving: npt.NDArray[np.bool_], tolerance: float,
+    substeps: int, dt: float, smoothing: float,
+) -> None:  # fmt: skip
+    """Update velocity estimates (B, 4) by the dynamics model; 0 where the pose shows a collision, off by more [m]."""
+    for b in range(before.shape[0]):
+        if moving[b]:
+            pose, speed = np.empty(4), np.empty(4)
+            integrate(before[b], velocity[b], command[b], 0, substeps, dt, smoothing, pose, speed)
+            off = abs(pose[0] - now[b, 0]) + abs(pose[1] - now[b, 1]) + abs(pose[2] - now[b, 2])
+            velocity[b] = speed if off < tolerance else np.zeros(4)
+
+
 CELL = 0.1
 """Edge of a map cell [m]."""
 _PATH = 512
@@ -219,6 +233,7 @@ class MapPilot(Pilot):
 
     def _allocate(self, batch: int, device: torch.device) -> None:  # noqa: ARG002 (the interface's arguments)
         self._velocity = np.zeros((batch, 4))
+        self._taken = np.zeros((batch, 4))
         self._plane = np.zeros(batch)
         self._settled = np.zeros(batch, bool)
         self._deadline = np.zeros(batch, np.int64)
@@ -246,18 +261,24 @@ class MapPilot(Pilot):
         scan = read_scan(obs, self.max_distance)
         step = self._step.cpu().numpy()
         pose = self._locate(scan, step == 0)
+        # A late scan is drawn from the pose that it was taken from; the shield needs its points from the present one.
+        taken = np.where((step == 0)[:, None], pose, self._taken) if self.late else pose
+        self._taken = pose.copy()
+        near = moved_scan(scan, taken, pose) if self.late else scan
         bins = limiter_bins(obs.shape[2], obs.shape[3], d.limiter_elevation_degrees)
         front = front_distance(torch.from_numpy(scan.depth), torch.from_numpy(scan.valid), obs.shape[2], bins).numpy()
         self._limiter = np.clip(front.astype(np.float64) / d.limiter_distance, d.limiter_floor, 1.0)
+        if self.late:
+            self._limiter = front_share(near, d)
         self._find_height(scan, pose, step)
-        self._survey(scan, pose, self._plane, self._settled)
+        self._survey(scan, taken, self._plane, self._settled)
         due = self._settled & ((self._age >= self.replan) | (self._length == 0))
         self._route(pose, due)
         self._age = np.where(due, 0, self._age) + 1
         target, flying = self._ahead(pose)
         actions = np.zeros((len(pose), 4), np.float32)
         steer(
-            target, self._plane - pose[:, 1], flying, self._velocity, scan.points, scan.valid, self._limiter,
+            target, self._plane - pose[:, 1], flying, self._velocity, near.points, scan.valid, self._limiter,
             self._limits, self.speed, d.radius + self.margin, d.steps_per_decision, d.substep, d.smoothing, actions,
         )  # fmt: skip
         self.executed(torch.from_numpy(actions))

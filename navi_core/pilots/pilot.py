@@ -7,7 +7,7 @@ belongs to a row's *key*, so that the same key flies the same way in any batch a
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
@@ -43,6 +43,8 @@ class Pose:
     """(B,) scene within the field that `attach` was given."""
     goal: Tensor | None = None
     """(B, 3) goal positions [m]; None where the task is to explore."""
+    estimate: Tensor | None = None
+    """(B, 4) poses x, y, z [m], yaw [rad] by odometry, for subjects that are not privileged; None: the exact ones."""
 
 
 class Pilot(ABC):
@@ -57,6 +59,10 @@ class Pilot(ABC):
     name: str
     privileged: bool = False
     """Whether it needs its pose and its scene."""
+    reckons: bool = False
+    """Whether it reckons its pose, and takes that of an odometry instead where one is given."""
+    late: bool = False
+    """Whether its observations are of the decision before; set by the flight."""
     inputs: str = "observation"
     """Inputs, as results name them."""
 
@@ -72,6 +78,7 @@ class Pilot(ABC):
         self._episode = torch.zeros(0, dtype=torch.int64)
         self._step = torch.zeros(0, dtype=torch.int64)
         self._pose: Pose | None = None
+        self._odometry: npt.NDArray[np.float64] | None = None
 
     def _require(self, **limits: tuple[float, float, float]) -> None:
         """Validate settings against their limits, given as name=(value, least, most)."""
@@ -104,7 +111,9 @@ class Pilot(ABC):
     def attach(self, field: Field) -> None:  # noqa: B027 - only a privileged pilot looks at the map
         """Attach the scenes (`Field`) that a privileged pilot's poses index."""
 
-    def act(self, obs: Tensor, reset: Tensor | None = None, pose: Pose | None = None) -> Tensor:
+    def act(
+        self, obs: Tensor, reset: Tensor | None = None, pose: Pose | None = None, odometry: Tensor | None = None
+    ) -> Tensor:
         """Compute the actions of a batch for one decision.
 
         Args:
@@ -112,6 +121,7 @@ class Pilot(ABC):
             reset: Rows whose observation is the first of a new episode, bool (B,). A row without a key yet
                 (no `reset` before) takes its row index.
             pose: Poses of the rows; a privileged pilot needs it, no other may have it.
+            odometry: (B, 4) estimated poses x, y, z [m], yaw [rad], which a pilot that reckons takes for its own.
 
         Returns:
             float32 (B, 4) in [−1, 1]: forward, vertical, lateral, yaw.
@@ -138,6 +148,7 @@ class Pilot(ABC):
             self._step = torch.where(begins, 0, self._step)
             self._forget(begins)
         self._pose = pose
+        self._odometry = None if odometry is None else odometry.cpu().numpy().astype(np.float64)
         actions = self._decide(obs)
         self._step = self._step + 1
         return actions
@@ -233,6 +244,34 @@ class Scan:
     """(B, Az) whether all level rays met a surface."""
     clearance: npt.NDArray[np.float64]
     """(B,) nearest surface seen [m]."""
+
+
+def moved_scan(scan: Scan, before: npt.NDArray[np.float64], now: npt.NDArray[np.float64]) -> Scan:
+    """Return a late scan with its points in the present frame of the drone; its level ranges stay as they were taken.
+
+    Args:
+        scan: The scan.
+        before: (B, 4) poses x, y, z [m], yaw [rad] that it was taken from.
+        now: (B, 4) present poses.
+    """
+    turn = (before[:, 3] - now[:, 3])[:, None]
+    sin, cos = np.sin(turn), np.cos(turn)
+    x, y, z = np.moveaxis(scan.points.astype(np.float64), 2, 0)
+    gap, face = before[:, :3] - now[:, :3], now[:, 3]
+    right = gap[:, 0] * np.cos(face) - gap[:, 2] * np.sin(face)
+    back = gap[:, 0] * np.sin(face) + gap[:, 2] * np.cos(face)
+    points = np.stack([x * cos + z * sin + right[:, None], y + gap[:, 1:2], z * cos - x * sin + back[:, None]], axis=2)
+    points = points.astype(np.float32)
+    return replace(scan, points=points, depth=np.linalg.norm(points, axis=2))
+
+
+def front_share(scan: Scan, dynamics: DynamicsConfig) -> npt.NDArray[np.float64]:
+    """Return the share (B,) of the linear speed that the speed limiter leaves, by a scan's points."""
+    x, y, z = np.moveaxis(scan.points, 2, 0)
+    band = np.abs(y) <= scan.depth * math.sin(math.radians(dynamics.limiter_elevation_degrees)) + 1e-6
+    front = np.where(scan.valid & band & (np.abs(x) <= -z), scan.depth, np.inf).min(axis=1).astype(np.float64)
+    share: npt.NDArray[np.float64] = np.clip(front / dynamics.limiter_distance, dynamics.limiter_floor, 1.0)
+    return share
 
 
 def read_scan(obs: Tensor, max_distance: float) -> Scan:

@@ -14,9 +14,8 @@ import torch
 from navi_core.errors import ConfigError
 from navi_core.mapping.occupancy_map import FAR
 from navi_core.mapping.search import expand, trace_back
-from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
+from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings, follow
 from navi_core.pilots.pilot import Pose, Scan
-from navi_core.world.dynamics import integrate
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.floor.rooms import storey_of
@@ -192,7 +191,10 @@ class PlannerPilot(MapPilot):
             raise ConfigError("the planner needs the scenes: call attach(field) before act")
         d = self.dynamics
         pose = np.concatenate([self._pose.position.numpy(), self._pose.yaw.numpy()[:, None]], axis=1).astype(np.float64)
-        _follow(self._here, pose, self._velocity, self._command, ~fresh, d.steps_per_decision, d.substep, d.smoothing)
+        follow(
+            self._here, pose, self._velocity, self._command, ~fresh, _MOVED, d.steps_per_decision, d.substep,
+            d.smoothing,
+        )  # fmt: skip
         self._here = pose
         return pose
 
@@ -319,20 +321,6 @@ class PlannerPilot(MapPilot):
 
     def _grids(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Floats]:
         return self._near, self._grid, self._corner
-
-
-@numba.njit(cache=True)
-def _follow(
-    before: Floats, now: Floats, velocity: Floats, command: Floats, moving: npt.NDArray[np.bool_], substeps: int,
-    dt: float, smoothing: float,
-) -> None:  # fmt: skip
-    """Update velocity estimates (B, 4) by the dynamics model; 0 where the true pose shows a collision."""
-    for b in range(before.shape[0]):
-        if moving[b]:
-            pose, speed = np.empty(4), np.empty(4)
-            integrate(before[b], velocity[b], command[b], 0, substeps, dt, smoothing, pose, speed)
-            off = abs(pose[0] - now[b, 0]) + abs(pose[1] - now[b, 1]) + abs(pose[2] - now[b, 2])
-            velocity[b] = speed if off < _MOVED else np.zeros(4)
 
 
 @numba.njit(cache=True)

@@ -23,6 +23,7 @@ class Purpose(enum.IntEnum):
     TASK = 9
     GOAL = 10
     SCATTER = 11
+    ODOMETRY = 12
 
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64

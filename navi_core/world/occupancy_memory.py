@@ -55,6 +55,8 @@ class OccupancyMemory:
         elevation_bins: El of the observations.
         dynamics: Dynamics of the drone, for dead reckoning.
         max_distance: Range of the sensor, M [m].
+        late: Observations are of the decision before, as those of a delayed sensor: the map is drawn from the pose that
+            they were taken from. For given poses alone.
         cell: Edge of a cell [m]; the map's edge stays 64 m, the waypoints of the bearings scale with it.
     """
 
@@ -67,8 +69,10 @@ class OccupancyMemory:
         max_distance: float,
         *,
         cell: float = CELL,
+        late: bool = False,
     ) -> None:
         self.rows, self._shape, self._dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
+        self._late = late
         self._cell, self._size = cell, round(SIZE * CELL / cell)
         angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
         level = np.flatnonzero(angle <= angle.min() + 1e-9)
@@ -102,7 +106,7 @@ class OccupancyMemory:
     @classmethod
     def of_env(cls, env: EnvConfig, rows: int) -> OccupancyMemory:
         """Build the occupancy memory for the rows of an environment."""
-        return cls(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
+        return cls(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance, late=env.sensor.delayed)
 
     def begin(
         self, obs: Tensor, rows: Tensor | None = None, pose: Tensor | None = None, goal: Tensor | None = None
@@ -174,12 +178,14 @@ class OccupancyMemory:
         """
         chosen, here = rows.cpu().numpy(), pose.cpu().numpy().astype(np.float64)
         start = self.pose[chosen]
+        self._look(obs, chosen)
+        if self._late:
+            self._draw(chosen)
         self.pose[chosen, :3] = here[:, :3] - self._origin[chosen]
         self.pose[chosen, 3] = here[:, 3]
         self._move(chosen, start)
-        self._look(obs, chosen)
         self._aim(chosen, goal)
-        return self._features(chosen, obs.device)
+        return self._features(chosen, obs.device, drawn=self._late)
 
     def look(
         self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None, goal: Tensor | None = None
@@ -270,7 +276,10 @@ class OccupancyMemory:
         gap = np.stack([-ahead * sin - left * cos, -ahead * cos + left * sin], axis=1)
         self._goal[chosen] = self.pose[chosen][:, [0, 2]] + gap
 
-    def _features(self, chosen: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    def _draw(self, chosen: npt.NDArray[np.int64]) -> None:
+        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, self._cell, VIEW_RADIUS)
+
+    def _features(self, chosen: npt.NDArray[np.int64], device: torch.device, *, drawn: bool = False) -> Tensor:
         pose = self.pose[chosen]
         for row in chosen[np.abs(pose[:, 1]) > _STOREY]:
             self.marks[row] = 0
@@ -278,7 +287,8 @@ class OccupancyMemory:
             self.pose[row, 1] = 0.0
         for row in chosen[np.abs(pose[:, [0, 2]]).max(axis=1) > _SCROLL]:
             self._scroll(row)
-        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, self._cell, VIEW_RADIUS)
+        if not drawn:
+            self._draw(chosen)
         frontier_features(
             self.marks, chosen, self.pose, self._reach, self._box, self._cell, SIGHT, self._scratch, self._goal,
             self._out,

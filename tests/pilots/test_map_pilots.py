@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import CompileConfig, DynamicsConfig, EvalConfig
+from navi_core.config import DRIFTS, CompileConfig, DynamicsConfig, EvalConfig, SensorConfig
 from navi_core.errors import ConfigError
 from navi_core.evaluate import build_course, evaluate
 from navi_core.mapping.occupancy_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart, read_levels
@@ -132,6 +132,17 @@ def test_pilots_rank_by_coverage(apartments):
     assert random < plus < min(frontier, compass) - 5 and max(frontier, compass) < planner
     for name in mapped:
         assert result[name]["collisions_per_minute"] < 5
+
+
+@pytest.mark.parametrize("name", ["frontier", "compass"])
+def test_late_scans_and_drift_cost_pilots_with_a_map_little(apartments, name):
+    common = {"starts": 2, "max_steps": 120, "block": 4}
+    faults = {"sensor": SensorConfig(delayed=True), "odometry": DRIFTS["high"]}
+    prompt, late = (
+        evaluate(name, build_course(apartments, EvalConfig(**common, **more))).summary for more in ({}, faults)
+    )
+    assert late["c_vis_auc"] > 0.85 * prompt["c_vis_auc"] and late["collisions_per_minute"] < 5
+    assert "odometry off by 2 % and 0.1 °/s" in late["inputs"] and "one decision late" in late["inputs"]
 
 
 def test_only_privileged_pilots_accept_a_pose(field):

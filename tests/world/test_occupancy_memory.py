@@ -112,6 +112,20 @@ def test_passed_poses_give_the_features_of_odometry(free):
     assert torch.equal(reckoning.begin(seen[0]), reported.begin(seen[0], pose=heading))
 
 
+def test_late_scans_are_drawn_from_the_pose_that_they_were_taken_from(free):
+    seen, where, _ = free
+    prompt, late = remember(), OccupancyMemory(ROWS, AZ, EL, DynamicsConfig(), REACH, late=True)
+    first = torch.ones(ROWS, dtype=torch.bool)
+    prompt.look(seen[0], where[0], first)
+    late.look(seen[0], where[0], first)
+    # The observation of the first decision is shown twice.
+    late.look(seen[0], where[1], ~first)
+    for t in range(1, len(seen) - 1):
+        prompt.look(seen[t], where[t], ~first)
+        late.look(seen[t], where[t + 1], ~first)
+        assert np.array_equal(prompt.marks, late.marks), t
+
+
 def test_dropped_out_rays_open_no_wall(free):
     seen, where, _ = free
     faults = SensorFaults(SensorConfig(dropout=0.05), 5, torch.arange(ROWS), REACH)

@@ -26,6 +26,7 @@ from navi_core.world.field import Field
 from navi_core.world.goals import reached, relative_goal
 from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
 from navi_core.world.sensor.faults import SensorFaults
+from navi_core.world.sensor.odometry import Odometry
 from navi_core.world.sensor.panorama import SphericalSensor
 
 
@@ -131,13 +132,16 @@ def _fly_block(
     goals = [start.goal for start in rows if start.goal is not None]
     goal = torch.tensor(goals, dtype=torch.float32) if goals else None
     ended, success = torch.full((len(rows),), config.max_steps), torch.zeros(len(rows), dtype=torch.bool)
-    delayed = None
+    delayed, odometry = None, Odometry(config.odometry, config.seed, keys, config.dynamics.decision_seconds)
     for t in range(config.max_steps):
         hits = sensor.cast(position, yaw, scene)
         front = dynamics.front_distance(hits.depth, hits.valid, flyer.azimuth_bins)
         current = faults.apply(sensor.observation(hits), torch.zeros_like(keys), torch.full_like(keys, t))
         obs, delayed = (current if delayed is None else delayed, current) if config.sensor.delayed else (current, None)
-        action = flyer.act(obs, Pose(position, yaw, scene, goal))
+        estimate = None
+        if config.reckoned:
+            estimate = pose_rows(*odometry.follow(position, yaw))
+        action = flyer.act(obs, Pose(position, yaw, scene, goal, estimate))
         if not torch.isfinite(action).all():
             row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
             raise EvaluationError(
@@ -183,6 +187,7 @@ class PilotFlyer:
         self.azimuth_bins = config.azimuth_bins
         self.elevation_bins = config.elevation_bins
         self.max_distance = pilot.max_distance
+        pilot.late = config.sensor.delayed
         self._pilot = pilot
 
     def begin(self, keys: Tensor, field: Field) -> None:
@@ -197,7 +202,11 @@ class PilotFlyer:
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Compute actions (B, 4) for observations (B, 3, Az, El); a privileged pilot receives its pose."""
-        return self._pilot.act(obs, pose=pose if self._pilot.privileged else None)
+        if self._pilot.privileged:
+            return self._pilot.act(obs, pose=pose)
+        if self._pilot.reckons and pose.estimate is not None:
+            return self._pilot.act(obs, odometry=pose.estimate)
+        return self._pilot.act(obs)
 
 
 class PolicyFlyer:
@@ -261,8 +270,9 @@ class PolicyFlyer:
         self._places = None
         if self._policy.config.place_memory:
             self._places = OccupancyMemory(
-                rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance
-            )
+                rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance,
+                late=self._config.sensor.delayed,
+            )  # fmt: skip
         self._recovery, self.recovering = None, None
         recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
         if recovers and self._config.deterministic:
@@ -290,17 +300,17 @@ class PolicyFlyer:
             noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
         aux = self._aux
         goal = None
+        here = pose_rows(pose.position, pose.yaw) if pose.estimate is None else pose.estimate
         if self._policy.config.goal and pose.goal is not None:
-            goal = relative_goal(pose.position, pose.yaw, pose.goal)
+            goal = relative_goal(here[:, :3], here[:, 3], pose.goal)
         if self._places is not None:
-            features = self._places.look(obs, pose_rows(pose.position, pose.yaw), self._reset, goal=goal)
+            features = self._places.look(obs, here, self._reset, goal=goal)
             aux = torch.cat([aux, features.to(self._device)], dim=1)
         if goal is not None:
             aux = torch.cat([aux, goal.to(self._device)], dim=1)
         out = self._policy.act(obs.to(self._device), aux, self._state, self._reset, noise)
         action = out.action.to(torch.float32).cpu()
         if self._recovery is not None:
-            here = pose_rows(pose.position, pose.yaw)
             action = self._recovery.act(action, here, self._reset.cpu(), self._keys, self._step)
         self._state = out.state
         self._reset = torch.zeros_like(self._reset)

@@ -107,19 +107,37 @@ def resolve_subject(
 def sensor_text(flyer: Flyer, config: EvalConfig) -> str:
     """Describe the sensor of a flight in a few words: directions, range, faults."""
     faults = config.sensor.model_dump(exclude_defaults=True)
+    late = ["one decision late"] if faults.pop("delayed", False) else []
+    noise = [f"{name} {value:g}" for name, value in faults.items()] or ["exact"]
     shape = f"full sphere {flyer.azimuth_bins}x{flyer.elevation_bins}, depth to {flyer.max_distance:g} m"
-    return ", ".join([shape, *(f"{name} {value}" for name, value in faults.items())] if faults else [shape, "exact"])
+    return ", ".join([shape, *noise, *late])
+
+
+def pose_text(config: EvalConfig, otherwise: str) -> str:
+    """Describe the pose that subjects fly by: that of a drifting odometry, else as given."""
+    drift = config.odometry
+    if not (drift.scale or drift.gyro_degrees):
+        return "exact odometry" if config.reckoned else otherwise
+    return f"odometry off by {100 * drift.scale:g} % and {drift.gyro_degrees:g} °/s"
+
+
+def pilot_inputs(pilot: Pilot, flyer: Flyer, config: EvalConfig) -> str:
+    """Describe the inputs of a pilot in a few words."""
+    if pilot.privileged or pilot.inputs == "none":
+        return pilot.inputs
+    pose = [pose_text(config, "dead reckoning")] if pilot.reckons else []
+    return f"{', '.join([pilot.inputs, *pose])}; {sensor_text(flyer, config)}"
 
 
 def policy_inputs(policy: NavigationPolicy, flyer: Flyer, config: EvalConfig) -> str:
     """Describe the inputs of a policy in a few words: observation, map features, pose, goal, sensor."""
-    c = policy.config
-    recovers = c.recovery if config.recovery is None else config.recovery
+    c, pose = policy.config, pose_text(config, "exact pose")
+    recovers = (c.recovery if config.recovery is None else config.recovery) and config.deterministic
     parts = {
         "frontier features of its place memory": c.place_memory,
-        "exact pose": c.place_memory or c.goal,
-        "exact pose for recovery": recovers and config.deterministic and not (c.place_memory or c.goal),
         "relative goal": c.goal,
+        pose: c.place_memory or c.goal,
+        f"{pose} for recovery": recovers and not (c.place_memory or c.goal),
     }
     given = ", ".join(["observation", *(name for name, has in parts.items() if has)])
     return f"{given}; {sensor_text(flyer, config)}"
@@ -134,7 +152,7 @@ def _custom_columns(encoder: str, core: str) -> dict[str, Any]:
 def _of_pilot(pilot: Pilot, config: EvalConfig, name: str | None) -> Subject:
     flyer = PilotFlyer(pilot, config)
     flyer.name = name or pilot.name
-    inputs = f"{pilot.inputs}; {sensor_text(flyer, config)}" if pilot.inputs.startswith("observation") else pilot.inputs
+    inputs = pilot_inputs(pilot, flyer, config)
     return Subject(flyer, {"subject_kind": "pilot", "privileged": pilot.privileged, "inputs": inputs}, lambda: None)
 
 
