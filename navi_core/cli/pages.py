@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -37,6 +39,9 @@ def open_page(show: Show, host: str, port: int, browser: bool) -> None:
 
     def ready(address: str) -> None:
         typer.echo(f"{address} (Ctrl-C ends it)")
+        if "SSH_CONNECTION" in os.environ and host in ("127.0.0.1", "localhost"):
+            own = address.rsplit(":", 1)[1]
+            typer.echo(f"over SSH, on your machine: ssh -L {own}:127.0.0.1:{own} {socket.gethostname()}")
         if host not in ("127.0.0.1", "localhost", "::1"):
             typer.echo(f"warning: everybody who reaches {host} sees this page and may use it", err=True)
         if browser:
@@ -131,6 +136,10 @@ def record_by_hand(
     explore(scene, gmdag_file, out, seed, azimuth_bins, elevation_bins, resolution, host, port, browser)
 
 
+comparison: Callable[[Sequence[str]], str] | None = None
+"""Renders the page that compares runs, by their names; the pipeline sets it, which reads the warehouse."""
+
+
 @app.command()
 def dashboard(
     sub: Annotated[
@@ -156,7 +165,7 @@ def dashboard(
     """
     from navi_core.service.web.live import LiveShow
 
-    open_page(LiveShow(sub or (), status or ()), host, port, browser)
+    open_page(LiveShow(sub or (), status or (), comparison=comparison), host, port, browser)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -15,11 +15,12 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 from urllib.parse import urlsplit
 
 import uvicorn
-from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi import FastAPI, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 
 from navi_core.errors import ConfigError, NaviError, ServiceError
@@ -38,6 +39,8 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
+_DOCUMENT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
+"""Headers of a self-contained document: it runs no script and loads nothing."""
 _BEAT_SECONDS = 2.0
 """Heartbeat interval of a WebSocket connection [s]: the page detects a dead one by it."""
 _PATIENCE_SECONDS = 30.0
@@ -106,6 +109,10 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
         else:
             await connection.close(code=1008)
 
+    @app.get("/compare")
+    def compare(run: Annotated[list[str], Query()]) -> Response:
+        return _comparison(show, run)
+
     app.mount("/", StaticFiles(directory=STATIC, html=True))
     return app
 
@@ -121,6 +128,17 @@ def _mesh(key: str, request: Request) -> Response:
     else:
         data = gzip.decompress(data)
     return Response(data, headers=headers, media_type="application/octet-stream")
+
+
+def _comparison(show: Show, runs: list[str]) -> Response:
+    """Return the page that compares runs, or a text with the reason why there is none."""
+    render = getattr(show, "comparison", None)
+    try:
+        if render is None:
+            raise ConfigError("this page compares no runs; next: navi runs compare A B")
+        return HTMLResponse(render(runs), headers=_DOCUMENT_HEADERS)
+    except NaviError as error:
+        return Response(f"{error}\n", 404, media_type="text/plain; charset=utf-8")
 
 
 async def _serve_viewer(show: Show, connection: WebSocket, page: bytes) -> None:

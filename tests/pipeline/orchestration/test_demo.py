@@ -2,12 +2,15 @@
 
 import json
 import os
+import runpy
 import shutil
 import signal
 from pathlib import Path
 
 import dagster as dg
+import numpy as np
 import pytest
+from PIL import Image
 
 from navi_core.errors import RunError
 from navi_core.presets import read_config_file, write_yaml
@@ -116,9 +119,16 @@ def assert_the_story_is_green(instance, seed):
     assert len(outcomes) > 50 and all(outcome.passed for outcome in outcomes), outcomes
 
 
+def assert_the_picture_is_drawn_anew(file):
+    """The README's picture is what its script draws of the demo's champion; text may be placed otherwise."""
+    runpy.run_path(str(ROOT / "docs" / "img" / "flights.py"))["draw"](file)
+    drawn, kept = (np.asarray(Image.open(one).convert("RGB"), int) for one in (file, ROOT / "docs/img/flights.png"))
+    assert drawn.shape == kept.shape and (abs(drawn - kept).max(axis=2) > 32).mean() < 0.02
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_demo_policy_beats_both_pilots_on_unseen_scenes(seed, dagster, capsys):
+def test_demo_policy_beats_both_pilots_on_unseen_scenes(seed, dagster, capsys, tmp_path):
     """The figures of the README's demo, for each of its three seeds."""
     demo(seed=seed, as_json=True)
     document = json.loads(capsys.readouterr().out)
@@ -127,5 +137,7 @@ def test_demo_policy_beats_both_pilots_on_unseen_scenes(seed, dagster, capsys):
     assert comparisons["forward-plus"]["c_vis_auc"]["low"] > 0
     assert comparisons["random"]["collisions_per_minute"]["difference"] < 0
     assert document["failed_gates"] == []
+    if seed == 0:
+        assert_the_picture_is_drawn_anew(tmp_path / "flights.png")
     with dg.DagsterInstance.from_config(str(dagster_home())) as instance:
         assert_the_story_is_green(instance, seed)

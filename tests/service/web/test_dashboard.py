@@ -7,6 +7,7 @@ import math
 import socket
 import threading
 import time
+import urllib.error
 import urllib.request
 from types import SimpleNamespace
 
@@ -316,3 +317,23 @@ def test_page_messages_round_trip_without_nan():
     np.testing.assert_array_equal(found["valid"], arrays["valid"])
     with pytest.raises(TypeError, match="float64"):
         pack_message("frame", {}, {"depth": np.zeros(2)})
+
+
+def test_page_of_a_comparison_loads_nothing_and_errors_are_texts():
+    def render(names):
+        if names == ["a"]:
+            raise ConfigError("one run cannot be compared")
+        return f"<!doctype html><style>p{{}}</style><p>{' '.join(names)}</p>"
+
+    for comparison, path, status, text in (
+        (render, "compare?run=a&run=b", 200, "a b"),
+        (render, "compare?run=a", 404, "one run cannot be compared"),
+        (None, "compare?run=a&run=b", 404, "next: navi runs compare"),
+    ):
+        with served_page(LiveShow(discover=False, comparison=comparison)) as address:
+            try:
+                answer = urllib.request.urlopen(f"{address}/{path}")
+            except urllib.error.HTTPError as error:
+                answer = error
+            assert answer.status == status and text in answer.read().decode()
+            assert (status == 404) or answer.headers["Content-Security-Policy"].startswith("default-src 'none'")

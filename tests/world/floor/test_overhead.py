@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from navi_core.evaluate.pictures import PATHS
 from navi_core.record.home import load_scenes
@@ -69,6 +70,12 @@ def test_legend_of_the_page_has_the_colours_of_the_picture():
     meanings = {"floor": "floor", "seen": "seen", "furniture": "furniture", "wall": "wall", "out": "out of reach"}
     for name, meaning in meanings.items():
         assert f".m-{name} {{ --swatch: rgb({' '.join(map(str, COLOURS[meaning]))}); }}" in style
+
+
+def test_picture_of_the_readme_has_the_colours_of_the_map():
+    picture = np.asarray(Image.open(STATIC.parents[3] / "docs" / "img" / "flights.png").convert("RGB"))
+    for colour in (COLOURS["floor"], COLOURS["wall"], rgb(PATHS[0]), rgb(PATHS[1])):
+        assert (picture == colour).all(axis=-1).sum() > 100, colour
 
 
 def black_shares(scenes, heights):
