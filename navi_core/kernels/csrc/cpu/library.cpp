@@ -8,6 +8,7 @@
 #include <omp.h>
 #endif
 
+#include "cpu/plan.h"
 #include "cuda/gae.h"
 #include "cuda/jobs.h"
 #include "step/lookahead.h"
@@ -31,32 +32,11 @@ static int widest() {
     return kPortable;
 }
 
-// Into how many rows to lay `count` parts of a panorama, as wide as high, near enough: an azimuth step is 2 pi / columns,
-// an elevation step pi / elevations.
-static int rows_of(int count, int wide, int high, int64_t columns, int64_t elevations) {
-    int best = 1;
-    double least_extent = 0.0;
-    for (int rows = 1; rows <= count; rows *= 2) {
-        const double extent = 2.0 * (count / rows * wide) / static_cast<double>(columns) +
-                              static_cast<double>(rows * high) / static_cast<double>(elevations);
-        if (rows > 1 && extent >= least_extent) continue;
-        least_extent = extent;
-        best = rows;
-    }
-    return best;
-}
-
-static Layout layout_of(int64_t rays, int64_t elevations, int lanes) {
-    const int64_t bundle = lanes * lanes;
-    Layout layout{(rays + bundle - 1) / bundle, elevations, lanes, 1, 1, nullptr};
-    if (layout.elevations == 0) return layout;
-    const int64_t columns = rays / layout.elevations;
-    layout.high = rows_of(lanes, 1, 1, columns, elevations);
-    layout.wide = lanes / layout.high;
-    layout.down = rows_of(lanes, layout.wide, layout.high, columns, elevations);
-    const int64_t across = lanes / layout.down * layout.wide, down = layout.down * layout.high;
-    layout.count = (columns + across - 1) / across * ((layout.elevations + down - 1) / down);
-    return layout;
+// The layout of directions that many rows share; valid until this thread asks for that of others.
+static Layout layout_of(const float* directions, int64_t rays, int lanes) {
+    static thread_local Plan plan;
+    plan.take(directions, rays, lanes);
+    return plan.layout();
 }
 
 // `lanes` as asked for: 0 for the widest path; one that the CPU lacks gives way to the widest it has.
@@ -96,17 +76,6 @@ static void share_out(int64_t jobs, int threads, int64_t grain, const Job& job) 
     for (int64_t i = 0; i < jobs; ++i) job(i);
 }
 
-// Rays of an azimuth where the directions are a panorama, azimuth by azimuth: their heights come again and again.
-// 0 where they do not. A wrong guess would cost time, never a wrong answer.
-static int64_t elevations(const float* directions, int64_t rays) {
-    int64_t period = 1;
-    while (period < rays && directions[3 * period + 1] != directions[1]) ++period;
-    if (rays % period != 0 || period == rays) return 0;
-    for (int64_t r = period; r < rays; ++r)
-        if (directions[3 * r + 1] != directions[3 * (r - period) + 1]) return 0;
-    return period;
-}
-
 // The first row whose action is no number; `rows` where there is none.
 static int64_t first_fault(const float* action, int64_t rows) {
     for (int64_t row = 0; row < rows; ++row)
@@ -133,25 +102,24 @@ void navi_cast(const Hierarchies* all, const Rays* rays, const float* turns, int
     const int width = width_of(lanes);
     if (rays->rows == 0 || rays->rays == 0) return;
     const int threads = threads_for(rays->rows * rays->rays, most_threads);
-    const auto layout_at = [&](const float* directions) {
-        return layout_of(rays->rays, elevations(directions, rays->rays), width);
-    };
-    const Layout first = layout_at(rays->directions);
-    const bool whole = rows_suffice(rays->rows, threads);
-    const int64_t bundle = width * width, block = kBlock / bundle;
-    const int64_t most = greatest(first.count, (rays->rays + bundle - 1) / bundle);
-    const int64_t blocks = whole ? 1 : (most + block - 1) / block;
+    const Layout shared = rays->shared ? layout_of(rays->directions, rays->rays, width) : Layout{};
+    const int64_t block = kBlock / (width * width);
+    const int64_t most = rays->shared ? shared.bundles : (rays->rays + width * width - 1) / (width * width);
+    const int64_t blocks = rows_suffice(rays->rows, threads) ? 1 : (most + block - 1) / block;
     share_out(rays->rows * blocks, threads, rays->rays < 64 ? 64 : 1, [&](int64_t job) {
-        const int64_t row = job / blocks, begin = job % blocks * block;
-        if (rays->scene[row] < 0) return;
-        Layout layout =
-            rays->shared ? first : layout_at(rays->directions + 3 * row * rays->rays);
-        if (turns) layout.turn = turns + 2 * row;
         // The last block takes what is left, however the row is laid out.
-        const int64_t end = job % blocks == blocks - 1 ? layout.count : begin + block;
-        if (begin >= layout.count) return;
-        const BoxTree tree = box_tree(*all, rays->scene[row]);
-        path_of(width).cast(tree, *rays, layout, row, begin, least(end, layout.count));
+        const int64_t row = job / blocks, begin = job % blocks * block;
+        const int64_t end = job % blocks == blocks - 1 ? INT64_MAX : begin + block;
+        if (rays->scene[row] < 0) return;
+        Layout layout = shared;
+        if (!rays->shared) {
+            static thread_local Plan plan;
+            plan.take(rays->directions + 3 * row * rays->rays, rays->rays, width, begin, end);
+            layout = plan.layout();
+        }
+        if (turns) layout.turn = turns + 2 * row;
+        const int64_t from = rays->shared ? begin : 0, to = rays->shared ? least(end, layout.bundles) : layout.bundles;
+        path_of(width).cast(box_tree(*all, rays->scene[row]), *rays, layout, row, from, to);
     });
 }
 
@@ -181,7 +149,7 @@ int64_t navi_step(const Step* step, int most, int lanes) {
     const StepPath& path = path_of(width);
     const int64_t rays = rays_of(s.sensor);
     const int threads = threads_for(s.rows * rays, most);
-    const Layout layout = layout_of(rays, s.sensor.elevations, width);
+    const Layout layout = layout_of(s.sensor.directions, rays, width);
     const size_t room = static_cast<size_t>(rays + s.sensor.azimuths);
     const auto look = [&](int64_t row, int64_t first, int64_t end, float* depth) {
         const Stand from{s.scene[row], s.position + 3 * row, s.yaw[row]};
@@ -193,17 +161,17 @@ int64_t navi_step(const Step* step, int most, int lanes) {
             static thread_local std::vector<float> depth;
             if (depth.size() < room) depth.resize(room);
             path.begin(s, row);
-            look(row, 0, layout.count, depth.data());
+            look(row, 0, layout.bundles, depth.data());
             path.finish(s, row, depth.data());
         });
     } else {
-        const int64_t block = kBlock / (width * width), blocks = (layout.count + block - 1) / block;
+        const int64_t block = kBlock / (width * width), blocks = (layout.bundles + block - 1) / block;
         std::vector<float> depth(room * static_cast<size_t>(s.rows));
         const auto of = [&](int64_t row) { return depth.data() + room * static_cast<size_t>(row); };
         share_out(s.rows, threads, 1, [&](int64_t row) { path.begin(s, row); });
         share_out(s.rows * blocks, threads, 1, [&](int64_t job) {
             const int64_t first = job % blocks * block;
-            const int64_t end = least(first + block, layout.count);
+            const int64_t end = least(first + block, layout.bundles);
             look(job / blocks, first, end, of(job / blocks));
         });
         share_out(s.rows, threads, 1, [&](int64_t row) { path.finish(s, row, of(row)); });
@@ -270,7 +238,7 @@ void navi_lookahead_terms(const Lookahead* lookahead, const Drone* body, const F
                   const LookaheadFlight* held, const Drones* drones, float* terms, int threads, int lanes) {
     const int width = width_of(lanes);
     const Sensor& sensor = lookahead->sensor;
-    const Layout layout = layout_of(rays_of(sensor), sensor.elevations, width);
+    const Layout layout = layout_of(sensor.directions, rays_of(sensor), width);
     share_out(drones->count, threads, 4, [&](int64_t row) {
         static thread_local Scratch room;
         lookahead_terms(*lookahead, path_of(width), layout, *body, *flights, *held, *drones, row, room,

@@ -25,6 +25,10 @@ struct Lanes8 {
     static F load(const float* p) { return _mm256_loadu_ps(p); }
     static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
     static void store(M m, int* p, int x) { _mm256_maskstore_epi32(p, _mm256_castps_si256(m), _mm256_set1_epi32(x)); }
+    static void store_least(M m, int* p, int x) {
+        const __m256i old = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+        _mm256_maskstore_epi32(p, _mm256_castps_si256(m), _mm256_min_epi32(old, _mm256_set1_epi32(x)));
+    }
     static F pick(M m, F yes, F no) { return _mm256_blendv_ps(no, yes, m); }
 
     static F add(F a, F b) { return _mm256_add_ps(a, b); }

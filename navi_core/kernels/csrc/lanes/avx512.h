@@ -21,6 +21,9 @@ struct Lanes16 {
     static F load(const float* p) { return _mm512_loadu_ps(p); }
     static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
     static void store(M m, int* p, int x) { _mm512_mask_storeu_epi32(p, m, _mm512_set1_epi32(x)); }
+    static void store_least(M m, int* p, int x) {
+        _mm512_mask_storeu_epi32(p, m, _mm512_min_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(x)));
+    }
     static F pick(M m, F yes, F no) { return _mm512_mask_blend_ps(m, no, yes); }
 
     static F add(F a, F b) { return _mm512_add_ps(a, b); }

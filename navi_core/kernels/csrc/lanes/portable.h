@@ -43,6 +43,11 @@ struct Lanes4 {
         old = (old & ~m) | (M{x, x, x, x} & m);
         __builtin_memcpy(p, &old, sizeof old);
     }
+    static void store_least(M m, int* p, int x) {
+        M old;
+        __builtin_memcpy(&old, p, sizeof old);
+        store(m & (M{x, x, x, x} < old), p, x);
+    }
     static F pick(M m, F yes, F no) { return (F)(((M)yes & m) | ((M)no & ~m)); }
 
     static F add(F a, F b) { return a + b; }

@@ -244,64 +244,64 @@ class Bundle {
 
 // Cast bundles [first, end) of the rays that leave `origin`; `sink` takes each tile.
 template <class L, class B, class Sink>
-void each_tile(const BoxTree& tree, const float* origin, const float* directions, int64_t rays, float max_distance,
-               const Layout& layout, int64_t first, int64_t end, const Sink& sink) {
+void each_tile(const BoxTree& tree, const float* origin, float max_distance, const Layout& layout, int64_t first,
+               int64_t end, const Sink& sink) {
     constexpr int W = L::width;
     static thread_local Leaves<B> leaves;
     Bundle<L, B> bundle(tree, origin, least(max_distance, static_cast<float>(kHuge)), leaves);
-    const int64_t columns = layout.elevations ? rays / layout.elevations : 0;
-    const int64_t down = layout.down * layout.high, across = W / layout.down * layout.wide;
-    const int64_t bands = layout.elevations ? (layout.elevations + down - 1) / down : 0;
     for (int64_t number = first; number < end; ++number) {
-        int count = 0;
-        for (int t = 0; t < W; ++t) {
-            Tile<L, B>& tile = bundle.tiles[count];
-            if (layout.elevations) {
-                const int64_t azimuth = number / bands * across + t / layout.down * layout.wide;
-                const int64_t elevation = number % bands * down + t % layout.down * layout.high;
-                if (azimuth >= columns || elevation >= layout.elevations) continue;
-                // Beyond the edge of the grid its last rays are taken again.
-                for (int l = 0; l < W; ++l)
-                    tile.ray[l] = least(azimuth + l / layout.high, columns - 1) * layout.elevations +
-                                  least(elevation + l % layout.high, layout.elevations - 1);
-            } else {
-                const int64_t ray = (number * W + t) * W;
-                if (ray >= rays) break;
-                for (int l = 0; l < W; ++l) tile.ray[l] = least(ray + l, rays - 1);
-            }
-            alignas(64) float d[3][W];
-            for (int l = 0; l < W; ++l)
-                for (int a = 0; a < 3; ++a) d[a][l] = directions[3 * tile.ray[l] + a];
-            typename L::F slopes[3] = {L::load(d[0]), L::load(d[1]), L::load(d[2])};
+        const int64_t start = layout.tiles[number];
+        const int count = static_cast<int>(layout.tiles[number + 1] - start);
+        for (int t = 0; t < count; ++t) {
+            const float* d = layout.slopes + 3 * W * (start + t);
+            typename L::F slopes[3] = {L::load(d), L::load(d + W), L::load(d + 2 * W)};
             if (layout.turn) {
                 const auto x = slopes[0], z = slopes[2], cosine = L::fill(layout.turn[0]), sine = L::fill(layout.turn[1]);
                 slopes[0] = L::add(L::mul(x, cosine), L::mul(z, sine));
                 slopes[2] = L::sub(L::mul(z, cosine), L::mul(x, sine));
             }
-            bundle.aim(count++, slopes);
+            bundle.tiles[t].ray = layout.ray + W * (start + t);
+            bundle.aim(t, slopes);
         }
         bundle.cast(count);
         for (int t = 0; t < count; ++t) sink(bundle.tiles[t]);
     }
 }
 
+// Write the lanes of a tile to the places of its rays in a channel.
+template <int kRun, class L, class B, typename T>
+void put_runs(T* channel, const Tile<L, B>& tile, const T* lanes) {
+    for (int l = 0; l < L::width; l += kRun) __builtin_memcpy(channel + tile.ray[l], lanes + l, kRun * sizeof(T));
+}
+template <class L, class B, typename T>
+void put(T* channel, const Tile<L, B>& tile, const T* lanes, int run) {
+    if (run == 4)
+        put_runs<4>(channel, tile, lanes);
+    else if (run == 2)
+        put_runs<2>(channel, tile, lanes);
+    else
+        put_runs<1>(channel, tile, lanes);
+}
+
 template <class L, class B>
 void cast_tiles(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first, int64_t end) {
-    const float* directions = rays.directions + (rays.shared ? 0 : 3 * row * rays.rays);
+    constexpr int W = L::width;
     const int64_t start = row * rays.rays;
     const float max_distance = static_cast<float>(rays.max_distance);
-    each_tile<L, B>(tree, rays.origins + 3 * row, directions, rays.rays, max_distance, layout, first, end,
-                    [&](const Tile<L, B>& tile) {
-                        float time[L::width];
-                        L::store(time, tile.best);
-                        for (int l = 0; l < L::width; ++l) {
-                            const int f = tile.triangle[l];
-                            const int64_t ray = start + tile.ray[l];
-                            rays.depth[ray] = f >= 0 ? time[l] : max_distance;
-                            rays.label[ray] = f >= 0 ? tree.semantic[f] : 0;
-                            rays.valid[ray] = f >= 0;
-                        }
-                    });
+    each_tile<L, B>(tree, rays.origins + 3 * row, max_distance, layout, first, end, [&](const Tile<L, B>& tile) {
+        alignas(64) float time[W];
+        alignas(64) int label[W];
+        alignas(64) uint8_t valid[W];
+        L::store(time, L::pick(L::less(tile.best, L::fill(kFar)), tile.best, L::fill(max_distance)));
+        for (int l = 0; l < W; ++l) {
+            const int met = ~(tile.triangle[l] >> 31);
+            label[l] = tree.semantic[tile.triangle[l] & met] & met;
+            valid[l] = static_cast<uint8_t>(met & 1);
+        }
+        put(rays.depth + start, tile, time, layout.run);
+        put(rays.label + start, tile, label, layout.run);
+        put(rays.valid + start, tile, valid, layout.run);
+    });
 }
 
 }  // namespace

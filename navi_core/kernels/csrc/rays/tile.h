@@ -46,7 +46,7 @@ struct Tile {
     F slope[3], near_inverse[3], far_inverse[3];
     F best, bound;                // least time met; what begins behind the bound is of no interest
     alignas(64) int triangle[W];  // within the scene; -1: none
-    int64_t ray[W];               // within the row
+    const int32_t* ray;           // (W) within the row
     Aim aim;
     Cone cone;
     float far;                    // no ray looks beyond
@@ -112,20 +112,18 @@ struct Tile {
             const F t = L::greatest(L::div(L::fill(leaf.edges[15][i]), rate), near);
             hit = L::both(hit, L::at_most(t, bound));
             if (!L::bits(hit)) continue;
-            const unsigned apart = L::bits(L::both(hit, L::less(L::add(t, L::fill(tie)), best)));
-            best = L::pick(L::mask(apart), t, best);
-            L::store(L::mask(apart), triangle, id);
-            tied &= ~apart;
-            if (unsigned rest = L::bits(hit) & ~apart) {
-                float times[W], first[W];
-                L::store(times, t);
-                L::store(first, best);
-                for (; rest; rest &= rest - 1) {
-                    const int l = __builtin_ctz(rest);
-                    meet_again(l, times[l], id, first[l]);
-                }
-                best = L::load(first);
+            const M first = L::less(t, best), apart = L::less(L::add(t, L::fill(tie)), best);
+            const unsigned met = L::bits(hit), alone = met & L::bits(apart), again = met & ~alone;
+            if (again) {
+                // A second face within a tie of the first.
+                const unsigned before = again & L::bits(first);
+                chained |= tied & before;
+                tied |= before | (again & L::bits(L::less(best, t)));
+                L::store_least(L::mask(again), triangle, id);
             }
+            tied &= ~alone;
+            L::store(L::mask(alone), triangle, id);
+            best = L::pick(L::both(hit, first), t, best);
             bound = L::least(L::add(best, L::fill(tie)), L::fill(reach));
             changed = true;
         }

@@ -163,13 +163,15 @@ NAVI_INLINE T greatest(T a, T b) {
 
 constexpr int kRootHalf = 0x3F3504F3;  // bits of the root of 1/2
 
-// Neighbouring rays of one row: all of a panorama in tiles of azimuths and elevations, or any rays in their order.
+// The rays of a row in bundles of tiles of neighbouring rays, see cpu/plan.h: W tiles a bundle, W rays a tile.
 struct Layout {
-    int64_t count;       // bundles of a row: as many tiles as a tile has rays
-    int64_t elevations;  // rays of an azimuth; 0 where the rays lie on no such grid
-    int wide, high;      // azimuths and elevations of a tile; wide * high lanes
-    int down;            // tiles of a bundle one below the other
-    const float* turn;   // cosine and sine of the yaw by which the directions are turned; null: as they are
+    int64_t bundles;
+    const int32_t* tiles;  // (bundles + 1) first tile of each bundle
+    const int32_t* ray;    // (T, W) within the row
+    const float* slopes;   // (T, 3, W) directions
+    const float* turn;     // cosine and sine of the yaw by which the directions are turned; null: as they are
+    int run;               // so many neighbouring lanes always lie in a row in memory: 4, 2 or 1
+    int64_t next;          // rays from a tile to the one beside it
 };
 
 }  // namespace navi

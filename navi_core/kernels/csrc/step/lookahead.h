@@ -197,7 +197,7 @@ NAVI_INLINE void lookahead_terms(const Lookahead& o, const StepPath& path, const
     const float* position = f.position + 3 * row;
     float* numbers = room.panorama.data();
     const Channels seen{numbers, numbers + rays, numbers + 2 * rays, numbers + 3 * rays};
-    path.look(o.scenes, o.sensor, layout, Stand{scene, position, f.yaw[row]}, seen, 0, layout.count);
+    path.look(o.scenes, o.sensor, layout, Stand{scene, position, f.yaw[row]}, seen, 0, layout.bundles);
     const Reading now = read_panorama(o.scenes, o.sensor, o.floors, o.rewards.band[scene], scene, position, f.yaw[row], seen,
                                       numbers + 4 * rays, room.seen.data());
     const Outcome outcome{position, now.fractions, o.fractions + 4 * drone, h.path[row] * static_cast<float>(o.decision),

@@ -44,11 +44,11 @@ struct ChannelSink {
     const Channels& to;
     const int32_t* semantic;
     float max_distance, scale;
-    int run;  // so many neighbouring lanes always lie in a row in memory
-    int64_t next;  // rays from a tile to the one beside it
+    int run;       // of the layout
+    int64_t next;
 
     void operator()(const Tile<L, B>& tile) const {
-        const int64_t* ray = tile.ray;
+        const int32_t* ray = tile.ray;
         // Observations are too large to stay in a cache from one step to the next.
         for (int l = 0; l < W; l += run) {
             __builtin_prefetch(to.normalised + ray[l] + next, 1);
@@ -60,34 +60,18 @@ struct ChannelSink {
         const auto zero = L::fill(0.0f), depth = L::pick(hit, time, L::fill(max_distance));
         int names[W];
         for (int l = 0; l < W; ++l) names[l] = semantic[greatest(tile.triangle[l], 0)];
-        put(to.depth, ray, depth);
-        put(to.normalised, ray, normalised<L>(depth, max_distance, scale));
-        put(to.semantic, ray, L::pick(hit, L::number(names), zero));
-        put(to.valid, ray, L::pick(hit, L::fill(1.0f), zero));
+        write(to.depth, tile, depth);
+        write(to.normalised, tile, normalised<L>(depth, max_distance, scale));
+        write(to.semantic, tile, L::pick(hit, L::number(names), zero));
+        write(to.valid, tile, L::pick(hit, L::fill(1.0f), zero));
     }
 
-    void put(float* channel, const int64_t* ray, typename L::F value) const {
-        float lanes[W];
+    void write(float* channel, const Tile<L, B>& tile, typename L::F value) const {
+        alignas(64) float lanes[W];
         L::store(lanes, value);
-        if (run == 4)
-            copy<4>(channel, ray, lanes);
-        else if (run == 2)
-            copy<2>(channel, ray, lanes);
-        else
-            copy<1>(channel, ray, lanes);
-    }
-    template <int kRun>
-    static void copy(float* channel, const int64_t* ray, const float* lanes) {
-        for (int l = 0; l < W; l += kRun) __builtin_memcpy(channel + ray[l], lanes + l, kRun * sizeof(float));
+        put(channel, tile, lanes, run);
     }
 };
-
-// How many neighbouring lanes of a tile lie in a row in memory, whichever the tile: 4, 2 or 1.
-int run_of(const Layout& layout, int64_t rays) {
-    if (layout.elevations == 0 || layout.elevations % layout.high || rays / layout.elevations % layout.wide) return 1;
-    return layout.high % 4 == 0 ? 4 : layout.high % 2 == 0 ? 2 : 1;
-}
-
 
 // Columns of a row's body.
 constexpr int kPosition = 0, kYaw = 3, kVelocity = 4, kFrontDistance = 8, kClearance = 9, kSeen = 10, kReturn = 14;
@@ -114,16 +98,14 @@ void step_begin(const Step& s, int64_t row) {
 template <class L, class B>
 void look(const Scenes& scenes, const Sensor& sensor, const Layout& plain, const Stand& from, const Channels& to,
           int64_t first, int64_t end) {
-    const int64_t rays = rays_of(sensor);
     const float max_distance = static_cast<float>(sensor.max_distance), scale = static_cast<float>(sensor.scale);
     float turn[2];
     cos_sin(from.yaw, turn);
     Layout layout = plain;
     layout.turn = turn;
     const BoxTree boxes = box_tree(*scenes.hierarchies, static_cast<int>(from.scene));
-    each_tile<L, B>(
-        boxes, from.position, sensor.directions, rays, max_distance, layout, first, end,
-        ChannelSink<L, B>{to, boxes.semantic, max_distance, scale, run_of(layout, rays), layout.wide * layout.elevations});
+    each_tile<L, B>(boxes, from.position, max_distance, layout, first, end,
+                    ChannelSink<L, B>{to, boxes.semantic, max_distance, scale, layout.run, layout.next});
 }
 
 // Normalise the depths of a panorama.
