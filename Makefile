@@ -17,6 +17,7 @@ help:  ## list the targets
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	-$(BIN)/python -m pip uninstall --quiet --yes navi  # the name of an earlier checkout
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
@@ -33,7 +34,7 @@ test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
 	$(BIN)/python -m pytest -m 'slow and not gpu' --timeout 3600 $(ARGS)
 
 ui: $(READY)  ## the Dagster UI on http://127.0.0.1:3000
-	$(BIN)/dg dev -h 127.0.0.1 -p $(or $(PORT),3000)
+	$(BIN)/navi ui --port $(or $(PORT),3000)
 
 check: $(READY)  ## ruff, mypy on the public modules, import walls, Dagster's definitions
 	$(BIN)/ruff check .

@@ -27,8 +27,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+DISTRIBUTION = "navi-drone"
+"""Name under which pip installs Navi; `navi` is another project's."""
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode categories that steer a terminal or hide: controls, formats (bidirectional ones too), half surrogates."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: from the checkout, if this is one, else from the package index."""
+    is_checkout = (Path(__file__).parents[1] / "pyproject.toml").is_file()
+    return f"pip install -e '.[{extra}]'" if is_checkout else f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -28,7 +28,7 @@ from navi_core.bench.report import (
 )
 from navi_core.bench.task_runs import PPO_TARGETS, run_task, task_config
 from navi_core.config import TrainConfig
-from navi_core.errors import ConfigError, NaviError
+from navi_core.errors import ConfigError, NaviError, install_command
 from navi_core.presets import parse_assignments
 
 PEERS = ("sb3", "gymnasium", "pufferlib")
@@ -76,7 +76,7 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
     """
     for name in known_names("peer", against, PEERS):
         if name in _MODULES and importlib.util.find_spec(_MODULES[name]) is None:
-            raise ConfigError(f"{name} is not installed; pip install -e '.[bench]', or leave it out of --against")
+            raise ConfigError(f"{name} is not installed; {install_command('bench')}, or leave it out of --against")
     cases: list[Row] = [{"width": width, "epochs": epochs} for width in (64, 32) for epochs in (4, 1)]
     if processes > 1:
         cases += [{"epochs": epochs, "processes": processes} for epochs in (4, 1)]

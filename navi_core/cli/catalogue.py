@@ -42,7 +42,7 @@ PANELS: dict[str, dict[str, str]] = {
         "environment": "serve simulated drones over the wire",
     },
     "Pipeline and data": {
-        "pipeline": "run the asset graph: demo, materialize, nightly, schedules",
+        "pipeline": "run the asset graph: demo, materialize, nightly, ui",
         "query": "ask the warehouse in SQL or by a saved query",
         "warehouse": "list, show, compact and publish tables, views, queries",
     },
@@ -53,6 +53,7 @@ OLD_NAMES = {
     "bc": "train bc", "learner": "train apex", "actor": "train actor", "promote": "models promote",
     "export": "models export", "sweep": "study sweep", "ablate": "study ablate", "demo": "pipeline demo",
     "materialize": "pipeline materialize", "nightly": "pipeline nightly", "schedules": "pipeline schedules",
+    "ui": "pipeline ui",
     "scenes discover": "scenes list", "scenes inspect": "scenes show", "demos inspect": "demos show",
 }  # fmt: skip
 """Old name of a command → its name; the old ones keep working and are hidden."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from navi_core.demos.archive import require_memory
 from navi_core.demos.demonstration import MAX_BYTES, TEXT_BYTES, Demonstration, Facts
-from navi_core.errors import ConfigError, DemoError
+from navi_core.errors import ConfigError, DemoError, install_command
 
 if TYPE_CHECKING:
     import h5py
@@ -310,4 +310,4 @@ def _attributes(demo: Demonstration) -> dict[str, Any]:
 
 
 def _missing(error: ImportError) -> ConfigError:
-    return ConfigError(f"Minari datasets need the extra minari ({error}); pip install -e '.[minari]'")
+    return ConfigError(f"Minari datasets need the extra minari ({error}); {install_command('minari')}")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.config.registry import CORE_NAMES, ENCODER_NAMES
-from navi_core.errors import CheckpointError, ConfigError, as_argument, printable
+from navi_core.errors import CheckpointError, ConfigError, as_argument, install_command, printable
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.policy.cores.base import State
 
@@ -238,7 +238,7 @@ class _OnnxPolicy(ExportedPolicy):
         try:
             import onnxruntime
         except ImportError:
-            raise ConfigError("a .onnx policy needs ONNX Runtime: pip install -e '.[export]'") from None
+            raise ConfigError(f"a .onnx policy needs ONNX Runtime: {install_command('export')}") from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3

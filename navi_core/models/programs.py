@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navi_core.errors import CheckpointError, ConfigError
+from navi_core.errors import CheckpointError, ConfigError, install_command
 from navi_core.models.checkpoint import load_checkpoint, load_policy
 from navi_core.models.exported import (
     ANSWERS,
@@ -131,7 +131,7 @@ def _write_onnx(
     try:
         import onnxscript  # noqa: F401 - torch's exporter needs it, with a less clear error
     except ImportError:
-        raise ConfigError("format onnx needs onnx and onnxscript: pip install -e '.[export]'") from None
+        raise ConfigError(f"format onnx needs onnx and onnxscript: {install_command('export')}") from None
     parts = len(inputs) - 3
     names = ["obs", "aux", "reset", *(f"state_{i}" for i in range(parts))]
     answers = [*ANSWERS, *(f"new_state_{i}" for i in range(parts))]

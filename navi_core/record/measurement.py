@@ -12,9 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from navi_core.errors import DISTRIBUTION
 from navi_core.machine import usable_cores, variable
 
-_PACKAGES = ("navi", "torch", "numpy", "numba", "pydantic")
+_PACKAGES = {"navi": DISTRIBUTION} | {name: name for name in ("torch", "numpy", "numba", "pydantic")}
 
 
 def hardware_profile() -> dict[str, Any]:
@@ -52,9 +53,9 @@ def _profile() -> dict[str, Any]:
     memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
     cpu, cores, gpu = _cpu_model(), usable_cores(), _gpu_model()
     versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package, distribution in _PACKAGES.items():
         try:
-            versions[package] = metadata.version(package)
+            versions[package] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
     return {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.errors import RecordError
+from navi_core.errors import RecordError, install_command
 
 if TYPE_CHECKING:
     import rerun
@@ -89,7 +89,7 @@ def require_rerun() -> None:
     try:
         import rerun.blueprint  # noqa: F401
     except ImportError as error:
-        raise RecordError(f"Rerun files need the extra rerun ({error}); pip install -e '.[rerun]'") from None
+        raise RecordError(f"Rerun files need the extra rerun ({error}); {install_command('rerun')}") from None
 
 
 def write_rrd(path: Path, trace: EpisodeTrace) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from navi_core.errors import ConfigError, NaviError
+from navi_core.errors import ConfigError, NaviError, install_command
 from navi_core.machine import usable_cores
 from navi_core.scale.messages import ActorCommand, ExperienceBatch, ShardLostError
 from navi_core.scale.sharded_replay import ShardPort
@@ -39,7 +39,7 @@ def import_ray() -> ModuleType:
         import ray
     except ImportError:
         raise ConfigError(
-            "actors and shards in processes of their own need Ray: pip install -e '.[ray]'; or add --in-process"
+            f"actors and shards in processes of their own need Ray: {install_command('ray')}; or add --in-process"
         ) from None
     module: ModuleType = ray
     return module

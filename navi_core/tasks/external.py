@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config.policy import Spaces
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, install_command
 from navi_core.tasks.task import Task
 from navi_core.world.counter_random import Purpose, words
 from navi_core.world.interface import StepBatch
@@ -102,7 +102,7 @@ class GymnasiumEnv(ExternalTask):
         try:
             import gymnasium
         except ImportError:
-            raise ConfigError(f"{PREFIX}{name} needs gymnasium; pip install -e '.[gym]'") from None
+            raise ConfigError(f"{PREFIX}{name} needs gymnasium; {install_command('gym')}") from None
         super().__init__(num_envs, seed, first_row=first_row)
         try:
             self._envs = [gymnasium.make(name, **options) for _ in range(num_envs)]
@@ -166,7 +166,7 @@ def _extra(gymnasium: ModuleType, name: str) -> str:
     spec = gymnasium.registry.get(name)
     entry = str(spec.entry_point) if spec is not None else ""
     found = next((extra for extra in ("mujoco", "box2d") if f".{extra}" in entry), None)
-    return f"; pip install -e '.[{found}]'" if found is not None else ""
+    return f"; {install_command(found)}" if found is not None else ""
 
 
 def is_atari(name: str) -> bool:
@@ -263,7 +263,7 @@ def _wanted(name: str) -> dict[str, Any]:
         import ale_py.roms
         import gymnasium
     except ImportError:
-        raise ConfigError(f"gymnasium:{name} needs the Atari emulator; pip install -e '.[atari]'") from None
+        raise ConfigError(f"gymnasium:{name} needs the Atari emulator; {install_command('atari')}") from None
     gymnasium.register_envs(ale_py)
     try:
         wanted = dict(gymnasium.spec(name).kwargs)
@@ -273,6 +273,6 @@ def _wanted(name: str) -> dict[str, Any]:
     if path is None or not Path(path).is_file():
         raise ConfigError(
             f"the ROM of {wanted['game']} is not there; ale-py brings its ROMs since 0.9: "
-            "pip install --upgrade -e '.[atari]'"
+            f"{install_command('atari')} --upgrade"
         )
     return wanted

@@ -12,7 +12,7 @@ import typer
 
 from navi_core.errors import ConfigError, RunError
 from navi_core.terminal import print_json, print_next, print_records, print_status
-from navi_pipeline.cli.graph import demo, materialize
+from navi_pipeline.cli.graph import demo, materialize, ui
 from navi_pipeline.cli.launch import FailedRunError, Target, as_run_config, launch
 from navi_pipeline.cli.study import group as study
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 group = typer.Typer(
-    name="pipeline", help="The asset graph: demo, materialize, nightly jobs, schedules.", no_args_is_help=True
+    name="pipeline", help="The asset graph: demo, materialize, nightly jobs, schedules, UI.", no_args_is_help=True
 )
 group.command()(demo)
 group.command()(materialize)
+group.command()(ui)
 
 
 @study.command()
@@ -245,4 +246,4 @@ def schedules(
         return
     print_records("schedules", rows)
     running = any(row["on"] for row in rows)
-    typer.echo("next: `make ui` starts the daemon, which runs them" if running else "next: `navi schedules on`")
+    typer.echo("next: `navi ui` starts the daemon, which runs them" if running else "next: `navi schedules on`")

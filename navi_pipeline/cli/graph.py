@@ -1,4 +1,4 @@
-"""CLI commands `navi demo` and `navi materialize`: run the asset graph in process and report Dagster's overhead.
+"""CLI commands `navi demo`, `navi materialize` and `navi ui`: run the asset graph, report Dagster's overhead, show it.
 
 Orchestration is the total time minus the functions of assets and checks: loading the graph, starting runs, Dagster's
 events and its database. On a busy machine, use the share of CPU time.
@@ -7,6 +7,7 @@ events and its database. On a busy machine, use the share of CPU time.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.errors import EvaluationError
+from navi_core.errors import EvaluationError, UnavailableError
 from navi_core.record import navi_home
 from navi_core.terminal import console, print_records, print_status, print_table
 
@@ -130,6 +131,24 @@ def materialize(
     _require_passed(failed)
 
 
+def ui(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 3000,
+) -> None:
+    """Serve the Dagster UI and its daemon: the asset graph, runs, checks and schedules; ends with Ctrl-C."""
+    from navi_pipeline.lib.orchestration import dagster_home
+    from navi_pipeline.lib.records import PACKAGE
+
+    os.environ["DAGSTER_HOME"] = str(dagster_home())
+    dg = Path(sys.executable).with_name("dg")
+    if not dg.is_file():
+        raise UnavailableError(f"{dg} is not there; next: pip install dagster-dg-cli")
+    # dg finds the definitions by a file: pyproject.toml of a checkout, dg.toml of an installation.
+    os.chdir(PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else PACKAGE)
+    console().print(f"the Dagster UI: http://127.0.0.1:{port} (about 20 s to start; Ctrl-C ends it)")
+    sys.stdout.flush()
+    os.execv(dg, ["dg", "dev", "-h", "127.0.0.1", "-p", str(port)])
+
+
 @contextmanager
 def _opened_flow(profile: str, size: str, seed: int) -> Iterator[Flow]:
     """Load the asset graph and open the Dagster instance; progress and missing files are printed to standard error."""
@@ -170,10 +189,10 @@ def _print_result(verdict: dict[str, Any], promotion: dict[str, Any] | None, sec
     if Path(navi).is_relative_to(Path.cwd()):
         navi = str(Path(navi).relative_to(Path.cwd()))
     for command, what in (
-        ("make ui", "the graph, its checks, maps with the paths flown, reward curves"),
+        (f"{navi} ui", "the graph, its checks, maps with the paths flown, reward curves"),
         (f"{navi} query ranking", "who explores best"),
         (f'{navi} query "select * from model_lineage"', "what the champion descends from"),
         (f"{navi} query latest_curve", "how the training went"),
-        ("NAVI_SCENES=/folder/of/meshes make demo", "the same on your own scenes"),
+        (f"NAVI_SCENES=/folder/of/meshes {navi} demo", "the same on your own scenes"),
     ):
         out.print(f"  {command:<54} {what}")

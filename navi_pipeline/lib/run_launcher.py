@@ -190,7 +190,7 @@ def require_success(result: dg.JobExecutionResult) -> None:
             while cause.cause is not None:
                 cause = cause.cause
             raise RunError(f"{event.step_key} failed: {cause.message.strip()}")
-    raise RunError(f"run {result.run_id} failed; `make ui` shows why")
+    raise RunError(f"run {result.run_id} failed; `navi ui` shows why")
 
 
 def end_dead_runs(instance: dg.DagsterInstance) -> None:

@@ -18,7 +18,7 @@ import torch
 from navi_core.bench.report import Option, Report, Row, Sizes, Threads, figure, known_names, report, sizes
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import PolicyConfig, parse_config
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, install_command
 from navi_core.learn.run.process import torch_threads
 from navi_core.models import export_policy, load_exported
 from navi_core.models.exported import example_inputs
@@ -40,7 +40,7 @@ def runtime_names(names: Sequence[str] | None = None) -> list[str]:
     missing = [name for name in ("onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if "onnx" in chosen and missing:
         if names is not None:
-            raise ConfigError(f"runtime onnx needs {missing[0]}: pip install -e '.[export]'")
+            raise ConfigError(f"runtime onnx needs {missing[0]}: {install_command('export')}")
         chosen.remove("onnx")
     return chosen
 

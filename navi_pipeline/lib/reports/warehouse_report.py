@@ -99,7 +99,7 @@ def _parts(ask: Ask, home: Path) -> list[Part]:
     for title, parts in kept.items():
         body += section(title, parts, anchor=_anchor(title))
     if not kept:
-        body.append(text_part("Nothing is recorded yet. next: navi train ppo, or make demo"))
+        body.append(text_part("Nothing is recorded yet. next: navi train ppo, or navi demo"))
     return body
 
 

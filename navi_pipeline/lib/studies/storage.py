@@ -13,7 +13,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from navi_core.errors import ConfigError, RecordError
+from navi_core.errors import ConfigError, RecordError, install_command
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import navi_home
 from navi_pipeline.lib.studies.catalogue import trial_config
@@ -45,7 +45,7 @@ def open_storage(config: StudyConfig) -> BaseStorage:
         except (ArgumentError, ImportError) as error:
             raise ConfigError(
                 f"the study's storage cannot be used: {error}; allowed: an SQL address such as "
-                "postgresql+psycopg://user@host/navi (pip install -e '.[postgres]')"
+                f"postgresql+psycopg://user@host/navi ({install_command('postgres')})"
             ) from error
         except SQLAlchemyError as error:
             raise RecordError(f"the study's storage cannot be opened: {str(error).splitlines()[0]}") from error

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config.registry import PLUGINS_VARIABLE
-from navi_core.errors import ConfigError, UnavailableError
+from navi_core.errors import ConfigError, UnavailableError, install_command
 from navi_core.machine import chosen_threads
 from navi_core.machine.variables import variables
 from navi_core.record import navi_home
@@ -184,7 +184,7 @@ def _client() -> JobSubmissionClient:
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
-        raise UnavailableError("NAVI_TRAINER=ray needs Ray: pip install -e '.[ray]'") from error
+        raise UnavailableError(f"NAVI_TRAINER=ray needs Ray: {install_command('ray')}") from error
     try:
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError, OSError) as error:
