@@ -141,7 +141,10 @@ class ExploreShow:
         if session.trajectory_version != self._sent_trajectory:
             self._sent_trajectory = session.trajectory_version
             self.hub.send("trajectory", {}, {"points": trajectory_array(session.trajectory)})
+            # Not for pages that open later.
             self.hub.send("ghost", {}, {"points": trajectory_array(list(session.ghost))})
+            self.hub.forget("ghost")
+            session.ghost = ()
             with_map = True
         if with_map:
             view, picture = session.map()

@@ -50,6 +50,12 @@ PIXELS = """
   return [sum, new Set(data).size];
 }
 """
+MARKS = """
+async () => {
+  const { COLOURS, casingOf } = await import("/view3d.js");
+  return COLOURS.map((colour) => [colour, casingOf(colour)]);
+}
+"""
 MESH = "() => document.getElementById('view3d').view?.scene?.mesh"
 
 
@@ -151,6 +157,13 @@ def test_assisted_flight_touches_nothing(apartments):
     assert 0.2 < np.mean(slowed) < 1.0
 
 
+def contrast(a, b):
+    """Return the contrast ratio of two sRGB colours in [0, 1] (WCAG 2)."""
+    curve = [[x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in colour[:3]] for colour in (a, b)]
+    low, high = sorted(0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in curve)
+    return (high + 0.05) / (low + 0.05)
+
+
 def changed(page, before):
     """Wait until the view's pixels have changed; return their checksum."""
     found = []
@@ -206,6 +219,8 @@ def test_view_is_first_person_and_turns_by_mouse_and_keys(apartments, tmp_path):
         page.wait_for_function("() => document.getElementById('view3d').dataset.hits > 0", timeout=20_000)
         expect(page.locator(".view3d-hit")).to_contain_text("Touched")
         page.keyboard.up("w")
+        for colour, casing in page.evaluate(MARKS):
+            assert contrast(colour, casing) >= 3
         page.check("#sharp")
         page.wait_for_function("() => document.getElementById('panorama-facts').textContent.startsWith('32')")
         page.reload()

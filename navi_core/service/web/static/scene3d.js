@@ -58,7 +58,7 @@ uniform sampler2D seen; uniform vec4 colour; in vec2 at; out vec4 pixel;
 void main() {
   if (texture(seen, at).r < 0.5) discard;
   vec2 cell = abs(fract((at.x + at.y) * vec2(90.0, 0.0)) - 0.5);
-  pixel = vec4(colour.rgb, cell.x < 0.2 ? colour.a : 0.55 * colour.a);
+  pixel = cell.x < 0.2 ? colour : vec4(0.8, 0.9, 1.0, 0.4);
 }`];
 
 /** Hue by name: the same name has the same colour in every scene; what carries a building is grey. */
@@ -265,7 +265,7 @@ export class Scene3d {
       gl.uniformMatrix4fv(at.camera, false, view.camera);
       gl.uniform4fv(at.area, this.seen.area);
       gl.uniform1f(at.level, this.seen.level);
-      gl.uniform4fv(at.colour, [0.1, 0.32, 0.6, 0.7]);
+      gl.uniform4fv(at.colour, [0.02, 0.2, 0.45, 0.85]);
       gl.depthMask(false);
       gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
       gl.depthMask(true);
@@ -325,7 +325,7 @@ export class Scene3d {
   /** The coarsest level of detail whose error is small in pixels. */
   level({ low, top }, { eye, focal }) {
     const away = Math.hypot(...eye.map((v, c) => Math.max(low[c] - v, 0, v - top[c])));
-    return this.mesh.details.findLastIndex((metres) => metres * focal <= ERROR * away);
+    return this.mesh.details.findLastIndex((metres) => metres * focal <= (this.software ? 2 : 1) * ERROR * away);
   }
 }
 

@@ -7,15 +7,17 @@ import { PointCloud, direction, drawPoints } from "./points.js";
 import { Scene3d } from "./scene3d.js";
 import { HOME, MODES, lookAt, multiply, perspective, planesOf } from "./view3d_camera.js";
 import { listen } from "./view3d_input.js";
-import { SIDES, between, drawOverlay, eighth, nearestOf } from "./view3d_overlay.js";
+import { between, drawOverlay, eighth, nearestOf } from "./view3d_overlay.js";
 
 const PATH = [0.84, 0.37, 0, 1], DRONE = [0.04, 0.05, 0.08, 1], GHOST = [0.8, 0.47, 0.65, 0.9], GOAL = [0.1, 0.56, 0.3, 1];
 const WHITE = [1, 1, 1], BLACK = [0.02, 0.03, 0.06], SEEN = [106, 140, 175]; // SEEN: as the engine draws seen floor on maps
-const COLOURS = [PATH, [0, 0.45, 0.7, 1], [0, 0.62, 0.45, 1], [0.8, 0.47, 0.65, 1], [0.94, 0.89, 0.26, 1]]; // Okabe and Ito's
+export const COLOURS = [PATH, [0, 0.45, 0.7, 1], [0, 0.62, 0.45, 1], [0.8, 0.47, 0.65, 1], [0.94, 0.89, 0.26, 1]]; // Okabe and Ito's
 const RAYS = [0.2, 0.75, 1, 0.45], HAZE = [0.7, 0.78, 0.86], MOST_PATH = 20000, MOST_RAYS = 700;
 const FIRST_FOV = 1.25, FOV = 0.9; // vertical [rad]
 const COMPASS = ["north", "north-west", "west", "south-west", "south", "south-east", "east", "north-east"];
 
+/** White around dark lines, black around light ones: a mark stands out from any surface by its own two colours. */
+export const casingOf = ([r, g, b]) => (0.3 * r + 0.6 * g + 0.1 * b > 0.55 ? BLACK : WHITE);
 const element = (tag, facts = {}, ...inside) => { const made = Object.assign(document.createElement(tag), facts); made.append(...inside); return made; };
 
 class View3d {
@@ -163,7 +165,7 @@ class View3d {
     for (let k = 0; k < data.length; k += 3) points.push([data[k], data[k + 1], data[k + 2]]);
     this.ghost = points;
     this.host.dataset.ghost = points.length;
-    this.scene?.setLines("ghost", points.length > 1 ? new Float32Array(points.flat()) : null, { chain: true, colour: GHOST, width: 2, through: true });
+    this.scene?.setLines("ghost", points.length > 1 ? new Float32Array(points.flat()) : null, { chain: true, colour: GHOST, width: 2, casing: BLACK, through: true });
     if (points.length) this.ring("ghost-drone", points.at(-1), 0.15, GHOST, points.at(-1)[1]); else this.scene?.setLines("ghost-drone", null);
     clearTimeout(this.ghostTimer);
     if (points.length) this.ghostTimer = setTimeout(() => this.take_ghost({ arrays: { points: { data: [] } } }), 6000);
@@ -220,7 +222,7 @@ class View3d {
   }
 
   flash() {
-    const near = this.nearest, what = near ? `${this.names[near.id] ?? "a surface"} ${SIDES[eighth(near.angle)]}` : "a surface";
+    const near = this.nearest, what = near ? `${this.names[near.id] ?? "a surface"} ${near.side}` : "a surface";
     this.status.textContent = `Touched ${what}`;
     this.host.dataset.hits = Number(this.host.dataset.hits ?? 0) + 1;
     this.stage.classList.remove("hit");
@@ -234,7 +236,7 @@ class View3d {
   describe() {
     if (!this.pose) return;
     const [x, y, z, yaw] = this.pose, parts = [`At ${x.toFixed(1)}, ${y.toFixed(1)}, ${z.toFixed(1)} m, facing ${COMPASS[eighth(yaw)]}`];
-    if (this.nearest) parts.push(`nearest: ${this.names[this.nearest.id] ?? "surface"} ${this.nearest.metres.toFixed(1)} m ${SIDES[eighth(this.nearest.angle)]}`);
+    if (this.nearest) parts.push(`nearest: ${this.names[this.nearest.id] ?? "surface"} ${this.nearest.metres.toFixed(1)} m ${this.nearest.side}`);
     if (Number.isFinite(this.frame?.seen_share)) parts.push(`${(100 * this.frame.seen_share).toFixed(0)} % of the floor seen`);
     if (this.frame?.slowed < 1) parts.push(this.frame.slowed > 0 ? `slowed to ${Math.round(100 * this.frame.slowed)} % before an obstacle` : "the way is blocked");
     this.sentence.textContent = `${parts.join("; ")}.`;
@@ -246,13 +248,13 @@ class View3d {
 
   upload(name, points, colour = PATH) {
     const ends = points.flatMap((point, n) => (n && Number.isFinite(point[0]) && Number.isFinite(points[n - 1][0]) ? [...points[n - 1], ...point] : []));
-    this.scene?.setLines(name, new Float32Array(ends), { colour, width: 3, casing: WHITE });
+    this.scene?.setLines(name, new Float32Array(ends), { colour, width: 3, casing: casingOf(colour) });
   }
 
   ring(name, [x, , z], radius, colour, y) {
     const line = [];
     for (let k = 0; k < 16; k++) for (const n of [k, k + 1]) line.push(x + radius * Math.sin((n * Math.PI) / 8), y, z + radius * Math.cos((n * Math.PI) / 8));
-    this.scene?.setLines(name, new Float32Array(line), { colour, width: 2, casing: WHITE, through: true });
+    this.scene?.setLines(name, new Float32Array(line), { colour, width: 2, casing: casingOf(colour), through: true });
   }
 
   drone([x, y, z, yaw]) {
@@ -325,7 +327,7 @@ class View3d {
     const ratio = Math.min(1.5, devicePixelRatio || 1) * this.sharpness, width = Math.max(1, Math.round(box.width * ratio)), height = Math.max(1, Math.round(box.height * ratio));
     if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
     const hidden = new Set(this.ticks.flatMap(([tick, , layers]) => (tick.checked ? [] : layers)));
-    if (this.mode === "first") for (const name of ["drone", "rays"]) hidden.add(name);
+    if (this.mode === "first") for (const name of ["drone", "rays", "ghost-drone"]) hidden.add(name);
     if (pose) this.drone(pose);
     if (!this.scene.mesh && this.cloud.size) this.scene.setLines("points", new Float32Array([...this.cloud.values()].flatMap(([px, py, pz]) => [px, py, pz])), { dots: true, colour: [0.16, 0.2, 0.3, 1], width: 1.5 });
     this.adapt(() => this.scene.draw({ ...this.camera(pose ?? this.overview(), width, height), haze: HAZE, width, height, ratio, hidden }));

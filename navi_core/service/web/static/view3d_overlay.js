@@ -2,16 +2,18 @@
 
 import { fitted } from "./colour.js";
 
-export const SIDES = ["ahead", "ahead right", "to the right", "behind right", "behind", "behind left", "to the left", "ahead left"];
+const SIDES = ["ahead", "ahead right", "to the right", "behind right", "behind", "behind left", "to the left", "ahead left"];
 export const eighth = (angle) => ((Math.round(angle / (Math.PI / 4)) % 8) + 8) % 8;
 export const between = (low, value, high) => Math.min(high, Math.max(low, value));
 
-/** The nearest ray that hit: metres, angle to the right of the heading [rad], semantic id. */
+/** The nearest ray that hit: metres, angle to the right of the heading [rad], semantic id, and the direction in words. */
 export function nearestOf({ arrays: { depth, semantic, valid } }) {
   const [az, el] = depth.shape;
   let at = -1;
   for (let k = 0; k < depth.data.length; k++) if (valid.data[k] && (at < 0 || depth.data[k] < depth.data[at])) at = k;
-  return at < 0 ? null : { metres: depth.data[at], angle: (2 * Math.PI * Math.floor(at / el)) / az, id: semantic.data[at] };
+  if (at < 0) return null;
+  const angle = (2 * Math.PI * Math.floor(at / el)) / az, height = 0.5 - (at % el) / (el - 1);
+  return { metres: depth.data[at], angle, id: semantic.data[at], side: height > 0.3 ? "above" : height < -0.3 ? "below" : SIDES[eighth(angle)] };
 }
 
 /** Crosshair, where the nearest surface is, and the map. */
@@ -37,7 +39,7 @@ export function drawOverlay(view, pose) {
         context.arc(cx, cy, 46, angle - 0.35, angle + 0.35);
         context.stroke();
       }
-      label(context, `${view.names[near.id] ?? "surface"} ${near.metres.toFixed(2)} m ${SIDES[eighth(near.angle)]}`, cx, cy + 74);
+      label(context, `${view.names[near.id] ?? "surface"} ${near.metres.toFixed(2)} m ${near.side}`, cx, cy + 74);
     }
     if (view.frame?.slowed < 1) label(context, view.frame.slowed > 0 ? `assist: slowed to ${Math.round(100 * view.frame.slowed)} %` : "assist: the way is blocked, turn or go back", cx, cy + 96);
   }
