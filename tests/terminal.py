@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -70,10 +71,10 @@ def in_terminal(
         code_ = process.wait()
         os.close(main)
     lines: list[tuple[float, str]] = []
-    rest = ""
+    rest, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
     for moment, data in pieces:
         # A cursor movement begins a line anew, as a carriage return does.
-        text = rest + re.sub(r"\x1b\[\d*[AK]|\x1b\[2K", "\n", data.decode("utf-8", "replace"))
+        text = rest + re.sub(r"\x1b\[\d*[AK]|\x1b\[2K", "\n", decoder.decode(data))
         *whole, rest = re.split(r"[\r\n]+", text)
         lines += [(moment, _CODES.sub("", line)) for line in whole]
     lines.append((time.monotonic() - began, _CODES.sub("", rest)))

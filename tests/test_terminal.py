@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+import string
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
+from navi_core import terminal
+from navi_core.terminal import print_records, print_table
 from tests.terminal import in_terminal
 
 STAMP = re.compile(r"\d\d:\d\d:\d\d ")
@@ -51,3 +57,54 @@ def test_errors_are_red_on_a_terminal_and_break_between_words():
     text = " ".join(line.strip() for _, line in lines)
     assert code == 2 and text.startswith("error: no preset 'qick'; did you mean 'quick'? allowed: demo, quick, rooms,")
     assert "rooms_standard, scans, standard, or a .yaml file" in text and max(len(line) for _, line in lines) <= 80
+
+
+WORDS = st.text(string.ascii_lowercase + "_", min_size=1, max_size=14)
+VALUES = st.one_of(st.integers(0, 10**10), st.floats(-1e6, 1e6), st.text("ab/台", max_size=60), st.none())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=14, unique=True), st.data(), st.sampled_from([80, 160]))
+def test_every_table_fits_its_terminal_with_its_right_frame(names, data, columns):
+    records = [{name: data.draw(VALUES) for name in names} for _ in range(3)]
+    printed = captured(lambda: print_records("records", records), columns)
+    framed = [line for line in printed if line[:1] in "┏┃┡│└"]
+    assert max(map(cell_len, printed)) <= columns and all(line.rstrip()[-1] in "┓┃┩│┘" for line in framed)
+    assert len({cell_len(line) for line in framed}) == 1
+
+
+def captured(show, columns):
+    """Return the lines that a function prints on a console of that width."""
+    from rich.console import Console
+
+    out = Console(width=columns, markup=False, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(terminal, "console", lambda _width=None: out)
+        show()
+    return out.export_text().splitlines()
+
+
+def test_a_table_without_room_names_the_columns_it_leaves_out_and_breaks_no_heading():
+    rows = [["v001", *[f"{number}.123456" for number in range(9)]]]
+    headings = ["version", *[f"a_long_number_{number}" for number in range(9)]]
+    printed = captured(lambda: print_table("t", headings, rows, words=1), 60)
+    assert any("┃ … ┃" in line for line in printed) and "… stands for" in " ".join(printed)
+    assert any(re.search("┃ +number_8 ┃$", line.rstrip()) for line in printed)
+
+
+def test_numbers_of_records_are_rounded_and_their_thousands_separated():
+    printed = " ".join(captured(lambda: print_records("t", [{"bytes": 2569776, "share": 2.41234, "s": 14584.7}]), 80))
+    assert "2,569,776" in printed and "2.412" in printed and "14,585" in printed
+
+
+def test_doctor_and_scenes_show_fit_80_columns(tmp_path):
+    from navi_core.config import CompileConfig
+    from navi_core.scenes import compile_mesh, generate_scene
+
+    scene = compile_mesh(generate_scene("maze", 0), CompileConfig(resolution=64))
+    scene.save(tmp_path / "a_scene_of_a_rather_long_name_for_eighty_columns.gmdag")
+    for command in (f"scenes show {tmp_path}", f"doctor {tmp_path}"):
+        code, lines = in_terminal(command, NAVI_HOME=str(tmp_path))
+        texts = [line for _, line in lines]
+        assert code == 0 and max(map(cell_len, texts)) <= 80, texts
+        assert all(line.rstrip()[-1] in "┓┃┩│┘" for line in texts if line[:1] in "┏┃┡│└"), texts

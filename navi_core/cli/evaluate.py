@@ -16,7 +16,7 @@ from navi_core.bench.report import Column, figure
 from navi_core.cli.models import app as models_app
 from navi_core.cli.models import open_registry
 from navi_core.errors import ConfigError, EvaluationError, RecordError, RegistryError, as_argument, did_you_mean
-from navi_core.terminal import print_json, print_next, print_table, progress_bar
+from navi_core.terminal import print_json, print_next, print_table, print_text, progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
@@ -204,7 +204,7 @@ def promote(
             for pair in flown:
                 print_results(list(pair))
             print_sentences([decided.coverage, decided.collisions])
-            typer.echo(decided.reason)
+            print_text(decided.reason)
 
     decision, flights = promote_version(
         version,
@@ -356,10 +356,10 @@ def print_results(results: list[EvalResult]) -> None:
         given, initial = (result.summary.get(name) for name in ("inputs", "initial"))
         if given is not None:
             begun = "" if initial is None else f"; training began with {initial}"
-            typer.echo(f"{result.subject}: inputs {given}{begun}")
+            print_text(f"{result.subject}: inputs {given}{begun}")
 
 
 def print_sentences(comparisons: Sequence[Comparison | SeedComparison]) -> None:
     """Print the verdict sentence of each comparison."""
     for comparison in comparisons:
-        typer.echo(comparison.sentence)
+        print_text(comparison.sentence)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from navi_core.cli.models import Json
-from navi_core.terminal import print_facts, print_json, print_next, print_table
+from navi_core.terminal import print_facts, print_json, print_next, print_table, print_text
 
 app = typer.Typer(name="runs", help="Training runs: list, show, compare, remove.", no_args_is_help=True)
 Root = Annotated[Path | None, typer.Option("--runs", help="Folder of the runs; by default runs/ of the Navi home.")]
@@ -26,7 +26,7 @@ def folders(runs: Root = None, as_json: Json = False) -> None:
         print_json([asdict(folder) for folder in found])
         return
     if not found:
-        typer.echo(f"No runs in {_root(runs)}; `navi train ppo` begins one.")
+        print_text(f"No runs in {_root(runs)}; `navi train ppo` begins one.")
         return
     rows = [
         (
@@ -40,7 +40,7 @@ def folders(runs: Root = None, as_json: Json = False) -> None:
     ]
     total = sum(folder.size for folder in found) / 1e6
     print_table(
-        "runs", ("run", "MB", "of it replays", "last written, UTC", ""), rows,
+        "runs", ("run", "MB", "replays", "last written, UTC", "state"), rows, numbers=(1, 2),
         caption=f"{total:,.1f} MB in all; registered versions have copies of their own, and rows stay in the warehouse",
     )  # fmt: skip
 

@@ -309,7 +309,8 @@ def _brief(facts: dict[str, Any]) -> dict[str, Any]:
     def shared(kind: str) -> str | None:
         return None if facts[kind] is None else f"{facts[kind]} > {facts[kind + '_stored']}"
 
-    kept = ("name", "version", "resolution", "voxel_size", "size", "triangles")
+    # In a narrow terminal the middle ones are left out.
+    kept = ("name", "size", "triangles", "resolution", "voxel_size", "version")
     rest = ("decimation_error", "semantics", "verdict", "surface")
     return (
         {name: facts[name] for name in kept}

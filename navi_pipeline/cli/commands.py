@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from navi_core.cli.settings import add_settings
+from navi_pipeline.cli import comparison as comparison  # adds to the engine's group `runs`
 from navi_pipeline.cli import experiments, flights, study, warehouse
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.errors import ConfigError, RunError
-from navi_core.terminal import print_json, print_next, print_records, print_status
+from navi_core.terminal import print_json, print_next, print_records, print_status, print_text
 from navi_pipeline.cli.graph import demo, materialize, ui
 from navi_pipeline.cli.launch import FailedRunError, Target, as_run_config, launch
 from navi_pipeline.cli.study import group as study
@@ -147,7 +147,7 @@ def print_experiment(title: str, result: ExperimentResult) -> None:
     if result.summary.verdicts:
         print_records("promotion checklist", checklist(result.summary.verdicts))
     for sentence in result.summary.sentences:
-        typer.echo(sentence)
+        print_text(sentence)
     if result.waiting:
         typer.echo(f"{result.waiting} cells wait; the same command goes on with them")
     typer.echo(f"report: {result.report}")

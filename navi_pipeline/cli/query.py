@@ -6,12 +6,12 @@ import csv
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import ConfigError, RecordError, did_you_mean, printable
+from navi_core.terminal import print_table
 from navi_pipeline.lib.warehouse.database import sql_folder
 from navi_pipeline.lib.warehouse.history import History
 from navi_pipeline.lib.warehouse.reader import (
@@ -27,8 +27,8 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     import pandas
 
-_HEAD, _FOLDED = 8, 30
-"""Minimum width of a column for its name, and maximum width before a longer text is folded [characters]."""
+_PIPE = 10_000
+"""Width of a table that no terminal shows [characters]."""
 
 
 def run_query(
@@ -102,40 +102,18 @@ def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:
 
 
 def print_frame(frame: pandas.DataFrame) -> None:
-    """Print a data frame on standard output: as a table, or row by row if the table is too wide."""
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    # Names in the rows are other people's; those of far scripts take two columns a letter.
+    """Print a data frame on standard output as a table; on a terminal too narrow for it without middle columns."""
+    # Names in the rows are other people's.
     names = [printable(str(name)) for name in frame.columns]
-    rows = [[printable(_text(value), "\n") for value in row.values()] for row in records(frame)]
-    columns = zip(*rows) if rows else [()] * len(names)
-    widths = [max([cell_len(line) for text in texts for line in text.split("\n")], default=0) for texts in columns]
-    # Names are broken at underscores.
-    parts = [textwrap.wrap(name.replace("_", "_ "), max(width, _HEAD)) for name, width in zip(names, widths)]
-    heads = ["\n".join(line.replace("_ ", "_") for line in lines) for lines in parts]
-    # A long text may be folded; numbers, times and names in pieces could not be read.
-    least = [max(min(width, _FOLDED), *map(len, head.splitlines())) for width, head in zip(widths, heads)]
-    wanted = sum(least) + 3 * len(least)
+    answer = records(frame)
+    rows = [[printable(_text(value), "\n") for value in row.values()] for row in answer]
+    numbers = [
+        place
+        for place, name in enumerate(frame.columns)
+        if all(isinstance(row[str(name)], int | float | None) for row in answer)
+    ]
     # Lines for a file or a pager may be as long as they are.
-    console = Console(width=None if sys.stdout.isatty() else max(wanted, 200), markup=False)
-    if rows and wanted > console.width:
-        for number, row in enumerate(rows, start=1):
-            # Folded, not cut: nothing of what was asked for is left out.
-            columns_of_row = Column(overflow="fold"), Column(overflow="fold")
-            table = Table(
-                *columns_of_row, show_edge=False, show_header=False, title=f"row {number}", title_justify="left"
-            )
-            for pair in zip(names, row):
-                table.add_row(*pair)
-            console.print(table)
-    else:
-        shown = [Column(head, overflow="fold", min_width=width) for head, width in zip(heads, least)]
-        table = Table(*shown, show_edge=False, header_style="bold")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    print_table(None, names, rows, numbers=numbers, edge=False, width=None if sys.stdout.isatty() else _PIPE)
     if frame.empty:
         print("no rows", file=sys.stderr)  # noqa: T201
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from navi_core.evaluate.run_comparison import CURVES, ComparedRun, compare_runs
 from navi_core.models import Registry
 from navi_core.record import navi_home
 from navi_core.record.thinned_curve import ThinnedCurve
+from navi_pipeline.lib.reports.pages import interval_chart, line_chart, section, table_part, text_part, write_page
 from navi_pipeline.lib.warehouse.reader import records
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -51,6 +52,42 @@ def compared_runs(names: Sequence[str], home: Path | None = None) -> dict[str, A
     with warehouse.reader() as read:
         runs = [_read_run(name, registry, lambda sql, given=None: records(read(sql, given))) for name in names]
     return compare_runs(runs)
+
+
+def write_comparison(file: Path, found: Mapping[str, Any]) -> Path:
+    """Write a comparison of runs as one self-contained HTML page: verdicts, curves overlaid, figures, settings, cost.
+
+    Args:
+        file: The page.
+        found: Result of `compared_runs`.
+
+    Raises:
+        RecordError: The file cannot be written.
+    """
+    names = [run["name"] for run in found["runs"]]
+
+    def table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
+        return table_part([{label: row[label]} | dict(zip(names, row["values"], strict=True)) for row in rows])
+
+    intervals = [
+        (f"{row['a']} − {row['b']}", row["mean_difference"], row["low"], row["high"])
+        for row in found["intervals"]
+        if row["metric"] == "c_vis_auc"
+    ]
+    charts = [
+        line_chart({each["name"]: (each["steps"], each["values"]) for each in curve["lines"]}, x="decisions", y=label)
+        for curve in found["curves"].values()
+        if (label := curve["meaning"])
+    ]
+    parts = [
+        *section("Same starts", [*(text_part(row["sentence"]) for row in found["intervals"]),
+                                 interval_chart(intervals, label="coverage AUC, difference [points of %]")]),
+        *section("Curves", charts),
+        *section("Last values", [table(found["figures"], "meaning")]),
+        *section("Settings that differ", [table(found["settings"], "setting")]),
+        *section("Cost", [table(found["cost"], "label")]),
+    ]  # fmt: skip
+    return write_page(file, f"{' and '.join(names)} compared", parts)
 
 
 def _read_run(name: str, registry: Registry, ask: Ask) -> ComparedRun:

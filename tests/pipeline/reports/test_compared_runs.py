@@ -1,7 +1,9 @@
 """Comparison of runs reads runs, curves, costs and evaluations from the warehouse."""
 
 import pytest
+from typer.testing import CliRunner
 
+from navi_core.cli.main import build_app
 from navi_core.errors import RunError
 from navi_core.evaluate import record_evaluation
 from navi_core.record import MetricLog, outbox_path
@@ -45,3 +47,14 @@ def test_a_name_of_no_run_or_of_several_is_refused_with_the_next_command():
         compared_runs(["aaaa", "interactive-quick-bbcb"])
     with pytest.raises(RunError, match="the beginning or the ending of 2 runs"):
         compared_runs(["aaaa", "interactive"])
+
+
+def test_runs_compare_prints_settings_cost_curves_and_the_verdict_and_writes_a_page(tmp_path):
+    record_run("interactive-quick-aaaa", 1.0, 0.0)
+    record_run("interactive-quick-bbbb", 0.5, 5.0)
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(build_app(), ["runs", "compare", "aaaa", "bbbb", "--page", str(page)])
+    assert done.exit_code == 0, done.output
+    for shown in ("ppo.learning_rate", "1,000 ▁▁▂▃▃▄▅▅▆▇██", "bbbb is better than aaaa in c_vis_auc", "CPU [s]"):
+        assert shown in done.stdout, done.stdout
+    assert "bbbb is better than aaaa" in page.read_text() and page.read_text().count("<polyline") == 2
