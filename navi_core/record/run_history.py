@@ -147,6 +147,9 @@ class RunHistory:
         corpus = (settings.get("corpus") or {}).get("scenes") or []
         steps, series = self.curve.steps, self.curve.series
         step, total = int(steps[-1]) if steps else 0, settings.get("total_steps")
+        # Rollouts are whole: a run ends with the one in which it reaches its total.
+        rule = settings.get(settings.get("algorithm")) or {}
+        total = total and -(-total // (size := rule.get("rollout", 1) * settings.get("actors", 1))) * size
         if self._config and state in ("running", None):
             # Runs of earlier versions have no status file.
             ended = "crashed" if state else "finished" if total and step >= total else "stopped"

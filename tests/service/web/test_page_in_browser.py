@@ -262,7 +262,10 @@ def test_dashboard_shows_the_status_page_of_a_gated_learning_service(stage, tmp_
         for card in page.locator("main > .card:visible").all():
             assert len(card.inner_text().split()) > 3, card.get_attribute("id")
         rewards = page.evaluate("[...document.querySelectorAll('#sessions td:nth-child(4)')].map((c) => c.textContent)")
-        assert page.locator("#reward-facts").inner_text() and any(float(r) for r in rewards)
+        assert any(float(reward) for reward in rewards)
+        # The table and the shown drone's card have one source.
+        shown = page.locator("#reward-facts").inner_text().split()[0]
+        assert float(shown) == pytest.approx(float(rewards[int(page.locator("#drone").input_value())]), abs=1e-3)
         page.screenshot(path=tmp_path / "service.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 

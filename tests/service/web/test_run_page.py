@@ -80,8 +80,8 @@ def test_history_and_progress_are_shown_on_attach_and_ends_are_told_apart(traini
         expect(chart).to_have_attribute("data-value", re.compile("0.5"), timeout=10_000)
         sentence = page.locator("figure:has([data-metric=reward_ema]) canvas").get_attribute("aria-label")
         assert "6 points from decision 100 to decision 600; first 0, last 0.5" in sentence
-        expect(page.locator("#progress-text")).to_contain_text("step 600 of 1,000 · 60 %")
-        expect(page.locator("#progress-text")).to_contain_text("about 8 s left")
+        expect(page.locator("#progress-text")).to_contain_text("step 600 of 1,152 · 52 %")
+        expect(page.locator("#progress-text")).to_contain_text("about 11 s left")
         expect(page.locator("#run-facts")).to_contain_text("quick")
         expect(page.locator("#run-facts")).to_contain_text("house, office")
         expect(page.locator("#run-facts")).to_contain_text("v003")
