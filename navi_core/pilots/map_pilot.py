@@ -172,7 +172,6 @@ class MapSettings(PilotSettings, total=False):
     speed: float
     margin: float
     comfort: float
-    lookahead: float
 
 
 class MapPilot(Pilot):

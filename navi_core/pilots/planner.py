@@ -148,6 +148,7 @@ class PlannerPilot(MapPilot):
         view_radius: Range within which floor counts as seen [m].
         patience: Constant added to every path length [m]; small values prefer near viewpoints, large ones high gains.
         replan: See `MapPilot`.
+        lookahead: See `MapPilot`.
         settings: The others of `MapPilot`.
     """
 
@@ -162,9 +163,10 @@ class PlannerPilot(MapPilot):
         view_radius: float = 3.2,
         patience: float = 1.0,
         replan: int = 5,
+        lookahead: float = 2.5,
         **settings: Unpack[MapSettings],
     ) -> None:
-        super().__init__(replan=replan, **settings)
+        super().__init__(replan=replan, lookahead=lookahead, **settings)
         self._require(view_radius=(view_radius, 0.2, 100.0), patience=(patience, 1e-6, 1000.0))
         self.view_radius, self.patience = view_radius, patience
         self._field: Field | None = None

@@ -32,7 +32,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of scenes, training and evaluation.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Run the demo, from scenes to a champion: training, evaluation against two scripted pilots, promotion.
+    """Run the demo, from scenes to a champion: training, evaluation against scripted pilots, promotion.
 
     Scenes are generated; every mesh under $NAVI_SCENES is added if that is set. Unchanged results are reused.
     """
@@ -181,6 +181,8 @@ def _print_result(verdict: dict[str, Any], promotion: dict[str, Any] | None, sec
         print_table(title, list(part["table"][0]), rows, words=1)
         for pilot in part["comparisons"].values():
             out.print(pilot["c_vis_auc"]["sentence"], soft_wrap=True)
+        for name, inputs in part["inputs"].items():
+            out.print(f"inputs of {name}: {inputs}", soft_wrap=True)
     if promotion is not None:
         out.print(f"\nchampion: {promotion['champion']}. {promotion['reason']}", soft_wrap=True)
     out.print(f"\n{seconds:.0f} s. Where to look next:")

@@ -56,12 +56,12 @@ class BaselineSettings(EvaluationSettings):
     group_name="evaluation",
     kinds={"torch"},
     owners=OWNERS,
-    code_version="2",
+    code_version="3",
     deps=[*POLICIES.values(), bc_policy, corpus],
     partitions_def=policy_partitions,
     description="Does it explore where it has never been? Coverage, collisions and path length of the PPO policy, of "
-    "random flight and of forward-plus from the same frozen starts of the test scenes; the profile's other policies "
-    "beside them; scenes of $NAVI_SCENES apart. Nothing is learned.",
+    "random flight, forward-plus, frontier and compass from the same frozen starts of the test scenes; the profile's "
+    "other policies beside them; scenes of $NAVI_SCENES apart. Nothing is learned.",
 )
 @worked
 def policy_evaluation(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from navi_core.models import ModelVersion
     from navi_core.scenes import Scene
 
-PILOTS = ("random", "forward-plus")
+PILOTS = ("random", "forward-plus", "frontier", "compass")
 """Scripted pilots that every policy is compared with."""
 
 _MAPS = 3
@@ -265,6 +265,7 @@ def write_verdict(
             "scenes": len(next(iter(score.results.values())).scenes),
             "episodes": len(next(iter(score.results.values())).episodes),
             "reused": score.reused,
+            "inputs": {name: result.summary.get("inputs") for name, result in score.results.items()},
         }
 
     document = {

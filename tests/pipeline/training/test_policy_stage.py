@@ -5,7 +5,7 @@ import pytest
 from navi_core.config import config_hash
 from navi_core.errors import ConfigError, RecordError
 from navi_pipeline.defs.evaluation import agreement
-from navi_pipeline.lib.evaluation.scoring import read_verdict
+from navi_pipeline.lib.evaluation.scoring import PILOTS, read_verdict
 from navi_pipeline.lib.records import pipeline_folder, write_document
 from navi_pipeline.lib.training import policies
 from navi_pipeline.lib.training.policies import read_policy, training_config
@@ -44,9 +44,9 @@ def test_evaluation_flies_policy_and_pilots_on_held_out_scenes(results):
     assert "forward-plus" in evaluation.metadata["table"].value
     assert evaluation.metadata["maps"].value.count("data:image/png;base64,") == 2
     verdict = read_verdict("quick")
-    assert [row["subject"] for row in verdict["test"]["table"]] == ["quick-seed3", "random", "forward-plus"]
+    assert [row["subject"] for row in verdict["test"]["table"]] == ["quick-seed3", *PILOTS]
     board = Warehouse().query("select subject, rank, split, episodes from leaderboard")
-    assert set(board["subject"]) == {"quick-seed3", "random", "forward-plus"} and set(board["episodes"]) == {4}
+    assert set(board["subject"]) == {"quick-seed3", *PILOTS} and set(board["episodes"]) == {4}
 
 
 def test_apex_runs_in_one_process_unless_the_trainer_is_a_ray_job(monkeypatch):
