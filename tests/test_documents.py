@@ -1,6 +1,6 @@
 """Documents name only existing commands, options, settings, queries, links, rooms and code names.
 
-docs/LOG.md is history and may name removed things. Messages of the code name commands, too.
+Messages of the code name commands, too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ from navi_core.config.service import ServeConfig
 from navi_pipeline.settings import NightlyConfig, StudyConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = {
-    path.name: path.read_text()
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if path.name != "LOG.md"
-}
+DOCUMENTS = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 # The first column of this page has the names of other systems.
 DOCUMENTS["COMING_FROM.md"] = re.sub(r"^\|[^|]*\|", "|", DOCUMENTS["COMING_FROM.md"], flags=re.M)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
