@@ -13,11 +13,13 @@ import numpy.typing as npt
 from navi_core.errors import SceneError
 from navi_core.scenes.gmdag.scene import Scene
 
-MOST_TRIANGLES = 150_000
+MOST_TRIANGLES = 250_000
 """Triangles of a display mesh at most."""
 _CELLS = 6
 """Bits per axis of the spatial order of triangles."""
 _LEVELS = 65535
+_HALVINGS = 6
+"""Steps of the search for the finest grid, each halves the ratio that is left."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +62,18 @@ def display_mesh(scene: Scene, most: int = MOST_TRIANGLES) -> DisplayMesh:
     corners -= origin
     extent = float(corners.max())
     step = max(extent, 1e-6) / _LEVELS
-    if len(corners) > most:
-        # Half the edge of `most` equal triangles on this area.
-        area = float(
-            np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1).sum()
-        )
-        step = max(step, 0.25 * math.sqrt(area / most))
-    while True:
-        keys, faces = _snapped(corners, scene.triangle_semantic, step)
-        if len(faces) <= most:
-            break
-        step *= 1.4
+    kept = _snapped(corners, scene.triangle_semantic, step)
+    if len(kept) > most:
+        area = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1).sum() / 2
+        low, step = step, max(step, 2.0 * math.sqrt(2.0 * float(area) / most))
+        for _ in range(_HALVINGS):
+            middle = math.sqrt(low * step)
+            enough = len(_snapped(corners, scene.triangle_semantic, middle)) <= most
+            low, step = (low, middle) if enough else (middle, step)
+        while len(kept := _snapped(corners, scene.triangle_semantic, step)) > most:
+            step *= 1.4
+    keys, index = np.unique(kept, return_inverse=True)
+    faces = index.reshape(-1, 3)
     faces = faces[_spatial_order(keys, faces, extent / step)]
     used, first, flat = np.unique(faces.reshape(-1), return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -80,18 +83,17 @@ def display_mesh(scene: Scene, most: int = MOST_TRIANGLES) -> DisplayMesh:
     return DisplayMesh(positions, semantic, number[flat].reshape(-1, 3), origin, step, len(corners))
 
 
-def _snapped(
-    corners: npt.NDArray[np.float64], semantic: npt.NDArray[np.int32], step: float
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Snap (F, 3, 3) corners to a grid: keys (V,) of its vertices and the (F', 3) triangles that keep an area."""
-    x, y, z = np.moveaxis((corners / step).round().astype(np.uint64), 2, 0)
-    name = np.broadcast_to(semantic.astype(np.uint64)[:, None], x.shape)
-    keys, index = np.unique(x << 48 | y << 32 | z << 16 | name, return_inverse=True)
-    faces = index.reshape(-1, 3)
-    place = keys[faces] >> 16
-    faces = faces[(place[:, 0] != place[:, 1]) & (place[:, 1] != place[:, 2]) & (place[:, 2] != place[:, 0])]
-    _, first = np.unique(np.sort(faces, axis=1), axis=0, return_index=True)
-    return keys, faces[np.sort(first)]
+def _snapped(corners: npt.NDArray[np.float64], semantic: npt.NDArray[np.int32], step: float) -> npt.NDArray[np.uint64]:
+    """Snap (F, 3, 3) corners to a grid: (F', 3) keys of place and semantic, of the triangles that keep an area."""
+    place = (corners / step).round().astype(np.uint64)
+    keys = place[..., 0] << 48 | place[..., 1] << 32 | place[..., 2] << 16
+    proper = (keys[:, 0] != keys[:, 1]) & (keys[:, 1] != keys[:, 2]) & (keys[:, 2] != keys[:, 0])
+    keys = keys[proper] | semantic.astype(np.uint64)[proper, None]
+    # Of equal triangles one is kept, found by a hash of 64 bits.
+    a, b, c = np.sort(keys, axis=1).T
+    _, first = np.unique((a * 0x9E3779B97F4A7C15 + b) * 0xC2B2AE3D27D4EB4F + c, return_index=True)
+    kept: npt.NDArray[np.uint64] = keys[np.sort(first)]
+    return kept
 
 
 def _unpacked(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
