@@ -15,6 +15,7 @@ from navi_core.evaluate.statistics import (
     MIN_SEEDS,
     RESAMPLES,
     Interval,
+    building_of,
     interquartile_mean,
     interval_over_scenes,
     mean_of_scenes,
@@ -33,6 +34,7 @@ _RULES = ("task", "dynamics", "clearance_margin", "visit_cell")
 
 _NAMED: dict[str, Callable[[EvalConfig], str]] = {
     "sensor": lambda config: "sensor clean" if config.sensor == type(config.sensor)() else "sensor noisy",
+    "odometry": lambda config: f"drift of {100 * config.odometry.scale:g} % and {config.odometry.gyro_degrees:g} °/s",
     "deterministic": lambda config: "mean actions" if config.deterministic else "sampled actions",
     "recovery": lambda config: {None: "recovery as trained", True: "recovery", False: "no recovery"}[config.recovery],
 }
@@ -336,6 +338,8 @@ def compare_seeds(
     matrix_a = seed_matrix(a, metric)
     require_pairs(a[0], b[0])
     matrix_b = seed_matrix(b, metric, a[0].scenes)
+    buildings = [building_of(scene) for scene in a[0].scenes]
+    matrix_a, matrix_b = (_by_building(matrix, buildings) for matrix in (matrix_a, matrix_b))
     interval = two_way_interval(matrix_a - matrix_b)
     name_a, name_b = names or (a[0].subject, b[0].subject)
     better, worse, why_not = verdict_of(a, b, metric, interval.low, interval.high)
@@ -375,6 +379,12 @@ def compare_seeds(
             ]
         ),
     )
+
+
+def _by_building(matrix: np.ndarray, buildings: list[str]) -> np.ndarray:
+    """Average the columns of a matrix of seeds × scenes that belong to one building; their order stays."""
+    named = np.array(buildings)
+    return np.stack([matrix[:, named == name].mean(axis=1) for name in dict.fromkeys(buildings)], axis=1)
 
 
 def _require_different(side: Sequence[EvalResult]) -> None:

@@ -7,6 +7,8 @@ same starts, and the statistic is taken of the differences. A bootstrap over few
 starts each has. Below `FEW_SCENES` the interval is Student's, over the scenes' means. `navi bench interval --starts 3`
 simulates the coverage of both.
 
+Scenes of one building (`building_of`) count as one scene everywhere.
+
 **Over training seeds and scenes.** A claim about a training method covers seeds that were not trained and scenes that
 were not flown. The matrix y[i, j] = μ + seed_i + scene_j + error_ij has two random factors crossed with each other, so
 that resampling episodes, or scenes alone, gives intervals that are far too narrow. The interval here is that of the
@@ -57,9 +59,22 @@ class Interval:
     """Values."""
 
 
+def building_of(scene: str) -> str:
+    """Return the building of a scene: its name up to an @, so that hospital@2 and hospital@3 are two of one."""
+    return scene.partition("@")[0]
+
+
+def by_building(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Join the values of scenes of one building; scenes without an @ in their names stay as they are."""
+    joined: dict[str, list[float]] = {}
+    for scene, row in values.items():
+        joined.setdefault(building_of(scene), []).extend(row)
+    return joined
+
+
 def mean_of_scenes(values: Mapping[str, Sequence[float]]) -> float:
-    """Compute the mean over scenes of the scenes' means, so that every scene has equal weight."""
-    return float(np.mean([np.mean(_finite(scene, row)) for scene, row in _checked(values).items()]))
+    """Compute the mean over buildings of their means, so that each has equal weight; most scenes are their own."""
+    return float(np.mean([np.mean(_finite(scene, row)) for scene, row in by_building(_checked(values)).items()]))
 
 
 def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
@@ -79,7 +94,7 @@ def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
 def interval_over_scenes(
     values: Mapping[str, Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Interval:
-    """Compute the mean over scenes with its 95 % interval: Student's t below `FEW_SCENES`, else the bootstrap.
+    """Compute the mean over buildings with its 95 % interval: Student's t below `FEW_SCENES`, else the bootstrap.
 
     Args:
         values: For each scene the values of its starts; for a paired interval the differences of two subjects.
@@ -89,9 +104,10 @@ def interval_over_scenes(
     Raises:
         EvaluationError: No scene, a scene without values, a value that is not finite.
     """
-    if len(values) < FEW_SCENES:
-        return student_interval(values)
-    return bootstrap_interval(values, seed=seed, resamples=resamples)
+    clusters = by_building(values)
+    if len(clusters) < FEW_SCENES:
+        return student_interval(clusters)
+    return bootstrap_interval(clusters, seed=seed, resamples=resamples)
 
 
 def percentage_interval(values: Mapping[str, Sequence[float]], *, seed: int = 0) -> Interval:

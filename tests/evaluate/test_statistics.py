@@ -150,3 +150,11 @@ def test_percentage_interval_needs_six_episodes_and_bootstraps_many_scenes():
     values = {str(i): [float(i), 2.0 * i] for i in range(FEW_SCENES)}
     assert percentage_interval(values, seed=4) == bootstrap_interval(values, seed=4)
     assert percentage_interval({"a": [0.0] * 6}).high == 0.0
+
+
+def test_scenes_of_one_building_count_once():
+    values = {"a@1": [1.0, 3.0], "a@2": [2.0, 2.0], "b": [8.0, 10.0], "c": [5.0, 5.0]}
+    joined = {"a": [1.0, 3.0, 2.0, 2.0], "b": [8.0, 10.0], "c": [5.0, 5.0]}
+    found = interval_over_scenes(values)
+    assert found == interval_over_scenes(joined) and found.scenes == 3
+    assert found.mean == mean_of_scenes(values) == pytest.approx(16 / 3)

@@ -26,8 +26,13 @@ from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES, is_mesh_file
 BENCHMARK = "rooms-v1"
 """Name of the benchmark; its family is `rooms`."""
 
-SPLITS: dict[str, range] = {"train": range(0, 200), "validation": range(200, 220), "test": range(220, 260)}
-"""Seeds of each split."""
+SPLITS: dict[str, range] = {
+    "train": range(0, 200),
+    "validation": range(200, 220),
+    "test": range(220, 260),
+    "final": range(260, 300),
+}
+"""Seeds of each split; final was declared on 2026-11-24 and is flown once, by what was chosen without it."""
 
 
 def benchmark_sources(split: str) -> list[SceneSource]:
@@ -96,8 +101,48 @@ FROZEN_HASHES: dict[str, str] = {
     "rooms_0257": "1361982db33fccabbbf6acaada3f8a8fa5e92ccd92f3a35515e72bbc78c934b5",
     "rooms_0258": "8dc85bb28eea9a9f1fad8ce37234539b63f9a7938c9cfc3da6ff89853131b1e4",
     "rooms_0259": "0a99b3c09231759693f8c661624dc1a0ed60b8ef491abd3c3758f160c64485f8",
+    "rooms_0260": "603fdbd3a5fe72949a2f2017b17bf7ca689ccb6971c0f815dbaf07f1682aac5f",
+    "rooms_0261": "d61ca799531dea4afe87c14a2062278f10685d0fe3c11b1a23415dfaa6a05a95",
+    "rooms_0262": "bd1f94db6a0cb140c9d728f065666c0db07fc8f1074fa6bc14343a8fa2e090b1",
+    "rooms_0263": "16ffb277306801511b2fcc5b42ea63ea3f0e171a248c7156d5c818e483db2315",
+    "rooms_0264": "4a653f249f6f08bd2005b2ac37b8e6a1e2517d29e42b88ab21d5e5efcbac004d",
+    "rooms_0265": "fe6a861324bd466cd301f95bd649aa719de7231bc43aec2876f99daea18aff05",
+    "rooms_0266": "8c30055608c785e11182462c0ec34c6cae03fce075167dc4d883a401f7ee0eef",
+    "rooms_0267": "6f555ad3c74870118a26e51196cfc47a393d6b0c280b6e49d1ef97e24bf07dac",
+    "rooms_0268": "a22de54cb68df3abdbae9e0eae6f08571df352c97074bdd050642311e3a11ef9",
+    "rooms_0269": "23d963cee12e6c719eb022a006def6b1147465fb6fa32c9c6845062ae0e67f2a",
+    "rooms_0270": "283cf0a049fa6a1c3494c29120cd236a59369348c24ea3b90c913abf600421f3",
+    "rooms_0271": "ea1300548bfbda02876fc7b978dea4e4b999bf44feb8aeed640dc9f553c1362e",
+    "rooms_0272": "d8ecf7f81a87ae84e66f8be6891d994b2ca46707011293d4611728e9320a3498",
+    "rooms_0273": "5552d8797b26cef14a65d86017a61a31b8d31b14f8ce298145e01f4fa6ca1f88",
+    "rooms_0274": "328a1dc5ed341c6f2ea28a8442b2fc677b9bdea6c5c03b1218683ff18022a6d3",
+    "rooms_0275": "5977ba408b037c076b494e835dce634b35d43c330181bc82f7a2b0f1b5199530",
+    "rooms_0276": "666aeb3f8cfd09aa454519a7b6d03d5fbd22e6813aeb59526fa6bce7574b3a54",
+    "rooms_0277": "59b7095b45c43f8b4acb853c82d55ea411d0a327e0b633f155c470da68568249",
+    "rooms_0278": "e3fa303f5ab99139821bbc6ba332704960cc1cb9c3f58a1e57d67c691dda87ad",
+    "rooms_0279": "10944c82008875c61077906feab1730dd38697963e36e1eb6989cb7c28c8bcd6",
+    "rooms_0280": "3b95b3808a5dcac1a90e607c554100964fe604443bb1717bc8e5b0bf370aa89b",
+    "rooms_0281": "f74a26f3c7664ec8eff10bf1e1f700e9cce26db8a536b5ab292f0da26da214a3",
+    "rooms_0282": "6e6d7ef812b97fa3d77d0afa4f91494ebe7054f3ab9dbe2aa865eb23412f8387",
+    "rooms_0283": "af9ab3b76b4368f9f4e5f0a079a98c68852fe5193d588bb16474dc47b820507b",
+    "rooms_0284": "9bedfaac718804b2ec0a3d1670402fc11eb35cd5409fbe3e216add0dfec0ea56",
+    "rooms_0285": "8dfa63ec61c7c8754ddfd7a437303381b2bce9d42b9af621598a16308070bb9f",
+    "rooms_0286": "6e83be6afddcb180915e739b069456e874380cc9cd586ec579d9836802e0d590",
+    "rooms_0287": "7f4ffff0361f9569b8e3e87a183f6982553db40755049f64bbf4ace6ab431139",
+    "rooms_0288": "de5a5f8af4ea016ac2204e272f32f19c19cd3d2c8c630188c93d4c488365d7e6",
+    "rooms_0289": "ce9c3937a37b53659e14a8036b57450d1dc6e751428fdce988438418cba09063",
+    "rooms_0290": "38c7c159b34309adc2aa3154a0cf9e9aef0938bd371e134e211d9bb7cd038a0a",
+    "rooms_0291": "f5e2a04f6763e3ce62025563ef863f9e02fc63b3f593e82ea09e2f477a38b46b",
+    "rooms_0292": "12f55b978c2fb26bbf3ef0fee2ceb4ddb9b6ea64ca4650b01e94d9f39e072330",
+    "rooms_0293": "2dac2d26e58d7283ce16197d5e2f26042f270e704523117801392eeb4114f89f",
+    "rooms_0294": "dfbcbafae8acd5e5801f7482659b4e611a4e2ee88d8f389a2d5e0f8259a3caca",
+    "rooms_0295": "655445265ac7494adb29729e37eb669f92c29d081b3de8c0a376eacfd3564382",
+    "rooms_0296": "761327624489838957274b39df1c33cca8719b236a914acdd9354a23fe0ad31a",
+    "rooms_0297": "4a290377ca9c114ee651ab309af8b106feef840f2080eca949fc1ec1aac04e80",
+    "rooms_0298": "f2626544ba9ba75507bc198dcfb810519ed9f17bb21ac54577d9455541e01766",
+    "rooms_0299": "fe2150f13d34cb7daa818a5e4e736ab8ffa2ee28abcc5c5960d9c9d3d70be933",
 }
-"""Source hash (SHA-256) of each test scene's generated mesh, by name."""
+"""Source hash (SHA-256) of each generated mesh of the splits test and final, by name."""
 
 
 SCENES_VARIABLE = "NAVI_SCENES"

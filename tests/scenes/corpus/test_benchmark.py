@@ -12,17 +12,21 @@ from navi_core.record.home import scene_loaders
 from navi_core.scenes import FROZEN_HASHES, SPLITS, benchmark_sources, generate_scene, require_frozen
 
 
-def test_the_splits_are_200_20_and_40_scenes_and_share_none():
+def test_the_splits_are_200_20_40_and_40_scenes_and_share_none():
     names = {split: {source.name for source in benchmark_sources(split)} for split in SPLITS}
-    assert {split: len(scenes) for split, scenes in names.items()} == {"train": 200, "validation": 20, "test": 40}
-    assert len(set.union(*names.values())) == 260
-    assert names["test"] == set(FROZEN_HASHES)
-    assert len(set(FROZEN_HASHES.values())) == 40
-    with pytest.raises(ConfigError, match=r"no split 'dev'.*train, validation, test"):
+    assert {split: len(scenes) for split, scenes in names.items()} == {
+        "train": 200, "validation": 20, "test": 40, "final": 40,
+    }  # fmt: skip
+    assert len(set.union(*names.values())) == 300
+    assert names["test"] | names["final"] == set(FROZEN_HASHES)
+    assert len(set(FROZEN_HASHES.values())) == 80
+    with pytest.raises(ConfigError, match=r"no split 'dev'.*train, validation, test, final"):
         benchmark_sources("dev")
 
 
-@pytest.mark.parametrize("source", benchmark_sources("test")[::8], ids=lambda source: source.name)
+@pytest.mark.parametrize(
+    "source", benchmark_sources("test")[::8] + benchmark_sources("final")[::20], ids=lambda source: source.name
+)
 def test_generation_reproduces_the_frozen_test_scenes(source):
     mesh = generate_scene(source.family, source.seed)
     assert mesh.source_hash == FROZEN_HASHES[source.name]
