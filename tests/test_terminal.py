@@ -97,14 +97,83 @@ def test_numbers_of_records_are_rounded_and_their_thousands_separated():
     assert "2,569,776" in printed and "2.412" in printed and "14,585" in printed
 
 
-def test_doctor_and_scenes_show_fit_80_columns(tmp_path):
+def test_doctor_fits_80_columns(tmp_path):
     from navi_core.config import CompileConfig
     from navi_core.scenes import compile_mesh, generate_scene
 
     scene = compile_mesh(generate_scene("maze", 0), CompileConfig(resolution=64))
     scene.save(tmp_path / "a_scene_of_a_rather_long_name_for_eighty_columns.gmdag")
-    for command in (f"scenes show {tmp_path}", f"doctor {tmp_path}"):
-        code, lines = in_terminal(command, NAVI_HOME=str(tmp_path))
-        texts = [line for _, line in lines]
-        assert code == 0 and max(map(cell_len, texts)) <= 80, texts
-        assert all(line.rstrip()[-1] in "┓┃┩│┘" for line in texts if line[:1] in "┏┃┡│└"), texts
+    code, lines = in_terminal(f"doctor {tmp_path}", NAVI_HOME=str(tmp_path))
+    texts = [line for _, line in lines]
+    assert code == 0 and max(map(cell_len, texts)) <= 80, texts
+    assert all(line.rstrip()[-1] in "┓┃┩│┘" for line in texts if line[:1] in "┏┃┡│└"), texts
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("navi train ppo --preset q", ["quick"]),
+        ("navi models show lat", ["latest"]),
+        ("navi evaluate far", ["farthest-ray"]),
+        ("navi query rank", ["ranked_trials", "ranking"]),
+        ("navi models export v001 --format o", ["onnx"]),
+        ("navi train ppo --scene at", ["atrium:"]),
+        ("navi runs co", ["compare"]),
+        ("navi bc", []),
+    ],
+)
+def test_tab_completes_values_and_hides_old_names(line, values, tmp_path, monkeypatch, capsys):
+    from navi_core.cli.main import main
+
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "registry.json").write_text('{"aliases": {"latest": {}}, "versions": {"v001": {}}}')
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_NAVI_COMPLETE": "complete_bash"}
+    for name, value in ({"NAVI_HOME": str(tmp_path)} | words).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["navi"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.split() == values
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("trian", "no such command 'trian'; did you mean 'train'? next: navi --help"),
+        ("train pppo", "no learner 'pppo' to train by; did you mean 'ppo'?"),
+        ("train ppo --stpes 3", "no such option: --stpes; did you mean '--steps'?"),
+        ("train ppo --set ppo.lr=3", "ppo: PPOConfig has no key 'lr'; did you mean 'learning_rate'?"),
+        ("evaluate farthest-rey", "did you mean 'farthest-ray'?"),
+        ("evaluate random --scene apartmnt:3", "apartmnt:3: did you mean 'apartment'?"),
+        ("evaluate random --protocol ful", "no protocol 'ful'; did you mean 'full'?"),
+        ("train ppo --task cart_pol", "no reference task 'cart_pol'; did you mean 'cart_pole'?"),
+        ("study sweep resolution_swep", "no sweep 'resolution_swep'; did you mean 'resolution_sweep'?"),
+        ("models export v001 --format onx", "--format onx; did you mean 'onnx'?"),
+        ("settings --of nigtly", "--of nigtly: no such settings; did you mean 'nightly'?"),
+    ],
+)
+def test_a_mistyped_name_is_met_with_the_nearest_in_one_line(command, message, tmp_path, monkeypatch, capsys):
+    from navi_core.cli.main import main
+
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    with pytest.raises(SystemExit) as caught:
+        main(command.split())
+    reported = capsys.readouterr().err
+    assert caught.value.code != 0 and reported.count("\n") == 1 and "\x1b" not in reported
+    assert reported.startswith(f"error: {message}"), reported
+
+
+@pytest.mark.parametrize(("text", "number"), [("1e5", 100_000), ("100k", 100_000), ("2.5M", 2_500_000)])
+def test_large_numbers_are_read_as_people_write_them(text, number):
+    import typer
+
+    from navi_core.cli.main import build_app
+    from navi_core.errors import whole_number
+    from navi_core.presets import parse_assignments
+
+    ppo = typer.main.get_command(build_app()).commands["train"].commands["ppo"]
+    for words in (["--steps", text], [f"--steps={text}"]):
+        assert ppo.make_context("ppo", words).params["steps"] == number
+    assert parse_assignments([f"total_steps={text}"]) == {"total_steps": number}
+    assert whole_number("1.55k") == 1550 and all(whole_number(odd) is None for odd in ("1.5555k", "v001", "3", "1e-4"))

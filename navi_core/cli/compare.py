@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.cli.evaluate import (
     HELD_OUT,
     Delayed,
@@ -54,6 +55,7 @@ def compare(
             help="A B, or A… vs B… with one checkpoint per training seed. A pilot, a checkpoint, the folder of a "
             "run, a version, an alias, or a file that `navi evaluate --out` wrote.",
             metavar="A… [vs] B…",
+            autocompletion=completion.subjects,
         ),
     ],
     metric: Annotated[list[str] | None, typer.Option(help="Metric; may be repeated.")] = None,

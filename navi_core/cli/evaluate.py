@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.bench.report import Column, figure
+from navi_core.cli import completion
 from navi_core.cli.models import app as models_app
 from navi_core.cli.models import open_registry
 from navi_core.errors import ConfigError, EvaluationError, RecordError, RegistryError, as_argument, did_you_mean
@@ -34,12 +35,14 @@ Scenes = Annotated[
         help="A .gmdag or mesh file, a folder of meshes, family:seeds as in apartment:100-103, or rooms-v1:validation; "
         "may be repeated.",
         metavar="S",
+        autocompletion=completion.scenes,
     ),
 ]
 Protocol = Annotated[
     str,
     typer.Option(
-        help="quick: 3 starts × 200 decisions; full: 10 × 1000 and C_surf. --starts and --steps go before it."
+        help="quick: 3 starts × 200 decisions; full: 10 × 1000 and C_surf. --starts and --steps go before it.",
+        autocompletion=lambda: ["quick", "full"],
     ),
 ]
 Task = Annotated[str, typer.Option(help="explore, or point_goal: fly to a frozen goal and stop there (success, SPL).")]
@@ -101,7 +104,13 @@ app = typer.Typer()
 
 @app.command()
 def evaluate(
-    subject: Annotated[str, typer.Argument(help="A pilot, a checkpoint file, a run's folder, a version or an alias.")],
+    subject: Annotated[
+        str,
+        typer.Argument(
+            help="A pilot, a checkpoint file, a run's folder, a version or an alias.",
+            autocompletion=completion.subjects,
+        ),
+    ],
     scene: Scenes = None,
     protocol: Protocol = "quick",
     starts: Starts = None,
@@ -159,7 +168,12 @@ def evaluate(
 # More than 60 lines: flags and their help.
 @models_app.command()
 def promote(
-    version: Annotated[str, typer.Argument(help="The challenger: a version, or an alias such as latest.")],
+    version: Annotated[
+        str,
+        typer.Argument(
+            help="The challenger: a version, or an alias such as latest.", autocompletion=completion.versions
+        ),
+    ],
     scene: Scenes = None,
     alias: Annotated[str, typer.Option(help="The alias at stake.")] = "champion",
     protocol: Protocol = "quick",

@@ -166,7 +166,9 @@ def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = _warn
     try:
-        code = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        code = app(
+            args=list(arguments) if arguments is not None else None, standalone_mode=False, prog_name=app.info.name
+        )
         sys.exit(code if isinstance(code, int) else 0)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":

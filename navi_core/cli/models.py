@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.errors import ConfigError, did_you_mean
 from navi_core.terminal import console, print_facts, print_json, print_table
 
@@ -36,7 +37,9 @@ def versions(models: Folder = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A version or an alias, e.g. v003 or champion.")],
+    name: Annotated[
+        str, typer.Argument(help="A version or an alias, e.g. v003 or champion.", autocompletion=completion.versions)
+    ],
     models: Folder = None,
     as_json: Json = False,
 ) -> None:
@@ -57,7 +60,7 @@ def show(
 
 @app.command()
 def lineage(
-    name: Annotated[str, typer.Argument(help="A version or an alias.")],
+    name: Annotated[str, typer.Argument(help="A version or an alias.", autocompletion=completion.versions)],
     models: Folder = None,
     as_json: Json = False,
 ) -> None:
@@ -166,11 +169,17 @@ _SUFFIXES = {"onnx": ".onnx", "aoti": ".pt2", "safetensors": ".safetensors"}
 
 @app.command()
 def export(
-    checkpoint: Annotated[str, typer.Argument(help="A checkpoint file, a registered version or an alias.")],
+    checkpoint: Annotated[
+        str,
+        typer.Argument(help="A checkpoint file, a registered version or an alias.", autocompletion=completion.versions),
+    ],
     kind: Annotated[
         str,
         typer.Option(
-            "--format", help="onnx, aoti (compiled for this machine) or safetensors (weights alone).", metavar="F"
+            "--format",
+            help="onnx, aoti (compiled for this machine) or safetensors (weights alone).",
+            metavar="F",
+            autocompletion=lambda: list(_SUFFIXES),
         ),
     ] = "onnx",
     out: Annotated[Path | None, typer.Option(help="File to write; by default policy with the format's suffix.")] = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.cli.parsing import StrictCommand
 from navi_core.errors import RecordError, as_argument
 from navi_core.terminal import print_facts, print_json, print_records, progress_bar
@@ -54,7 +55,11 @@ def open_page(show: Show, host: str, port: int, browser: bool) -> None:
 
 Scenes = Annotated[
     list[str] | None,
-    typer.Argument(help="A .gmdag or mesh file, a folder, or family:seeds as in apartment:0-3.", metavar="SCENE"),
+    typer.Argument(
+        help="A .gmdag or mesh file, a folder, or family:seeds as in apartment:0-3.",
+        metavar="SCENE",
+        autocompletion=completion.scenes,
+    ),
 ]
 Files = Annotated[
     list[Path] | None, typer.Option("--gmdag-file", help="A compiled scene; may be repeated.", metavar="FILE")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.cli.models import Json
 from navi_core.terminal import print_facts, print_json, print_next, print_table, print_text
 
@@ -47,7 +48,7 @@ def folders(runs: Root = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A run, as `navi runs list` calls it.")],
+    name: Annotated[str, typer.Argument(help="A run, as `navi runs list` calls it.", autocompletion=completion.runs)],
     runs: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -79,7 +80,12 @@ def show(
 
 @app.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(help="Runs, as `navi runs list` calls them.", show_default=False)],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Runs, as `navi runs list` calls them.", show_default=False, autocompletion=completion.runs
+        ),
+    ],
     runs: Root = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:

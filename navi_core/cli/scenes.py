@@ -26,12 +26,18 @@ UnitScale = Annotated[float, typer.Option(help="Metres per unit of the files.")]
 Inputs = Annotated[list[Path], typer.Argument(help="Mesh or .gmdag files, or folders of meshes.", show_default=False)]
 
 
+def _families() -> list[str]:
+    from navi_core.scenes.procedural import FAMILIES
+
+    return sorted(FAMILIES)
+
+
 app = typer.Typer(name="scenes", help="Meshes and compiled scenes.", no_args_is_help=True)
 
 
 @app.command()
 def generate(
-    family: Annotated[str, typer.Argument(help="apartment, atrium, maze, rooms or scan.")],
+    family: Annotated[str, typer.Argument(help="apartment, atrium, maze, rooms or scan.", autocompletion=_families)],
     seeds: Annotated[str, typer.Option(help="Seeds: 3, 0-11 or 1,4,7.")] = "0",
     out: Out = None,
     resolution: Resolution = 512,

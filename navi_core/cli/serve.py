@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.cli.models import open_registry
 from navi_core.errors import ConfigError
 from navi_core.terminal import print_facts, print_json
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 Scenes = Annotated[
     list[str] | None,
     typer.Option(
-        "--scene", help="A .gmdag or mesh file, a folder of meshes, or family:seeds; may be repeated.", metavar="S"
+        "--scene",
+        help="A .gmdag or mesh file, a folder of meshes, or family:seeds; may be repeated.",
+        metavar="S",
+        autocompletion=completion.scenes,
     ),
 ]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.errors import ConfigError, did_you_mean
 from navi_core.terminal import print_json, print_table
 
@@ -46,7 +47,9 @@ def settings(
     of: Annotated[
         str, typer.Option("--of", help="Whose: train, serve (what `navi serve --set` takes), or nightly.")
     ] = "train",
-    preset: Annotated[str | None, typer.Option(help="As they are with this preset.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="As they are with this preset.", autocompletion=completion.presets)
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--config", help="And with this file of settings, or a run's config.json.")
     ] = None,

@@ -21,7 +21,10 @@ def register(app: typer.Typer) -> None:
 
 
 def query(
-    sql: Annotated[str | None, typer.Argument(help="DuckDB SQL, a saved query, or a view or table.")] = None,
+    sql: Annotated[
+        str | None,
+        typer.Argument(help="DuckDB SQL, a saved query, or a view or table.", autocompletion=warehouse.relation_names),
+    ] = None,
     values: Annotated[
         list[str] | None, typer.Argument(help="Parameters of a saved query: key=value, or values in its order.")
     ] = None,

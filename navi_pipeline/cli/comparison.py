@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.cli.runs import app as runs
 from navi_core.errors import as_argument
 from navi_core.terminal import cell, print_json, print_next, print_table, print_text, sparkline
@@ -20,7 +21,11 @@ _LISTED = 40
 def compare(
     names: Annotated[
         list[str],
-        typer.Argument(help="Two or more runs, versions or aliases; the first is the baseline.", metavar="A B…"),
+        typer.Argument(
+            help="Two or more runs, versions or aliases; the first is the baseline.",
+            metavar="A B…",
+            autocompletion=lambda: [*completion.versions(), *completion.runs()],
+        ),
     ],
     page: Annotated[Path | None, typer.Option(help="Also write an HTML page with the curves overlaid.")] = None,
     home: Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")] = None,

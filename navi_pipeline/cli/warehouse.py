@@ -20,6 +20,15 @@ group = typer.Typer(
 )
 
 
+def relation_names() -> list[str]:
+    """Return the names of saved queries, views and tables, for Tab."""
+    from navi_core.record.metric_log import NATURAL_KEYS
+    from navi_pipeline.lib.warehouse.database import sql_folder
+
+    files = sorted(file.stem for part in ("queries", "views") for file in sql_folder().glob(f"{part}/*.sql"))
+    return [*files, *NATURAL_KEYS]
+
+
 @group.command()
 def status(home: Home = None, as_json: Json = False) -> None:
     """Ingest new rows and print row counts, file sizes, and waiting and refused segments with the reason."""
@@ -68,7 +77,7 @@ def relations(home: Home = None, as_json: Json = False) -> None:
 
 @group.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A view, a table or a saved query.")],
+    name: Annotated[str, typer.Argument(help="A view, a table or a saved query.", autocompletion=relation_names)],
     home: Home = None,
     as_json: Json = False,
 ) -> None:

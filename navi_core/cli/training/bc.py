@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.cli.models import open_registry
 from navi_core.cli.training.flags import (
     Assign,
@@ -55,6 +56,7 @@ def bc(
             "--init",
             "--checkpoint",
             help="Go on from an alias, a version or a checkpoint; by default new weights.",
+            autocompletion=completion.versions,
         ),
     ] = None,
     run_root: RunRoot = None,

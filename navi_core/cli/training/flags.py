@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli import completion
 from navi_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +27,11 @@ slowly; on large floors many do not find the way to a goal without a map; and a 
 wall to its end (docs/RESULTS.md, "Point goals")."""
 
 Preset = Annotated[
-    str | None, typer.Option(help="Preset: demo, quick, rooms, rooms_standard, scans, standard, or a .yaml file.")
+    str | None,
+    typer.Option(
+        help="Preset: demo, quick, rooms, rooms_standard, scans, standard, or a .yaml file.",
+        autocompletion=completion.presets,
+    ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")]
@@ -65,7 +70,8 @@ class TrainFlags:
     scene: Annotated[
         list[str] | None,
         typer.Option(
-            help="A .gmdag or mesh file to train in, a folder, or generated scenes (apartment:0-11); may be repeated."
+            help="A .gmdag or mesh file to train in, a folder, or generated scenes (apartment:0-11); may be repeated.",
+            autocompletion=completion.scenes,
         ),
     ] = None
     task: Annotated[

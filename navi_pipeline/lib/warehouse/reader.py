@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import RecordError
+from navi_core.errors import RecordError, did_you_mean
 from navi_core.record.metric_log import NATURAL_KEYS
 from navi_pipeline.lib.warehouse.database import sql_folder
 
@@ -90,10 +90,7 @@ class Reader(ABC):
                 frame.attrs["types"] = types
                 return frame
             except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
-                views, tables = self.relations()
-                raise RecordError(
-                    f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}"
-                ) from error
+                raise RecordError(_failure(str(error).strip(), *self.relations())) from error
 
         with self._opened() as connection:
             for name, value in values.items():
@@ -108,6 +105,18 @@ class Reader(ABC):
             ).fetchall()
         tables = [name for name, kind in rows if kind != "VIEW" or name in NATURAL_KEYS]
         return [name for name, _ in rows if name not in tables], tables
+
+
+def _failure(message: str, views: list[str], tables: list[str]) -> str:
+    """Return the message of a failed query; a missing relation is met with the nearest one or saved query."""
+    missing = re.search(r"Table with name (\w+) does not exist", message)
+    if missing is None:
+        return f"{message}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}"
+    queries = saved_queries(sql_folder())
+    hint = did_you_mean(missing[1], [*queries, *views, *tables])
+    if (name := hint.partition("'")[2].partition("'")[0]) in queries and name not in (*views, *tables):
+        hint = f"{name} is a saved query; next: navi query {name}"
+    return f"no table or view {missing[1]!r}; {hint or 'next: navi warehouse list'}".rstrip()
 
 
 def saved_query(name: str) -> SavedQuery | None:

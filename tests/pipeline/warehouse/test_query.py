@@ -53,6 +53,11 @@ def test_unknown_relation_error_lists_relations(navi):
     assert isinstance(error, RecordError) and "leaderboard" in str(error) and error.exit_code != 0
 
 
+def test_a_saved_query_in_sql_is_met_with_the_command_that_runs_it(navi):
+    printed = str(navi("query", "select * from rankng").exception)
+    assert printed == "no table or view 'rankng'; ranking is a saved query; next: navi query ranking"
+
+
 def test_unknown_saved_query_error_suggests_and_lists_names(navi):
     printed = str(navi("query", "drfit").exception)
     assert "did you mean 'drift'?" in printed and "navi warehouse list" in printed and "Parser" not in printed
