@@ -1,10 +1,12 @@
 """Registration of the pipeline's CLI commands; `navi` loads it through the entry point group `navi.commands`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from navi_core.cli import pages
 from navi_core.cli.settings import add_settings
 from navi_pipeline.cli import comparison as comparison  # adds to the engine's group `runs`
 from navi_pipeline.cli import experiments, flights, study, warehouse
@@ -18,6 +20,14 @@ def register(app: typer.Typer) -> None:
         app.add_typer(group)
     add_settings("nightly", experiments.night_settings)
     flights.register(app)
+    pages.comparison = _comparison
+
+
+def _comparison(names: Sequence[str]) -> str:
+    """Render the page that compares runs, for the dashboard."""
+    from navi_pipeline.lib.reports.compared_runs import compared_runs, comparison_page
+
+    return comparison_page(compared_runs(names))
 
 
 def query(

@@ -21,7 +21,7 @@ OVERHEAD_PIXELS = 256
 """Edge of the published image in pixels (the wire's `overhead`)."""
 _MARGIN = 0.5
 """Margin around the scene's bounds [m]."""
-_BAND = 0.25
+_BAND = 0.5
 """Height of a band whose flights share an image [m]."""
 _ABOVE, _BELOW_CEILING = 0.3, 0.3
 """Distances of the cut: above the drone, and below the ceiling [m]."""
@@ -70,17 +70,22 @@ class OverheadMaps:
         keep: Images kept; the least recently used is dropped first.
     """
 
-    def __init__(self, field: Field, floors: Sequence[FloorMap], keep: int = 16) -> None:
+    def __init__(self, field: Field, floors: Sequence[FloorMap], keep: int = 32) -> None:
         self._field, self._floors, self._keep = field, floors, keep
-        self._drawn: dict[tuple[int, int], Overhead] = {}
+        self._drawn: dict[tuple[int, int, float], Overhead] = {}
+        self._ceilings: dict[tuple[int, int], float] = {}
 
     def at(self, scene_index: int, height: float) -> Overhead:
         """Return the cached top-down image of a scene, cut above a drone at a height [m] and below its ceiling."""
-        key = (scene_index, math.floor(height / _BAND))
+        floor, middle = self._floors[scene_index], (math.floor(height / _BAND) + 0.5) * _BAND
+        storey = (scene_index, int(storey_of(np.array([middle]), floor.levels)[0]))
+        if storey not in self._ceilings:
+            self._ceilings[storey] = ceiling_height(self._field, *storey, floor)
+        # Bands below a ceiling share their image.
+        cut = min(middle + _ABOVE, self._ceilings[storey] - _BELOW_CEILING)
+        key = (*storey, cut)
         view = self._drawn.pop(key, None)
         if view is None:
-            floor = self._floors[scene_index]
-            cut = cut_height(self._field, scene_index, (key[1] + 0.5) * _BAND, floor)
             view = overhead(self._field, scene_index, cut, floor)
         self._drawn[key] = view
         if len(self._drawn) > self._keep:
@@ -98,6 +103,11 @@ def cut_height(field: Field, scene_index: int, height: float, floor: FloorMap) -
         floor: Reachable floor of the scene.
     """
     storey = int(storey_of(np.array([height]), floor.levels)[0])
+    return min(height + _ABOVE, ceiling_height(field, scene_index, storey, floor) - _BELOW_CEILING)
+
+
+def ceiling_height(field: Field, scene_index: int, storey: int, floor: FloorMap) -> float:
+    """Return the height of a storey's ceiling [m], the median over its reachable floor; infinite under the sky."""
     i, k = np.nonzero(floor.storeys[storey])
     some = np.linspace(0, len(i) - 1, min(_COLUMNS, len(i))).astype(np.int64)
     i, k = i[some], k[some]
@@ -109,7 +119,7 @@ def cut_height(field: Field, scene_index: int, height: float, floor: FloorMap) -
     up = torch.tensor([[0.0, 1.0, 0.0]], device=field.device)
     hits = field.cast_rays(torch.from_numpy(points.astype(np.float32)).to(field.device), up, scene, 100.0)
     ceilings = np.where(hits.valid[:, 0].cpu().numpy(), points[:, 1] + hits.depth[:, 0].cpu().numpy(), np.inf)
-    return min(height + _ABOVE, float(np.median(ceilings)) - _BELOW_CEILING)
+    return float(np.median(ceilings))
 
 
 def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pixels: int = OVERHEAD_PIXELS) -> Overhead:

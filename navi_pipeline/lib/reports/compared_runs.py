@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from navi_core.config import EvalConfig
-from navi_core.errors import RegistryError, RunError, did_you_mean
+from navi_core.errors import RegistryError, RunError, as_argument, did_you_mean
 from navi_core.evaluate import EvalResult
 from navi_core.evaluate.run_comparison import CURVES, ComparedRun, compare_runs
 from navi_core.models import Registry
 from navi_core.record import navi_home
 from navi_core.record.thinned_curve import ThinnedCurve
-from navi_pipeline.lib.reports.pages import interval_chart, line_chart, section, table_part, text_part, write_page
+from navi_pipeline.lib.records import write_text
+from navi_pipeline.lib.reports.pages import html_page, interval_chart, line_chart, section, table_part, text_part
 from navi_pipeline.lib.warehouse.reader import records
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -55,39 +57,64 @@ def compared_runs(names: Sequence[str], home: Path | None = None) -> dict[str, A
 
 
 def write_comparison(file: Path, found: Mapping[str, Any]) -> Path:
-    """Write a comparison of runs as one self-contained HTML page: verdicts, curves overlaid, figures, settings, cost.
-
-    Args:
-        file: The page.
-        found: Result of `compared_runs`.
+    """Write the page of a comparison to a file and return its path.
 
     Raises:
         RecordError: The file cannot be written.
     """
+    write_text(file, comparison_page(found), "the comparison ")
+    return file
+
+
+def comparison_page(found: Mapping[str, Any]) -> str:
+    """Render a comparison of runs as one self-contained HTML page: verdicts, curves overlaid, figures, settings, cost.
+
+    Args:
+        found: Result of `compared_runs`.
+    """
     names = [run["name"] for run in found["runs"]]
 
-    def table(rows: Sequence[Mapping[str, Any]], label: str) -> str:
-        return table_part([{label: row[label]} | dict(zip(names, row["values"], strict=True)) for row in rows])
+    def table(rows: Sequence[Mapping[str, Any]], label: str, title: str) -> list[str]:
+        lines = [{title: row[label]} | dict(zip(names, map(_short, row["values"]), strict=True)) for row in rows]
+        return [table_part(lines)] if lines else []
 
+    verdicts = [f"{row['course_name'] or row['course']}: {row['sentence']}" for row in found["intervals"]]
+    none = f"No course was flown by both. next: navi compare {' '.join(map(as_argument, names[:2]))}"
     intervals = [
-        (f"{row['a']} − {row['b']}", row["mean_difference"], row["low"], row["high"])
+        (
+            f"{row['a']} − {row['b']}, {row['course_name'] or row['course']}",
+            row["mean_difference"],
+            row["low"],
+            row["high"],
+        )
         for row in found["intervals"]
-        if row["metric"] == "c_vis_auc"
+        if row["metric"] in ("c_vis_auc", "success")
     ]
     charts = [
-        line_chart({each["name"]: (each["steps"], each["values"]) for each in curve["lines"]}, x="decisions", y=label)
+        "<figure>"
+        + line_chart({each["name"]: (each["steps"], each["values"]) for each in curve["lines"]}, x="decisions", y=label)
+        + "</figure>"
         for curve in found["curves"].values()
         if (label := curve["meaning"])
     ]
     parts = [
-        *section("Same starts", [*(text_part(row["sentence"]) for row in found["intervals"]),
-                                 interval_chart(intervals, label="coverage AUC, difference [points of %]")]),
+        *(f'<p class="verdict">{escape(verdict)}</p>' for verdict in verdicts[:1] or [none]),
+        *section("On the same starts", [interval_chart(intervals, label="difference in coverage or success [points]"),
+                                        *map(text_part, verdicts[1:])] if verdicts else []),
         *section("Curves", charts),
-        *section("Last values", [table(found["figures"], "meaning")]),
-        *section("Settings that differ", [table(found["settings"], "setting")]),
-        *section("Cost", [table(found["cost"], "label")]),
+        *section("Last values", table(found["figures"], "meaning", "metric")),
+        *section("Settings that differ", table(found["settings"], "setting", "setting")
+                 or [text_part("None: the runs have the same settings.")]),
+        *section("Cost", table(found["cost"], "label", "cost")),
     ]  # fmt: skip
-    return write_page(file, f"{' and '.join(names)} compared", parts)
+    return html_page(f"{' and '.join(names)} compared", parts)
+
+
+def _short(value: object) -> object:
+    """Shorten a list to its number of values."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) if len(value) < 4 else f"{len(value)} values, {value[0]} …"
+    return value
 
 
 def _read_run(name: str, registry: Registry, ask: Ask) -> ComparedRun:

@@ -3,11 +3,15 @@
 import pytest
 from typer.testing import CliRunner
 
+from navi_core.cli import pages
 from navi_core.cli.main import build_app
 from navi_core.errors import RunError
 from navi_core.evaluate import record_evaluation
 from navi_core.record import MetricLog, outbox_path
+from navi_core.service.web.app import served_page
+from navi_core.service.web.live import LiveShow
 from navi_pipeline.lib.reports.compared_runs import compared_runs
+from tests.browser import headless_browser
 from tests.evaluate.conftest import made_result
 
 LOW = [[10.0, 20.0], [30.0, 40.0], [50.0, 60.0]]
@@ -58,3 +62,27 @@ def test_runs_compare_prints_settings_cost_curves_and_the_verdict_and_writes_a_p
     for shown in ("ppo.learning_rate", "1,000 ▁▁▂▃▃▄▅▅▆▇██", "bbbb is better than aaaa in c_vis_auc", "CPU [s]"):
         assert shown in done.stdout, done.stdout
     assert "bbbb is better than aaaa" in page.read_text() and page.read_text().count("<polyline") == 2
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 390])
+def test_page_of_a_comparison_begins_with_the_verdict_and_fits_the_screen(width):
+    """The dashboard serves what `--page` writes; `navi` registers it."""
+    record_run("interactive-quick-aaaa", 1.0, 0.0)
+    record_run("interactive-quick-bbbb", 0.5, 5.0)
+    build_app()
+    with served_page(LiveShow(discover=False, comparison=pages.comparison)) as address, headless_browser() as browser:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        foreign, faults = [], []
+        page.on("request", lambda request: foreign.append(request.url) if address[7:] not in request.url else None)
+        page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+        page.goto(f"{address}/compare?run=interactive-quick-aaaa&run=interactive-quick-bbbb")
+        verdict = page.locator(".verdict").inner_text()
+        assert "interactive-quick-bbbb is better than interactive-quick-aaaa in c_vis_auc" in verdict
+        charts = page.locator("svg[role=img]").all()
+        assert len(charts) == 2 and "interactive-quick-bbbb: 0" in charts[1].get_attribute("aria-label")
+        assert page.locator("h2").all_inner_texts() == [
+            "On the same starts", "Curves", "Last values", "Settings that differ", "Cost",
+        ]  # fmt: skip
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert foreign == [] and faults == []
