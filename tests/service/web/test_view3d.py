@@ -33,6 +33,7 @@ from navi_core.service.web.app import STATIC, served_page
 from navi_core.service.web.explore import ExploreShow
 from navi_core.service.web.live import LiveShow
 from navi_core.world import Field, NavigationEnv
+from navi_core.world.floor.overhead import COLOURS
 from tests.browser import headless_browser
 from tests.service.web.page_client import page_client, unpacked
 from tests.service.web.test_explorer import SMALL
@@ -225,6 +226,39 @@ def test_view_is_first_person_and_turns_by_mouse_and_keys(apartments, tmp_path):
         page.wait_for_function("() => document.getElementById('panorama-facts').textContent.startsWith('32')")
         page.reload()
         expect(page.locator("#sharp")).to_be_checked()
+
+
+def test_pages_know_the_colours_of_maps():
+    script = "".join((STATIC / name).read_text() for name in ("map.js", "view3d.js"))
+    known = re.findall(r'[{,] "?([a-z ]+)"?: \[(\d+), (\d+), (\d+)\]', script)
+    found = {name.replace("seen floor", "seen"): tuple(map(int, colour)) for name, *colour in known}
+    assert found.items() >= COLOURS.items()
+    assert f"SEEN = [{', '.join(map(str, COLOURS['seen']))}]" in script
+
+
+@pytest.mark.browser
+def test_panorama_and_map_are_read_by_keys_and_every_canvas_has_words(apartments):
+    from playwright.sync_api import expect
+
+    with view_page(apartments[0], webgl=False) as (session, page):
+        page.keyboard.press("Space")
+        expect(page.locator("#phase")).to_have_text("paused")
+        pose = session.pose()
+        page.focus("#panorama-over")
+        for key in ("ArrowLeft", "ArrowUp"):
+            page.keyboard.press(key)
+        expect(page.locator("#reading")).to_have_text(re.compile("° left, .* up"))
+        page.focus("#map")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#map-reading")).to_have_text(re.compile(r"x .*: (seen )?floor, 0\.\d m from the drone"))
+        page.keyboard.press("Escape")
+        page.keyboard.press("Space")
+        expect(page.locator("#phase")).to_have_text("flying")
+        assert session.pose() == pose
+        silent = page.evaluate("""() => [...document.querySelectorAll("canvas")].filter((canvas) =>
+          canvas.offsetWidth && canvas.ariaHidden !== "true" && !(canvas.ariaLabel && canvas.tabIndex === 0)
+        ).map((canvas) => canvas.id)""")
+        assert silent == []
 
 
 @pytest.mark.browser

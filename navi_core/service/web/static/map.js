@@ -7,6 +7,8 @@ const LEVEL = 0.4; // metres above and below the drone that a map without a pict
 const MAX_TRAJECTORY = 20000;
 const PATH = "#d55e00", CASING = "#fff";
 
+const MEANINGS = { floor: [246, 246, 246], "seen floor": [106, 140, 175], furniture: [222, 200, 155], wall: [31, 31, 31], "out of reach": [196, 199, 204], "nothing below": [255, 255, 255] }; // as the engine colours maps
+
 export class FlightMap {
   constructor() {
     this.canvas = document.getElementById("map");
@@ -17,6 +19,7 @@ export class FlightMap {
     this.points = new PointCloud();
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { this.reading.innerHTML = "&nbsp;"; });
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
@@ -45,7 +48,7 @@ export class FlightMap {
   forget() {
     this.trajectory = [];
     this.points.clear();
-    this.place = this.goal = this.pose = null;
+    this.place = this.goal = this.pose = this.cursor = null;
     this.facts.textContent = "";
     this.draw();
   }
@@ -83,6 +86,7 @@ export class FlightMap {
     this.path(context, ([x, , z]) => to(x, z));
     if (this.goal) this.target(context, ...to(this.goal[0], this.goal[2]));
     if (this.pose) this.drone(context, ...to(this.pose.x, this.pose.z), this.pose.yaw);
+    if (this.cursor) this.dot(context, ...to(...this.cursor), [[8, CASING], [6.5, "#000"], [4, CASING]]);
     this.bar(context, width, height, scale);
   }
 
@@ -170,12 +174,36 @@ export class FlightMap {
   }
 
   point(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const place = this.extent();
+    const box = this.canvas.getBoundingClientRect(), place = this.extent();
     if (!place) return;
     const scale = place.size / box.width;
-    const x = place.corner[0] + (event.clientX - box.left) * scale;
-    const z = place.corner[1] + (event.clientY - box.top) * scale;
-    this.reading.textContent = `x ${x.toFixed(1)} m, z ${z.toFixed(1)} m`;
+    this.read(place.corner[0] + (event.clientX - box.left) * scale, place.corner[1] + (event.clientY - box.top) * scale);
+  }
+
+  /** Arrow keys move the place that is read, beginning at the drone; Escape ends it. */
+  key(event) {
+    const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }, move = moves[event.code];
+    if (!this.pose || event.ctrlKey || event.metaKey || event.altKey || !(move || event.code === "Escape")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const [x, z] = this.cursor ?? [this.pose.x, this.pose.z], step = Math.max(0.1, this.extent().size / 80);
+    this.cursor = move ? [x + step * move[0], z + step * move[1]] : null;
+    if (this.cursor) this.read(...this.cursor); else this.reading.innerHTML = "&nbsp;";
+    this.draw();
+  }
+
+  read(x, z) {
+    const what = this.meaning(x, z), away = this.pose ? `, ${Math.hypot(x - this.pose.x, z - this.pose.z).toFixed(1)} m from the drone` : "";
+    this.reading.textContent = `x ${x.toFixed(1)} m, z ${z.toFixed(1)} m${what ? `: ${what}` : ""}${away}`;
+  }
+
+  /** What the picture shows at a place, by its colour. */
+  meaning(x, z) {
+    if (!this.place) return "";
+    const { corner, step } = this.place, u = Math.floor((x - corner[0]) / step), v = Math.floor((z - corner[1]) / step);
+    if (u < 0 || v < 0 || u >= this.picture.width || v >= this.picture.height) return "";
+    const { data } = this.picture.getContext("2d").getImageData(u, v, 1, 1);
+    const far = ([, colour]) => colour.reduce((sum, value, c) => sum + (value - data[c]) ** 2, 0);
+    return Object.entries(MEANINGS).reduce((best, one) => (far(one) < far(best) ? one : best))[0];
   }
 }
