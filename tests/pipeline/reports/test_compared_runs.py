@@ -65,14 +65,13 @@ def test_runs_compare_prints_settings_cost_curves_and_the_verdict_and_writes_a_p
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [1440, 390])
-def test_page_of_a_comparison_begins_with_the_verdict_and_fits_the_screen(width):
+def test_page_of_a_comparison_begins_with_the_verdict_and_fits_the_screen():
     """The dashboard serves what `--page` writes; `navi` registers it."""
     record_run("interactive-quick-aaaa", 1.0, 0.0)
     record_run("interactive-quick-bbbb", 0.5, 5.0)
     build_app()
     with served_page(LiveShow(discover=False, comparison=pages.comparison)) as address, headless_browser() as browser:
-        page = browser.new_page(viewport={"width": width, "height": 900})
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
         foreign, faults = [], []
         page.on("request", lambda request: foreign.append(request.url) if address[7:] not in request.url else None)
         page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
@@ -84,5 +83,7 @@ def test_page_of_a_comparison_begins_with_the_verdict_and_fits_the_screen(width)
         assert page.locator("h2").all_inner_texts() == [
             "On the same starts", "Curves", "Last values", "Settings that differ", "Cost",
         ]  # fmt: skip
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert foreign == [] and faults == []

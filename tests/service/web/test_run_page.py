@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -182,17 +183,17 @@ CONTRAST = """
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_have_contrast_in_both_schemes(home, scheme):
+def test_texts_have_contrast_in_both_schemes(home):
     one = stored(home, 1, [0.0, 0.25, 0.5])
     with served_page(LiveShow()) as address, headless_browser() as browser:
-        page = browser.new_page(color_scheme=scheme)
+        page = browser.new_page()
         page.goto(address)
         page.select_option("#source", f"{one}@stored")
         page.wait_for_selector("[data-metric=reward_ema]")
         page.evaluate("""() => { document.getElementById('refusal').hidden = false;
-            document.getElementById('refusal').textContent = 'refused'; document.body.dataset.mode = 'explorer';
-            document.body.classList.add('recording'); document.getElementById('do-record').disabled = true; }""")
-        assert page.evaluate(CONTRAST) == []
-        page.evaluate("() => { document.body.dataset.mode = 'dashboard'; }")
-        assert page.evaluate(CONTRAST) == []
+            document.getElementById('refusal').textContent = 'refused'; document.body.classList.add('recording');
+            document.getElementById('do-record').disabled = true; }""")
+        for scheme, mode in itertools.product(("light", "dark"), ("dashboard", "explorer")):
+            page.emulate_media(color_scheme=scheme)
+            page.evaluate("(mode) => { document.body.dataset.mode = mode; }", mode)
+            assert page.evaluate(CONTRAST) == [], (scheme, mode)
