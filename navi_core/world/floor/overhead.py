@@ -52,6 +52,7 @@ class Overhead:
         height: Height of the horizontal cut [m].
         floor: (P, P) int64 flat cell of `FloorView` that each pixel lies in, on the storey of the height; −1 outside
             the reachable floor.
+        tintable: (N,) int64 flat pixels that show reachable floor.
     """
 
     image: npt.NDArray[np.uint8]
@@ -59,6 +60,7 @@ class Overhead:
     metres_per_pixel: float
     height: float
     floor: npt.NDArray[np.int64]
+    tintable: npt.NDArray[np.int64]
 
 
 class OverheadMaps:
@@ -138,7 +140,7 @@ def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pix
     xs, zs = (float(middle[axis]) - half + (np.arange(pixels) + 0.5) * step for axis in (0, 2))
     picture, cell = reachable_cut(field, scene_index, height, floor, xs, zs)
     corner = (float(middle[0]) - half, float(middle[2]) - half)
-    return Overhead(picture, corner, step, height, cell)
+    return Overhead(picture, corner, step, height, cell, _tintable(picture, cell))
 
 
 def reachable_cut(
@@ -170,15 +172,28 @@ def tint_seen(view: Overhead, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uin
         view: From `overhead`.
         seen: (C,) flat floor cells that were seen, a row of `FloorView.seen`.
     """
-    return tint(view.image, view.floor, seen)
+    return _tinted(view.image, view.floor, view.tintable, seen)
 
 
 def tint(
     picture: npt.NDArray[np.uint8], cell: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.uint8]:
     """Return a picture and cells of `reachable_cut` with the seen floor tinted; arguments as `tint_seen`."""
+    return _tinted(picture, cell, _tintable(picture, cell), seen)
+
+
+def _tintable(picture: npt.NDArray[np.uint8], cell: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.flatnonzero((cell >= 0) & _is(picture, "floor"))
+
+
+def _tinted(
+    picture: npt.NDArray[np.uint8],
+    cell: npt.NDArray[np.int64],
+    tintable: npt.NDArray[np.int64],
+    seen: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.uint8]:
     image = picture.copy()
-    image[(cell >= 0) & seen[cell.clip(0)] & _is(image, "floor")] = COLOURS["seen"]
+    image.reshape(-1, 3)[tintable[seen[cell.reshape(-1)[tintable]]]] = COLOURS["seen"]
     return image
 
 
