@@ -4,9 +4,11 @@ import pytest
 
 from navi_core.config import config_hash
 from navi_core.errors import ConfigError, RecordError
+from navi_core.record import navi_home
 from navi_pipeline.defs.evaluation import agreement
 from navi_pipeline.lib.evaluation.scoring import PILOTS, read_verdict
 from navi_pipeline.lib.records import pipeline_folder, write_document
+from navi_pipeline.lib.reports.view3d import flights_in_3d
 from navi_pipeline.lib.training import policies
 from navi_pipeline.lib.training.policies import read_policy, training_config
 from navi_pipeline.lib.training.trainer_client import algorithm_of, ended_of_itself, training_command
@@ -43,6 +45,7 @@ def test_evaluation_flies_policy_and_pilots_on_held_out_scenes(results):
     evaluation = made(results[0])["policy_evaluation"]
     assert "forward-plus" in evaluation.metadata["table"].value
     assert evaluation.metadata["maps"].value.count("data:image/png;base64,") == 2
+    assert "quick-seed3" in flights_in_3d(navi_home())[0]
     verdict = read_verdict("quick")
     assert [row["subject"] for row in verdict["test"]["table"]] == ["quick-seed3", *PILOTS]
     board = Warehouse().query("select subject, rank, split, episodes from leaderboard")
