@@ -271,7 +271,7 @@ def interval_chart(rows: Sequence[tuple[str, float | None, float | None, float |
     parts = [
         _text(_INTERVAL_LEFT - 10, y + 4, name[:28], "end")
         + f'<line x1="{across(below):.1f}" y1="{y}" x2="{across(above):.1f}" y2="{y}" stroke="{_COLOURS[0]}" '
-        f'stroke-width="3" opacity=".45"/><circle cx="{across(value):.1f}" cy="{y}" r="5" fill="{_COLOURS[0]}"/>'
+        f'stroke-width="2"/><circle cx="{across(value):.1f}" cy="{y}" r="5" fill="{_COLOURS[0]}"/>'
         for y, (name, value, below, above) in zip(range(20, height, _ROW), drawn, strict=False)
     ]
     parts += [_text(across(tick), height - 18, f"{tick:g}", "middle") for tick in ticks]

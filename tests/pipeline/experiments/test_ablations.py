@@ -13,13 +13,12 @@ import time
 import dagster as dg
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
-from navi_pipeline.cli.experiments import register
+from navi_pipeline.cli import experiments
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.experiments import ablations, cells, verdicts
 from navi_pipeline.lib.experiments.ablations import _key, ablation_cell, resolved
@@ -125,11 +124,8 @@ def test_variant_that_sets_seed_or_bc_is_refused(given, message):
 
 
 def test_ablate_command_parses_variant_settings():
-    app = typer.Typer()
-    register(app)
-
     def ablate(*words):
-        return CliRunner().invoke(app, ["ablate", "--cells", "0", "--seeds", "1", "--json", *words])
+        return CliRunner().invoke(experiments.study, ["ablate", "--cells", "0", "--seeds", "1", "--json", *words])
 
     vary = ["--vary", "slow:ppo.learning_rate=1e-5", "--vary", "slow:ppo.epochs=3", "--vary", "same:actors=16"]
     done = ablate(*vary)

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from navi_core.errors import ConfigError
 from navi_core.record import navi_home
-from navi_pipeline.cli.experiments import register
+from navi_pipeline.cli import experiments
 from tests.pipeline.deployment import ROOT, Deployment
 
 TICKS = """{ scheduleOrError(scheduleSelector: {repositoryLocationName: "navi", repositoryName: "__repository__",
@@ -33,9 +32,7 @@ def dagster_home(tmp_path, monkeypatch):
 
 
 def schedules(*arguments):
-    app = typer.Typer()
-    register(app)
-    made = CliRunner().invoke(app, ["schedules", *arguments, "--json"])
+    made = CliRunner().invoke(experiments.group, ["schedules", *arguments, "--json"])
     if made.exception is not None:
         raise made.exception
     return {row["schedule"]: row for row in json.loads(made.stdout)}
