@@ -15,9 +15,7 @@ from navi_core.service.viewing.meshes import MeshStore, key_numbers
 from navi_core.service.wire import OVERHEAD_SHAPE, DistanceMatrix, RobotPose, TelemetryEvent
 from navi_core.service.wire.sockets import Publisher
 from navi_core.world import NavigationEnv
-from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
-from navi_core.world.floor.reachable import FloorMap
-from navi_core.world.floor.rooms import storey_of
+from navi_core.world.floor.overhead import Overhead, OverheadMaps, floor_height, tint_seen
 
 _TOPIC = "distance_matrix_v2"
 _NOT_DRAWN = np.zeros((0, 0, OVERHEAD_SHAPE[2]), np.uint8)
@@ -124,11 +122,6 @@ class ObservationPublisher:
         return self.publisher.publish(self._last)
 
 
-def floor_below(floor: FloorMap, height: float) -> float:
-    """Return the height of the storey's floor below a drone [m]."""
-    return float(floor.levels[int(storey_of(np.array([height]), floor.levels)[0])])
-
-
 _MAP_EVERY = 5
 """Observations per top-down map."""
 
@@ -170,7 +163,8 @@ class SceneView:
             "low_x": low[0], "low_y": low[1], "low_z": low[2], "high_x": high[0], "high_y": high[1], "high_z": high[2],
             "corner_x": view.corner[0], "corner_z": view.corner[1], "metres_per_pixel": view.metres_per_pixel,
             "height": view.height,
-            "floor": floor_below(env.floors[scene], height), **key_numbers(self._meshes.key(env.field.scenes[scene])),
+            "floor": floor_height(env.field, scene, height, env.floors[scene]),
+            **key_numbers(self._meshes.key(env.field.scenes[scene])),
         }  # fmt: skip
         return values, tint_seen(view, env.view.seen[row].cpu().numpy())
 

@@ -14,9 +14,9 @@ from typing import Any
 from navi_core.demos import export_minari, load_demonstration, read_index
 from navi_core.errors import ConfigError, DemoError, NaviError, as_argument
 from navi_core.service.explorer.session import ExplorerSession
-from navi_core.service.observations import floor_below
 from navi_core.service.viewing.meshes import store_mesh
 from navi_core.service.web.hub import Hub, panorama_arrays, trajectory_array
+from navi_core.world.floor.overhead import floor_height
 
 _MAP_EVERY = 5
 """Decisions per map message."""
@@ -149,7 +149,8 @@ class ExploreShow:
         if with_map:
             view, picture = session.map()
             place = {"corner": view.corner, "metres_per_pixel": view.metres_per_pixel, "height": view.height}
-            self.hub.send("map", {**place, "floor": floor_below(session.env.floors[0], y)}, {"image": picture})
+            floor = floor_height(session.env.field, 0, y, session.env.floors[0])
+            self.hub.send("map", {**place, "floor": floor}, {"image": picture})
         self.hub.send("flight", self._flight())
         self.hub.send_phase("paused" if session.paused else "flying")
 

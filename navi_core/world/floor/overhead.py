@@ -110,6 +110,18 @@ def cut_height(field: Field, scene_index: int, height: float, floor: FloorMap) -
 
 def ceiling_height(field: Field, scene_index: int, storey: int, floor: FloorMap) -> float:
     """Return the height of a storey's ceiling [m], the median over its reachable floor; infinite under the sky."""
+    return _median_hit(field, scene_index, storey, floor, 1.0)
+
+
+def floor_height(field: Field, scene_index: int, height: float, floor: FloorMap) -> float:
+    """Return the height of the floor surface [m], a median, of the storey of a drone at a height; see `cut_height`."""
+    storey = int(storey_of(np.array([height]), floor.levels)[0])
+    found = _median_hit(field, scene_index, storey, floor, -1.0)
+    return found if math.isfinite(found) else float(floor.levels[storey])
+
+
+def _median_hit(field: Field, scene_index: int, storey: int, floor: FloorMap, up: float) -> float:
+    """Return the median height [m] of what rays up (1) or down (−1) from a storey's reachable floor hit; ∞ for none."""
     i, k = np.nonzero(floor.storeys[storey])
     some = np.linspace(0, len(i) - 1, min(_COLUMNS, len(i))).astype(np.int64)
     i, k = i[some], k[some]
@@ -118,10 +130,11 @@ def ceiling_height(field: Field, scene_index: int, storey: int, floor: FloorMap)
     layer = first + floor.free[i, first:, k].argmax(axis=1)
     points = floor.corner + (np.stack((i, layer, k), axis=1) + 0.5) * floor.cell
     scene = torch.full((len(points),), scene_index, dtype=torch.int64, device=field.device)
-    up = torch.tensor([[0.0, 1.0, 0.0]], device=field.device)
-    hits = field.cast_rays(torch.from_numpy(points.astype(np.float32)).to(field.device), up, scene, 100.0)
-    ceilings = np.where(hits.valid[:, 0].cpu().numpy(), points[:, 1] + hits.depth[:, 0].cpu().numpy(), np.inf)
-    return float(np.median(ceilings))
+    ray = torch.tensor([[0.0, up, 0.0]], device=field.device)
+    hits = field.cast_rays(torch.from_numpy(points.astype(np.float32)).to(field.device), ray, scene, 100.0)
+    return float(
+        np.median(np.where(hits.valid[:, 0].cpu().numpy(), points[:, 1] + up * hits.depth[:, 0].cpu().numpy(), np.inf))
+    )
 
 
 def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pixels: int = OVERHEAD_PIXELS) -> Overhead:

@@ -121,6 +121,7 @@ def test_mesh_is_served_compressed_and_kept_by_browsers(apartments):
             assert unpacked(answer.read())["name"] == apartments[0].name
         with page_client(address) as client:
             assert client.until("scene")["mesh"] == key
+            assert client.until("map")["floor"] == pytest.approx(0.0, abs=0.02)
 
 
 def test_watched_training_announces_a_stored_mesh(apartments):

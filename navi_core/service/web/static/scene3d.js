@@ -51,14 +51,14 @@ out vec2 at;
 void main() {
   at = vec2(gl_VertexID & 1, gl_VertexID >> 1);
   gl_Position = camera * vec4(area.x + at.x * area.z, level, area.y + at.y * area.w, 1.0);
-  gl_Position.z -= 0.0004 * gl_Position.w;
+  gl_Position.z -= 0.00002 * gl_Position.w;
 }`, `#version 300 es
 precision highp float;
 uniform sampler2D seen; uniform vec4 colour; in vec2 at; out vec4 pixel;
 void main() {
   if (texture(seen, at).r < 0.5) discard;
   vec2 cell = abs(fract((at.x + at.y) * vec2(90.0, 0.0)) - 0.5);
-  pixel = cell.x < 0.2 ? colour : vec4(0.8, 0.9, 1.0, 0.4);
+  pixel = cell.x < 0.09 ? colour : vec4(0.55, 0.75, 1.0, 0.22);
 }`];
 
 /** Hue by name: the same name has the same colour in every scene; what carries a building is grey. */
@@ -278,7 +278,7 @@ export class Scene3d {
       if (!count || view.hidden.has(name)) continue;
       gl.bindVertexArray(array);
       if (style.through) gl.disable(gl.DEPTH_TEST);
-      for (const [colour, wider, lift] of style.casing ? [[[...style.casing, style.colour[3]], 1.5, 0.0005], [style.colour, 0, 0.0008]] : [[style.colour, 0, 0.0003]]) {
+      for (const [colour, wider, lift] of style.casing ? [[[...style.casing, style.colour[3]], 1.5, 0.0001], [style.colour, 0, 0.0002]] : [[style.colour, 0, 0.0001]]) {
         gl.uniform4fv(at.colour, colour);
         gl.uniform1f(at.width, Math.max(1, (style.width + 2 * wider) * view.ratio));
         gl.uniform1f(at.lift, lift);

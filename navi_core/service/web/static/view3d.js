@@ -183,6 +183,7 @@ class View3d {
     }
     context.putImageData(image, 0, 0);
     this.place = { corner, size: columns * step };
+    if (floor !== this.floor) { this.floor = floor; this.grid(); }
     // The seen floor has one colour of its own in every picture.
     const seen = new Uint8Array(rows * columns);
     for (let k = 0; k < seen.length; k++) seen[k] = SEEN.every((value, c) => data[3 * k + c] === value) ? 255 : 0;
@@ -215,7 +216,7 @@ class View3d {
     this.path = [];
     this.cloud.clear();
     this.names = {};
-    this.pose = this.from = this.frame = this.place = this.nearest = null;
+    this.pose = this.from = this.frame = this.place = this.nearest = this.floor = null;
     this.scene?.forget();
     this.grid();
     this.request();
@@ -261,7 +262,7 @@ class View3d {
     const s = Math.sin(yaw), c = Math.cos(yaw), at = (ahead, side, up = 0) => [x - ahead * s + side * c, y + up, z - ahead * c - side * s];
     const line = [at(0.32, 0), at(-0.12, 0.16), at(-0.12, 0.16), at(-0.04, 0), at(-0.04, 0), at(-0.12, -0.16), at(-0.12, -0.16), at(0.32, 0)];
     for (let k = 0; k < 12; k++) for (const n of [k, k + 1]) line.push(at(0.15 * Math.cos((n * Math.PI) / 6), 0.15 * Math.sin((n * Math.PI) / 6)));
-    line.push([x, y, z], [x, this.bounds?.low[1] ?? y - 1, z]);
+    line.push([x, y, z], [x, this.floor ?? this.bounds?.low[1] ?? y - 1, z]);
     this.scene.setLines("drone", new Float32Array(line.flat()), { colour: DRONE, width: 2, casing: WHITE });
   }
 
@@ -282,7 +283,7 @@ class View3d {
 
   grid() {
     if (!this.scene || !this.bounds) return;
-    const { low, high } = this.bounds, size = Math.max(high[0] - low[0], high[2] - low[2]), y = low[1] + 0.01, line = [];
+    const { low, high } = this.bounds, size = Math.max(high[0] - low[0], high[2] - low[2]), y = (this.floor ?? low[1]) + 0.01, line = [];
     const step = [1, 5, 10, 50, 100].find((metres) => size / metres < 60) ?? 500, [x0, x1, z0, z1] = [low[0], high[0], low[2], high[2]].map((v, n) => step * Math[n % 2 ? "ceil" : "floor"](v / step));
     for (let x = x0; x <= x1; x += step) line.push(x, y, z0, x, y, z1);
     for (let z = z0; z <= z1; z += step) line.push(x0, y, z, x1, y, z);
