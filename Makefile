@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY := passive
 # Without compiled files every process that a test starts would compile the tests and Navi anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow ui check format clean
+.PHONY: help demo test test-fast test-slow ui check docs format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,12 +36,17 @@ test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
 ui: $(READY)  ## the Dagster UI on http://127.0.0.1:3000
 	$(BIN)/navi ui --port $(or $(PORT),3000)
 
-check: $(READY)  ## ruff, mypy on the public modules, import walls, Dagster's definitions
+check: $(READY)  ## ruff, mypy, import walls, Dagster's definitions, the documents' style, the site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy navi_core navi_pipeline
 	$(BIN)/lint-imports
 	$(BIN)/dg check defs
+	$(BIN)/python docs/site/style.py
+	$(MAKE) docs
+
+docs: $(READY)  ## the documentation's site in build/site, built offline and strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
 
 format: $(READY)  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

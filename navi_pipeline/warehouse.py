@@ -1,6 +1,6 @@
 """The warehouse as pandas: saved questions and SQL over one home or a published history, with stable dtypes and units.
 
-from navi_pipeline.warehouse import query, questions
+from navi_pipeline.warehouse import query
 board = query("ranking", course="test-16x3x200")
 board.attrs["units"]["c_vis_auc_percent"]  # "%"
 """
