@@ -231,7 +231,7 @@ def run(tmp_path, monkeypatch, corridor):
     """Run `navi` on a saved corridor; returns exit code, stdout."""
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
     scene = corridor.save(tmp_path / "corridor.gmdag")
-    app = build_app(groups=("evaluate", "compare"), plugins=False)
+    app = build_app(groups=("models", "evaluate", "compare"), plugins=False)
 
     def call(*arguments, expect=0):
         flags = ["--scene", str(scene), "--starts", "2", "--steps", "30"]
