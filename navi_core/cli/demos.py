@@ -179,7 +179,7 @@ def datasets(as_json: Json = False) -> None:
     if as_json:
         print_json(rows)
     elif rows:
-        print_records(f"{len(rows)} datasets", rows)
+        print_records("datasets", rows)
     else:
         typer.echo("No demonstrations in this home; next: navi demos expert --out .navi/demos/NAME")
 

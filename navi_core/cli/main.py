@@ -177,7 +177,7 @@ def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
             _print_error(_usage_message(error))
         sys.exit(error.exit_code)
     except typer.Abort:
-        _print_error("stopped by you: nothing was changed")
+        _print_error("aborted")
         sys.exit(1)
     except NaviError as error:
         _print_error(str(error))

@@ -67,7 +67,7 @@ def discover(
         {"name": s.name, "dataset": s.dataset, "source": s.origin, "compiled": s.compiled or s.name in there}
         for s in sources
     ]
-    _show(rows, as_json, f"{len(rows)} scenes")
+    _show(rows, as_json, f"{len(rows)} scene{'s' * (len(rows) != 1)}")
 
 
 @app.command()

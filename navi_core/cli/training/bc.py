@@ -176,7 +176,7 @@ def _facts(record: dict[str, Any]) -> dict[str, str]:
     best = f"{metrics['best_validation_nll']:.4f} (epoch {metrics['best_epoch']:.0f})" if metrics else "none yet"
     return {
         "demonstrations": f"{record['decisions']:,} decisions, {record['episodes']} episodes, "
-        f"{record['scenes']} scenes",
+        f"{record['scenes']} scene{'s' * (record['scenes'] != 1)}",
         "epochs": f"{record['epochs']}{resumed(record)}",
         "ended by": record["reason"],
         "NLL": f"{metrics['nll']:.4f}" if metrics else "none yet",

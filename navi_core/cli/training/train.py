@@ -278,7 +278,7 @@ def training_facts(record: dict[str, Any]) -> dict[str, str]:
         "ended by": record["reason"],
         "reward_ema": "none yet" if record["reward_ema"] is None else f"{record['reward_ema']:+.4f}",
         "episodes": f"{record['episodes']:,}",
-        "world": record["task"] or f"{len(record['scenes'])} scenes",
+        "world": record["task"] or f"{len(record['scenes'])} scene{'s' * (len(record['scenes']) != 1)}",
     }
 
 
