@@ -60,7 +60,7 @@ def as_argument(path: Path | str) -> str:
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return "did you mean 'NAME'? " of the name most like a mistyped word; empty where none is like it."""
-    near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, list(names), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
 
 

@@ -173,7 +173,7 @@ POLICY_ASSETS = (
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
     """Materialize all assets: scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse.
 
-    The jobs are those of the run's code location; `navi materialize` runs them in one process.
+    The jobs are those of the run's code location; `navi pipeline materialize` runs them in one process.
     """
     flow = Flow(context.instance, context.repository_def.get_job, config, report=context.log.info)
     if failed := flow.materialize_everything():
@@ -199,7 +199,7 @@ _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     ("benchmark_job", tuple(BENCHMARKS), "Make every sweep in one size."),
     ("evaluation_job", ("evaluated_subject",), "Evaluate a pilot, a checkpoint or a version: `navi evaluate`."),
-    ("promotion_job", ("challenged_version",), "Let a version challenge the champion: `navi promote`."),
+    ("promotion_job", ("challenged_version",), "Let a version challenge the champion: `navi models promote`."),
     ("ablation_job", ("ablation",), "Compare variants with a base."),
     ("study_job", ("study",), "Search over settings."),
     ("proof_job", ("study_proof",), "Compare a study's best settings with its preset: `navi study prove`."),

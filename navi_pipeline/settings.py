@@ -306,5 +306,7 @@ class AblationConfig(Config):
             if "seed" in settings:
                 raise ConfigError(f"{who} sets the seed, which would make all cells one; use --seeds")
             if settings.get("algorithm") == "bc":
-                raise ConfigError(f"variant {who!r}: a clone alone is no variant; `navi ablate bc+ppo` begins with one")
+                raise ConfigError(
+                    f"variant {who!r}: a clone alone is no variant; `navi study ablate bc+ppo` begins with one"
+                )
         return self

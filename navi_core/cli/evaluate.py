@@ -1,4 +1,4 @@
-"""`navi evaluate` and `navi promote`: evaluate a policy without training it; promote a version to champion."""
+"""`navi evaluate` and `navi models promote`: evaluate a policy without training it; promote a version to champion."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def _newest_checkpoint(run: Path) -> Path:
     from navi_core.learn.run.checkpoints import checkpoints_in
 
     folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
-    # A clone's outcome is its best epoch, as in `navi bc`.
+    # A clone's outcome is its best epoch, as in `navi train bc`.
     found = [folder / "best.pt"] if (folder / "best.pt").is_file() else checkpoints_in(folder)
     if not found:
         raise EvaluationError(

@@ -112,7 +112,7 @@ def register(
         return
     for entry in entries:
         typer.echo(_line(entry))
-    typer.echo(f"next: navi evaluate {versions[0]}, or navi promote {versions[0]}")
+    typer.echo(f"next: navi evaluate {versions[0]}, or navi models promote {versions[0]}")
 
 
 @app.command()

@@ -104,7 +104,7 @@ def explore(
 ) -> None:
     """Fly a drone manually through scenes in the browser, by keyboard, gamepad or touch; see its observation.
 
-    Several scenes are walked through one by one. With --record, flights become demonstrations for `navi bc`.
+    Several scenes are walked through one by one. With --record, flights become demonstrations for `navi train bc`.
     """
     from navi_core.config import ExplorerConfig, parse_config
     from navi_core.record.home import scene_loaders
@@ -121,7 +121,7 @@ def explore(
         typer.echo(f"{path}: a flight that an explorer was recording when it was killed")
     open_page(ExploreShow(session), host, port, browser)
     if record is not None and session.saved:
-        clone = f"navi bc --demos {as_argument(record)}"
+        clone = f"navi train bc --demos {as_argument(record)}"
         typer.echo(f"{len(session.saved)} flights saved in {record}; clone them: {clone}")
 
 

@@ -216,7 +216,7 @@ def _default_model(registry: Registry) -> str:
     aliases = registry.aliases()
     if "champion" in aliases or "latest" not in aliases:
         return "champion"
-    typer.echo("no champion: latest serves; next: navi promote latest", err=True)
+    typer.echo("no champion: latest serves; next: navi models promote latest", err=True)
     return "latest"
 
 

@@ -26,7 +26,7 @@ class BCConfig(Config):
     """Settings of behaviour cloning (BC) of demonstrations on sequences."""
 
     data: str | None = None
-    """Content hash of the demonstrations; filled in by `navi bc`, so that other data are another run."""
+    """Content hash of the demonstrations; filled in by `navi train bc`, so that other data are another run."""
     learning_rate: float = Field(1e-3, gt=0, le=1)
     """Adam step size."""
     epochs: int = Field(50, ge=1, le=100_000)

@@ -179,7 +179,9 @@ class ExportedPolicy(abc.ABC):
         except (ValueError, KeyError, TypeError, ConfigError, RecursionError) as error:
             raise CheckpointError(f"{path}: not an exported policy of Navi ({error})") from None
         if answers != ANSWERS:
-            raise CheckpointError(f"{path} has no output `latent`: an older Navi wrote it; run navi export again")
+            raise CheckpointError(
+                f"{path} has no output `latent`: an older Navi wrote it; run navi models export again"
+            )
 
     def initial_state(self) -> State:
         """Return the zero recurrent state for the program's batch of rows."""
@@ -249,7 +251,7 @@ class _OnnxPolicy(ExportedPolicy):
             raise CheckpointError(
                 f"{path}: not a program that ONNX Runtime can load ({error}); this is ONNX Runtime "
                 f"{onnxruntime.__version__}: if it is older than what wrote the file, pip install -U onnxruntime, or "
-                f"export again here: navi export CHECKPOINT --out {as_argument(path)}"
+                f"export again here: navi models export CHECKPOINT --out {as_argument(path)}"
             ) from None
         # A policy with `aux: off` does not read that input, and its program has none.
         self._names = [entry.name for entry in self._session.get_inputs()]
@@ -262,7 +264,7 @@ class _OnnxPolicy(ExportedPolicy):
             if expected.get(entry.name) != tuple(entry.shape):
                 raise CheckpointError(
                     f"{path}: in its description {entry.name} is {expected.get(entry.name)}, its program takes "
-                    f"{tuple(entry.shape)}: the file was changed; run navi export once more"
+                    f"{tuple(entry.shape)}: the file was changed; run navi models export once more"
                 )
 
     def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:
@@ -287,7 +289,7 @@ class _AotiPolicy(ExportedPolicy):
         described = _packed_description(path)
         made, rows = printable(str(described.get("torch", "that it does not name"))), described.get("rows")
         rows = rows if isinstance(rows, int) else "ROWS"
-        again = f"navi export CHECKPOINT --format aoti --rows {rows} --out {as_argument(path)}"
+        again = f"navi models export CHECKPOINT --format aoti --rows {rows} --out {as_argument(path)}"
         fit = f"torch {made} compiled it, this is torch {torch.__version__}; compile it again here: {again}"
         if described.get("torch", torch.__version__) != torch.__version__:
             # Machine code that does not fit may end the process: so the warning comes before.

@@ -129,7 +129,7 @@ class Registry:
                 if instead_of is not ... and holder != instead_of:
                     raise RegistryError(
                         f"{version} was to follow {instead_of or 'nobody'} as {alias}, but {holder or 'nobody'} holds "
-                        f"it by now; let it fly again: navi promote {version} --alias {alias}"
+                        f"it by now; let it fly again: navi models promote {version} --alias {alias}"
                     )
                 self._move(book, alias, version, "promote")
             return self._entry(book, version)
@@ -295,7 +295,7 @@ def _existing(book: dict[str, Any], wanted: str) -> str:
     if not book["versions"]:
         first = "; `navi train ppo` makes the first"
     elif wanted == "champion":
-        first = "; `navi promote VERSION` lets one become champion"
+        first = "; `navi models promote VERSION` lets one become champion"
     return f"versions: {versions}; aliases: {aliases}{first}"
 
 

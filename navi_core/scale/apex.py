@@ -44,7 +44,7 @@ def check_apex(config: TrainConfig, workers: Workers = ALONE) -> None:
         ConfigError: A setting is not supported; the message names it.
     """
     if config.algorithm != "dqn":
-        raise ConfigError(f"navi learner runs algorithm dqn, not {config.algorithm}; torchrun shares out the others")
+        raise ConfigError(f"navi train apex runs algorithm dqn, not {config.algorithm}; torchrun shares out the others")
     wanted = config.distributed
     if workers.size != wanted.learners:
         raise ConfigError(
@@ -59,8 +59,8 @@ def check_apex(config: TrainConfig, workers: Workers = ALONE) -> None:
         raise ConfigError("adaptation moves the settings of one learner; set distributed.learners to 1")
     if config.task_options.get("normalise_observations"):
         raise ConfigError(
-            "task_options.normalise_observations measures the rows of one process; every actor of navi learner would "
-            "show the network another scale. Leave it out, or use navi train dqn"
+            "task_options.normalise_observations measures the rows of one process; every actor of navi train apex "
+            "would show the network another scale. Leave it out, or use navi train dqn"
         )
     config.replay.require_start(config.dqn.learning_starts, config.decisions_of_an_item, wanted.replay_shards)
     actor_count(config)

@@ -74,7 +74,7 @@ def join_run(address: str, run_id: str | None) -> tuple[Any, dict[str, Any]]:
     spaces = [entry["namespace"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["name"] == HUB]
     wanted = [x for x in spaces if run_id is None or x == f"{_SPACE}{run_id}"]
     if len(wanted) != 1:
-        known = ", ".join(sorted(x.removeprefix(_SPACE) for x in spaces)) or "none; start one with `navi learner`"
+        known = ", ".join(sorted(x.removeprefix(_SPACE) for x in spaces)) or "none; start one with `navi train apex`"
         raise ConfigError(f"which run? --run names it; runs at {address}: {known}")
     ray.shutdown()
     ray = join_ray(address, wanted[0])
@@ -121,7 +121,7 @@ class RayCluster(Cluster):
         scenes: Files of compiled scenes, readable on every machine with actors; none for a task.
         workers: Learner processes (ranks).
         address: Address of a running Ray; None starts one here.
-        actors: Actors to start; None starts the configured number, 0 leaves them to `navi actor`.
+        actors: Actors to start; None starts the configured number, 0 leaves them to `navi train actor`.
 
     Attributes:
         address: Address of the Ray for other processes.
@@ -294,7 +294,7 @@ def launch_apex(
         scenes: Compiled scenes to fly in; none for a task. Actors on Ray read their files.
         workers: Learner processes (ranks).
         address: Address of a running Ray; None starts one here.
-        processes: Actors to start on Ray; None starts the configured number, 0 leaves them to `navi actor`.
+        processes: Actors to start on Ray; None starts the configured number, 0 leaves them to `navi train actor`.
         in_process: Without Ray: actors and shards take turns here.
         initial: A checkpoint whose weights a new run starts from.
         events: Event bus of this process, to which the run publishes.
@@ -328,7 +328,7 @@ def launch_apex(
             if workers.first:
                 last = config.distributed.replay_shards - 1
                 _LOG.info(
-                    "Ray at %s; further actors: navi actor --shard 0 … %d --address %s --run %s",
+                    "Ray at %s; further actors: navi train actor --shard 0 … %d --address %s --run %s",
                     ray.address, last, ray.address, run_id,
                 )  # fmt: skip
         if made is not None:

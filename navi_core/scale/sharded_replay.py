@@ -220,7 +220,7 @@ class ShardedReplay(Replay):
                     return port, got
             time.sleep(_PAUSE)
         raise RunError(
-            f"no shard got an item in {_PATIENCE:.0f} s; do the actors fly? `navi actor --shard 0` starts one"
+            f"no shard got an item in {_PATIENCE:.0f} s; do the actors fly? `navi train actor --shard 0` starts one"
         )
 
     def _weights(self, drawn: Drawn, n: int) -> Tensor:

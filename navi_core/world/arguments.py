@@ -14,7 +14,7 @@ def scene_list(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
     if not isinstance(scenes, Sequence) or isinstance(scenes, str):
         raise ConfigError(f"a field takes a list of scenes, not {type(scenes).__name__}; write Field([scene])")
     if not scenes:
-        raise ConfigError("a field needs at least one scene; see `navi scenes discover`")
+        raise ConfigError("a field needs at least one scene; see `navi scenes list`")
     for number, scene in enumerate(scenes):
         if not isinstance(scene, Scene):
             raise ConfigError(

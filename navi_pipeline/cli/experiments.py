@@ -1,4 +1,4 @@
-"""CLI commands `navi sweep`, `navi ablate`, `navi nightly` and `navi schedules`: experiments and nights."""
+"""CLI commands `navi study sweep`, `navi study ablate`, `navi pipeline nightly` and `navi pipeline schedules`."""
 
 from __future__ import annotations
 
@@ -246,4 +246,6 @@ def schedules(
         return
     print_records("schedules", rows)
     running = any(row["on"] for row in rows)
-    typer.echo("next: `navi ui` starts the daemon, which runs them" if running else "next: `navi schedules on`")
+    typer.echo(
+        "next: `navi ui` starts the daemon, which runs them" if running else "next: `navi pipeline schedules on`"
+    )

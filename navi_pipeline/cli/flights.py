@@ -1,4 +1,4 @@
-"""The engine's commands `navi evaluate` and `navi promote` as runs of their assets."""
+"""The engine's commands `navi evaluate` and `navi models promote` as runs of their assets."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""CLI commands `navi demo`, `navi materialize` and `navi ui`: run the asset graph, report Dagster's overhead, show it.
+"""CLI commands `navi pipeline demo`, `materialize` and `ui`: run the asset graph, report Dagster's overhead, show it.
 
 Orchestration is the total time minus the functions of assets and checks: loading the graph, starting runs, Dagster's
 events and its database. On a busy machine, use the share of CPU time.

@@ -74,7 +74,7 @@ def launch(target: Target, function: Callable[..., T], *values: object, **callba
     from navi_pipeline.definitions import defs
     from navi_pipeline.lib.run_launcher import run_job
 
-    # The stages of a night leave no result: `navi nightly` reads the night.
+    # The stages of a night leave no result: `navi pipeline nightly` reads the night.
     results: list[Any] = [None]
     with following(callbacks | {"result": results.append}), open_instance(home) as instance:
         try:

@@ -1,4 +1,4 @@
-"""Assets of the commands `navi evaluate` and `navi promote`: one partition per subject and per version."""
+"""Assets of the commands `navi evaluate` and `navi models promote`: one partition per subject and per version."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from navi_pipeline.lib.orchestration import worked_as
 subject_partitions = dg.DynamicPartitionsDefinition(name="subject")
 """Dynamic partitions by subject of `navi evaluate`: a pilot, a checkpoint, a run or a version."""
 version_partitions = dg.DynamicPartitionsDefinition(name="version")
-"""Dynamic partitions by version or alias that `navi promote` let challenge the champion."""
+"""Dynamic partitions by version or alias that `navi models promote` let challenge the champion."""
 
 
 class CommandSettings(dg.Config):
@@ -63,6 +63,6 @@ challenged_version = _flown(
     promote,
     "promotion",
     version_partitions,
-    "Is this version better than the champion? One challenge by `navi promote` on the scenes of its "
+    "Is this version better than the champion? One challenge by `navi models promote` on the scenes of its "
     "options; exit code 1 means refused. The profiles' own challenges are in promoted_model.",
 )

@@ -32,7 +32,7 @@ PROCESS_TAG = "navi/process"
 POOL = "gpu"
 """Concurrency pool of what trains: as many slots as this machine has GPUs, at least one."""
 FLOW_TAG = "navi/flow"
-"""Dagster run tag with the profile of the flow (`navi materialize`, whole_graph) that executes the run; "" if none."""
+"""Dagster run tag with the profile of the flow (`navi pipeline materialize`, whole_graph) of the run; "" if none."""
 
 
 def dagster_home() -> Path:

@@ -10,8 +10,8 @@ This is the only file that uses private names of Dagster, each with its reason:
   standard output and error on the terminal, which Dagster would send through `tail`.
 - `DefaultRunLauncher`, `CheckRunHealthResult`, `GRPC_INFO_TAG`: Dagster's default launcher reports a lost run worker as
   running for ever. The code server reports a killed worker as long as it lives. If the code server dies too (with the
-  machine, for example), or a command such as `navi materialize` is killed, nothing reports the run. It would keep its
-  place in queue and pool, and two such runs would block all later ones.
+  machine, for example), or a command such as `navi pipeline materialize` is killed, nothing reports the run. It would
+  keep its place in queue and pool, and two such runs would block all later ones.
 - `CanCancelExecutionRequest`: a code server that was started again, a container for instance, knows no earlier run.
 """
 

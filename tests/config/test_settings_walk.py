@@ -65,7 +65,7 @@ def walker(tmp_path_factory) -> Walker:
 def names_of(scenario: str) -> list[str]:
     """Return the settings that a scenario walks: those of the scenes, of the distributed learner, or all others.
 
-    The settings that `navi learner` shares with dqn are walked there.
+    The settings that `navi train apex` shares with dqn are walked there.
     """
     if scenario == "learner":
         return [name for name in NAMES if name.startswith("distributed.") or name in LISTED]

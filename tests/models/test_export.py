@@ -180,7 +180,7 @@ def test_a_package_that_does_not_load_names_its_torch_and_the_command(reported, 
         load_exported(file)
     if reported:
         fit = f"torch 2.11.0 compiled it, this is torch {torch.__version__}; compile it again here: "
-        fit += f"navi export CHECKPOINT --format aoti --rows 3 --out '{file}'"
+        fit += f"navi models export CHECKPOINT --format aoti --rows 3 --out '{file}'"
         # What does not fit may end the process while it is loaded.
         assert str(caught.value).endswith(fit) and fit in caplog.text
     else:

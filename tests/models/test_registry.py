@@ -102,7 +102,7 @@ def test_errors_list_existing_versions_and_aliases(registry, make_checkpoint):
     assert not registry.path.exists()
     path = make_checkpoint()
     registry.register(path)
-    with pytest.raises(RegistryError, match="`navi promote VERSION` lets one become champion"):
+    with pytest.raises(RegistryError, match="`navi models promote VERSION` lets one become champion"):
         registry.resolve("champion")
     for call in (
         lambda: registry.resolve("v009"),

@@ -1,8 +1,8 @@
 """Benchmark of inference: latency of one decision with recurrent state, for every available runtime.
 
-The peer `eager` is the policy itself under `torch.inference_mode`. The others are exported as by `navi export` and must
-pass the same parity check. A server runs only one of them, so each makes many decisions in a row before the next one's
-turn. Alternating calls would evict each other's weights from the caches and cost about a quarter more.
+The peer `eager` is the policy itself under `torch.inference_mode`. The others are exported as by `navi models export`
+and must pass the same parity check. A server runs only one of them, so each makes many decisions in a row before the
+next one's turn. Alternating calls would evict each other's weights from the caches and cost about a quarter more.
 """
 
 import importlib.util

@@ -1,1 +1,1 @@
-"""Training commands: `navi train`, `navi bc`, `navi learner`, and the flags they share."""
+"""Training commands: `navi train`, `navi train bc`, `navi train apex`, and the flags they share."""

@@ -1,4 +1,4 @@
-"""`navi bc`: behaviour cloning of recorded demonstrations, and registration of the resulting version."""
+"""`navi train bc`: behaviour cloning of recorded demonstrations, and registration of the resulting version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`navi train …`, `navi learner` and `navi actor`: compile the scenes, train, register the version."""
+"""`navi train …`, `navi train apex` and `navi train actor`: compile the scenes, train, register the version."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def learner(
     ] = None,
     processes: Annotated[
         int | None,
-        typer.Option(min=0, help="Actors to start; 0 leaves them to `navi actor`. By default the settings'."),
+        typer.Option(min=0, help="Actors to start; 0 leaves them to `navi train actor`. By default the settings'."),
     ] = None,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Actors and shards take turns in this process; needs no Ray.")
@@ -354,7 +354,7 @@ def actor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an external actor for a run of `navi learner` until it ends; the run sets the environment and the weights."""
+    """Run an external actor for a run of `navi train apex` until it ends; the run sets environment and weights."""
     from navi_core.scale.launch import fly_for_run
 
     with log_on_stderr():

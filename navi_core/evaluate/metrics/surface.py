@@ -72,7 +72,7 @@ class SurfaceTruth:
         _mark_hits(field, truth, scene_index, points.cpu()[torch.from_numpy(shell)], axes, 3.0 * cell, everything)
         truth.voxels[:] = ~everything
         if not truth.voxels.any():
-            raise EvaluationError("no surface faces the reachable space; inspect the scene with `navi scenes inspect`")
+            raise EvaluationError("no surface faces the reachable space; inspect the scene with `navi scenes show`")
         return truth
 
 

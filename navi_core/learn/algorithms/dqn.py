@@ -72,7 +72,7 @@ class DQNLearner:
         self._heads = policy.heads
         if workers.size > 1 and replay is None:
             raise ConfigError(
-                f"navi train dqn runs in one process, not {workers.size}; start it without torchrun, or navi learner"
+                f"navi train dqn runs in one process, not {workers.size}; start it without torchrun, or navi train apex"
             )
         if workers.size > 1 and config.kernel_smoothing.enabled:
             raise ConfigError("kernel_smoothing looks for neighbours in whole minibatches; it needs a single learner")

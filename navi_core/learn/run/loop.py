@@ -78,7 +78,7 @@ def train(
         raise ConfigError("the first process of a run has its directory, the others have none")
     if config.algorithm == "bc":
         raise ConfigError(
-            "algorithm bc learns from demonstrations; use `navi bc --demos DIR`, or navi_core.learn.clone"
+            "algorithm bc learns from demonstrations; use `navi train bc --demos DIR`, or navi_core.learn.clone"
         )
     check_execution(config, run_device(config))
     if field is not None:

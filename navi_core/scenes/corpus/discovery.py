@@ -291,9 +291,7 @@ def _file(file: Path) -> SceneSource:
             f"as family:seeds, of {', '.join(sorted(FAMILIES))}, or a split as {BENCHMARK}:train"
         )
     if not os.path.isfile(file):
-        raise SceneError(
-            f"{file}: no such file; see what is there with: navi scenes discover {as_argument(file.parent)}"
-        )
+        raise SceneError(f"{file}: no such file; see what is there with: navi scenes list {as_argument(file.parent)}")
     return named_sources([(file, Path(file.name))], "explicit")[0]
 
 

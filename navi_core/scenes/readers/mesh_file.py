@@ -202,7 +202,7 @@ def _format_of(path: Path) -> _Format:
         )
     if not os.path.exists(path):
         names = (file.name for file in path.parent.glob("*") if is_mesh_file(file))
-        command = "List what is there with: navi scenes discover"
+        command = "List what is there with: navi scenes list"
         raise MeshError(f"{path}: {missing_file(path, names, 'meshes', command)}")
     if not path.is_file():
         raise MeshError(f"{path}: is not a file")

@@ -100,7 +100,7 @@ def find_variants(names: Sequence[str], own: Mapping[str, Mapping[str, Any]] | N
     own = own or {}
     for name in own:
         if name in VARIANTS:
-            raise ConfigError(f"variant {name!r} is one of `navi ablate --list`; give your own another name")
+            raise ConfigError(f"variant {name!r} is one of `navi study ablate --list`; give your own another name")
     for name in names:
         if name not in VARIANTS and name not in own:
             hint = did_you_mean(name, (*VARIANTS, *own))

@@ -22,7 +22,7 @@ from navi_pipeline.lib.training.ray_jobs import run_ray_job
 from navi_pipeline.lib.training.supervised import fault, run_supervised
 
 APEX = "apex"
-"""Name of Ape-X beside the learners' names: the algorithm is dqn, its command is `navi learner`."""
+"""Name of Ape-X beside the learners' names: the algorithm is dqn, its command is `navi train apex`."""
 
 
 def algorithm_of(learner: str) -> str:

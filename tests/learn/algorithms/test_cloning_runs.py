@@ -180,7 +180,7 @@ def test_mismatched_settings_are_refused(tmp_path, data):
     config = make_config(data)
     with (
         RunDirectory.open(tmp_path, asset="bc", partition="x", config=config) as run,
-        pytest.raises(ConfigError, match="navi bc"),
+        pytest.raises(ConfigError, match="navi train bc"),
     ):
         train(config, run, env=object(), log=run.metric_log(tmp_path / "outbox"))
 

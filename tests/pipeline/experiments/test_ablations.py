@@ -114,7 +114,7 @@ def test_renamed_variant_and_an_older_document_reuse_the_outcome_of_a_cell():
     [
         ({"base": {"seed": 3}}, "base sets the seed"),
         ({"variants": {"x": {"seed": 3}}}, "x sets the seed, which would make all cells one; use --seeds"),
-        ({"variants": {"x": {"algorithm": "bc"}}}, r"'x': a clone alone is no variant; `navi ablate bc\+ppo`"),
+        ({"variants": {"x": {"algorithm": "bc"}}}, r"'x': a clone alone is no variant; `navi study ablate bc\+ppo`"),
         ({"base": {"algorithm": "grpo"}}, "--vary NAME:algorithm=grpo"),
     ],
 )

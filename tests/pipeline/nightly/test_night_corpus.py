@@ -58,7 +58,7 @@ def test_night_interrupted_while_compiling_leaves_no_plan(monkeypatch):
 
 
 def test_chosen_scene_plan_survives_rematerialization():
-    """`whole_graph` and `navi materialize` pass no scene counts, which must not reset the plan."""
+    """`whole_graph` and `navi pipeline materialize` pass no scene counts, which must not reset the plan."""
 
     def planned(**chosen):
         config = {"ops": {"scene_sources": {"config": chosen}}}

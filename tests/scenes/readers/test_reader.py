@@ -195,7 +195,7 @@ def test_a_damaged_glb_is_read_or_refused_but_never_crashes(furnished_glb):
 
 
 def test_missing_file_error_suggests_similar_names(tmp_path, furnished_glb):
-    with pytest.raises(MeshError, match=r"did you mean furnished\.glb\?.*navi scenes discover"):
+    with pytest.raises(MeshError, match=r"did you mean furnished\.glb\?.*navi scenes list"):
         read_mesh(tmp_path / "furnishd.glb")
     with pytest.raises(MeshError, match="neither does the folder"):
         read_mesh(tmp_path / "no" / "x.glb")
