@@ -71,7 +71,7 @@ export class Panorama {
       context.fillStyle = `rgb(${TABLE[s]},${TABLE[s + 1]},${TABLE[s + 2]})`;
       context.fillRect(x, 0, 1, height);
     }
-    const marks = [NEAREST, 0.5, 1, 2, 5, 10, FAR];
+    const marks = [NEAREST, 0.5, 1, 2, 5, FAR];
     this.ticks.replaceChildren(...marks.map((m) => {
       const tick = document.createElement("span");
       tick.textContent = `${m}${m === FAR ? " m and more" : ""}`;
