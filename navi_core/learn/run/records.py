@@ -289,8 +289,14 @@ def console_progress(events: EventBus, title: str = "train") -> Iterator[None]:
     with Bar(*columns, console=console, transient=False, speed_estimate_period=300) as bar:
         task = bar.add_task(title[: 40 if wide else 20], total=None, count="", line="")
 
+        shown = 0.0
+
         def advance(done: int, total: int | None, line: str | None = None) -> None:
-            at = bar.tasks[0]
+            nonlocal shown
+            # Small policies make ten thousand decisions a second; a bar is read ten times a second.
+            if line is None and time.monotonic() - shown < 0.1:
+                return
+            at, shown = bar.tasks[0], time.monotonic()
             left = "--:--" if at.time_remaining is None else f"{timedelta(seconds=round(at.time_remaining))}"
             known = (
                 f"{100 * done // max(total, 1):>3} % {done:,}/{total:,} eta {left}" if total else f"{done:,} decisions"
