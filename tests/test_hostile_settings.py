@@ -112,7 +112,7 @@ def test_unknown_network_error_lists_the_allowed_ones():
         parse_config(TrainConfig, {"policy": {"core": "x" * 1000}})
     reported = str(caught.value)
     assert reported.startswith("policy.core: no temporal core 'xxx") and len(reported) < 300
-    assert "allowed: mamba2, gru, mambapy, none;" in reported and "NAVI_PLUGINS" in reported
+    assert "allowed: mamba2, gru, mingru, mambapy, none;" in reported and "NAVI_PLUGINS" in reported
     with pytest.raises(ConfigError, match=r"^policy\.encoder = 5: expected text$"):
         parse_config(TrainConfig, {"policy": {"encoder": 5}})
 

@@ -48,7 +48,7 @@ def test_bounds_are_described_in_words():
     assert found["total_steps"].allowed == "a whole number ≥ 1, ≤ 2^40 or null"
     assert found["policy.width"].allowed == "a whole number ≥ 8, ≤ 1024, a multiple of 4"
     assert found["policy.patch"].allowed == "a whole number ≥ 2, ≤ 64 or auto"
-    assert found["policy.core"].allowed == "mamba2, gru, mambapy, none"
+    assert found["policy.core"].allowed == "mamba2, gru, mingru, mambapy, none"
     assert found["env.stagger"].allowed == "true or false" and found["corpus.root"].allowed == "text or null"
     assert found["compile.unit_scale"].allowed == "a number > 0, ≤ 1000000"
 

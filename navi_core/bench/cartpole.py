@@ -42,6 +42,7 @@ MEASURED_ELSEWHERE = {"pufferlib 3.0, its MLP": (320_000.0, 1), "pufferlib 3.0, 
 
 _CASE: Row = {
     "trainer": "navi",
+    "task": "cart_pole",
     "width": 64,
     "epochs": 4,
     "rows": 256,
@@ -53,6 +54,7 @@ _CASE: Row = {
 """Default case of a throughput measurement.
 
 trainer: `navi`, or one of `PEERS`.
+task: `cart_pole`, or `cart_pole_masked`, whose network is recurrent.
 width: Width of navi's network; Stable-Baselines3 has two networks of 64x64.
 epochs: Passes over each rollout.
 rows: Environment rows.
@@ -64,7 +66,7 @@ processes: Processes that share the rows.
 
 
 def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int = 400_000) -> list[Row]:
-    """Build the throughput benchmark's configurations: widths 64 and 32 at 4 epochs and at 1, and the peers.
+    """Build the throughput benchmark's configurations: widths 64 and 32 at 4 epochs and at 1, a MinGRU, and the peers.
 
     Args:
         against: Peers, of `PEERS`.
@@ -78,6 +80,7 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
         if name in _MODULES and importlib.util.find_spec(_MODULES[name]) is None:
             raise ConfigError(f"{name} is not installed; {install_command('bench')}, or leave it out of --against")
     cases: list[Row] = [{"width": width, "epochs": epochs} for width in (64, 32) for epochs in (4, 1)]
+    cases.append({"task": "cart_pole_masked", "epochs": 2})
     if processes > 1:
         cases += [{"epochs": epochs, "processes": processes} for epochs in (4, 1)]
     if "sb3" in against:
@@ -231,7 +234,9 @@ def cartpole(
     against: Annotated[
         str, Option(help="Peers in one run, by commas: sb3, gymnasium, pufferlib.", metavar="NAMES")
     ] = "",
-    task: Annotated[str, Option(help="What is learned: cart_pole, acrobot, lunar_lander.")] = "cart_pole",
+    task: Annotated[
+        str, Option(help="What is learned: cart_pole, cart_pole_masked, acrobot, lunar_lander.")
+    ] = "cart_pole",
     seeds: Annotated[int, Option(min=0, help="So many seeds learn; 0 measures speed alone.")] = 5,
     first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
     peer_seeds: Annotated[int, Option(min=0, help="With so many of them sb3 learns too; minutes each.")] = 1,

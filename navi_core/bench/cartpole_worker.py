@@ -50,9 +50,10 @@ def _navi(ask: dict[str, Any]) -> dict[str, Any] | None:
 
     ppo = {name: ask[name] for name in ("rollout", "epochs", "minibatch")}
     steps = ask["samples"] + ask["rows"] * ask["rollout"]
+    ppo["minibatch"] //= task_config("ppo", ask["task"]).ppo.bptt
     changes = {"actors": ask["rows"], "total_steps": steps, "ppo": ppo, "policy": {"width": ask["width"]}}
     with joined_workers() as workers:
-        run = run_task(task_config("ppo", "cart_pole", 0, changes), workers=workers, episodes=1)
+        run = run_task(task_config("ppo", ask["task"], 0, changes), workers=workers, episodes=1)
         found = workers.gather((*run.timed, _peak_mb()))
     if not found:
         return None

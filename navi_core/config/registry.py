@@ -163,7 +163,7 @@ class PartNames:
 
 
 ENCODER_NAMES = PartNames("encoder", ("rayvit", "spherical_cnn", "ring_cnn"))
-CORE_NAMES = PartNames("temporal core", ("mamba2", "gru", "mambapy", "none"))
+CORE_NAMES = PartNames("temporal core", ("mamba2", "gru", "mingru", "mambapy", "none"))
 LEARNER_NAMES = PartNames("learner", ("ppo", "grpo", "dpo", "bc", "dqn"))
 PILOT_NAMES = PartNames(
     "pilot",

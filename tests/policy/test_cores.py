@@ -134,7 +134,7 @@ def test_ssd_scan_names_the_misshapen_input(name):
         ssd_scan(**given)
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gru", "mambapy"])
+@pytest.mark.parametrize("name", ["mamba2", "gru", "mingru", "mambapy"])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("steps", [1, 33, 80])
 def test_a_sequence_equals_its_steps_under_random_resets(name, layers, steps):
@@ -158,7 +158,7 @@ def test_a_sequence_equals_its_steps_under_random_resets(name, layers, steps):
         assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gru", "mambapy"])
+@pytest.mark.parametrize("name", ["mamba2", "gru", "mingru", "mambapy"])
 def test_a_reset_at_the_first_step_overrides_the_incoming_state(name):
     core = build_core(name)
     x, reset = torch.randn(2, 6, 128), torch.zeros(2, 6, dtype=torch.bool)
@@ -173,7 +173,7 @@ def test_a_reset_at_the_first_step_overrides_the_incoming_state(name):
         assert a.abs().sum() > 0  # the final state is not zeroed
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gru", "mambapy"])
+@pytest.mark.parametrize("name", ["mamba2", "gru", "mingru", "mambapy"])
 def test_rows_do_not_see_each_others_resets(name):
     core = build_core(name)
     x, state = torch.randn(3, 10, 128), build_core(name).initial_state(3)
@@ -186,7 +186,7 @@ def test_rows_do_not_see_each_others_resets(name):
     assert (cut[1, 4:] - plain[1, 4:]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gru", "mambapy"])
+@pytest.mark.parametrize("name", ["mamba2", "gru", "mingru", "mambapy"])
 def test_gradients_of_a_sequence_equal_those_of_its_steps(name):
     core = build_core(name)
     g = torch.Generator().manual_seed(2)

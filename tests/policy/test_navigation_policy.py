@@ -210,7 +210,7 @@ def test_heads_start_orthogonal():
         (lambda: build_encoder("ring_cnn", 60, 16), "azimuth_bins 60 is not a multiple of 8"),
         (lambda: build_encoder("ring_cnn", 64, 16, patch=8), "patch"),
         (lambda: build_encoder("ring_cnn", 64, 16, depth_scale=0.0), "depth_scale 0.0 must be above 0"),
-        (lambda: build_core("lstm"), "mamba2, gru, mambapy"),
+        (lambda: build_core("lstm"), "mamba2, gru, mingru, mambapy"),
         (lambda: build_core("gru", layers=0), "core layers 0"),
         (lambda: build_core("mamba2", width=24), "inner width 48"),
         (lambda: build_encoder("rayvit", 64, 16)(torch.zeros(2, 3, 16, 64)), r"is not \(B, 3, 64, 16\)"),

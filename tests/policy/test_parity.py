@@ -36,7 +36,7 @@ def rollout(policy, generator):
 
 
 @pytest.mark.parametrize("encoder", ["rayvit", "spherical_cnn", "ring_cnn"])
-@pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
+@pytest.mark.parametrize("core", ["mamba2", "gru", "mingru", "mambapy"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_ratio_is_one_before_the_first_update(encoder, core, layers):
     config = PolicyConfig(encoder=encoder, core=core, core_layers=layers, azimuth_bins=32, elevation_bins=16)
@@ -82,7 +82,7 @@ def test_every_head_and_critic_has_ratio_one_before_the_first_update(distributio
     assert ratio < 1e-4 and value < 1e-4 and embedding < 1e-4
 
 
-@pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
+@pytest.mark.parametrize("core", ["mamba2", "gru", "mingru", "mambapy"])
 def test_reset_hides_earlier_observations(core):
     policy = build_policy(PolicyConfig(encoder="ring_cnn", core=core, azimuth_bins=16, elevation_bins=4))
     generator = torch.Generator().manual_seed(5)
@@ -99,7 +99,7 @@ def test_reset_hides_earlier_observations(core):
     assert not torch.equal(seen.value[0, :5], seen.value[1, :5])
 
 
-@pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
+@pytest.mark.parametrize("core", ["mamba2", "gru", "mingru", "mambapy"])
 def test_value_neither_resets_nor_advances_the_state(core):
     policy = build_policy(PolicyConfig(encoder="ring_cnn", core=core, azimuth_bins=16, elevation_bins=4))
     obs, aux = torch.rand(3, 3, 16, 4), torch.rand(3, 3)

@@ -194,7 +194,9 @@ def from_fused(fused: nn.Module, block: Mamba2Block) -> Mamba2Block:
 def core(
     name: Annotated[
         list[str] | None,
-        Option(flag="--core", help="gru, mamba2, mambapy, mamba-ssm (CUDA only) or user-defined; may be repeated."),
+        Option(
+            flag="--core", help="gru, mamba2, mingru, mambapy, mamba-ssm (CUDA only) or user-defined; may be repeated."
+        ),
     ] = None,
     shape: Annotated[list[str] | None, Option(help="Rows x steps; may be repeated.")] = None,
     layers: Annotated[int, Option(min=1, max=4, help="Layers of each core.")] = 1,

@@ -132,7 +132,7 @@ def serve(
     runtime: Annotated[list[str] | None, Option(help="onnx or aoti (compiles for a minute); may be repeated.")] = None,
     size: Sizes = None,
     encoder_backend: Annotated[str, Option(help="rayvit, spherical_cnn, ring_cnn or user-defined.")] = "rayvit",
-    temporal_core: Annotated[str, Option(help="mamba2, gru, mambapy or user-defined.")] = "mamba2",
+    temporal_core: Annotated[str, Option(help="mamba2, gru, mingru, mambapy or user-defined.")] = "mamba2",
     rows: Annotated[int, Option(min=1, max=4096, help="Observations of a call.")] = 1,
     threads: Threads = 1,
     repeats: Annotated[int, Option(min=1, help="Decisions of each.")] = 300,

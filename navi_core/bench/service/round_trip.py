@@ -306,7 +306,7 @@ def service(
     scene: Annotated[str, Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
     size: Size = "256x48",
     encoder_backend: Annotated[str, Option(help="rayvit, spherical_cnn, ring_cnn or user-defined.")] = "rayvit",
-    temporal_core: Annotated[str, Option(help="mamba2, gru, mambapy or user-defined.")] = "mamba2",
+    temporal_core: Annotated[str, Option(help="mamba2, gru, mingru, mambapy or user-defined.")] = "mamba2",
     runtime: Annotated[str, Option(help="onnx or eager.")] = "onnx",
     device: Annotated[str, Option(help="cpu, or cuda with the runtime eager.")] = "cpu",
     sessions: Annotated[list[int] | None, Option(help="Drones; may be repeated, the first is the peer.")] = None,

@@ -65,7 +65,7 @@ class TrainFlags:
         str | None, typer.Option(help="rayvit, spherical_cnn, ring_cnn or user-defined (NAVI_PLUGINS).")
     ] = None
     temporal_core: Annotated[
-        str | None, typer.Option(help="mamba2, gru, mambapy, none or user-defined (NAVI_PLUGINS).")
+        str | None, typer.Option(help="mamba2, gru, mingru, mambapy, none or user-defined (NAVI_PLUGINS).")
     ] = None
     scene: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""Compiled PPO for small memoryless networks on a CPU: hand-written gradients in numba loops, no autograd.
+"""Compiled PPO for small networks, memoryless or MinGRU, on a CPU: hand-written gradients in numba loops, no autograd.
 
 With a few thousand weights, call overhead dominates. `runs_compiled` selects this path from the configuration. Weights,
 optimiser, rollouts, random draws and checkpoints are those of `PPOLearner`, the autograd version. A run may be
@@ -19,24 +19,28 @@ from navi_core.learn.algorithms.ppo import PPOLearner, PPOMicroBatch
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.collector import Collector
 from navi_core.policy import ActOutput, NavigationPolicy, RewardShaper
+from navi_core.policy.cores import MinGRUBlock
+from navi_core.policy.cores.base import State
 from navi_core.record import StageTimer
 from navi_core.tasks.classic_control import NativeStep
 from navi_core.tasks.task import ReferenceTask
 from navi_core.world.interface import Environment
 
 Numbers = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
 
 _MOST_WEIGHTS = 2**17
 """Number of weights up to which call overhead dominates the matrix products."""
 
 
 def runs_compiled(config: TrainConfig, policy: nn.Module, env: object, device: torch.device) -> bool:
-    """Return whether a run uses the compiled path: PPO of a small memoryless network on a native task, on a CPU."""
+    """Return whether a run uses the compiled path: PPO of a small network (core none, mingru) on a native task, CPU."""
     network = config.policy
     return (
         config.algorithm == "ppo"
         and (device.type, config.precision, config.execution) == ("cpu", "fp32", "eager")
-        and (network.core, network.aux) == ("none", "off")
+        and network.core in ("none", "mingru")
+        and (network.core_layers, network.aux) == (1, "off")
         and not (network.separate_value or network.stop_value_gradient)
         and NativeStep.supports(env)
         and sum(p.numel() for p in policy.parameters()) <= _MOST_WEIGHTS
@@ -58,7 +62,7 @@ class CompiledCollector(Collector):
     ) -> None:
         super().__init__(env, policy, shaper, config, device=device, workers=workers)
         assert isinstance(env, ReferenceTask)
-        self._act, self._fly = Perceptron(policy).act, NativeStep(env)
+        self._act, self._fly = CompiledNetwork(policy).act, NativeStep(env)
 
 
 class CompiledPPOLearner(PPOLearner):
@@ -73,13 +77,13 @@ class CompiledPPOLearner(PPOLearner):
         workers: Workers = ALONE,
     ) -> None:
         super().__init__(policy, shaper, config, device, workers)
-        self._network = Perceptron(policy)
+        self._network = CompiledNetwork(policy)
 
     def _backward(self, batch: PPOMicroBatch, now: dict[str, float], timer: StageTimer) -> None:
         """Run the compiled forward and backward pass of one micro-batch; accumulate its gradient and statistics."""
         ppo, network, s = self.config.ppo, self._network, batch.sequences
         with timer("policy_evaluation"):
-            logits, values = network.forward(s.obs.flatten(0, 1))
+            logits, values = network.forward(s.obs, s.state, s.reset)
         with timer("loss"):
             gradient, value_gradient = torch.empty_like(logits), torch.empty_like(values)
             ratios, statistics, peaks = torch.empty(len(values)), np.zeros(5), np.zeros(2)
@@ -104,15 +108,12 @@ class CompiledPPOLearner(PPOLearner):
             self.steps.accumulate(means * batch.share, torch.from_numpy(peaks).float())
 
 
-class Perceptron:
-    """Compiled multilayer perceptron of a memoryless policy: n → D → D, heads → 64 → A logits and → 64 → 1 value, tanh.
+class CompiledNetwork:
+    """Compiled policy: n → D → D, optionally a MinGRU, heads → 64 → A logits and → 64 → 1 value; tanh between layers.
 
     Args:
         policy: `NavigationPolicy` with vector observations and discrete actions; its parameters are read, their
             gradients written.
-
-    Attributes:
-        embedding: (n, D) encoder output of the last `forward`.
     """
 
     def __init__(self, policy: Any) -> None:  # noqa: ANN401 (modules that `runs_compiled` admits)
@@ -122,42 +123,69 @@ class Perceptron:
             (first, second), (policy.heads.actor[0], policy.heads.actor[2]),
             (policy.heads.critic[0], policy.heads.critic[2]),
         )  # fmt: skip
+        self._core = policy.core if isinstance(policy.core, MinGRUBlock) else None
         self._seen: tuple[Tensor, ...] = ()
+        self._recurrence: tuple[Tensor, ...] = ()
 
     @property
     def embedding(self) -> Tensor:
-        """Encoder output (n, D) of the last `forward`."""
+        """Encoder output (S·L, D) of the last `forward`."""
         return self._seen[2]
 
     @torch.no_grad()
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute logits (n, A) and values (n, 1) of observations (n, N)."""
-        scaled = obs / self._scale
+    def forward(self, obs: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute logits (S·L, A) and values (S·L, 1) of sequences of observations (S, L, N), resets (S, L)."""
+        scaled = obs.flatten(0, 1) / self._scale
         first = _hidden(self._trunk[0], scaled)
         second = _hidden(self._trunk[1], first)
-        actor, critic = (_hidden(head[0], second) for head in (self._actor, self._critic))
-        self._seen = (scaled, first, second, actor, critic)
+        features = second if self._core is None else self._remember(second, state[0], reset)
+        actor, critic = (_hidden(head[0], features) for head in (self._actor, self._critic))
+        self._seen = (scaled, first, second, features, actor, critic)
         return _linear(self._actor[1], actor), _linear(self._critic[1], critic)
 
     @torch.no_grad()
     def backward(self, logits: Tensor, values: Tensor) -> None:
         """Backpropagate output gradients (n, A) and (n, 1) of the last `forward`; add the gradients of the weights."""
-        scaled, first, second, actor, critic = self._seen
+        scaled, first, second, features, actor, critic = self._seen
         through_actor = _through_tanh(_back(self._actor[1], logits, actor), actor)
         through_critic = _through_tanh(_back(self._critic[1], values, critic), critic)
-        at_second = _back(self._actor[0], through_actor, second) + _back(self._critic[0], through_critic, second)
+        at_second = _back(self._actor[0], through_actor, features) + _back(self._critic[0], through_critic, features)
+        if self._core is not None:
+            gates, before, reset = self._recurrence
+            grid = (*reset.shape, before.shape[-1])
+            mingru_gradient(
+                gates.view(*reset.shape, -1).numpy(), before.numpy(), reset.numpy(),
+                features.view(grid).numpy(), at_second.view(grid).numpy(),
+            )  # fmt: skip
+            at_second = _back(self._core, gates, second)
         at_first = _back(self._trunk[1], _through_tanh(at_second, second), first)
         _add_gradient(self._trunk[0], _through_tanh(at_first, first), scaled)
 
-    def act(self, obs: Tensor, aux: Tensor, state: tuple[Tensor, ...], reset: Tensor, noise: Tensor) -> ActOutput:  # noqa: ARG002 (arguments of `NavigationPolicy.act`)
+    def act(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor) -> ActOutput:  # noqa: ARG002 (arguments of `NavigationPolicy.act`)
         """Sample an action of every row; compiled equivalent of `NavigationPolicy.act`, with the same arguments."""
-        logits, values = self.forward(obs)
+        logits, values = self.forward(obs[:, None], state, reset[:, None])
         actions, log_probs = torch.empty((len(obs), 1)), torch.empty(len(obs))
         draw_actions(logits.numpy(), noise[:, 0].numpy(), actions[:, 0].numpy(), log_probs.numpy())
-        return ActOutput(actions, log_probs, values[:, 0], state, self.embedding)
+        after = state if self._core is None else (self._seen[3],)
+        return ActOutput(actions, log_probs, values[:, 0], after, self.embedding)
+
+    def _remember(self, inputs: Tensor, before: Tensor, reset: Tensor) -> Tensor:
+        """Compute the MinGRU's states (S·L, D) of inputs (S·L, D); keep its gates for `backward`."""
+        assert self._core is not None
+        gates, reset = _linear(self._core, inputs), reset.contiguous()
+        closed = gates.numpy()[:, : before.shape[-1]]
+        # σ(x) = (1 + tanh(x/2))/2.
+        closed *= np.float32(0.5)
+        np.tanh(closed, out=closed)
+        states = torch.empty_like(inputs)
+        mingru_states(
+            gates.view(*reset.shape, -1).numpy(), before.numpy(), reset.numpy(), states.view(*reset.shape, -1).numpy()
+        )
+        self._recurrence = (gates, before, reset)
+        return states
 
 
-def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+def _linear(layer: nn.Linear | MinGRUBlock, x: Tensor) -> Tensor:
     return torch.addmm(layer.bias, x, layer.weight.T)
 
 
@@ -174,12 +202,12 @@ def _through_tanh(gradient: Tensor, out: Tensor) -> Tensor:
     return gradient
 
 
-def _add_gradient(layer: nn.Linear, gradient: Tensor, x: Tensor) -> None:
+def _add_gradient(layer: nn.Linear | MinGRUBlock, gradient: Tensor, x: Tensor) -> None:
     for parameter, part in ((layer.weight, gradient.T @ x), (layer.bias, gradient.sum(0))):
         parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
 
 
-def _back(layer: nn.Linear, gradient: Tensor, x: Tensor) -> Tensor:
+def _back(layer: nn.Linear | MinGRUBlock, gradient: Tensor, x: Tensor) -> Tensor:
     """Backpropagate through a linear layer: add its gradients and return the gradient of its inputs x (n, in)."""
     _add_gradient(layer, gradient, x)
     return gradient @ layer.weight
@@ -191,6 +219,57 @@ def times_tanh_slope(gradient: Numbers, out: Numbers) -> None:
     a, y = gradient.ravel(), out.ravel()
     for i in range(a.size):
         a[i] *= np.float32(1.0) - y[i] * y[i]
+
+
+@numba.njit(cache=True, fastmath=True, error_model="numpy")
+def mingru_states(gates: Numbers, before: Numbers, reset: Flags, states: Numbers) -> None:
+    """Run the MinGRU recurrence over S sequences of L steps.
+
+    Args:
+        gates: (S, L, 2D) tanh(z/2), then the candidates.
+        before: (S, D) states before the first step.
+        reset: (S, L) where the state is zeroed first.
+        states: (S, L, D), written.
+    """
+    sequences, steps, width = states.shape
+    h = np.empty(width, dtype=np.float32)
+    half = np.float32(0.5)
+    for s in range(sequences):
+        h[:] = before[s]
+        for t in range(steps):
+            if reset[s, t]:
+                h[:] = np.float32(0.0)
+            gate, out = gates[s, t], states[s, t]
+            for i in range(width):
+                h[i] += (half + half * gate[i]) * (gate[width + i] - h[i])
+                out[i] = h[i]
+
+
+@numba.njit(cache=True, fastmath=True, error_model="numpy")
+def mingru_gradient(gates: Numbers, before: Numbers, reset: Flags, states: Numbers, gradient: Numbers) -> None:
+    """Backpropagate through `mingru_states`, in place.
+
+    Args:
+        gates: (S, L, 2D) tanh(z/2) and candidates; the gradients of z and of the candidates are written there.
+        before: (S, D) states before the first step.
+        reset: (S, L).
+        states: (S, L, D) of `mingru_states`.
+        gradient: (S, L, D) of the states.
+    """
+    sequences, steps, width = states.shape
+    running = np.empty(width, dtype=np.float32)
+    zero, quarter, half, one = np.float32(0.0), np.float32(0.25), np.float32(0.5), np.float32(1.0)
+    for s in range(sequences):
+        running[:] = zero
+        for t in range(steps - 1, -1, -1):
+            gate, at, previous = gates[s, t], gradient[s, t], states[s, t - 1] if t else before[s]
+            keep = zero if reset[s, t] else one
+            for i in range(width):
+                g, tanh = at[i] + running[i], gate[i]
+                z = half + half * tanh
+                gate[i] = g * (gate[width + i] - keep * previous[i]) * quarter * (one - tanh * tanh)
+                gate[width + i] = g * z
+                running[i] = g * (one - z) * keep
 
 
 @numba.njit(cache=True, error_model="numpy")

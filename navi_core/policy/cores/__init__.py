@@ -1,4 +1,4 @@
-"""Temporal (recurrent) cores with an explicit state: GRU, Mamba-2, Mamba-1, none; and their registry.
+"""Temporal (recurrent) cores with an explicit state: GRU, MinGRU, Mamba-2, Mamba-1, none; and their registry.
 
 Every core has `initial_state(B)`, `step(x (B, D), state, reset (B,)) -> y, state` for acting and
 `core(x (B, T, D), state, reset (B, T)) -> y, state` for updating; both compute the same function.
@@ -23,6 +23,7 @@ from navi_core.policy.cores.base import NoCore, ResidualCore, TemporalCore
 from navi_core.policy.cores.gru import GRUBlock
 from navi_core.policy.cores.mamba2 import Mamba2Block
 from navi_core.policy.cores.mambapy import MambaPyBlock
+from navi_core.policy.cores.mingru import MinGRUBlock
 from navi_core.policy.cores.ssd import ssd_scan
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "GRUBlock",
     "Mamba2Block",
     "MambaPyBlock",
+    "MinGRUBlock",
     "NoCore",
     "ResidualCore",
     "TemporalCore",
@@ -57,6 +59,7 @@ register_core = CORES.register
 
 register_core("mamba2", Mamba2Block)
 register_core("gru", GRUBlock)
+register_core("mingru", MinGRUBlock)
 register_core("mambapy", MambaPyBlock)
 register_core("none", NoCore)
 

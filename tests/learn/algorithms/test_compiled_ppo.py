@@ -63,6 +63,8 @@ def parts(config: TrainConfig, compiled: bool):
         {"task_options": {}, "ppo": {"value_clip": 0.1, "clip": 0.02, "microbatch": 5, "bptt": 1}},
         {"task": "acrobot", "task_options": {}, "ppo": {"order": "advantage", "rho_clip": 1.0, "c_clip": 1.0}},
         {"shaper": {"rnd_start": 1.0, "rnd_end": 0.1, "loop_coefficient": 0.5, "memory_exclusion": 2}},
+        {"policy": {"core": "mingru"}, "task_options": {}},
+        {"policy": {"core": "mingru"}, "task": "acrobot", "task_options": {}, "ppo": {"bptt": 16, "microbatch": 3}},
     ],
 )
 def test_compiled_and_torch_paths_agree(changes):
