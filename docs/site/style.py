@@ -13,8 +13,6 @@ LINE_CHARACTERS, PAGE_LINES, COLUMNS = 120, 250, 6
 RIDDLES = ("What", "Who", "Whether", "How", "Why", "Which", "Where", "When")
 """First words of headings that name neither a task nor a thing."""
 EXEMPT = {
-    "CONTRIBUTING.md",
-    "README.md",
     "SECURITY.md",
     "docs/ARCHITECTURE.md",
     "docs/GMDAG.md",
