@@ -42,9 +42,9 @@ def test_invalid_argument_is_a_one_line_error(arguments, tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
-        (("scenes", "compile", "my scenes/x.glb"), ["discover", "my scenes"]),
+        (("scenes", "compile", "my scenes/x.glb"), ["list", "my scenes"]),
         (("scenes", "inspect", "my scenes/x.gmdag"), ["--out", "my scenes"]),
-        (("evaluate", "random", "--scene", "my scenes/x.glb"), ["discover", "my scenes"]),
+        (("evaluate", "random", "--scene", "my scenes/x.glb"), ["list", "my scenes"]),
         (("compare", "my scenes/a.json", "random"), ["--out", "my scenes/a.json`"]),
     ],
 )

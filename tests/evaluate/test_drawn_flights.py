@@ -22,7 +22,8 @@ def test_a_picture_of_each_scene_is_written(tmp_path):
 def test_map_of_a_hostile_scene_name_stays_in_the_folder(apartments, tmp_path):
     names = ("../../elsewhere", "a/b", "a_b")
     scenes = [replace(apartments[0], name=name) for name in names]
-    result = SimpleNamespace(summary={"subject": "nobody"}, trajectories_of=lambda _: [])
+    rows = [{"scene": name, "c_vis_final": 0.5, "collisions": 0} for name in names]
+    result = SimpleNamespace(summary={"subject": "nobody"}, episodes=rows, trajectories_of=lambda _: [])
     draw_maps(tmp_path / "deep" / "maps", [result], scenes)
     files = list(tmp_path.rglob("*.png"))
     assert len(files) == 3 and {file.parent for file in files} == {tmp_path / "deep" / "maps"}

@@ -74,7 +74,7 @@ def test_damaged_content_and_trailing_bytes_are_refused(maze_file):
 @pytest.mark.parametrize(
     ("offset", "value", "reason"),
     [
-        (0, b"GDAX", "magic"),
+        (0, b"GDAX", "not a .gmdag file"),
         (4, struct.pack("<I", 3), "version 3 is not supported"),
         (8, struct.pack("<I", 100), "resolution 100"),
         (8, struct.pack("<I", 2**31), "resolution"),
