@@ -117,7 +117,7 @@ class CompiledNetwork:
     """
 
     def __init__(self, policy: Any) -> None:  # noqa: ANN401 (modules that `runs_compiled` admits)
-        self._scale, self._choices = policy.encoder.scale, policy.heads.table[:, 0]
+        self._scale = policy.encoder.scale
         first, second = (layer for layer in policy.encoder.layers if isinstance(layer, nn.Linear))
         self._trunk, self._actor, self._critic = (
             (first, second), (policy.heads.actor[0], policy.heads.actor[2]),

@@ -186,7 +186,7 @@ def _cell(value: object) -> str:
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8588d", "#3d9bd6", "#b27c00", "#787774", "#9f6b53")
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
-"""Dash patterns that go round with the colours, so that lines are told apart without them."""
+"""Dash patterns that go round with the colours, so that lines differ without colour, too."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 312, 56, 34, 24, 12
 _INTERVAL_LEFT, _ROW, _LETTER = 200, 24, 7
 """Layout of interval charts: left edge of the plot, height of a row, width of a character [px]."""
