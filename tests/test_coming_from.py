@@ -1,4 +1,4 @@
-"""Rows of docs/guides/COMING_FROM.md: commands, options, settings, metrics and status keys do what the page describes.
+"""Rows of docs/reference/source-systems.md: commands, options, settings, metrics and status keys do what it describes.
 
 Where Navi installs the old spelling, both are run; elsewhere Navi's alone. The default suite runs the commands and one
 training per learner. The slow tests run each setting alone, servers and the actor on Ray.
@@ -37,7 +37,7 @@ from tests.evaluate.conftest import boxes_scene
 from tests.evaluate.test_promotion_and_records import CIRCLE, HOVER, flying
 from tests.service.conftest import until
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs/guides/COMING_FROM.md").read_text()
+PAGE = (Path(__file__).resolve().parent.parent / "docs/reference/source-systems.md").read_text()
 SMALL: dict[str, Any] = {
     "actors": 4,
     "threads": 1,

@@ -22,9 +22,11 @@ from navi_core.config.service import ServeConfig
 from navi_pipeline.settings import NightlyConfig, StudyConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+DOCUMENTS = {str(path.relative_to(ROOT)): path.read_text() for path in PAGES}
+SOURCE_SYSTEMS = "docs/reference/source-systems.md"
 # The first column of this page has the names of other systems.
-DOCUMENTS["COMING_FROM.md"] = re.sub(r"^\|[^|]*\|", "|", DOCUMENTS["COMING_FROM.md"], flags=re.M)
+DOCUMENTS[SOURCE_SYSTEMS] = re.sub(r"^\|[^|]*\|", "|", DOCUMENTS[SOURCE_SYSTEMS], flags=re.M)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 
 
@@ -214,7 +216,7 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_target_exists(path: Path) -> None:
     for target in re.findall(r"\[[^\]\[]+\]\(([^)\s]+)\)", _prose(path.read_text())):
         if "://" in target:
@@ -242,7 +244,7 @@ def test_every_file_and_test_of_a_document_exists(name: str) -> None:
 
 def test_rooms_import_only_rooms_allowed_by_the_table() -> None:
     table = {}
-    for line in DOCUMENTS["ARCHITECTURE.md"].splitlines():
+    for line in DOCUMENTS["docs/about/architecture.md"].splitlines():
         if match := re.match(r"\| `(\w+)/`.*\| ([^|]+) \|$", line):
             table[match[1]] = set(re.findall(r"\w+", match[2])) | {"config", "errors", "machine"}
     rooms = {path.name for path in (ROOT / "navi_core").iterdir() if (path / "__init__.py").exists()}
@@ -257,6 +259,6 @@ def test_rooms_import_only_rooms_allowed_by_the_table() -> None:
 
 
 def test_every_path_of_the_architecture_exists() -> None:
-    paths = set(re.findall(r"`([\w/.]+/[\w/.]*)`", DOCUMENTS["ARCHITECTURE.md"]))
+    paths = set(re.findall(r"`([\w/.]+/[\w/.]*)`", DOCUMENTS["docs/about/architecture.md"]))
     roots = (ROOT, ROOT / "navi_core", ROOT / "navi_core" / "kernels")
     assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = re.findall(r"^\| (.+?) \| (.+?) \| `([\w.]+)` \|$", (ROOT / "docs" / "GLOSSARY.md").read_text("utf-8"), re.M)
+ROWS = re.findall(
+    r"^\| (.+?) \| (.+?) \| `([\w.]+)` \|$", (ROOT / "docs/reference/glossary.md").read_text("utf-8"), re.M
+)
 SOURCES = "\n".join(
     file.read_text("utf-8") for room in ("navi_core", "navi_pipeline") for file in sorted((ROOT / room).rglob("*.py"))
 )

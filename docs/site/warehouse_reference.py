@@ -36,7 +36,7 @@ def _sql() -> Iterator[str]:
     yield "# Tables, views and queries"
     yield (
         "This page is for everyone who asks the warehouse. `navi query NAME` runs a saved query or explains a table or "
-        'view; `navi query "select …"` runs SQL. [The warehouse](../guides/WAREHOUSE.md) explains how rows get there.'
+        'view; `navi query "select …"` runs SQL. [The warehouse](../concepts/warehouse.md) explains how rows get there.'
     )
     yield "## Saved queries"
     rows = [
@@ -64,7 +64,7 @@ def _assets() -> Iterator[str]:
     yield "# Assets, checks and jobs"
     yield (
         "This page is for users of the Dagster UI. `dg list defs` prints the same. "
-        "[The pipeline](../guides/PIPELINE.md) explains the graph."
+        "[The pipeline](../concepts/pipeline.md) explains the graph."
     )
     groups: dict[str, list[Any]] = {}
     for spec in found.resolve_all_asset_specs():

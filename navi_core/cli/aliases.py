@@ -1,4 +1,4 @@
-"""Command lines of the source systems, rewritten to Navi's (docs/guides/COMING_FROM.md lists them)."""
+"""Command lines of the source systems, rewritten to Navi's (docs/reference/source-systems.md lists them)."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def export(
 ) -> None:
     """Export a policy as an ONNX program, a compiled AOTInductor package, or plain weights (safetensors).
 
-    Programs take obs, aux, reset, state_0… and give action, value, latent, new_state_0… (docs/guides/EXPORT.md). Each
+    Programs take obs, aux, reset, state_0… and give action, value, latent, new_state_0… (docs/how-to/export.md). Each
     flies 200 decisions beside the policy, resets included; one that strays by more than 1e-5 is deleted and the command
     fails.
     """

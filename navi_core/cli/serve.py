@@ -62,7 +62,7 @@ def environment(
 ) -> None:
     """Start an environment server: simulates drones in scenes, steps them on request, publishes observations.
 
-    Without --scene one generated apartment is flown. docs/WIRE.md has the messages.
+    Without --scene one generated apartment is flown. docs/reference/wire.md has the messages.
     """
     from navi_core.bench.report import sizes
     from navi_core.config import EnvConfig, EnvironmentConfig, parse_config

@@ -159,7 +159,7 @@ class ExportedPolicy(abc.ABC):
         description: Its metadata as JSON, None where the file has none.
 
     Attributes:
-        metadata: The file's description; docs/guides/EXPORT.md lists it.
+        metadata: The file's description; docs/how-to/export.md lists it.
         config: The policy's network.
         rows: B of a call.
 
@@ -195,7 +195,7 @@ class ExportedPolicy(abc.ABC):
 
         Args:
             obs: Raw observations (B, 3, Az, El), B as exported.
-            aux: Auxiliary inputs (B, `config.aux_inputs`) of the previous step, see docs/guides/EXPORT.md.
+            aux: Auxiliary inputs (B, `config.aux_inputs`) of the previous step, see docs/how-to/export.md.
             reset: (B,) bool; True where an episode begins.
             state: State before this step; not modified.
 

@@ -18,7 +18,7 @@ The batch resets in the same step (`AutoresetMode.SAME_STEP`): `obs` is then the
 which most of gymnasium's vector wrappers ask for, or DISABLED, where `options={"reset_mask": …}` names the rows. Its
 first episodes are of different lengths, so that later ones do not end together (`config={"stagger": False}` begins
 all alike). A process for each drone needs `vector_kwargs={"context": "spawn"}`: the ray kernels' threads do not outlive
-a fork. Copies (`pickle`, `copy.deepcopy`) go on as what was copied. docs/guides/PYTHON.md has programs.
+a fork. Copies (`pickle`, `copy.deepcopy`) go on as what was copied. docs/how-to/python.md has programs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

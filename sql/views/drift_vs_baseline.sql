@@ -1,7 +1,7 @@
 -- The latest run of every benchmark against the median of its last 7 earlier runs of the same profile and hardware.
 -- slowdown_percent is how much more time it takes (or memory); 3 earlier runs are the least that give a verdict.
 -- A cell drifts when it is more than 18 % slower; a benchmark, when the geometric mean over its cells is more than 11 %
--- slower. Figures of false alarms and of what is found: docs/guides/NIGHTLY.md.
+-- slower. Figures of false alarms and of what is found: docs/how-to/nights.md.
 create or replace view drift_vs_baseline as
 with ordered as (
     select *, row_number() over (partition by benchmark, profile, cell, name, hardware order by recorded_at desc) as age

@@ -15,7 +15,7 @@ from navi_core.record import navi_home
 from navi_core.scenes import compile_mesh
 from tests.conftest import box_triangles, mesh_of
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "EXPORT.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs/how-to/export.md").read_text()
 PROGRAM, SNIPPET = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 
 

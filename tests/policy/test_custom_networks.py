@@ -35,7 +35,7 @@ from navi_core.world import Field, NavigationEnv
 from tests.own_parts import forgotten
 
 ROOT = Path(__file__).parents[2]
-OWN = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "PYTHON.md").read_text(), re.DOTALL)[3]
+OWN = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/python.md").read_text(), re.DOTALL)[3]
 SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 
 

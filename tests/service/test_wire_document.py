@@ -1,4 +1,4 @@
-"""The client printed in docs/WIRE.md flies an episode, and the document's tables name what the code has."""
+"""The client printed in docs/reference/wire.md flies an episode, and the document's tables name what the code has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from navi_core.service.wire import TOPICS
 from navi_core.service.wire.messages import MESSAGES
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "WIRE.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/reference/wire.md").read_text()
 CLIENT = re.search(r"```python\n(.*?)```", DOCUMENT, re.S)[1]
 
 

@@ -22,7 +22,7 @@ from navi_core.world import Field, NavigationEnv, register_reward
 from navi_core.world.rewards import REWARDS
 from tests.own_parts import forgotten
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "PYTHON.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs/how-to/python.md").read_text()
 (OWN,) = (block for block in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "@register_reward" in block)
 SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 

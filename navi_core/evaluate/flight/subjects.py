@@ -1,6 +1,6 @@
 """Evaluation subjects: resolves pilots by name, checkpoints, policies in memory and registered versions.
 
-`Autopilot` flies each of them in custom loops over an environment (docs/guides/EXPORT.md).
+`Autopilot` flies each of them in custom loops over an environment (docs/how-to/export.md).
 """
 
 import hashlib

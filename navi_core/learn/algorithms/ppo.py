@@ -1,7 +1,7 @@
 """Proximal policy optimisation (PPO, Schulman et al. 2017) on recurrent sequences.
 
 Before the first gradient step of every update the learning policy is compared with the acting one: `parity_ratio` and
-`parity_value` must be zero up to rounding, or the update would be off-policy. docs/PPO.md describes the details.
+`parity_value` must be zero up to rounding, or the update would be off-policy. Details: docs/concepts/ppo.md.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Reader of `.gmdag` files of either version, and writer of version 2. Layout in docs/GMDAG.md.
+"""Reader of `.gmdag` files of either version, and writer of version 2. Layout in docs/reference/gmdag.md.
 
 The fixed header is `HEADER`, little-endian: bytes 0–3 "GDAG", 4–7 version, 8–11 resolution, 12–23 minimum corner x y z
 (float32) [m], 24–27 voxel size (float32) [m], 28–31 length of what follows, as the version counts it.

@@ -92,7 +92,7 @@ SERVICE_LAYOUTS: dict[str, tuple[str, ...]] = {
     "actor.heartbeat": ("drones", "decisions", "seconds_up"),
     "environment.heartbeat": ("drones", "decisions", "seconds_up"),
 }  # fmt: skip
-"""Payload layouts of a service's events that viewers list, as docs/WIRE.md has them."""
+"""Payload layouts of a service's events that viewers list, as docs/reference/wire.md has them."""
 
 
 MAX_POINTS = 800

@@ -1,4 +1,4 @@
-"""Wire protocol: message classes, topics, codec and ZeroMQ sockets; specified in docs/WIRE.md."""
+"""Wire protocol: message classes, topics, codec and ZeroMQ sockets; specified in docs/reference/wire.md."""
 
 from navi_core.service.wire.codec import TOPICS, WIRE_VERSION, decode, encode, topic_of
 from navi_core.service.wire.messages import (

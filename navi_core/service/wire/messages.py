@@ -325,7 +325,7 @@ class TelemetryEvent(Message):
     """Message: telemetry event with a typed vector of numbers."""
 
     event_type: String
-    """Event type, for instance `actor.inference.perf`; docs/WIRE.md lists them with the meaning of their numbers."""
+    """Event type, for instance `actor.inference.perf`; docs/reference/wire.md has the meaning of the numbers."""
     episode_id: Integer
     env_id: Integer
     step_id: StepId

@@ -29,9 +29,9 @@ from navi_core.record.events import EventBus, UpdateMade
 from navi_core.world import Field, NavigationEnv
 from tests.own_parts import forgotten
 
-OWN = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs" / "guides" / "PYTHON.md").read_text(), re.DOTALL
-)[4]
+OWN = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs/how-to/python.md").read_text(), re.DOTALL)[
+    4
+]
 SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 SETTINGS = {
     "actors": 2,

@@ -65,7 +65,7 @@ def test_killed_run_neither_loses_nor_doubles_event_rows(tmp_path):
 
 
 def test_guide_callback_receives_every_event_of_a_stopped_and_adapted_run(tmp_path, capsys):
-    guide = (Path(__file__).parents[3] / "docs" / "guides" / "EXTENDING.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs/how-to/extend.md").read_text()
     (program,) = (x for x in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "register_callback" in x)
     assert len(program.strip().splitlines()) <= 11
     names: dict = {"__name__": "my_callbacks"}

@@ -8,7 +8,7 @@ import pytest
 from navi_core.models import Registry, load_checkpoint
 from navi_core.record import navi_home
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "PYTHON.md").read_text()
+GUIDE = (Path(__file__).parents[3] / "docs/how-to/python.md").read_text()
 STEPS, GYMNASIUM, REWARD, *_ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 
 

@@ -23,7 +23,7 @@ from tests.pipeline.studies.small_studies import complete_by, small_study
 
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
-PAGE = (ROOT / "docs" / "guides" / "DEPLOY.md").read_text()
+PAGE = (ROOT / "docs/operate/deploy.md").read_text()
 
 
 class Strict(BaseModel):

@@ -1,4 +1,4 @@
-"""The code blocks of docs/guides/HISTORY.md run one after another, as in a notebook."""
+"""The code blocks of docs/how-to/histories.md run one after another, as in a notebook."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from navi_core.record import MetricLog, outbox_path
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "HISTORY.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs/how-to/histories.md"
 
 
 def test_guide_reads_plots_and_finds_the_regression(tmp_path, monkeypatch, capsys):

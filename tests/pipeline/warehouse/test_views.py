@@ -348,7 +348,7 @@ def test_hardest_scenes_use_policies_of_the_latest_protocol():
 
 
 def test_warehouse_guide_query_compares_versions_by_scene(tmp_path):
-    guide = (sql_folder().parent / "docs" / "guides" / "WAREHOUSE.md").read_text()
+    guide = (sql_folder().parent / "docs/concepts/warehouse.md").read_text()
     (sql,) = re.findall(r"```sql\n(.*?)```", guide, re.DOTALL)
     with MetricLog(tmp_path / "outbox", "evaluate", {"config_hash": "protocol"}) as log:
         for version, worse in (("v001", 0.0), ("v002", 0.1)):
