@@ -46,14 +46,16 @@ def expert(
         float, typer.Option(help="Disturbance that is flown but not recorded (DART), as a share of full command.")
     ] = 0.0,
     noise_hold: Annotated[
-        int, typer.Option(help="Decisions for which a disturbance is kept, and one of teacher and pupil flies.")
+        int, typer.Option(help="Decisions for which a disturbance is kept, and one of teacher and student flies.")
     ] = 3,
-    pupil: Annotated[
+    student: Annotated[
         str | None,
-        typer.Option(help="A checkpoint, version or alias that flies while the teacher answers (DAgger)."),
+        typer.Option(
+            "--student", "--pupil", help="Checkpoint, version or alias that flies while the pilot labels (DAgger)."
+        ),
     ] = None,
     teacher_share: Annotated[
-        float, typer.Option(help="Share of the decisions that the teacher flies beside a pupil.")
+        float, typer.Option(help="Share of the decisions that the teacher flies beside a student.")
     ] = 0.5,
     azimuth_bins: Annotated[int, typer.Option(help="Azimuth bins.")] = 64,
     elevation_bins: Annotated[int, typer.Option(help="Elevation bins.")] = 16,
@@ -62,14 +64,14 @@ def expert(
 ) -> None:
     """Record expert demonstrations of a scripted pilot, one file per episode; a killed recording is resumed.
 
-    With --pupil a policy flies and the pilot's actions are recorded as labels (DAgger): a clone of these learns to
+    With --student a policy flies and the pilot's actions are recorded as labels (DAgger): a clone of these learns to
     recover from its own errors.
     """
     from navi_core.config import ExpertConfig, parse_config
     from navi_core.demos import read_index, record_expert
     from navi_core.record.home import load_scenes
 
-    flying = None if pupil is None else _student(pupil)
+    flying = None if student is None else _student(student)
     config = parse_config(
         ExpertConfig,
         {
@@ -116,7 +118,7 @@ def _student(name: str) -> Student:
     subject = resolve_subject(find_subject(name, None), EvalConfig())
     weights = subject.fingerprint()
     if weights is None:
-        raise ConfigError(f"--pupil {name} is a pilot and learns nothing; give a checkpoint, a version or an alias")
+        raise ConfigError(f"--student {name} is a pilot and learns nothing; give a checkpoint, a version or an alias")
     return Student(subject.flyer, weights, subject.vocabulary)
 
 

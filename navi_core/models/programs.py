@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import CheckpointError, ConfigError, install_command
-from navi_core.models.checkpoint import load_checkpoint, load_policy
+from navi_core.models.checkpoint import Checkpoint, load_checkpoint, load_policy
 from navi_core.models.exported import (
     ANSWERS,
     METADATA_KEY,
@@ -55,20 +55,25 @@ def export_checkpoint(
         ConfigError: The suffix does not fit, or a package is missing.
     """
     policy, source = load_policy(checkpoint)
-    shaper, env = source.row_shaper(), source.train_config().env
+    metadata = _metadata(source)
+    return export_policy(policy, path, kind=kind, rows=rows, threads=threads, metadata=metadata)
+
+
+def _metadata(source: Checkpoint) -> dict[str, Any]:
+    """Return what flies a checkpoint's network without Navi, besides the network; docs/how-to/export.md lists it."""
+    shaper, config = source.row_shaper(), source.train_config()
     parts = [] if shaper is None else [*shaper.made_of]
-    parts += ["a map"] * policy.config.place_memory + ["a goal"] * policy.config.goal
-    metadata = {
+    parts += ["a map"] * config.policy.place_memory + ["a goal"] * config.policy.goal
+    return {
         "run_id": source.run_id,
         "step_id": source.step_id,
         "decision_hz": source.decision_hz,
         "weights_hash": source.weights_hash,
         "aux_made_of": parts,
-        "max_distance": env.max_distance,
-        "limits": [*env.dynamics.max_speed, env.dynamics.max_yaw_rate],
+        "max_distance": config.env.max_distance,
+        "limits": [*config.env.dynamics.max_speed, config.env.dynamics.max_yaw_rate],
         "semantic_vocabulary": source.corpus_summary.get("semantic_vocabulary") or {},
     }
-    return export_policy(policy, path, kind=kind, rows=rows, threads=threads, metadata=metadata)
 
 
 def export_policy(
@@ -172,9 +177,8 @@ def _quiet() -> Iterator[None]:
 def export_safetensors(checkpoint: Path | str, path: Path | str) -> Path:
     """Export a checkpoint's policy weights as a safetensors file.
 
-    Its metadata name run, step, encoder, core, decision rate and weights hash, and hold the policy
-    configuration as JSON. Optimizer and random states stay behind: this is an export, not a format
-    that training resumes from.
+    Its metadata hold the description of an exported program as JSON under the key `navi`, and run, step, encoder,
+    core, decision rate, weights hash and policy configuration as texts. Optimizer and random states stay behind.
 
     Args:
         checkpoint: The checkpoint file.
@@ -198,6 +202,7 @@ def export_safetensors(checkpoint: Path | str, path: Path | str) -> Path:
         "decision_hz": str(source.decision_hz),
         "weights_hash": source.weights_hash,
         "policy_config": json.dumps(source.config["policy"], sort_keys=True),
+        METADATA_KEY: json.dumps({"policy": source.config["policy"]} | _metadata(source), sort_keys=True),
     }
     tensors = {name: tensor.contiguous() for name, tensor in source.policy_state.items()}
     with CheckpointError.of_system(f"{path}: the export cannot be written"):

@@ -1,5 +1,6 @@
 """Checkpoints: complete, atomic, deterministic in their weights, and refused when anything is off."""
 
+import json
 import os
 import pickle
 
@@ -257,6 +258,9 @@ def test_safetensors_export_holds_the_weights_and_their_origin(make_checkpoint, 
         metadata = file.metadata()
     assert weights_hash(weights) == checkpoint.weights_hash == metadata["weights_hash"]
     assert (metadata["encoder_backend"], metadata["temporal_core"], metadata["step_id"]) == ("ring_cnn", "gru", "1000")
+    about = json.loads(metadata["navi"])
+    assert about["limits"] == [5.0, 2.0, 3.0, 3.0] and about["max_distance"] == 100.0
+    assert about["aux_made_of"] and about["policy"]["encoder"] == "ring_cnn" and "semantic_vocabulary" in about
 
 
 def test_saving_needs_no_optimizer(make_checkpoint):

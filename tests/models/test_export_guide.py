@@ -15,23 +15,28 @@ from navi_core.record import navi_home
 from navi_core.scenes import compile_mesh
 from tests.conftest import box_triangles, mesh_of
 
-GUIDE = (Path(__file__).parents[2] / "docs/how-to/export.md").read_text()
-PROGRAM, SNIPPET = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs/how-to"
+GUIDE = (DOCS / "export.md").read_text()
+PROGRAM, COMPILED = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+SNIPPET = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), re.DOTALL)[-1]
+KINDS = {"onnx": (".onnx", PROGRAM), "aoti": (".pt2", COMPILED)}
 
 
-def test_guide_program_matches_the_policy(make_checkpoint, config, tmp_path):
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_guide_program_matches_the_policy(kind, make_checkpoint, config, tmp_path):
     pytest.importorskip("onnxruntime")
+    suffix, program = KINDS[kind]
     quiet = config.model_copy(update={"shaper": ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)})
     summary = {"semantic_vocabulary": {"surface": 1, "wall": 2}}
     checkpoint = make_checkpoint(config=quiet, corpus_summary=summary)
-    path, _ = export_checkpoint(checkpoint, tmp_path / "policy.onnx", kind="onnx")
+    path, _ = export_checkpoint(checkpoint, tmp_path / f"policy{suffix}", kind=kind)
     reported = load_exported(path).metadata
     assert reported["semantic_vocabulary"] == {"surface": 1, "wall": 2} and reported["limits"] == [5.0, 2.0, 3.0, 3.0]
-    for name in set(re.findall(r"`(\w+)`", GUIDE.split("metadata, JSON")[1].split("```")[0])):
+    for name in set(re.findall(r"`(\w+)`", GUIDE.split("## Metadata")[1].split("A safetensors")[0])):
         assert name == "navi" or name in reported, name
     script = tmp_path / "fly.py"
-    script.write_text(PROGRAM)
-    assert "navi_core" not in PROGRAM
+    script.write_text(program)
+    assert "navi_core" not in program
     done = subprocess.run([sys.executable, str(script), str(path)], capture_output=True, text=True, check=True)
     flown = np.array([line.split()[1:] for line in done.stdout.splitlines()], float)
     policy, _ = load_policy(checkpoint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from functools import partial
@@ -35,7 +34,7 @@ from navi_core.world import Field, NavigationEnv
 from tests.own_parts import forgotten
 
 ROOT = Path(__file__).parents[2]
-OWN = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/python.md").read_text(), re.DOTALL)[3]
+OWN = "\n".join((ROOT / f"examples/{name}.py").read_text() for name in ("encoder", "core"))
 SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,7 @@ from navi_core.world import Field, NavigationEnv, register_reward
 from navi_core.world.rewards import REWARDS
 from tests.own_parts import forgotten
 
-GUIDE = (Path(__file__).parents[2] / "docs/how-to/python.md").read_text()
-(OWN,) = (block for block in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "@register_reward" in block)
+OWN = "\n".join((Path(__file__).parents[2] / f"examples/{name}.py").read_text() for name in ("reward", "metric"))
 SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 
 
@@ -138,7 +136,7 @@ def test_guide_reward_trains_and_evaluates_without_its_module(box_scene, tmp_pat
         "quick",
         {
             "total_steps": 64, "actors": 2, "policy": {"encoder": "ring_cnn", "core": "gru", **SMALL},
-            "env": SMALL | {"reward": {"weights": {"haste": -0.1}}},
+            "env": SMALL | {"reward": {"weights": {"haste": -0.1, "turning": 0.0}}},
             "ppo": {"rollout": 32, "bptt": 16, "minibatch": 16, "epochs": 1},
         },
     )  # fmt: skip
@@ -147,11 +145,12 @@ def test_guide_reward_trains_and_evaluates_without_its_module(box_scene, tmp_pat
         result = train(config, directory, env=env)
     reported = result.metrics
     paid = reported["view_gain"] + reported["collision"] - 0.1 * reported["haste"] + config.shaper.existential_tax
-    assert 0 < reported["haste"] < 1
+    assert 0 < reported["haste"] < 1 and 0 < reported["turning"] <= 1
     assert reported["reward_mean"] == pytest.approx(paid, abs=1e-5)
     monkeypatch.delenv("NAVI_PLUGINS")
     REWARD_NAMES._custom.clear()
-    del REWARDS._builders["haste"]
+    for name in ("haste", "turning"):
+        del REWARDS._builders[name]
     evaluate(result.checkpoint, [box_scene], EvalConfig(starts=1, max_steps=5))
     kept = load_checkpoint(result.checkpoint).train_config().env
     with pytest.raises(ConfigError, match=r"no reward term 'haste'; .*NAVI_PLUGINS"):

@@ -29,9 +29,8 @@ from navi_core.record.events import EventBus, UpdateMade
 from navi_core.world import Field, NavigationEnv
 from tests.own_parts import forgotten
 
-OWN = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs/how-to/python.md").read_text(), re.DOTALL)[
-    4
-]
+EXAMPLES = Path(__file__).parents[3] / "examples"
+OWN = "\n".join((EXAMPLES / f"{name}.py").read_text() for name in ("learner", "pilot"))
 SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 SETTINGS = {
     "actors": 2,

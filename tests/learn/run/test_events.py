@@ -1,7 +1,6 @@
 """Events of runs and services: every kind reaches the table, callbacks and viewers; a kill loses and doubles none."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -65,11 +64,8 @@ def test_killed_run_neither_loses_nor_doubles_event_rows(tmp_path):
 
 
 def test_guide_callback_receives_every_event_of_a_stopped_and_adapted_run(tmp_path, capsys):
-    guide = (Path(__file__).parents[3] / "docs/how-to/extend.md").read_text()
-    (program,) = (x for x in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "register_callback" in x)
-    assert len(program.strip().splitlines()) <= 11
     names: dict = {"__name__": "my_callbacks"}
-    exec(program, names)
+    exec((Path(__file__).parents[3] / "examples/callback.py").read_text(), names)
     events: list[Event] = []
     result = fly(tmp_path, make_config(**STOPPED), events=EventBus({Event: events.append}))
     assert result.reason.startswith("early_stopping")
