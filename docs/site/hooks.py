@@ -49,7 +49,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         if isinstance(entry, dict):
             return {title: expanded(one) for title, one in entry.items()}
         inside = [path for path in pages if path.startswith(f"{entry}/")]
-        return [{Path(path).stem: path} if Path(path).stem != "index" else path for path in inside] or entry
+        named = [{Path(path).stem: path} if Path(path).stem != "index" else path for path in inside]
+        written = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / entry).glob("*.md"))
+        return [*named, *written] or entry
 
     config.nav = expanded(config.nav)
     return config

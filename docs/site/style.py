@@ -12,34 +12,7 @@ SENTENCE_WORDS, MEAN_WORDS, CELL_WORDS = 35, 18, 30
 LINE_CHARACTERS, PAGE_LINES, COLUMNS = 120, 250, 6
 RIDDLES = ("What", "Who", "Whether", "How", "Why", "Which", "Where", "When")
 """First words of headings that name neither a task nor a thing."""
-EXEMPT = {
-    "SECURITY.md",
-    "docs/about/architecture.md",
-    "docs/reference/gmdag.md",
-    "docs/concepts/grpo.md",
-    "docs/concepts/ppo.md",
-    "docs/about/renamed.md",
-    "docs/results/results.md",
-    "docs/reference/wire.md",
-    "docs/how-to/clone.md",
-    "docs/reference/source-systems.md",
-    "docs/operate/deploy.md",
-    "docs/how-to/evaluate.md",
-    "docs/how-to/experiments.md",
-    "docs/how-to/export.md",
-    "docs/how-to/extend.md",
-    "docs/how-to/nights.md",
-    "docs/concepts/off-policy.md",
-    "docs/concepts/pipeline.md",
-    "docs/how-to/python.md",
-    "docs/operate/scale.md",
-    "docs/start/own-scenes.md",
-    "docs/how-to/serve.md",
-    "docs/how-to/studies.md",
-    "docs/how-to/train.md",
-    "docs/concepts/warehouse.md",
-    "docs/how-to/watch.md",
-}
+EXEMPT = {"docs/results/results.md"}
 """Pages that do not pass yet. A page that passes leaves this list; no page joins it."""
 _FENCE = re.compile(r"^( *)```.*?^\1```[^\n]*$", re.S | re.M)
 _ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
