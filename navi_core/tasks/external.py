@@ -86,6 +86,8 @@ PREFIX = "gymnasium:"
 class GymnasiumEnv(ExternalTask):
     """Adapter of B Gymnasium environments of one id, stepped serially: vector observations, discrete or vector actions.
 
+    Discrete observations, and tuples and dictionaries of them, become one-hot vectors.
+
     Args:
         name: Id of a registered environment, such as LunarLander-v3, or module:id.
         num_envs: Rows B.
@@ -105,12 +107,12 @@ class GymnasiumEnv(ExternalTask):
             raise ConfigError(f"{PREFIX}{name} needs gymnasium; {install_command('gym')}") from None
         super().__init__(num_envs, seed, first_row=first_row)
         try:
-            self._envs = [gymnasium.make(name, **options) for _ in range(num_envs)]
+            self._envs = [_with_vectors(gymnasium, gymnasium.make(name, **options)) for _ in range(num_envs)]
         except (gymnasium.error.Error, ImportError, TypeError) as error:
             raise ConfigError(f"gymnasium cannot make {name}: {error}{_extra(gymnasium, name)}") from None
         seen, acted = self._envs[0].observation_space, self._envs[0].action_space
         if not isinstance(seen, gymnasium.spaces.Box) or len(seen.shape) != 1:
-            raise ConfigError(f"{name} shows {seen}; allowed: a Box of one dimension")
+            raise ConfigError(f"{name} shows {seen}; allowed: discrete spaces, or a Box of one dimension")
         if isinstance(acted, gymnasium.spaces.Discrete):
             choices = tuple((float(acted.start + i),) for i in range(int(acted.n)))
             self.spaces = Spaces(seen.shape[0], 1, choices)
@@ -161,8 +163,18 @@ class GymnasiumEnv(ExternalTask):
         return every
 
 
+def _with_vectors(gymnasium: ModuleType, env: Any) -> Any:  # noqa: ANN401 (an environment of gymnasium)
+    """Flatten the observations of an environment to vectors, unless they are one array already or cannot be."""
+    seen = env.observation_space
+    if isinstance(seen, gymnasium.spaces.Box) or not seen.is_np_flattenable:
+        return env
+    return gymnasium.wrappers.FlattenObservation(env)
+
+
 def _extra(gymnasium: ModuleType, name: str) -> str:
     """Return the install hint of an environment's library (pip extra), as the end of a message; empty if unknown."""
+    if name.startswith("popgym:"):
+        return f"; {install_command('popgym')}"
     spec = gymnasium.registry.get(name)
     entry = str(spec.entry_point) if spec is not None else ""
     found = next((extra for extra in ("mujoco", "box2d") if f".{extra}" in entry), None)

@@ -62,14 +62,33 @@ def test_restored_rows_begin_their_next_episode():
     assert torch.equal(again.observe(), twin.observe())
 
 
+def test_discrete_observations_become_one_hot_vectors():
+    task, peer = reference_task("gymnasium:Blackjack-v1", 4, 0), gymnasium.make("Blackjack-v1")
+    counts = [int(space.n) for space in peer.observation_space]
+    assert task.spaces.observation == sum(counts)
+    batch = task.step(torch.zeros(4, 1))
+    for part in batch.obs.split(counts, dim=1):
+        assert part.sum(dim=1).tolist() == [1.0] * 4
+    assert set(batch.obs.unique().tolist()) == {0.0, 1.0}
+
+
+class Pictures(gymnasium.Env):
+    """Environment with pictures, which no vector encoder takes."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2, 2))
+    action_space = gymnasium.spaces.Discrete(2)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words_"),
     [
         ("gymnasium:NoSuch-v0", {}, "cannot make NoSuch-v0"),
         ("gymnasium:CartPole-v1", {"poles": 2}, "poles"),
-        ("gymnasium:FrozenLake-v1", {}, "Box of one dimension"),
+        ("gymnasium:Pictures-v0", {}, "Box of one dimension"),
+        ("gymnasium:popgym:NoSuch-v0", {}, r"popgym\]"),
     ],
 )
-def test_unsupported_gymnasium_task_is_refused(name, options, words_):
+def test_unsupported_gymnasium_task_is_refused(name, options, words_, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Pictures-v0", gymnasium.envs.registration.EnvSpec("Pictures-v0", Pictures))
     with pytest.raises(ConfigError, match=words_):
         reference_task(name, 1, 0, **options)
