@@ -22,6 +22,9 @@ QUESTIONS: dict[str, str] = {
 }
 """Name → SQL of the timed queries."""
 
+UPDATE, SNAPSHOT = "one update of 40 rows, with the snapshot", "the snapshot"
+"""Names of the measurements besides the queries."""
+
 _METRICS = 40
 _STEPS_PER_RUN = 2500
 _SUBJECTS = """
@@ -121,9 +124,9 @@ def measure_questions(rows: int, repeats: int, progress: Callable[[str], None]) 
             warehouse.ingest()
 
         progress("folding in one update")
-        measured.append(_timed("ingest", "one update of 40 rows, with the snapshot", one_update, rows, min(repeats, 5)))
+        measured.append(_timed("ingest", UPDATE, one_update, rows, min(repeats, 5)))
         size = warehouse.snapshot.stat().st_size / 2**20
-        return [*measured, _row("size", "the snapshot", size, "MiB", size, rows)]
+        return [*measured, _row("size", SNAPSHOT, size, "MiB", size, rows)]
 
 
 def _timed(what: str, name: str, call: Callable[[], object], rows: int, repeats: int) -> dict[str, Any]:

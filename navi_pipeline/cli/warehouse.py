@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from navi_core.bench.report import Option, Progress, Report, figure, report
+from navi_core.bench.report import Option, Progress, Report, figure, known_names, report
 from navi_core.cli.bench import app as benchmarks
 from navi_core.cli.bench import benchmark_command
 from navi_core.errors import as_argument
@@ -169,3 +169,38 @@ def bench(
 
 
 benchmarks.command("warehouse", help=bench.__doc__)(benchmark_command(bench))
+
+
+def curves(
+    curve: Annotated[
+        list[str] | None,
+        Option("drones, scenes, resolution, sequence, warehouse or triangles; may be repeated.", flag="--curve"),
+    ] = None,
+    charts: Annotated[Path | None, Option("Also draw every curve as an SVG file in this folder.")] = None,
+    *,
+    progress: Progress,
+) -> Report:
+    """Measure costs over sizes: drones, scenes, triangles, resolution, sequence length, warehouse rows; exponents."""
+    from navi_pipeline.bench.curves import CURVES, machine_limits, measure_curves, write_charts
+
+    names = known_names("curve", curve or CURVES, CURVES)
+    found = list(measure_curves(names, lambda label: progress(label, 0.0, 1.0)))
+    lines = machine_limits(found)
+    if charts is not None:
+        lines += [f"written: {file}" for file in write_charts(found, charts)]
+    columns = {
+        "curve": figure("curve"),
+        "cost": figure("cost"),
+        "over": figure("size"),
+        "from": figure("first", ",.0f"),
+        "to": figure("last", ",.0f"),
+        "first": figure("first_cost", ".3g"),
+        "last": figure("last_cost", ".3g"),
+        "exponent": figure("exponent"),
+        "at the end": figure("exponent_end"),
+    }
+    made = report("cost curves", [each.row() for each in found], columns, words=3)
+    return Report(made.document, made.tables, lines)
+
+
+benchmarks.command("curves", help=curves.__doc__)(benchmark_command(curves))

@@ -162,12 +162,13 @@ def embedded_picture(picture: bytes, title: str, kind: str = "png") -> str:
 
 def embedded_charts(charts: Sequence[str], title: str) -> str:
     """Render SVG charts as Markdown images; see `embedded_picture`."""
-    files = [
-        chart.replace("<svg ", _STANDALONE, 1).replace('style="', 'style="background:white;', 1)
-        for chart in charts
-        if chart
-    ]
+    files = [standalone_chart(chart) for chart in charts if chart]
     return "\n\n".join(embedded_picture(file.encode(), title, "svg+xml") for file in files) or "*nothing to draw*"
+
+
+def standalone_chart(chart: str) -> str:
+    """Return a chart as an SVG document of its own, black on white."""
+    return chart.replace("<svg ", _STANDALONE, 1).replace('style="', 'style="background:white;', 1)
 
 
 def _cell(value: object) -> str:
