@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from navi_core.policy.encoders import build_encoder, solid_angle_bias, spherical_positions
 from navi_core.policy.encoders.cnn import CircularAzimuthConv2d
-from navi_core.policy.encoders.rayvit import Layer
+from navi_core.policy.encoders.rayvit import Layer, attend, split_first
 from navi_core.policy.observation import ObservationScaling
 
 
@@ -181,3 +181,26 @@ def test_every_encoder_parameter_learns(name):
     encoder = build_encoder(name, 32, 8)
     encoder(torch.rand(4, 3, 32, 8)).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in encoder.parameters())
+
+
+def test_split_first_has_the_gradient_of_indexing():
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 5, 8, requires_grad=True), torch.randn(8)
+
+    def loss(split):
+        whole, first = split(x)
+        return (F.layer_norm(whole, (8,), weight).pow(3).sum() + (first * weight).sum()).backward()
+
+    loss(split_first)
+    ours, x.grad = x.grad, None
+    loss(lambda x: (x, x[:, 0]))
+    assert torch.allclose(ours, x.grad)
+
+
+def test_attention_on_a_cpu_keeps_float32_under_autocast():
+    q, k, v = torch.randn(3, 2, 4, 6, 8)
+    exact = F.scaled_dot_product_attention(q, k, v)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), None)
+    assert ours.dtype == torch.float32
+    assert float((ours - exact).abs().max()) < 0.02

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
+from navi_core.policy.cores.base import AutogradContext
 from navi_core.policy.observation import ObservationScaling
 
 
@@ -63,6 +65,40 @@ def solid_angle_bias(azimuth_bins: int, elevation_bins: int, patch: int) -> Tens
     return F.pad(bias, (1, 0)).float()
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:
+    """Compute scaled dot-product attention of (B, H, N, S) tensors; on a CPU always in float32.
+
+    There PyTorch's bfloat16 attention takes three times as long as float32's, and its backward five times.
+    """
+    if q.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    with torch.autocast("cpu", enabled=False):
+        return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=mask, scale=scale)
+
+
+class _SplitFirst(torch.autograd.Function):
+    """Autograd function of tokens (B, N, D) and their first one (B, D); its backward makes no array of zeros."""
+
+    @staticmethod
+    def forward(_ctx: AutogradContext, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.view_as(x), x[:, 0].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(_ctx: AutogradContext, grad: Tensor, grad_first: Tensor) -> Tensor:
+        # The tokens' only reader is a normalisation, whose gradient is an array of its own.
+        grad[:, 0] += grad_first
+        return grad
+
+
+def split_first(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tokens (B, N, D), to be normalised, and a copy of the first one (B, D)."""
+    if torch.compiler.is_compiling():
+        return x, x[:, 0]
+    both: tuple[Tensor, Tensor] = _SplitFirst.apply(x)  # type: ignore[no-untyped-call]
+    return both
+
+
 class Layer(nn.Module):
     """Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
@@ -88,7 +124,7 @@ class Layer(nn.Module):
         parts = self.qkv(self.norm1(x)).view(rows, tokens, 3, self.heads, width // self.heads)
         q, k, v = (part.transpose(1, 2) for part in parts.unbind(2))
         mask = None if key_bias is None else key_bias.expand(rows, self.heads, tokens, tokens)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        mixed = attend(q, k, v, mask)
         return self._residual(x, mixed.transpose(1, 2).flatten(2))
 
     def first_token(self, x: Tensor, key_bias: Tensor | None = None) -> Tensor:
@@ -101,16 +137,17 @@ class Layer(nn.Module):
         """
         rows, _, width = x.shape
         heads, size = self.heads, width // self.heads
+        x, first = split_first(x)
         normed = self.norm1(x)
         to_query, to_key, to_value = self.qkv.weight.split(width)
         bias = self.qkv.bias
-        query = F.linear(normed[:, 0], to_query, bias[:width]).view(rows, heads, size)
-        query = torch.einsum("bhs,hsd->bhd", query, to_key.view(heads, size, width))
-        mask = None if key_bias is None else key_bias.expand(rows, 1, heads, -1)
-        tokens = normed[:, None]
-        pooled = F.scaled_dot_product_attention(query[:, None], tokens, tokens, attn_mask=mask, scale=size**-0.5)
-        mixed = torch.einsum("bhd,hsd->bhs", pooled[:, 0], to_value.view(heads, size, width)).flatten(1)
-        return self._residual(x[:, 0], mixed + bias[2 * width :])
+        query = F.linear(self.norm1(first), to_query, bias[:width]).view(rows, heads, size)
+        query = torch.einsum("bhs,hsd->bhd", query * size**-0.5, to_key.view(heads, size, width))
+        scores = torch.bmm(query, normed.transpose(1, 2)).float()
+        weights = torch.softmax(scores if key_bias is None else scores + key_bias, dim=-1)
+        pooled = torch.bmm(weights.to(normed.dtype), normed)
+        mixed = torch.einsum("bhd,hsd->bhs", pooled, to_value.view(heads, size, width)).flatten(1)
+        return self._residual(first, mixed + bias[2 * width :])
 
     def _residual(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + self.out(mixed)
