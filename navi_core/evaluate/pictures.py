@@ -85,6 +85,8 @@ def _families(letters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]
 
 PATHS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 """Colours of paths (Okabe and Ito 2008), the ones with most contrast first."""
+_MARGINS = (0.6, 0.15, 0.3, 0.5)
+"""Left, right, top and bottom of the panels [inches]: axis labels and titles."""
 _PIXELS = 400
 """Samples along the longer side of the scene."""
 
@@ -152,7 +154,9 @@ def top_down_map(
             for label in key.get_texts():
                 draw_name(label)
     _draw_legend(figure, floor is not None, seen is not None)
-    figure.tight_layout(rect=(0.0, 0.06, 1.0, 1.0))
+    # Fixed margins: `tight_layout` would draw the whole figure once more to measure its texts.
+    left, right, top, bottom = (inches / side for inches, side in zip(_MARGINS, (*size[:1] * 2, *size[1:] * 2)))
+    figure.subplots_adjust(left, 0.06 + bottom, 1.0 - right, 1.0 - top, wspace=0.25)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": "navi"})
     return buffer.getvalue()

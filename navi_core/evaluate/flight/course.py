@@ -1,5 +1,7 @@
 """Evaluation course (fixed evaluation set-up): scenes, their reachable floor, and frozen starts."""
 
+from __future__ import annotations
+
 import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -67,6 +69,11 @@ class Course:
         """Return the names of the training scenes in the course: content or source hash in `trained_on`."""
         pairs = zip(self.field.scenes, self.scene_hashes, strict=True)
         return [scene.name for scene, content in pairs if content in trained_on or scene.source_hash in trained_on]
+
+    def with_vocabulary(self, vocabulary: Mapping[str, int] | None) -> Course:
+        """Return the same course with the semantic ids of a policy's training; None builds them from the scenes."""
+        field = Field(self.field.scenes, vocabulary=vocabulary)
+        return self if field.vocabulary == self.field.vocabulary else replace(self, field=field)
 
 
 def build_course(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from navi_pipeline.lib.training.policies import policy_name
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from navi_core.evaluate import Comparison, EvalResult
+    from navi_core.evaluate import Comparison, Course, EvalResult
     from navi_core.models import ModelVersion
     from navi_core.scenes import Scene
 
@@ -90,11 +90,25 @@ class SplitScenes:
             raise EvaluationError(f"the corpus has no {split} scene; materialize scene_sources with {split} above 0")
         self.split, self.names = split, [row["name"] for row in rows]
         self.key = content_key([[row["name"], row["content_hash"]] for row in rows])
+        self._course: Course | None = None
 
     @cached_property
     def loaded(self) -> list[Scene]:
         """Scenes of the split, loaded at the first access."""
         return load_split(self.split)
+
+    def course(self, config: EvalConfig, vocabulary: Mapping[str, int] | None = None) -> Course:
+        """Return the evaluation course of these scenes; the floors of the latest protocol are searched once.
+
+        Args:
+            config: The protocol.
+            vocabulary: Semantic id by name of a policy's training; None builds it from the scenes.
+        """
+        from navi_core.evaluate import build_course
+
+        if self._course is None or self._course.config != config:
+            self._course = build_course(self.loaded, config)
+        return self._course.with_vocabulary(vocabulary)
 
 
 def flown_policy(
@@ -139,6 +153,7 @@ def flown(
         Result; a saved one holds no trajectories.
     """
     from navi_core.evaluate import EvalResult, evaluate, flight_code
+    from navi_core.evaluate.flight.subjects import resolve_subject
 
     name = name or str(subject)
     custom = own_networks_of(subject)
@@ -146,7 +161,8 @@ def flown(
     file = navi_home() / "evaluations" / f"{key}.json"
     if file.exists():
         return EvalResult.load(file)
-    result = evaluate(subject, scenes.loaded, config, name=name)
+    resolved = resolve_subject(subject, config, name=name)
+    result = evaluate(resolved, scenes.course(config, resolved.vocabulary))
     with pipeline_log(f"evaluate-{result.evaluation_id}", seed=config.seed, config_hash=config_hash(config)) as log:
         for table, rows in result.to_rows(scenes.split).items():
             for row in rows:
@@ -228,10 +244,10 @@ def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: Ev
     drawn = {name: result for name, result in results.items() if result.trajectories}
     if not drawn:
         return []
-    from navi_core.evaluate import build_course, top_down_map
+    from navi_core.evaluate import top_down_map
     from navi_core.service.viewing.meshes import store_mesh
 
-    course = build_course(scenes.loaded, config)
+    course = scenes.course(config)
     maps, flights = [], []
     for index, scene in enumerate(course.field.scenes[:_MAPS]):
         paths = {name: result.trajectories_of(scene.name)[0] for name, result in drawn.items()}
