@@ -100,7 +100,7 @@ def over_drones(counts: Sequence[int] = (1, 4, 16, 64, 256, 1024, 4096)) -> list
 
 def over_scenes(counts: Sequence[int] = (1, 4, 16, 64)) -> list[Curve]:
     """Measure a step of 64 drones over the number of scenes that they are spread over."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for count in counts:
         rows += run_env([_SIZE], [_DRONES], load_scenes([f"apartment:0-{count - 1}"], 256), steps=_STEPS)
     return _flights("scenes", "scenes", counts, rows)[:1]
