@@ -46,7 +46,11 @@ VARIANTS: dict[str, Variant] = {
             "Do both together?",
             {"shaper": {"rnd_start": 1.0, "rnd_end": 0.01, "loop_coefficient": 2.0}},
         ),
-        Variant("no_aux", "Is the auxiliary input of use?", {"policy": {"aux": "off"}}),
+        Variant(
+            "no_aux",
+            "Is the auxiliary input of use, that of the map included?",
+            {"policy": {"aux": "off", "place_memory": False}},
+        ),
         Variant(
             "navi9", "Do the source's nine reward terms teach to explore?", {"env": {"reward": {"preset": "navi9"}}}
         ),

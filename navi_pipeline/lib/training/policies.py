@@ -77,6 +77,8 @@ def training_config(
     if algorithm == "bc":
         passes = epochs or _EPOCHS.get(profile)
         return resolve_config(preset=profile, flags=flags | ({"bc": {"epochs": passes}} if passes else {}))
+    if algorithm == "dpo":
+        flags["policy"] = {"place_memory": False}  # the compared flights are recorded without their maps
     config = resolve_config(preset=profile, flags=flags)
     steps = total_steps or _STEPS.get(profile, {}).get(algorithm) or config.total_steps or _DEFAULT_STEPS
     return identified(config.model_copy(update={"total_steps": steps}))

@@ -112,6 +112,8 @@ def test_seed_changes_the_config_hash():
 
 def test_asset_training_has_a_step_limit():
     assert training_config("quick", seed=0, total_steps=None).total_steps is not None
+    assert training_config("demo", seed=0).policy.place_memory
+    assert not training_config("demo", seed=0, algorithm="dpo").policy.place_memory
 
 
 def test_missing_policy_error_names_the_asset_to_materialize():
