@@ -188,8 +188,8 @@ def whole_graph() -> None:
 
 _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("sources_job", ("scene_sources",), "Plan the scenes."),
-    ("corpus_job", ("compiled_scene", "scene_quality", "corpus"), "Compile what is due, and gather the corpus."),
-    ("recordings_job", ("recorded_demonstrations",), "Take in what people recorded."),
+    ("corpus_job", ("compiled_scene", "scene_quality", "corpus"), "Compile due scenes, and assemble the corpus."),
+    ("recordings_job", ("recorded_demonstrations",), "Ingest recorded flights."),
     ("demonstrations_job", ("expert_demonstrations", "demonstrations"), "Record a scripted teacher for a profile."),
     ("profile_job", POLICY_ASSETS, "Train, evaluate and promote the policies of a profile and a seed."),
     (
@@ -206,7 +206,7 @@ _ASSET_JOBS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "summary_job",
         ("baseline_evaluation", "leaderboard", "warehouse"),
-        "Fly the scripted pilots, rank everybody and fold every row in.",
+        "Fly the scripted pilots, rank all subjects and ingest every row.",
     ),
 )
 JOBS = [

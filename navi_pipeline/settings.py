@@ -261,7 +261,7 @@ class SweepConfig(Config):
     memory_limit: float | None = Field(None, gt=0, le=1e5)
     """Limit of a cell's address space [GiB]; None: unlimited."""
     threads: int = Field(1, ge=0, le=256)
-    """Torch threads of a cell; 0 measures what is best."""
+    """Torch threads of a cell; 0 measures the best number."""
 
     @model_validator(mode="after")
     def _quick_is_quick(self) -> Self:

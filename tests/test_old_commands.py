@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import typer
 
@@ -53,6 +55,15 @@ def _commands(command, path=()):
     context = typer.Context(command)
     for name in command.list_commands(context):
         yield from _commands(command.get_command(context, name), (*path, name))
+
+
+def test_help_shows_every_unit():
+    """The renderer of help takes `[s]` for markup and prints nothing."""
+    swallowed = re.compile(r"\[[A-Za-z/²%·]+\]")
+    texts = [(path, command.help or "") for path, command in _commands(typer.main.get_command(build_app()))]
+    for path, command in _commands(typer.main.get_command(build_app())):
+        texts += [((*path, option.name), getattr(option, "help", None) or "") for option in command.params]
+    assert [path for path, text in texts if swallowed.search(text)] == [] and len(texts) > 400
 
 
 def test_no_option_of_any_command_takes_an_option_as_its_value():

@@ -234,12 +234,10 @@ def cartpole(
     against: Annotated[
         str, Option(help="Peers in one run, by commas: sb3, gymnasium, pufferlib.", metavar="NAMES")
     ] = "",
-    task: Annotated[
-        str, Option(help="What is learned: cart_pole, cart_pole_masked, acrobot, lunar_lander.")
-    ] = "cart_pole",
-    seeds: Annotated[int, Option(min=0, help="So many seeds learn; 0 measures speed alone.")] = 5,
-    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
-    peer_seeds: Annotated[int, Option(min=0, help="With so many of them sb3 learns too; minutes each.")] = 1,
+    task: Annotated[str, Option(help="Task: cart_pole, cart_pole_masked, acrobot, lunar_lander.")] = "cart_pole",
+    seeds: Annotated[int, Option(min=0, help="Number of seeds; 0 measures speed alone.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="First seed.")] = 0,
+    peer_seeds: Annotated[int, Option(min=0, help="Seeds that sb3 learns, too; minutes each.")] = 1,
     target: Annotated[
         float | None, Option(help="Mean return of 100 episodes that counts as solved; by default the task's.")
     ] = None,
@@ -344,9 +342,9 @@ def run_grpo(
 
 
 def grpo(
-    task: Annotated[str, Option(help="What is learned, such as acrobot.")] = "cart_pole",
-    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 5,
-    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    task: Annotated[str, Option(help="Task, such as acrobot.")] = "cart_pole",
+    seeds: Annotated[int, Option(min=1, help="Number of seeds.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="First seed.")] = 0,
     target: Annotated[float, Option(help="Mean return of 100 episodes that counts as solved.")] = 450.0,
     assign: Annotated[
         list[str] | None, Option(flag="--set", help="A setting of learning, such as grpo.clip=0.1; may be repeated.")

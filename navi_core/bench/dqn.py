@@ -143,9 +143,9 @@ def _sb3(task: str, seed: int, config: TrainConfig) -> Row:
 
 def dqn(
     task: Annotated[str, Option(help="cart_pole, acrobot, snake or lunar_lander.")] = "cart_pole",
-    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 5,
-    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
-    until_solved: Annotated[bool, Option(flag="--until-solved", help="End a run where it is solved.")] = False,
+    seeds: Annotated[int, Option(min=1, help="Number of seeds.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="First seed.")] = 0,
+    until_solved: Annotated[bool, Option(flag="--until-solved", help="End a run once it is solved.")] = False,
     against: Annotated[str, Option(help="Peers in the same run: sb3.", metavar="NAMES")] = "",
     assign: Annotated[
         list[str] | None, Option(flag="--set", help="A setting, such as dqn.n_step=1; may be repeated.")
@@ -304,11 +304,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def apex(
-    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 1,
-    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    seeds: Annotated[int, Option(min=1, help="Number of seeds.")] = 1,
+    first_seed: Annotated[int, Option(min=0, help="First seed.")] = 0,
     actors: Annotated[int, Option(min=1, help="Actor processes.")] = 2,
-    in_process: Annotated[bool, Option(flag="--in-process", help="Without Ray, all in one process.")] = False,
-    kill: Annotated[bool, Option(flag="--kill", help="Kill an actor and a shard on the way.")] = False,
+    in_process: Annotated[bool, Option(flag="--in-process", help="Run in one process, without Ray.")] = False,
+    kill: Annotated[bool, Option(flag="--kill", help="Kill an actor and a shard during the run.")] = False,
     assign: Annotated[
         list[str] | None, Option(flag="--set", help="A setting, such as total_steps=50000; may be repeated.")
     ] = None,

@@ -46,7 +46,7 @@ Sizes = Annotated[
     list[str] | None, Option("Azimuth and elevation bins, such as 256x48; may be repeated.", "--size", "AZxEL")
 ]
 Size = Annotated[str, Option("Azimuth and elevation bins.", metavar="AZxEL")]
-Drones = Annotated[list[int] | None, Option("Drones of a call; may be repeated.", "--drones", min=1)]
+Drones = Annotated[list[int] | None, Option("Drones per call; may be repeated.", "--drones", min=1)]
 Threads = Annotated[int, Option("Threads of the kernels and of torch.", min=1)]
 Repeats = Annotated[int, Option("Timed turns of each; the median counts.", min=1)]
 Seeds = Annotated[int, Option("Number of seeds that learn.", min=1)]

@@ -369,10 +369,10 @@ def smoothing_report(rows: Sequence[Row], done: str) -> list[Table]:
 
 def smoothing(
     task: Annotated[list[str] | None, Option(help="cart_pole, acrobot or lunar_lander.")] = None,
-    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 5,
-    first_seed: Annotated[int, Option(min=0, help="The first of them; stopping was chosen on 0 … 4.")] = 10,
+    seeds: Annotated[int, Option(min=1, help="Number of seeds.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="First seed; the stopping rule was chosen on 0 … 4.")] = 10,
     ablation: Annotated[bool, Option(flag="--ablation", help="alpha_step × d on noisy cart-pole instead.")] = False,
-    minutes: Annotated[float, Option(min=0, help="Begin no cell after so many; 0 only reports.")] = 1e9,
+    minutes: Annotated[float, Option(min=0, help="Begin no cell after this time (min); 0 only reports.")] = 1e9,
     out: Annotated[Path | None, Option(help="Folder of cells; by default bench/smoothing of the home.")] = None,
     *,
     progress: Progress,

@@ -167,7 +167,7 @@ def baselines(
     noisy: Noisy = False,
     resolution: Resolution = 512,
     out: Annotated[
-        Path | None, typer.Option(help="Where results are kept, a file per pilot; by default in the Navi home.")
+        Path | None, typer.Option(help="Folder of the results, a file per pilot; by default in the Navi home.")
     ] = None,
     no_record: NoRecord = False,
     as_json: Json = False,

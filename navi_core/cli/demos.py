@@ -228,7 +228,7 @@ def inspect(
 def export(
     dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
     out: Annotated[Path, typer.Option(help="Folder of the new Minari dataset.")],
-    dataset_id: Annotated[str, typer.Option(help="Minari's name of it.")] = "navi/demonstrations-v0",
+    dataset_id: Annotated[str, typer.Option(help="Name of the dataset in Minari.")] = "navi/demonstrations-v0",
 ) -> None:
     """Export a dataset as a Minari (HDF5) dataset; needs the extra `minari`."""
     from navi_core.demos import export_minari, load_demonstration, read_index
@@ -262,9 +262,9 @@ def _facts(index: dict[str, Any]) -> dict[str, Any]:
 def pairs(
     out: Annotated[Path, typer.Option(help="The JSONL file.")],
     scene: Scenes = None,
-    winner: Annotated[str, typer.Option(help="The pilot that is thought the better one.")] = "forward-plus",
-    loser: Annotated[str, typer.Option(help="The other.")] = "random",
-    count: Annotated[int, typer.Option("--pairs", min=2, help="Pairs.")] = 256,
+    winner: Annotated[str, typer.Option(help="Pilot that should win.")] = "forward-plus",
+    loser: Annotated[str, typer.Option(help="Pilot that should lose.")] = "random",
+    count: Annotated[int, typer.Option("--pairs", min=2, help="Number of pairs.")] = 256,
     steps: Annotated[int, typer.Option(min=2, help="Decisions of a segment.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Seed of starts and draws.")] = 0,
     preset: Annotated[str | None, typer.Option(help="Preset whose environment is flown.")] = "quick",

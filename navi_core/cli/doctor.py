@@ -25,11 +25,12 @@ app = typer.Typer()
 @app.command()
 def doctor(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Folder of meshes or scenes; without it, the machine.")
+        Path | None,
+        typer.Argument(metavar="DIR", help="Folder of meshes or scenes; without it the machine is checked."),
     ] = None,
     resolution: Annotated[int, typer.Option(help="Resolution that the estimates are for.")] = 512,
-    semantics: Annotated[str, typer.Option(help="Where names would come from, as in `navi scenes compile`.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Where compiled scenes lie; by default as when compiling.")] = None,
+    semantics: Annotated[str, typer.Option(help="Source of names, as in `navi scenes compile`.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Folder of compiled scenes; by default as when compiling.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every file whole, however large.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:

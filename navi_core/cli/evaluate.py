@@ -41,7 +41,7 @@ Scenes = Annotated[
 Protocol = Annotated[
     str,
     typer.Option(
-        help="quick: 3 starts × 200 decisions; full: 10 × 1000 and C_surf. --starts and --steps go before it.",
+        help="quick: 3 starts × 200 decisions; full: 10 × 1000 and C_surf. --starts and --steps override it.",
         autocompletion=lambda: ["quick", "full"],
     ),
 ]
@@ -54,11 +54,11 @@ Recovers = Annotated[
     bool | None,
     typer.Option("--recovery/--no-recovery", help="Free policies that are stuck; by default as the policy's settings."),
 ]
-Noisy = Annotated[bool, typer.Option("--noisy", help="Fly with the noisy sensor; what counts is still the truth.")]
+Noisy = Annotated[bool, typer.Option("--noisy", help="Fly with the noisy sensor; metrics use the true scene.")]
 Drift = Annotated[
     str, typer.Option(help="Drift of the odometry flown by: none; low: 0.5 % and 0.03 °/s; high: 2 % and 0.1 °/s.")
 ]
-Delayed = Annotated[bool, typer.Option("--delayed", help="Fly by observations of the decision before.")]
+Delayed = Annotated[bool, typer.Option("--delayed", help="Fly by observations that are one decision old.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
 Maps = Annotated[Path | None, typer.Option("--maps", help="Also draw the paths flown, one PNG per scene, here.")]
@@ -175,7 +175,7 @@ def promote(
         ),
     ],
     scene: Scenes = None,
-    alias: Annotated[str, typer.Option(help="The alias at stake.")] = "champion",
+    alias: Annotated[str, typer.Option(help="Alias that the winner gets.")] = "champion",
     protocol: Protocol = "quick",
     starts: Starts = None,
     steps: Steps = None,

@@ -92,7 +92,7 @@ def register(
             "file names."
         ),
     ] = None,
-    notes: Annotated[str, typer.Option(help="Free text.")] = "",
+    notes: Annotated[str, typer.Option(help="Note, free text.")] = "",
     tag: Annotated[list[str] | None, typer.Option(help="A free label; may be repeated.")] = None,
     models: Folder = None,
     as_json: Json = False,
@@ -117,7 +117,7 @@ def register(
 
 @app.command()
 def rollback(
-    alias: Annotated[str, typer.Argument(help="The alias to take back, e.g. champion.")] = "champion",
+    alias: Annotated[str, typer.Argument(help="Alias to roll back, such as champion.")] = "champion",
     models: Folder = None,
     as_json: Json = False,
 ) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from navi_core.service.web.app import Show
 
 app = typer.Typer()
-Host = Annotated[str, typer.Option(help="Address to serve at; others than 127.0.0.1 let other machines in.")]
+Host = Annotated[str, typer.Option(help="Address to serve at; any other than 127.0.0.1 admits other machines.")]
 Port = Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)]
 Browser = Annotated[bool, typer.Option("--browser", help="Also open the page in the browser of this machine.")]
 
@@ -189,7 +189,7 @@ def record(
         ),
     ] = None,
     drone: Annotated[int | None, typer.Option(help="Drone to ask for; by default the one that is shown.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="How long [s]; by default until interrupted.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration (s); by default until interrupted.")] = None,
     as_json: Json = False,
 ) -> None:
     """Record the wire messages that a training or a service publishes to a file; Ctrl-C ends it."""
@@ -232,7 +232,7 @@ def replay(
         Path | None, typer.Option("--rrd", help="Write an episode for the Rerun viewer instead.", metavar="OUT")
     ] = None,
     episode: Annotated[
-        int | None, typer.Option(help="Which one of --list, from 0; by default the longest.", min=0)
+        int | None, typer.Option(help="Number in --list, from 0; by default the longest.", min=0)
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the episodes instead.")] = False,
     host: Host = "127.0.0.1",

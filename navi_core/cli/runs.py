@@ -82,12 +82,10 @@ def show(
 def remove(
     names: Annotated[
         list[str],
-        typer.Argument(
-            help="Runs, as `navi runs list` calls them.", show_default=False, autocompletion=completion.runs
-        ),
+        typer.Argument(help="Runs, named as in `navi runs list`.", show_default=False, autocompletion=completion.runs),
     ],
     runs: Root = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
 ) -> None:
     """Remove training run folders: their checkpoints, replays, logs and TensorBoard files.
 

@@ -53,7 +53,7 @@ def generate(
 
 @app.command("list")
 def discover(
-    root: Annotated[Path | None, typer.Argument(help="Folder of meshes; by default what training would use.")] = None,
+    root: Annotated[Path | None, typer.Argument(help="Folder of meshes; by default that of a training.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the scenes of a folder or of the default corpus: dataset, source, and whether they are compiled."""
@@ -78,10 +78,10 @@ def compile(
     up_axis: UpAxis = "y",
     unit_scale: UnitScale = 1.0,
     semantics: Annotated[
-        str, typer.Option(help="Where names come from: auto, annotation, vertex_color, object, material or none.")
+        str, typer.Option(help="Source of names: auto, annotation, vertex_color, object, material or none.")
     ] = "auto",
     decimate: Annotated[
-        float | None, typer.Option(help="Merge triangles, moving the surface by about this much at most [voxel].")
+        float | None, typer.Option(help="Merge triangles; moves the surface by about this distance at most (voxels).")
     ] = None,
     jobs: Jobs = None,
     as_json: Json = False,

@@ -50,8 +50,8 @@ def environment(
     sessions: Annotated[int, typer.Option(min=1, max=4096, help="Drones.")] = 1,
     first_env_id: Annotated[int, typer.Option(min=0, help="Number of the first drone.")] = 0,
     mode: Mode = "step",
-    pub: Annotated[str, typer.Option(help="Where observations are published.")] = "tcp://127.0.0.1:5559",
-    rep: Annotated[str, typer.Option(help="Where step requests are answered.")] = "tcp://127.0.0.1:5560",
+    pub: Annotated[str, typer.Option(help="Endpoint that publishes observations.")] = "tcp://127.0.0.1:5559",
+    rep: Annotated[str, typer.Option(help="Endpoint that answers step requests.")] = "tcp://127.0.0.1:5560",
     sub: Annotated[list[str] | None, typer.Option(help="Actors whose actions are flown (stream).")] = None,
     http: Http = None,
     seed: Annotated[int, typer.Option(help="Seed of spawns and sensor faults.")] = 0,
@@ -116,10 +116,12 @@ def serve(
             "or latest where nothing was promoted."
         ),
     ] = None,
-    sub: Annotated[list[str] | None, typer.Option(help="Environments whose observations are answered.")] = None,
-    pub: Annotated[str, typer.Option(help="Where actions and telemetry are published.")] = "tcp://127.0.0.1:5557",
+    sub: Annotated[list[str] | None, typer.Option(help="Endpoints of environments to answer; may be repeated.")] = None,
+    pub: Annotated[str, typer.Option(help="Endpoint that publishes actions and telemetry.")] = "tcp://127.0.0.1:5557",
     mode: Mode = "step",
-    step_endpoint: Annotated[str, typer.Option(help="Environment that is asked to fly.")] = "tcp://127.0.0.1:5560",
+    step_endpoint: Annotated[
+        str, typer.Option(help="Endpoint of the environment's step requests.")
+    ] = "tcp://127.0.0.1:5560",
     runtime: Annotated[str, typer.Option(help="eager, onnx or aoti: how a checkpoint is computed.")] = "eager",
     device: Annotated[str, typer.Option(help="cpu or cuda: where a policy is computed by torch.")] = "cpu",
     max_sessions: Annotated[int, typer.Option(min=1, max=4096, help="Most drones at once.")] = 256,
@@ -130,7 +132,7 @@ def serve(
     goal: Annotated[
         str | None,
         typer.Option(
-            help="Where all drones fly [m], of a policy for goals; by default as in the environment.",
+            help="Goal of all drones (m), for a point-goal policy; by default the environment's.",
             metavar="X,Y,Z",
         ),
     ] = None,
@@ -140,11 +142,11 @@ def serve(
             "--recovery/--no-recovery", help="Free drones that are stuck; by default as the policy's settings."
         ),
     ] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of the typical ones.")] = False,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of flying the mean.")] = False,
     gate: Annotated[
-        bool, typer.Option("--gate", help="Simulate each motion first; none that would collide is flown.")
+        bool, typer.Option("--gate", help="Simulate each motion first; no colliding motion is flown.")
     ] = False,
-    learn: Annotated[bool, typer.Option("--learn", help="Go on training on what is flown; draws actions.")] = False,
+    learn: Annotated[bool, typer.Option("--learn", help="Learn from the flown decisions; draws actions.")] = False,
     assign: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, gate.threshold=0 or training.batch_size=64.")
     ] = None,

@@ -45,16 +45,14 @@ def settings(
         typer.Argument(help="A section (ppo, env.reward), a setting, or a word that its name or meaning holds."),
     ] = None,
     of: Annotated[
-        str, typer.Option("--of", help="Whose: train, serve (what `navi serve --set` takes), or nightly.")
+        str, typer.Option("--of", help="Command: train, serve (settings of `navi serve --set`), or nightly.")
     ] = "train",
-    preset: Annotated[
-        str | None, typer.Option(help="As they are with this preset.", autocompletion=completion.presets)
-    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Preset to show.", autocompletion=completion.presets)] = None,
     file: Annotated[
-        Path | None, typer.Option("--config", help="And with this file of settings, or a run's config.json.")
+        Path | None, typer.Option("--config", help="File of settings to apply, or a run's config.json.")
     ] = None,
-    assign: Annotated[list[str] | None, typer.Option("--set", help="And with this, a.b=c; may be repeated.")] = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Those alone that differ from the defaults.")] = False,
+    assign: Annotated[list[str] | None, typer.Option("--set", help="Setting to apply, a.b=c; may be repeated.")] = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that differ from the defaults.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
     """List configuration settings: value, source, allowed values, meaning.

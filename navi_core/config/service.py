@@ -45,7 +45,7 @@ class EnvironmentConfig(Config):
     mode: Mode = "step"
     """`step`: a decision is flown when asked for; `stream`: at the decision rate, with the last action."""
     publish: str = OBSERVATION_ENDPOINT
-    """Where observations are published."""
+    """Endpoint that publishes observations."""
     answer: str = STEP_ENDPOINT
     """Where step requests are answered (mode step)."""
     actions: tuple[str, ...] = (ACTION_ENDPOINT,)
@@ -101,9 +101,9 @@ class ActorConfig(Config):
     mode: Mode = "step"
     """`step`: each action is sent as a request, which brings reward and observation; `stream`: published alone."""
     subscribe: tuple[str, ...] = (OBSERVATION_ENDPOINT,)
-    """Environments whose observations are answered."""
+    """Endpoints of environments to answer; may be repeated."""
     publish: str = ACTION_ENDPOINT
-    """Where actions and telemetry are published."""
+    """Endpoint that publishes actions and telemetry."""
     step_endpoint: str = STEP_ENDPOINT
     """Environment that is asked to fly (mode step)."""
     runtime: Literal["eager", "onnx", "aoti"] = "eager"

@@ -38,7 +38,7 @@ class ModelVersion(TrainedFacts):
     metrics: dict[str, float | None]
     """Numbers given at registration."""
     notes: str
-    """Free text."""
+    """Note, free text."""
     tags: _Names
     """Free labels."""
     aliases: tuple[str, ...] = ()

@@ -40,10 +40,12 @@ def query(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array of rows.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the database anew from outbox/done first.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Rebuild the database from archive and segments first.")
+    ] = False,
     home: Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")] = None,
     history: Annotated[
-        Path | None, typer.Option(help="Folder of navi warehouse publish: ask about several homes.")
+        Path | None, typer.Option(help="Folder of `navi warehouse publish`: query several homes.")
     ] = None,
     course: Annotated[
         str | None, typer.Option(help="Course of rankings, by name or hash; by default the one of the champion.")

@@ -31,15 +31,15 @@ group.command()(ui)
 
 @study.command()
 def sweep(
-    name: Annotated[str | None, typer.Argument(help="The sweep; without one they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Sweep; without it the sweeps are listed.")] = None,
     profile: Annotated[str, typer.Option(help="quick (2,000 decisions or 10 s a cell) or full.")] = "quick",
     preset: Annotated[str | None, typer.Option(help="Settings that do not vary: demo, quick, standard.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Repeats of each cell.")] = None,
     steps: Annotated[int | None, typer.Option(help="Decisions of a cell.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Training time of a cell [s].")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Wall time after which a cell is killed [s].")] = None,
-    memory_limit: Annotated[float | None, typer.Option(help="Address space of a cell [GiB].")] = None,
-    threads: Annotated[int | None, typer.Option(help="Torch threads of a cell; 0 measures what is best.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Training time of a cell (s).")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Wall time after which a cell is killed (s).")] = None,
+    memory_limit: Annotated[float | None, typer.Option(help="Address space of a cell (GiB).")] = None,
+    threads: Annotated[int | None, typer.Option(help="Torch threads of a cell; 0 measures the best number.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure every cell anew.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -73,9 +73,7 @@ def sweep(
 
 @study.command()
 def ablate(
-    variants: Annotated[
-        list[str] | None, typer.Argument(help="What to change; without one, everything. See --list.")
-    ] = None,
+    variants: Annotated[list[str] | None, typer.Argument(help="Variants; by default all of --list.")] = None,
     name: Annotated[str, typer.Option(help="Name of the ablation, in its rows and its page.")] = "ablation",
     preset: Annotated[str, typer.Option(help="Settings that do not vary: a preset or a .yaml file.")] = "demo",
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting of all variants, a.b=c.")] = None,
@@ -91,10 +89,10 @@ def ablate(
     scene: Annotated[
         list[str] | None, typer.Option("--scene", help="Unseen scenes to fly in; may be repeated.", metavar="S")
     ] = None,
-    protocol: Annotated[str | None, typer.Option(help="Length of those flights: quick or full.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="Protocol of the evaluation: quick or full.")] = None,
     cells: Annotated[int | None, typer.Option(min=0, help="Cells to measure now; 0 shows what is known.")] = None,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Cells at the same time, each on one core.")] = 1,
-    listed: Annotated[bool, typer.Option("--list", help="Show the variants and what they ask.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show the variants and their questions.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run an ablation study: train each variant with several seeds, and compare it with the base on unseen scenes.
@@ -177,12 +175,13 @@ def night_settings() -> type[NightlyConfig]:
 @group.command()
 def nightly(
     minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Length [min]; up to 60 it is a small night of the profile quick.")
+        float | None,
+        typer.Option(min=0.1, help="Training time (min); up to 60 it is a small night of the profile quick."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings (NightlyConfig).")] = None,
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a=b; may be repeated.")] = None,
     validation: Annotated[bool, typer.Option("--validation", help="Train nothing; evaluate the champion.")] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the night; the same name goes on where it stood.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the night; the same name continues it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a nightly training job now: preflight, training, resume proof, evaluation, benchmarks, promotion, summary.

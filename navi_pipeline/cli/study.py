@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from navi_pipeline.settings import StudyConfig
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Trials = Annotated[int | None, typer.Option(min=1, help="Trials that the study ends with.")]
+Trials = Annotated[int | None, typer.Option(min=1, help="Total number of trials.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.")]
 
 
@@ -97,9 +97,7 @@ def resume(
 def best(
     name: Annotated[str, typer.Argument(help="A study of this home.")],
     preset: Annotated[Path | None, typer.Option(help="Write its settings as a preset here (.yaml).")] = None,
-    trial: Annotated[
-        int | None, typer.Option(min=0, help="This trial instead of the best, for example of a front.")
-    ] = None,
+    trial: Annotated[int | None, typer.Option(min=0, help="Number of a trial, instead of the best.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the best feasible trial, and export it as a preset: `navi train LEARNER --preset FILE`."""
@@ -150,8 +148,8 @@ def prove(
 def bench(
     trials: Annotated[int, typer.Option(min=2, help="Trials of the study.")] = 30,
     workers: Annotated[int, typer.Option(min=1, help="Trials at once.")] = 2,
-    kills: Annotated[int, typer.Option(min=0, help="Times that it is killed.")] = 3,
-    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
+    kills: Annotated[int, typer.Option(min=0, help="Number of kills.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of the moments of the kills.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Test a study's fault tolerance: kill it with its workers, then audit configs, metrics and lineage."""

@@ -100,12 +100,12 @@ def compact(
         float | None,
         typer.Option(
             min=0,
-            help="Thin metrics of runs older than this that no model came from, drop experiences of services [days].",
+            help="Thin metrics of older runs without a model, and drop older experiences of services (days).",
         ),
     ] = None,
-    points: Annotated[int, typer.Option(min=2, help="Steps that stay of a thinned run.")] = 500,
+    points: Annotated[int, typer.Option(min=2, help="Steps kept of a thinned run.")] = 500,
     keep_model_days: Annotated[
-        float | None, typer.Option(min=0, help="Thin also runs older than this that models came from [days].")
+        float | None, typer.Option(min=0, help="Thin older runs with models, too (days).")
     ] = None,
     home: Home = None,
     as_json: Json = False,
@@ -145,13 +145,13 @@ def publish(
 
 
 def bench(
-    rows: Annotated[int, Option(min=1, help="Metric rows of the warehouse that is asked.")] = 10_000_000,
+    rows: Annotated[int, Option(min=1, help="Metric rows of the queried warehouse.")] = 10_000_000,
     ingest_rows: Annotated[int, Option(min=1, help="Rows of each ingest.")] = 200_000,
-    repeats: Annotated[int, Option(min=1, help="Turns that each takes; the median counts.")] = 7,
+    repeats: Annotated[int, Option(min=1, help="Turns of each; the median counts.")] = 7,
     *,
     progress: Progress,
 ) -> Report:
-    """Benchmark the warehouse: ingest [rows/s], and queries over millions of rows [ms]."""
+    """Benchmark the warehouse: ingest (rows/s), and queries over millions of rows (ms)."""
     from navi_pipeline.bench.warehouse import measure_ingest, measure_questions
 
     progress("folding in", 0.0, 1.0)

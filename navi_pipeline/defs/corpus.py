@@ -74,8 +74,8 @@ class CompileSettings(dg.Config):
     owners=OWNERS,
     code_version="1",
     required_resource_keys={"home"},
-    description="Where it begins: the scenes to be used, by name, with split and content hash: generated ones, and "
-    "every mesh under $NAVI_SCENES. Registers one partition of compiled_scene for each.",
+    description="Plan of the scenes, by name, with split and content hash: generated ones, and every mesh under "
+    "$NAVI_SCENES. Registers one partition of compiled_scene for each.",
 )
 @worked
 def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult[None]:
@@ -118,8 +118,8 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     automation_condition=WHEN_UPDATED,
     output_required=False,
     required_resource_keys={"home"},
-    description="A mesh becomes a world: one scene as a .gmdag file, its spawn verdict and its map from above; reused "
-    "while source and settings are unchanged. A run over several scenes, or over all that are due, reports each scene "
+    description="Compiled scene: a .gmdag file, its spawn verdict and its map from above. It is reused while source "
+    "and settings are unchanged. A run over several scenes, or over all that are due, reports each scene "
     "when it is done.",
 )
 def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> Iterator[Any]:
@@ -209,8 +209,7 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
     automation_condition=WHEN_SETTLED,
     deps=[scene_sources, compiled_scene],
     required_resource_keys={"home"},
-    description="Is every scene fit to be flown in? Verdict, floor area, free starts and size of all compiled scenes "
-    "side by side: the outlier shows before anything has learned from it.",
+    description="Quality of all compiled scenes: verdict, floor area, free starts and size side by side.",
 )
 @worked
 def scene_quality() -> dg.MaterializeResult[None]:
@@ -244,8 +243,7 @@ def scene_quality() -> dg.MaterializeResult[None]:
     freshness_policy=dg.FreshnessPolicy.time_window(warn_window=timedelta(days=30), fail_window=timedelta(days=90)),
     deps=[compiled_scene, scene_quality],
     required_resource_keys={"home"},
-    description="The scenes that everything below learns in, flies in and is judged in: the compiled ones by split, "
-    "without those whose spawn verdict is FAIL.",
+    description="Corpus of all later stages: the compiled scenes by split, without those whose spawn verdict is FAIL.",
 )
 @worked
 def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:

@@ -48,9 +48,8 @@ class ExpertSettings(dg.Config):
     deps=[corpus],
     partitions_def=profile_partitions,
     required_resource_keys={"trainer"},
-    description="A scripted teacher shows how to explore: flights of the frontier pilot in training scenes, with a "
-    "disturbance that is flown but not recorded, so that the student learns to come back. Runs in a child process; "
-    "what is recorded already is kept.",
+    description="Flights of a scripted teacher, the frontier pilot, in training scenes. A disturbance is flown but "
+    "not recorded, so that the student learns to recover. Runs in a child process and keeps finished recordings.",
 )
 @worked
 def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult[None]:
@@ -81,7 +80,7 @@ def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSetti
     owners=OWNERS,
     code_version="2",
     required_resource_keys={"home"},
-    description="Flights that people recorded (navi demos record), or other programs did: every .npz and Minari file "
+    description="Recorded flights of people (navi demos record) or other programs: every .npz and Minari file "
     "under $NAVI_DEMOS, or recordings/ of the Navi home, checked file by file. There may be none.",
 )
 @worked
@@ -110,8 +109,8 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
     deps=[expert_demonstrations, recorded_demonstrations],
     partitions_def=profile_partitions,
     required_resource_keys={"home"},
-    description="Everything that shows how to fly with this profile's sensor: the teacher's flights, and the "
-    "recordings of the same sensor and drone.",
+    description="Demonstrations for this profile's sensor: the teacher's flights, and recordings with the same sensor "
+    "and drone.",
 )
 @worked
 def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
@@ -170,7 +169,8 @@ def recordings_are_good() -> dg.AssetCheckResult:
     partitions_def=profile_partitions,
     blocking=True,
     required_resource_keys={"home"},
-    description="There are decisions of this profile's resolution, from at least two episodes: one can be held out.",
+    description="There are decisions of this profile's resolution from at least two episodes, "
+    "so that one can be held out.",
 )
 @worked
 def demonstrations_can_be_learned_from(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:

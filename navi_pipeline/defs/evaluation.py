@@ -59,7 +59,7 @@ class BaselineSettings(EvaluationSettings):
     code_version="3",
     deps=[*POLICIES.values(), bc_policy, corpus],
     partitions_def=policy_partitions,
-    description="Does it explore where it has never been? Coverage, collisions and path length of the PPO policy, of "
+    description="Evaluation in unseen scenes: coverage, collisions and path length of the PPO policy, of "
     "random flight, forward-plus, frontier and compass from the same frozen starts of the test scenes; the profile's "
     "other policies beside them; scenes of $NAVI_SCENES apart. Nothing is learned.",
 )
@@ -115,8 +115,8 @@ def _pictures(maps: list[str]) -> dg.MarkdownMetadataValue | None:
     owners=OWNERS,
     code_version="1",
     deps=[corpus],
-    description="What does flying by rule achieve? All scripted pilots from the same frozen starts of the test scenes, "
-    "from random flight to the planner that knows the map: the scale that a policy is read against.",
+    description="Evaluation of all scripted pilots from the frozen starts of the test scenes, from random flight to "
+    "the planner that knows the map. Policies are compared with them.",
 )
 @worked
 def baseline_evaluation(
@@ -148,8 +148,8 @@ def baseline_evaluation(
     automation_condition=WHEN_SETTLED,
     deps=[policy_evaluation, baseline_evaluation],
     required_resource_keys={"home"},
-    description="Who explores best? Policies and pilots of the champion's course in one ranking with intervals, and "
-    "their coverage against their collisions.",
+    description="Ranking of policies and pilots on the champion's course, with intervals, and coverage against "
+    "collisions.",
 )
 @worked
 def leaderboard() -> dg.MaterializeResult[None]:
@@ -248,7 +248,7 @@ def agreement(profile: str) -> dg.AssetCheckResult:
 @dg.asset_check(
     asset=baseline_evaluation,
     required_resource_keys={"home"},
-    description="The scale is a scale: random below forward-plus, that below frontier, that below the planner.",
+    description="Baselines are in order: random below forward-plus, below frontier, below the planner.",
 )
 @worked
 def baselines_keep_their_order() -> dg.AssetCheckResult:
@@ -292,8 +292,8 @@ _LEADS = {"lead_points": "mean_difference", "lead_points_low": "low", "lead_poin
     code_version="1",
     deps=[policy_evaluation, POLICIES["ppo"]],
     partitions_def=policy_partitions,
-    description="Who flies from now on? The registry's champion after this policy challenged it on the validation "
-    "scenes. It changes only if the paired interval of coverage lies above 0 and collisions do not rise. Guarded by "
+    description="Champion of the registry after this policy challenged it on the validation scenes. It changes only "
+    "if the paired interval of coverage lies above 0 and collisions do not rise. Guarded by "
     "the blocking checks of policy_evaluation.",
 )
 @worked

@@ -27,15 +27,15 @@ from navi_pipeline.lib.studies.catalogue import find_study, over_scenes, partiti
 from navi_pipeline.settings import AblationConfig, StudyConfig, SweepConfig
 
 _STORIES = {
-    "raycast_benchmark": "How many rays a second, and how exact? Each tracer on three families of scenes against every "
+    "raycast_benchmark": "Rays a second and exactness of each tracer, on three families of scenes, against every "
     "triangle.",
-    "resolution_sweep": "What does a finer panorama cost? Training at 256x48, 384x72, 512x96 and 768x144 with the full "
-    "network; memory that runs out is a result.",
-    "encoder_sweep": "Which eye learns best, and at what cost? The encoders head to head on the same seeds.",
-    "temporal_core_sweep": "Which memory learns best, and at what cost? The temporal cores head to head on the same "
-    "seeds, ending in the promotion checklist: better by interval, throughput, no extra build.",
-    "cadence_sweep": "How many decisions per row between updates? Rollouts of 256 and 512.",
-    "actor_scaling": "How does throughput grow with the rows that fly at once? Four to thirty-two.",
+    "resolution_sweep": "Cost of finer panoramas: training at 256x48, 384x72, 512x96 and 768x144 with the full "
+    "network; a memory fault is a result.",
+    "encoder_sweep": "Encoders compared on the same seeds: reward and cost.",
+    "temporal_core_sweep": "Temporal cores compared on the same seeds, with a promotion checklist: better by "
+    "interval, throughput, no extra build.",
+    "cadence_sweep": "Decisions per row between updates: rollouts of 256 and 512.",
+    "actor_scaling": "Throughput by rows that fly at once, from 4 to 32.",
 }
 
 
@@ -48,7 +48,7 @@ class SweepSettings(dg.Config):
     preset: str | None = Field(default=None, description="Settings that do not vary: demo, quick, standard.")
     memory_limit: float | None = Field(default=None, description="Address space of a cell [GiB].")
     timeout: float | None = Field(default=None, description="Wall time after which a cell is killed [s].")
-    threads: int | None = Field(default=None, description="Torch threads of a cell; 0 measures what is best.")
+    threads: int | None = Field(default=None, description="Torch threads of a cell; 0 measures the best number.")
     again: bool = Field(default=False, description="Measure every cell anew; earlier rows stay in the history.")
 
 
@@ -63,8 +63,8 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
         deps=[corpus],
         required_resource_keys={"home"},
         partitions_def=size_partitions,
-        description=f"{story} Every cell is a child process: memory that runs out, a crash and a time-out are outcomes "
-        "of that cell. Cells that are done are not measured again; rows go to the table benchmarks.",
+        description=f"{story} Every cell is a child process: memory faults, crashes and time limits are outcomes of "
+        f"that cell. Finished cells are not measured again; rows go to the table benchmarks.",
     )
     @worked_as(sweep)
     def benchmark(context: dg.AssetExecutionContext, config: SweepSettings) -> dg.MaterializeResult[None]:
@@ -143,7 +143,7 @@ class AblationSettings(dg.Config):
     code_version="1",
     pool=POOL,
     required_resource_keys={"home"},
-    description="What does each setting change? Every variant is trained with several seeds and flown on unseen "
+    description="Ablation of settings. Every variant is trained with several seeds and flown on unseen "
     "scenes; better and worse follow Holm's rule over the variants. Cells that are done are not measured again.",
 )
 @worked
@@ -169,7 +169,7 @@ class ProofSettings(dg.Config):
     code_version="1",
     pool=POOL,
     required_resource_keys={"home"},
-    description="Are a study's best settings better than its preset? Both are trained with fresh seeds and compared "
+    description="Proof of a study's best settings against its preset: both are trained with fresh seeds and compared "
     "by the paired interval of the study's objective. Cells that are done are not measured again.",
 )
 @worked
@@ -188,8 +188,8 @@ cell = dg.AssetSpec(
     owners=OWNERS,
     code_version="1",
     partitions_def=dg.DynamicPartitionsDefinition(name="cells"),
-    description="One cell of a sweep, an ablation or a proof: a variant with a seed, and what came of it. Reported "
-    "when it is done, by the asset that measures it.",
+    description="One cell of a sweep, an ablation or a proof: a variant with a seed, and its outcome. The asset that "
+    "measures it reports it.",
 )
 """External asset of the cells of experiments; only these report its materializations."""
 
@@ -242,9 +242,9 @@ class StudySettings(dg.Config):
     deps=[corpus],
     partitions_def=dg.DynamicPartitionsDefinition(name="studies"),
     required_resource_keys={"trainer"},
-    description="Which settings learn best? Optuna proposes them, workers train them, and trials that lag behind end "
-    "early. A worker that dies is replaced and its trial taken up from its last checkpoint; a study that was stopped "
-    "goes on. Each trial is reported as a partition of `trial`.",
+    description="Search over settings: Optuna proposes them, workers train them, and lagging trials end early. A lost "
+    "trial resumes from its last checkpoint, and a stopped study continues. Each trial is reported as a "
+    "partition of `trial`.",
 )
 @worked_as("study")
 def study(context: dg.AssetExecutionContext, config: StudySettings) -> dg.MaterializeResult[None]:
@@ -291,7 +291,7 @@ trial = dg.AssetSpec(
     owners=OWNERS,
     code_version="1",
     partitions_def=dg.DynamicPartitionsDefinition(name="trials"),
-    description="One trial of a study: its settings, its training run and what came of it. Reported by `study`.",
+    description="One trial of a study: its settings, its training run and its outcome. Reported by `study`.",
 )
 """External asset of a study's trials; only the asset `study` reports its materializations."""
 

@@ -55,14 +55,14 @@ evaluated_subject = _flown(
     evaluate,
     "evaluation",
     subject_partitions,
-    "How does this pilot or checkpoint fly? One subject of `navi evaluate` on the scenes of its options; "
-    "its rows are in the table evaluations, for it belongs to no profile.",
+    "Evaluation of one subject by `navi evaluate` on the scenes of its options. Its rows are in the table "
+    "evaluations; it belongs to no profile.",
 )
 challenged_version = _flown(
     "challenged_version",
     promote,
     "promotion",
     version_partitions,
-    "Is this version better than the champion? One challenge by `navi models promote` on the scenes of its "
-    "options; exit code 1 means refused. The profiles' own challenges are in promoted_model.",
+    "Challenge of the champion by one version: `navi models promote` on the scenes of its options. Exit code 1 means "
+    "refused. The profiles' own challenges are in promoted_model.",
 )

@@ -51,8 +51,8 @@ def _trained(context: dg.AssetCheckExecutionContext, algorithm: str) -> dict[str
     deps=[demonstrations, corpus],
     required_resource_keys={"trainer"},
     partitions_def=policy_partitions,
-    description="The student imitates before it explores: behaviour cloning of the demonstrations, in a child process. "
-    "The epoch that does best on held-out flights becomes a registered version, the parent of the PPO policy.",
+    description="Behaviour cloning of the demonstrations, in a child process. The best epoch on held-out flights "
+    "becomes a registered version, the parent of the PPO policy.",
 )
 @worked
 def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult[None]:
@@ -85,12 +85,13 @@ _CHILD = (
     "a finished run of the same configuration is reused."
 )
 _STORIES = {
-    "ppo": "The policy that challenges the champion: proximal policy optimisation on the training scenes, going on "
-    "from the clone where the profile has one.",
-    "grpo": "The same network without a critic: flights from one start are judged by their group (GRPO), on the same "
-    "collector and reward.",
-    "dqn": "The same eyes, other answers: double DQN with prioritised replay chooses among motion primitives.",
-    "dpo": "Flights in pairs: direct preference optimisation makes the better segment of each pair likelier, or learns "
+    "ppo": "Proximal policy optimisation (PPO) on the training scenes, from the clone if the profile has one. Its "
+    "policy challenges the champion.",
+    "grpo": "Group-relative policy optimisation (GRPO): flights are compared within their group, without a critic, on "
+    "PPO's collector and reward.",
+    "dqn": "Double DQN with prioritised replay, which chooses among motion primitives.",
+    "dpo": "Direct preference optimisation of pairs of flights: makes the better segment of each pair likelier, or "
+    "learns "
     "from the profile's file of pairs.",
     "apex": "Double DQN with several actors, sharded replay and a learner (Ape-X): in one process, or on the cluster "
     "of NAVI_TRAINER=ray.",

@@ -26,8 +26,8 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
     freshness_policy=DAILY,
     automation_condition=WHEN_SETTLED,
     deps=[leaderboard, promoted_model, *BENCHMARKS.values(), study],
-    description="Where it ends: every number of every stage as a row of one DuckDB file, ready for SQL "
-    "(navi query). Folds in what producers have written since, and counts all rows.",
+    description="Warehouse: every number of every stage as a row of one DuckDB file (navi query). Folds in new "
+    "segments and counts all rows.",
 )
 @worked
 def warehouse(context: dg.AssetExecutionContext, warehouse: WarehouseResource) -> dg.MaterializeResult[None]:

@@ -178,7 +178,9 @@ def env(
     drones: Drones = None,
     steps: Annotated[int, Option(min=1, help="Measured steps of each case.")] = 30,
     threads: Threads = 1,
-    soak: Annotated[int, Option(min=0, help="Instead: so many steps of a small batch, and the memory they keep.")] = 0,
+    soak: Annotated[
+        int, Option(min=0, help="Measure this many steps of a small batch, and their memory, instead.")
+    ] = 0,
     *,
     progress: Progress,
 ) -> Report:

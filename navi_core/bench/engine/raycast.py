@@ -278,7 +278,7 @@ def raycast(
     threads: Threads = 1,
     repeats: Repeats = 7,
     exact_rays: Annotated[
-        int, Option(min=0, help="Rays compared with every triangle; 0: what a second or so allows.")
+        int, Option(min=0, help="Rays compared with every triangle; 0: as many as a second allows.")
     ] = 0,
     *,
     progress: Progress,

@@ -143,14 +143,14 @@ def run_dpo(
 def dpo(
     scene: Scenes = None,
     unseen: Annotated[
-        list[str] | None, Option(flag="--unseen", help="Scenes to fly before and after; as --scene.", metavar="S")
+        list[str] | None, Option(flag="--unseen", help="Scenes to fly before and after.", metavar="S")
     ] = None,
-    winner: Annotated[str, Option(help="The pilot that is thought the better one.")] = "forward-plus",
-    loser: Annotated[str, Option(help="The other.")] = "random",
-    count: Annotated[int, Option(flag="--pairs", min=2, help="Pairs.")] = 256,
+    winner: Annotated[str, Option(help="Pilot that should win.")] = "forward-plus",
+    loser: Annotated[str, Option(help="Pilot that should lose.")] = "random",
+    count: Annotated[int, Option(flag="--pairs", min=2, help="Number of pairs.")] = 256,
     updates: Annotated[int, Option(min=1, help="Updates of a run.")] = 20,
-    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 1,
-    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    seeds: Annotated[int, Option(min=1, help="Number of seeds.")] = 1,
+    first_seed: Annotated[int, Option(min=0, help="First seed.")] = 0,
     assign: Assignments = None,
     *,
     log: Log,

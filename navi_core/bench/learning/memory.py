@@ -298,9 +298,9 @@ def memory(
         list[str] | None, Option(flag="--core", help="mamba2, gru or user-defined; may be repeated.")
     ] = None,
     seeds: Annotated[int, Option(min=1, help="Seeds of every run.")] = 1,
-    first_seed: Annotated[int, Option(min=0, help="The first of them; the others follow it.")] = 0,
-    steps: Annotated[int | None, Option(min=1, help="Decisions at most; by default those of the group.")] = None,
-    go_on: Annotated[bool, Option(flag="--go-on", help="Learn on where the target was reached.")] = False,
+    first_seed: Annotated[int, Option(min=0, help="First seed; the others follow.")] = 0,
+    steps: Annotated[int | None, Option(min=1, help="Maximum of decisions; by default that of the group.")] = None,
+    go_on: Annotated[bool, Option(flag="--go-on", help="Continue after the target was reached.")] = False,
     *,
     log: Log,
 ) -> Report:

@@ -137,10 +137,10 @@ def measure_train(
     scene: Scenes = None,
     actors: Annotated[int, Option(min=1, help="Environment rows.")] = 16,
     rollout: Annotated[int, Option(min=1, help="Decisions per row and update.")] = 64,
-    updates: Annotated[int, Option(min=1, help="Measured updates, after one that warms up.")] = 2,
+    updates: Annotated[int, Option(min=1, help="Measured updates, after one warm-up.")] = 2,
     seconds: Annotated[float | None, Option(min=0.1, help="End with the last update made in this time.")] = None,
     memory_limit: Annotated[
-        float | None, Option(min=0.1, help="Address space that the process may take [GiB]; exit code 12 beyond.")
+        float | None, Option(min=0.1, help="Limit of the process's address space (GiB); exit code 12 beyond.")
     ] = None,
     *,
     log: Log,

@@ -165,7 +165,7 @@ def gate(
     size: Size = "256x48",
     sessions: Annotated[int, Option(min=1, max=4096, help="Drones judged in one batch.")] = 64,
     repeats: Annotated[int, Option(min=1, help="Batches that are timed.")] = 50,
-    decisions: Annotated[int, Option(min=1, help="Decisions of the flights that are judged.")] = 50,
+    decisions: Annotated[int, Option(min=1, help="Decisions of each evaluated flight.")] = 50,
     threads: Threads = 1,
     seed: Annotated[int, Option(help="Seed of starts and motions.")] = 0,
 ) -> Report:

@@ -303,7 +303,7 @@ def serve_environment(
 
 
 def service(
-    scene: Annotated[str, Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
+    scene: Annotated[str, Option(help="Scenes of the drones; may be repeated.", metavar="S")] = "apartment:0",
     size: Size = "256x48",
     encoder_backend: Annotated[str, Option(help="rayvit, spherical_cnn, ring_cnn or user-defined.")] = "rayvit",
     temporal_core: Annotated[str, Option(help="mamba2, gru, mingru, mambapy or user-defined.")] = "mamba2",
@@ -311,7 +311,7 @@ def service(
     device: Annotated[str, Option(help="cpu, or cuda with the runtime eager.")] = "cpu",
     sessions: Annotated[list[int] | None, Option(help="Drones; may be repeated, the first is the peer.")] = None,
     threads: Annotated[list[int] | None, Option(help="Threads of both servers; may be repeated.")] = None,
-    learn: Annotated[bool, Option(flag="--learn", help="Also with training behind, computed eagerly.")] = False,
+    learn: Annotated[bool, Option(flag="--learn", help="Also measure with training in the background.")] = False,
     rounds: Annotated[int, Option(min=1, help="Turns of each case.")] = 6,
     decisions: Annotated[int, Option(min=1, help="Decisions of each turn.")] = 200,
 ) -> Report:

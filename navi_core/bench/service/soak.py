@@ -248,12 +248,12 @@ def _ends(rewards: np.ndarray) -> tuple[float, float, float]:
 
 
 def soak(
-    scene: Annotated[str, Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
+    scene: Annotated[str, Option(help="Scenes of the drones; may be repeated.", metavar="S")] = "apartment:0",
     model: Annotated[str | None, Option(help="Checkpoint, version or alias; by default a drawn policy.")] = None,
     size: Annotated[str, Option(help="Azimuth and elevation bins of a drawn policy.", metavar="AZxEL")] = "64x16",
-    decisions: Annotated[int, Option(min=100, help="Summed over drones.")] = 200_000,
+    decisions: Annotated[int, Option(min=100, help="Decisions, summed over drones.")] = 200_000,
     sessions: Annotated[int, Option(min=1, max=4096, help="Drones.")] = 16,
-    gate: Annotated[bool, Option(flag="--gate", help="What is flown passes the gate.")] = False,
+    gate: Annotated[bool, Option(flag="--gate", help="Fly behind the gate.")] = False,
     seed: Annotated[int, Option(help="Seed of weights, draws and samples.")] = 0,
     assign: Annotated[list[str] | None, Option(flag="--set", help="A setting, training.learning_rate=1e-4.")] = None,
     *,

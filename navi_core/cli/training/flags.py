@@ -36,8 +36,8 @@ Preset = Annotated[
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")]
 RunRoot = Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")]
-Partition = Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")]
-Register = Annotated[bool, typer.Option(help="Enter the result into the registry of versions.")]
+Partition = Annotated[str | None, typer.Option(help="Partition of the asset; by default the preset's name.")]
+Register = Annotated[bool, typer.Option(help="Register the result as a version.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse settings that this run does not read.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
@@ -85,7 +85,7 @@ class TrainFlags:
         False
     )
     run_root: RunRoot = None
-    asset: Annotated[str | None, typer.Option(help="What the run is for; part of its key.")] = None
+    asset: Annotated[str | None, typer.Option(help="Asset of the run; part of its key.")] = None
     partition: Partition = None
     fresh: Annotated[bool, typer.Option("--fresh", help="Neither resume the run nor start from a version.")] = False
     init: Annotated[

@@ -181,8 +181,8 @@ AUTO, OFF = "auto", "off"
 Publish = Annotated[
     str,
     typer.Option(
-        help="Where a dashboard may watch: auto (a free port of this machine, found by `navi dashboard`), off, or an "
-        "endpoint such as tcp://127.0.0.1:5557.",
+        help="Endpoint for dashboards: auto (a free port, found by `navi dashboard`), off, or one such as "
+        "tcp://127.0.0.1:5557.",
         metavar="WHERE",
     ),
 ]

@@ -347,10 +347,12 @@ def learner(
 @app.command()
 def actor(
     shard: Annotated[int, typer.Option(min=0, help="Shard of the replay that its rollouts go to.")],
-    address: Annotated[str, typer.Option(help="Ray of the run, host:port; auto finds one on this machine.")] = "auto",
-    run: Annotated[str | None, typer.Option(help="Which run, where there are several.")] = None,
+    address: Annotated[
+        str, typer.Option(help="Ray cluster of the run, host:port; auto finds one on this machine.")
+    ] = "auto",
+    run: Annotated[str | None, typer.Option(help="Run, if there are several.")] = None,
     number: Annotated[
-        int | None, typer.Option(min=0, help="Place on the ladder of ε; by default that of the shard.")
+        int | None, typer.Option(min=0, help="Index of the actor's ε; by default that of the shard.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -73,8 +73,8 @@ def _stage(stage: str, description: str, after: Sequence[dg.AssetsDefinition] = 
             for gate in (*_CHECKS[stage], _NO_ERROR)
         ],
         config_schema=NightSettings.to_config_schema().as_field() if first else None,
-        description=f"{description} Where a hard gate does not hold it writes the summary and fails; the run "
-        "re-executed from failure repeats this stage and goes on.",
+        description=f"{description} If a hard gate fails, the stage writes the summary and fails; re-execution from "
+        f"failure repeats it and continues.",
     )
     def night_stage(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
         given = NightSettings(**context.op_execution_context.op_config) if first else None
@@ -167,14 +167,14 @@ def _summary(context: dg.AssetExecutionContext, night: Night) -> dict[str, Any]:
     }
 
 
-night_preflight = _stage("preflight", "Could anything fail later? Disk, corpus, warehouse, initial weights.")
+night_preflight = _stage("preflight", "Preflight check of disk, corpus, warehouse and initial weights.")
 night_training = _stage("training", "Trains until the night's share of time is used up.", [night_preflight])
-night_resume_proof = _stage("resume_proof", "Does the run go on from its checkpoint?", [night_training])
+night_resume_proof = _stage("resume_proof", "Proof that the run resumes from its checkpoint.", [night_training])
 night_evaluation = _stage(
     "evaluation", "Evaluates the night's policy and pilots on the test scenes.", [night_preflight, night_resume_proof]
 )
-night_benchmarks = _stage("benchmarks", "Is the environment slower than in earlier nights?", [night_evaluation])
-night_promotion = _stage("promotion", "Lets the night's policy challenge the champion.", [night_benchmarks])
+night_benchmarks = _stage("benchmarks", "Benchmark of the environment against earlier nights.", [night_evaluation])
+night_promotion = _stage("promotion", "Challenge of the champion by the night's policy.", [night_benchmarks])
 
 
 @dg.asset(
@@ -185,7 +185,7 @@ night_promotion = _stage("promotion", "Lets the night's policy challenge the cha
     deps=[night_benchmarks, night_promotion],
     partitions_def=night_partitions,
     required_resource_keys=_RESOURCES,
-    description="What came of the night? Its gates, stages and figures on one page, and as a row of the table nights.",
+    description="Summary of the night: gates, stages and figures on one page, and as a row of the table nights.",
 )
 def night_summary(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     """Write the summary of a night whose hard gates all hold."""
@@ -223,8 +223,8 @@ def _schedule(kind: str) -> dg.ScheduleDefinition:
         cron_schedule=cron,
         execution_timezone=zone,
         name=f"nightly_{kind}_schedule",
-        description=f"One {kind} night a tick, named after its date, so that a second start goes on with it; one that "
-        "was missed is left out.",
+        description=f"One {kind} night a tick, named after its date; a second start continues it. A missed "
+        "night is left out.",
     )
     def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         due = context.scheduled_execution_time

@@ -65,8 +65,8 @@ new_scenes = _watch(
     "scene_sources",
     _meshes,
     _MESHES,
-    "Meshes that come to $NAVI_SCENES, change or go: plans the scenes anew. The sensor renewals compiles those that "
-    "are due, and gathers the corpus.",
+    "Plans the scenes anew when meshes come to $NAVI_SCENES, change or go. The sensor renewals compiles due scenes "
+    "and assembles the corpus.",
     as_last=True,
 )
 new_demonstrations = _watch(
@@ -74,20 +74,20 @@ new_demonstrations = _watch(
     "recorded_demonstrations",
     recordings_folder,
     _RECORDINGS,
-    "Flights that people record: takes them in when files come to $NAVI_DEMOS, or to recordings/ of the Navi home.",
+    "Ingests recorded flights when files come to $NAVI_DEMOS, or to recordings/ of the Navi home.",
 )
 renewals = dg.AutomationConditionSensorDefinition(
     "renewals",
     target=dg.AssetSelection.all(),
-    description="Makes what is older than what it is made of: scenes, corpus, leaderboard, warehouse. What a command "
-    "or whole_graph is making is left to it.",
+    description="Renews outdated assets: scenes, corpus, leaderboard, warehouse. Assets that a command or whole_graph "
+    "is making are left to it.",
 )
 
 
 @dg.run_failure_sensor(
     minimum_interval_seconds=30,
-    description="Writes every failed run into the table events, with its job, its step and the cause; of a night that "
-    "broke down, also the summary as far as it came.",
+    description="Writes every failed run into the table events, with its job, its step and the cause; of a failed "
+    "night, also the partial summary.",
 )
 def run_failures(context: dg.RunFailureSensorContext) -> None:
     """Record a failed run, its job, steps and cause, as an event of the warehouse."""
@@ -98,8 +98,8 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 
 @dg.sensor(
     minimum_interval_seconds=300,
-    description="Ends trainers whose supervisor is gone, marks running ones that nobody holds as stopped, "
-    "and removes what they left unfinished. The same command or a retry resumes such a run.",
+    description="Ends trainers whose supervisor is gone, marks runs without a process as stopped, and removes their "
+    "unfinished files. The same command or a retry resumes such a run.",
 )
 def stale_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """End orphaned trainers, mark stale runs as stopped, and remove their unfinished files."""

@@ -203,7 +203,7 @@ def test_ui_terminates_a_night_and_materializes_an_asset(small_night, ui, page, 
     # The night made a plan of three.
     assert len(json.loads((home / "pipeline" / "scene_sources.json").read_text())["sources"]) == 44
     page.goto(f"{ui}/assets/scene_sources", wait_until="domcontentloaded")
-    for shown in ("Where it begins", "train_scenes", "external_scenes"):
+    for shown in ("Plan of the scenes", "train_scenes", "external_scenes"):
         expect(page.get_by_text(shown).first).to_be_visible(timeout=60_000)
     page.get_by_text("[Show Markdown]").first.click(timeout=60_000)
     expect(page.get_by_role("dialog").get_by_text("apartment_0000").first).to_be_visible(timeout=60_000)

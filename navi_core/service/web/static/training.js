@@ -15,7 +15,7 @@ const FIRST = [
 ];
 const OTHER = { colour: "--other", dashes: [6, 4] };
 
-/** Whole seconds as a person says them. */
+/** Whole seconds in words. */
 export function durationText(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
