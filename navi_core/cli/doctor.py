@@ -84,8 +84,11 @@ def check_machine() -> list[dict[str, str]]:
     home = navi_home()
     there = next(folder for folder in (home, *home.parents) if folder.is_dir())
     free = shutil.disk_usage(there).free / 2**30
-    state = "warning" if free < 5 else "ok"
-    rows.append(_fact("NAVI_HOME", state if os.access(there, os.W_OK) else "broken", f"{home}, {free:.0f} GiB free"))
+    if os.access(there, os.W_OK):
+        rows.append(_fact("NAVI_HOME", "warning" if free < 5 else "ok", f"{home}, {free:.0f} GiB free"))
+    else:
+        detail = f"{home}: {there} is not writable; set NAVI_HOME to a folder that is"
+        rows.append(_fact("NAVI_HOME", "broken", detail))
     root = environment_root()
     if root is None:
         rows.append(_fact("NAVI_SCENES", "ok", "unset: training uses generated apartments"))

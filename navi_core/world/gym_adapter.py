@@ -112,7 +112,8 @@ class ExploreVectorEnv(VectorEnv):
         max_episode_steps: int | None = None,
     ) -> None:
         self.render_mode = known_render_mode(render_mode, self.metadata)
-        self.metadata = self.metadata | {"autoreset_mode": known_autoreset(autoreset_mode)}
+        self.autoreset_mode = known_autoreset(autoreset_mode)
+        self.metadata = self.metadata | {"autoreset_mode": self.autoreset_mode}
         settings = env_config(config, self.task)
         if max_episode_steps is not None:
             settings = env_config(settings.model_dump() | {"max_steps": max_episode_steps}, self.task)

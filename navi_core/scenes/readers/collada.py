@@ -88,7 +88,7 @@ class _Document:
     def parts(self) -> list[Part]:
         """Return the placed parts of the document's visual scene."""
         unit = self._root.find("asset/unit")
-        metres = float(unit.get("meter", "1")) if unit is not None else 1.0
+        metres = float(unit.get("meter", "1").replace(",", ".")) if unit is not None else 1.0
         if not (np.isfinite(metres) and metres > 0):
             raise MeshError(f"is broken: a unit of {metres} m")
         parts: list[Part] = []

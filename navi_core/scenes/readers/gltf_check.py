@@ -82,6 +82,9 @@ def open_gltf(path: Path) -> GltfFile:
             unknown extension, or its nodes are no tree.
     """
     gltf = _open_glb(path) if path.suffix.lower() == ".glb" else GltfFile(path, parse_json(path.read_bytes()), 0)
+    asset = gltf.document.get("asset")
+    if isinstance(asset, dict) and str(asset.get("version", "2")).startswith("1"):
+        raise MeshError(f"glTF version {asset['version']} is not supported; export version 2")
     binary = path.stat().st_size - gltf.binary_start if path.suffix.lower() == ".glb" else 0
     _check_extensions(gltf.document, path)
     _check_compressed(gltf.document, path)

@@ -74,6 +74,17 @@ class Part:
         check_indices(self.faces, len(self.points))
 
 
+def _reason(error: Exception) -> str:
+    """Return what an exception of `_BROKEN` means for the file."""
+    if isinstance(error, IndexError):
+        return "an index points beyond its list"
+    if isinstance(error, KeyError):
+        return f"the entry {error} is missing"
+    if isinstance(error, TypeError | AttributeError):
+        return "an entry has another type than its format demands"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Context manager that converts any fault while reading a file into a `MeshError` that begins with its path.
@@ -91,7 +102,7 @@ def reading(path: Path) -> Iterator[None]:
     except MemoryError:
         raise MeshError(f"{path}: does not fit into memory; split the scene") from None
     except _BROKEN as error:
-        raise MeshError(f"{path}: is broken: {type(error).__name__} {error}") from None
+        raise MeshError(f"{path}: is broken: {_reason(error)}; export it again") from None
 
 
 def read_once(known: dict[Path, T | MeshError], path: Path, read: Callable[[Path], T]) -> T:

@@ -299,6 +299,13 @@ def test_escapes_in_file_names_do_not_reach_the_terminal(tmp_path, capsys):
     assert "\x1b[31m" not in reported.out + reported.err and "?[31mred" in reported.out
 
 
+def test_doctor_gives_the_reason_of_a_home_that_cannot_be_written(monkeypatch, tmp_path):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "navi"))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    home = next(row for row in check_machine() if row["what"] == "NAVI_HOME")
+    assert home["state"] == "broken" and "is not writable; set NAVI_HOME to a folder that is" in home["detail"]
+
+
 def test_doctor_without_a_folder_checks_the_machine(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "lost"))
     rows = {row["what"]: row for row in check_machine()}

@@ -56,6 +56,11 @@ def test_library_nodes_are_placed_per_reference(tmp_path):
     ]
 
 
+def test_unit_with_a_decimal_comma_is_read(tmp_path):
+    point, comma = (read_mesh(write(tmp_path, collada().replace("0.01", unit))).bounds for unit in ("0.01", "0,010000"))
+    assert np.array_equal(point, comma)
+
+
 @pytest.mark.parametrize(("up", "config"), [("Z_UP", "y"), ("Z_UP", "z"), ("Y_UP", "z"), ("Y_UP", "y")])
 def test_up_axis_of_the_file_is_applied_once(tmp_path, up, config):
     nodes = '<node name="post"><scale>1 1 4</scale><translate>0 0 50</translate><instance_geometry url="#cube"/></node>'

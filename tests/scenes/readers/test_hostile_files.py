@@ -45,6 +45,27 @@ def write_glb(path, document):
     return path
 
 
+def test_text_of_gltf_1_is_refused_by_its_version(tmp_path):
+    file = tmp_path / "scene.gltf"
+    file.write_text(json.dumps({"asset": {"version": "1.0"}, "meshes": {}}))
+    with pytest.raises(MeshError, match=r"glTF version 1\.0 is not supported; export version 2"):
+        read_mesh(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scenes": [{"nodes": [7]}]}, "node"),
+        ({"meshes": [{"primitives": [{"attributes": {"POSITION": 9}}]}]}, "9|beyond"),
+        ({"meshes": [{"primitives": ["none"]}]}, "type|object"),
+    ],
+)
+def test_reason_of_a_broken_gltf_names_no_python_exception(tmp_path, changes, reason):
+    with pytest.raises(MeshError, match=reason) as refused:
+        read_mesh(write_glb(tmp_path / "scene.glb", gltf(**changes)))
+    assert not any(name in str(refused.value) for name in ("Error", "object has no attribute", "list index"))
+
+
 UNBACKED = [
     {"componentType": 5126, "count": 199_999_999, "type": "VEC3"},
     {"componentType": 5125, "count": 199_999_998, "type": "SCALAR"},

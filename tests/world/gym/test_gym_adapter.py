@@ -36,7 +36,7 @@ def test_single_drone_passes_gymnasium_checks(apartments) -> None:
 
 def test_batch_is_made_by_name_with_same_step_autoreset(apartments) -> None:
     envs = batch(apartments)
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert envs.autoreset_mode is envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert envs.num_envs == 3
     assert envs.single_observation_space.shape == (3, 16, 6)
     assert envs.single_action_space == gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
