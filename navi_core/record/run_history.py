@@ -138,7 +138,8 @@ class RunHistory:
         Returns:
             `state`: running, finished, stopped or crashed, None where the folder is missing; `reason` of the end;
             `algorithm`, `preset`, `seed`, `scenes` (names), `parent` (initial weights, None for new ones); `step`,
-            `total` (None: until stopped), `percent`, `seconds_left`.
+            `total` (None: until stopped) of whole rollouts, `asked` as set, `rollout` [decisions], `percent`,
+            `seconds_left`.
         """
         if not self._config:
             self._config = _json(self.folder / "config.json")
@@ -146,10 +147,11 @@ class RunHistory:
         state = status.get("status")
         corpus = (settings.get("corpus") or {}).get("scenes") or []
         steps, series = self.curve.steps, self.curve.series
-        step, total = int(steps[-1]) if steps else 0, settings.get("total_steps")
+        step, asked = int(steps[-1]) if steps else 0, settings.get("total_steps")
         # Rollouts are whole: a run ends with the one in which it reaches its total.
         rule = settings.get(settings.get("algorithm")) or {}
-        total = total and -(-total // (size := rule.get("rollout", 1) * settings.get("actors", 1))) * size
+        size = rule.get("rollout", 1) * settings.get("actors", 1)
+        total = asked and -(-asked // size) * size
         if self._config and state in ("running", None):
             # Runs of earlier versions have no status file.
             ended = "crashed" if state else "finished" if total and step >= total else "stopped"
@@ -166,6 +168,8 @@ class RunHistory:
             "parent": status.get("parent"),
             "step": step,
             "total": total,
+            "asked": asked,
+            "rollout": size,
             "percent": min(100.0, 100.0 * step / total) if total else None,
             "seconds_left": max(0, total - step) / median(speeds) if total and speeds else None,
         }

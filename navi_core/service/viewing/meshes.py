@@ -7,6 +7,8 @@ finds it there, also when a recording is replayed later.
 import gzip
 import logging
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +23,9 @@ KEY_DIGITS = 24
 """Hexadecimal digits of a mesh's key."""
 MESH_NUMBERS = tuple(f"mesh_{part}" for part in range(KEY_DIGITS // 6))
 """Names of a key's parts in a scene event: 24 bits each, exact in single precision."""
+MAX_BYTES = 512 * 2**20
+"""Bound of all stored meshes of a home [bytes]: those that nobody has looked at for longest are deleted, and made again
+when they are needed."""
 _LOG = logging.getLogger("navi.service")
 
 
@@ -90,17 +95,34 @@ def store_mesh(scene: Scene) -> str:
     path = navi_home() / "meshes" / f"{key}.mesh"
     if not path.exists():
         write_atomically(path, pack_mesh(scene))
+        _bound(path)
     return key
+
+
+def _bound(newest: Path) -> None:
+    """Delete the meshes that were read longest ago, beyond `MAX_BYTES`; another process may do the same."""
+    kept = 0
+    with suppress(OSError):
+        files = {file: file.stat() for file in newest.parent.glob("*.mesh")}
+        for file in sorted(files, key=lambda one: (one == newest, files[one].st_mtime), reverse=True):
+            kept += files[file].st_size
+            if kept > MAX_BYTES and file != newest:
+                file.unlink(missing_ok=True)
 
 
 def stored_mesh(key: str) -> bytes | None:
     """Read a stored mesh; None where the key is unknown or no key."""
     if len(key) != KEY_DIGITS or not set(key) <= set("0123456789abcdef"):
         return None
+    path = navi_home() / "meshes" / f"{key}.mesh"
     try:
-        return (navi_home() / "meshes" / f"{key}.mesh").read_bytes()
+        data = path.read_bytes()
     except OSError:
         return None
+    # Its time is that of its last use; a home may be read-only.
+    with suppress(OSError):
+        path.touch()
+    return data
 
 
 class MeshStore:

@@ -1,12 +1,13 @@
 """Explorer page backend: receives flight controls, steps the drone in real time (10 Hz), sends frames.
 
 Time stops while no page is open, and the drone hovers when the page is silent for a while: a hanging tab or a lost
-connection must not fly into a wall.
+connection must not fly into a wall. Time also waits for a page that shows old frames, so that keys act on what is seen.
 """
 
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,14 @@ from navi_core.world.floor.overhead import floor_height
 _MAP_EVERY = 5
 """Decisions per map message."""
 _HOVER = (0.0, 0.0, 0.0, 0.0)
+_BEHIND_SECONDS = 0.5
+"""Age of the frame that a page shows from which on time waits for it [s]."""
+_PACE_DECISIONS = 20
+"""Last decisions whose mean interval is the pace of the flight."""
+_SLOW_PACE = 0.75
+"""Share of real time below which the page shows the pace."""
+_WARN_SHARE = 0.9
+"""Share of the longest flight from which on the page shows what is left."""
 _SLOW = ("next", "previous", "scene", "export")
 """Slow commands: they compile a scene, or read every flight."""
 
@@ -47,6 +56,12 @@ class ExploreShow:
         self._notice = f"saved {names}: an explorer was killed while it recorded" if names else ""
         self._sent_trajectory = -1
         self._watched = asyncio.Event()
+        self._sent_at = time.monotonic()
+        """Time of the newest frame."""
+        self._seen_at: float | None = None
+        """Time of the newest frame that a page has shown; None while no page reports it."""
+        self._flown: deque[float] = deque(maxlen=_PACE_DECISIONS)
+        """Times of the last decisions."""
         self._orders: dict[str, Callable[[dict[str, Any]], None]] = {
             "record": lambda _: self.session.record(),
             "finish": lambda _: self._finish(),
@@ -73,9 +88,14 @@ class ExploreShow:
                 if not self.hub.viewers:
                     self._watched.clear()
                     await self._watched.wait()
+                    self._flown.clear()
                     deadline = time.monotonic()
+                if self._behind() > _BEHIND_SECONDS:
+                    await asyncio.sleep(period / 4)
+                    continue
                 async with self._turn:
                     await asyncio.to_thread(self._fly)
+                    self._flown.append(time.monotonic())
                     self._show(with_map=decision % _MAP_EVERY == 0)
                 decision += 1
                 deadline = max(deadline + period, time.monotonic() - period)
@@ -94,8 +114,11 @@ class ExploreShow:
         if name == "command":
             self._axes, self._commanded_at = _axes(order), time.monotonic()
             return
+        if name == "seen":
+            self._take_seen(order)
+            return
         if name not in self._orders:
-            raise ConfigError(f"unknown order {name!r}; allowed: command, {', '.join(self._orders)}")
+            raise ConfigError(f"unknown order {name!r}; allowed: command, seen, {', '.join(self._orders)}")
         async with self._turn:
             if name in _SLOW:
                 self.hub.send_phase("updating", "one moment")
@@ -111,24 +134,45 @@ class ExploreShow:
         with self._session_lock:
             self._orders[name](order)
 
+    def _take_seen(self, order: dict[str, Any]) -> None:
+        """Take in the time `at` of a frame that a page has shown; of several pages the quickest counts."""
+        at = order.get("at")
+        if isinstance(at, bool) or not isinstance(at, int | float) or not at <= self._sent_at:
+            raise ConfigError(f"{str(at)[:40]!r} is no frame's time")
+        self._seen_at = float(at) if self._seen_at is None else max(self._seen_at, float(at))
+
+    def _behind(self) -> float:
+        """Return the age of the frame that the page shows, against the newest one [s]."""
+        return 0.0 if self._seen_at is None else self._sent_at - self._seen_at
+
+    def _pace(self) -> float:
+        """Return flown time over real time of the last decisions."""
+        spent = self._flown[-1] - self._flown[0] if self._flown else 0.0
+        return (len(self._flown) - 1) * self.session.config.dynamics.decision_seconds / spent if spent > 1.0 else 1.0
+
     def _fly(self) -> None:
         silent = time.monotonic() - self._commanded_at > self.session.config.idle_seconds
-        before = self.session.recording
+        before, flown = self.session.recording, False
         try:
             with self._session_lock:
-                self.session.fly(_HOVER if silent else self._axes)
+                flown = self.session.fly(_HOVER if silent else self._axes)
         except DemoError as error:
             # The longest flight is saved automatically. On a full disk it is kept, and time stops until there is room.
             self.session.paused = True
             self._notice = f"the flight is not saved yet: {error}"
         if before is not None and self.session.recording is None:
             self._notice = f"saved {self.session.saved[-1].name}: a flight has at most {len(before)} decisions"
+        elif flown and before is not None and len(before) == int(_WARN_SHARE * self.session.config.max_decisions):
+            seconds = (self.session.config.max_decisions - len(before)) * self.session.config.dynamics.decision_seconds
+            self._notice = f"{seconds:.0f} s are left: this flight is then saved and ended (hovering counts)"
 
     def _show(self, *, with_map: bool) -> None:
         session = self.session
         shown = session.sharp_view() if self.sharp else session.observation
         x, y, z, yaw = session.pose()
+        self._sent_at = round(time.monotonic(), 3)
         facts = {
+            "at": self._sent_at,
             "pose": [x, y, z, yaw],
             "max_distance": session.config.max_distance,
             "step": len(session.trajectory) - 1,
@@ -152,7 +196,17 @@ class ExploreShow:
             floor = floor_height(session.env.field, 0, y, session.env.floors[0])
             self.hub.send("map", {**place, "floor": floor}, {"image": picture})
         self.hub.send("flight", self._flight())
-        self.hub.send_phase("paused" if session.paused else "flying")
+        self._show_phase()
+
+    def _show_phase(self) -> None:
+        if self.session.paused:
+            self._flown.clear()
+            self.hub.send_phase("paused")
+        elif (pace := self._pace()) < _SLOW_PACE:
+            # The drone flies as quickly as this machine computes and the page shows.
+            self.hub.send_phase("updating", f"slow: {pace:.1f} of real time")
+        else:
+            self.hub.send_phase("flying")
 
     def _send_all(self) -> None:
         """Send the messages that change only by commands: title, names, and the present state."""
@@ -187,6 +241,7 @@ class ExploreShow:
         return {
             "recording": log is not None,
             "recorded": len(log) if log is not None else 0,
+            "limit": session.config.max_decisions,
             "paused": session.paused,
             "assist": session.assist,
             "decision_seconds": session.config.dynamics.decision_seconds,
@@ -240,6 +295,8 @@ class ExploreShow:
         self._notice = f"Minari dataset of {len(files)} flights: {target}"
 
     def _viewers_changed(self, viewers: int) -> None:
+        # The page that reported what it shows may be the one that left.
+        self._seen_at = None
         if viewers:
             # A new viewer has no trajectory yet.
             self._sent_trajectory = -1

@@ -32,8 +32,10 @@ _TRAINING_SECONDS = 1.0
 _TICK = 0.05
 _LOOK_SECONDS = 1.0
 """Polling interval of discovery notes and status pages [s]."""
-_STALE_SECONDS = 1.0
-"""Time without a new decision after which a run is shown as updating [s]."""
+_STILL_SECONDS = 1.0
+"""Time without a new observation after which a service is shown as standing still [s]."""
+_UPDATE_SECONDS = 10.0
+"""Time without a new decision after which a training is shown as updating [s]; shorter updates would flicker."""
 _LOST_SECONDS = 6.0
 """Time without messages after which a source is shown as stale [s]."""
 
@@ -288,9 +290,9 @@ class LiveShow:
             return "stale", f"no data for {silent:.0f} s"
         if alive == -math.inf:
             return "waiting", "no data yet"
-        if now - self.digest.fresh_at > _STALE_SECONDS:
-            trains = self.digest.step or self.digest.perf
-            return "updating", "updating" if trains else "no new observation"
+        trains, still = self.digest.step or self.digest.perf, now - self.digest.fresh_at
+        if still > (_UPDATE_SECONDS if trains else _STILL_SECONDS):
+            return "updating", "updating the policy" if trains else "no new observation"
         return "live", "live"
 
     def _viewers_changed(self, viewers: int) -> None:

@@ -16,9 +16,9 @@ from navi_core.service.web.hub import Hub
 
 CHAMPION = "champion"
 _TEXTS = {
-    "finished": "finished at step {step:,}",
-    "stopped": "stopped at step {step:,}: the same command goes on",
-    "crashed": "stopped unexpectedly at step {step:,}: the same command goes on",
+    "finished": "finished at decision {step:,}",
+    "stopped": "stopped at decision {step:,}: run the same command again",
+    "crashed": "stopped unexpectedly at decision {step:,}: run the same command again",
 }
 """Text of the status badge by the state of a run that publishes nothing any more."""
 

@@ -88,7 +88,7 @@ def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         assert foreign == []
     demo = load_demonstration(session.saved[0])
-    assert shown.startswith(f"{len(demo.actions)} decisions")
+    assert shown.startswith(f"{len(demo.actions)} of at most 6,000 decisions")
     assert demo.actions[:, 0].max() == np.float32(0.35) and demo.actions[:, 3].max() == np.float32(0.35)
     assert not demo.actions[:, 1:3].any()
 
@@ -99,7 +99,8 @@ def test_released_keys_stop_and_focused_controls_keep_keys(apartments, tmp_path)
 
     with explorer_page(apartments, tmp_path) as (session, page, address):
         sent = []
-        page.on("websocket", lambda socket: socket.on("framesent", lambda text: sent.append(text)))
+        take = lambda text: None if '"seen"' in text else sent.append(text)  # noqa: E731
+        page.on("websocket", lambda socket: socket.on("framesent", take))
         page.goto(address)
         expect(page.locator("#phase")).to_have_text("flying")
         page.keyboard.down("w")

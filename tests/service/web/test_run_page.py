@@ -81,7 +81,7 @@ def test_history_and_progress_are_shown_on_attach_and_ends_are_told_apart(traini
         expect(chart).to_have_attribute("data-value", re.compile("0.5"), timeout=10_000)
         sentence = page.locator("figure:has([data-metric=reward_ema]) canvas").get_attribute("aria-label")
         assert "6 points from decision 100 to decision 600; first 0, last 0.5" in sentence
-        expect(page.locator("#progress-text")).to_contain_text("step 600 of 1,152 · 52 %")
+        expect(page.locator("#progress-text")).to_contain_text("decision 600 of 1,152 · 52 %")
         expect(page.locator("#progress-text")).to_contain_text("about 11 s left")
         expect(page.locator("#run-facts")).to_contain_text("quick")
         expect(page.locator("#run-facts")).to_contain_text("house, office")
@@ -96,9 +96,9 @@ def test_history_and_progress_are_shown_on_attach_and_ends_are_told_apart(traini
         else:
             training.send_signal(signal.SIGKILL if end == "crashed" else signal.SIGSTOP)
         texts = {
-            "finished": "finished at step 600",
-            "stopped": "stopped at step 600: the same command goes on",
-            "crashed": "stopped unexpectedly at step 600: the same command goes on",
+            "finished": "finished at decision 600",
+            "stopped": "stopped at decision 600: run the same command again",
+            "crashed": "stopped unexpectedly at decision 600: run the same command again",
             "stale": re.compile(r"no data for \d+ s"),
         }
         expect(page.locator("#phase")).to_have_text(texts[end], timeout=10_000)

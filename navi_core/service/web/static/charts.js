@@ -2,7 +2,7 @@
 
 import { fitted, themed } from "./colour.js";
 
-const LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 30, TURN = 6; // margins, and space between labels [px]
+const RIGHT = 8, TOP = 10, BOTTOM = 30, TURN = 6; // margins, and space between labels [px]
 
 export function numberText(value) {
   if (value === null || value === undefined) return "–";
@@ -97,10 +97,14 @@ export class Chart {
     const { context, width, height } = fitted(this.canvas);
     if (!this.lines.length || width < 2) return;
     const { low, high, first, last } = this.frame = this.scale();
-    const across = (step) => LEFT + ((step - first) / (last - first)) * (width - LEFT - RIGHT);
+    context.font = "11px system-ui, sans-serif";
+    // The ends are labelled always, round numbers between them where there is room.
+    const marks = [high, low, ...ticks(low, high)];
+    const left = this.left = 10 + Math.max(...marks.map((mark) => context.measureText(shortText(mark)).width));
+    const across = (step) => left + ((step - first) / (last - first)) * (width - left - RIGHT);
     const up = (value) => TOP + (1 - (value - low) / (high - low)) * (height - TOP - BOTTOM);
     this.across = across;
-    this.axes(context, width, height, across, up);
+    this.axes(context, width, height, across, up, marks);
     this.lines.forEach((line) => {
       context.strokeStyle = themed(line.colour ?? "--accent");
       context.fillStyle = context.strokeStyle;
@@ -122,27 +126,25 @@ export class Chart {
     }
   }
 
-  axes(context, width, height, across, up) {
-    const { low, high, first, last } = this.frame;
-    context.font = "11px system-ui, sans-serif";
+  axes(context, width, height, across, up, marks) {
+    const { first, last } = this.frame, { left } = this;
     context.fillStyle = themed("--soft");
     context.strokeStyle = themed("--line");
     context.lineWidth = 1;
     context.textAlign = "right";
-    // The ends are labelled always, round numbers between them where there is room.
-    const marks = [high, low, ...ticks(low, high)], drawn = [];
+    const drawn = [];
     for (const mark of marks) {
       const y = up(mark);
       if (drawn.some((other) => Math.abs(other - y) < 11 + TURN)) continue;
       drawn.push(y);
-      context.fillText(shortText(mark), LEFT - 5, y + 4);
-      context.beginPath(); context.moveTo(LEFT, y); context.lineTo(width - RIGHT, y); context.stroke();
+      context.fillText(shortText(mark), left - 5, y + 4);
+      context.beginPath(); context.moveTo(left, y); context.lineTo(width - RIGHT, y); context.stroke();
     }
     const unit = this.x === "decisions" ? "" : " s";
     const ends = [[first, "left"], [last, "right"]];
     for (const [step, align] of ends) { context.textAlign = align; context.fillText(shortText(step) + unit, across(step), height - BOTTOM + 13); }
     context.textAlign = "center";
-    context.fillText(this.x, (LEFT + width - RIGHT) / 2, height - 5);
+    context.fillText(this.x, (left + width - RIGHT) / 2, height - 5);
     for (const step of ticks(first, last)) {
       const x = across(step);
       if (x - across(first) > 46 && across(last) - x > 46) context.fillText(shortText(step) + unit, x, height - BOTTOM + 13);

@@ -40,6 +40,7 @@ export class Flight {
       $(`do-${name}`).onclick = () => this.order(name);
     }
     $("do-record").onclick = () => this.order("toggle");
+    $("do-keys").onclick = () => this.toggleKeys();
     $("assist").onchange = () => this.order("assist");
     $("sharp").onchange = (event) => send({ do: "view", sharp: event.target.checked });
     $("throttle").oninput = (event) => { $("throttle-value").textContent = `${event.target.value}\u00a0%`; };
@@ -67,6 +68,7 @@ export class Flight {
       this.held.delete(event.key === "Shift" ? "Shift" : event.code);
     }
     if (event.ctrlKey || event.metaKey || event.altKey || needs(event.target, event.code)) return;
+    if (down && (event.key === "?" || (event.key === "Escape" && !$("keys").hidden))) this.toggleKeys();
     if (event.code in KEYS || event.key === "Shift") {
       const code = event.key === "Shift" ? "Shift" : event.code;
       if (down) this.held.add(code);
@@ -76,6 +78,12 @@ export class Flight {
       event.preventDefault();
       if (!event.repeat) this.order(PRESSES[event.code]);
     }
+  }
+
+  /** The list lies over the picture, so that the drone can be flown by it. */
+  toggleKeys() {
+    $("keys").hidden = !$("keys").hidden;
+    $("do-keys").setAttribute("aria-expanded", String(!$("keys").hidden));
   }
 
   order(name) {
@@ -148,7 +156,8 @@ export class Flight {
     $("do-record").disabled = flight.recording;
     $("do-finish").disabled = $("do-discard").disabled = !flight.recording;
     $("do-pause").textContent = flight.paused ? "Go on" : "Pause";
-    $("recorded").textContent = flight.recording ? `${flight.recorded} decisions, ${(flight.recorded * flight.decision_seconds).toFixed(1)} s` : "off";
+    $("recorded").textContent = flight.recording ? `${flight.recorded.toLocaleString("en")} of at most ${flight.limit.toLocaleString("en")} decisions, ${(flight.recorded * flight.decision_seconds).toFixed(1)} s` : "off";
+    $("recorded").classList.toggle("soon", flight.recorded >= 0.9 * flight.limit);
     follow($("assist"), flight.assist);
     $("notice").textContent = flight.notice || "\u00a0";
     const rows = flight.scenes, total = rows.reduce((sum, row) => sum + row.decisions, 0);

@@ -75,9 +75,11 @@ const show = {
     }
   },
   map(message) { map.setMap(message); },
-  trajectory(message) { map.setTrajectory(message); terms.reset(); },
+  trajectory(message) { map.setTrajectory(message); },
   flight(message) { flight.show(message); },
   training(message) {
+    // A recording of a service has no training.
+    $("training-card").hidden = document.body.dataset.mode === "replay" && !message.steps.length;
     if (message.steps.length) metrics.show(message); else metrics.clear();
     showStages(message.stages);
     $("training-facts").textContent = message.facts;

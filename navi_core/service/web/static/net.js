@@ -16,10 +16,12 @@ export function unpack(buffer) {
   return { ...header, arrays };
 }
 
+/** Messages are shown once a picture of the browser, the newest of each kind: a busy page skips some and never lags. */
 export class Connection {
   constructor(onMessage, onState) {
     this.onMessage = onMessage;
     this.onState = onState;
+    this.waiting = new Map();
     this.wait = 250;
     this.open();
     setInterval(() => this.watch(), 1000);
@@ -33,12 +35,27 @@ export class Connection {
     socket.onopen = () => { this.wait = 250; this.onState(true); };
     socket.onmessage = ({ data }) => {
       this.heard = Date.now();
-      this.onMessage(typeof data === "string" ? { ...JSON.parse(data), arrays: {} } : unpack(data));
+      this.take(typeof data === "string" ? { ...JSON.parse(data), arrays: {} } : unpack(data));
     };
     socket.onclose = () => this.again();
   }
 
+  take(message) {
+    if (!this.waiting.size) requestAnimationFrame(() => this.show());
+    this.waiting.delete(message.kind); // the kinds keep the order of their newest messages
+    this.waiting.set(message.kind, message);
+  }
+
+  show() {
+    const messages = [...this.waiting.values()];
+    this.waiting.clear();
+    for (const message of messages) this.onMessage(message);
+    const at = messages.find(({ kind }) => kind === "frame")?.at;
+    if (at !== undefined) this.send({ do: "seen", at });
+  }
+
   again() {
+    this.waiting.clear();
     this.onState(false);
     setTimeout(() => this.open(), this.wait);
     this.wait = Math.min(2 * this.wait, 4000);

@@ -1,6 +1,7 @@
 // The panorama in metres: forward in the middle, left on the left, up at the top.
 
 import { NEAREST, TABLE, fitted, place, shade, themed } from "./colour.js";
+import { nameOf } from "./view3d_overlay.js";
 
 const FAR = 20; // metres at the dark end of the scale, in every frame, so that a colour keeps its meaning
 
@@ -141,7 +142,7 @@ export class Panorama {
       let angle = (360 * i) / az;
       if (angle > 180) angle -= 360;
       const where = `${degrees(angle, "right", "left")}, ${degrees(90 - (180 * j) / (el - 1), "up", "down")}`;
-      const name = this.names[semantic[at]] ?? `id ${semantic[at]}`;
+      const name = nameOf(this.names, semantic[at]);
       this.setReadout(valid[at] ? metresText(depth[at]) : "nothing within range", valid[at] ? `${where} · ${name}` : where);
       return;
     }

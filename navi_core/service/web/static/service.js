@@ -78,7 +78,7 @@ export function showService({ sessions, latency: parts = [], gate = null, versio
   latency(parts);
   $("gate").replaceChildren(...(gate ? gateBar(gate) : []));
   $("versions").replaceChildren(facts(versions));
-  $("sessions").replaceChildren(table(["session", "step", "return", "reward", "expects", "gate"], sessions.map((s) => {
+  $("sessions").replaceChildren(table(["session", "decision", "return", "reward", "expects", "gate"], sessions.map((s) => {
     const verdict = Object.assign(document.createElement("span"), { className: "gate", textContent: s.gate ?? "–" });
     if (s.gate) verdict.classList.add(s.gate.toLowerCase());
     return [String(s.session), numberText(s.steps), numberText(s.episode_return), numberText(s.reward), numberText(s.expected), verdict];

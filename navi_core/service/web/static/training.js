@@ -28,8 +28,11 @@ export function showRun(run) {
   $("run-card").hidden = !known;
   if (!known) return;
   const some = run.scenes.length > 3 ? `${run.scenes.length} scenes (${run.scenes[0]} … ${run.scenes.at(-1)})` : run.scenes.join(", ");
+  const count = (number) => number.toLocaleString("en");
+  const rounded = run.total !== run.asked ? `, ${count(run.asked)} asked for: rollouts of ${count(run.rollout)} are whole` : "";
   const facts = {
     learner: run.algorithm, preset: run.preset, seed: run.seed, "flies in": some || "–",
+    length: run.total === null ? "until it is stopped" : `${count(run.total)} decisions${rounded}`,
     "weights from": run.parent ? run.parent.split("/").at(-1).replace(/\.pt$/, "") : "none (new)",
   };
   $("run-facts").replaceChildren(...Object.entries(facts).map(([name, value]) => {
@@ -37,9 +40,9 @@ export function showRun(run) {
     item.append(Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: value ?? "–" }));
     return item;
   }));
-  const total = run.total === null ? "until it is stopped" : `of ${run.total.toLocaleString("en")} · ${run.percent.toFixed(run.percent < 10 ? 1 : 0)} %`;
+  const total = run.total === null ? "" : `of ${count(run.total)} · ${run.percent.toFixed(run.percent < 10 ? 1 : 0)} %`;
   const left = run.state === "running" && run.seconds_left ? ` · about ${durationText(run.seconds_left)} left` : "";
-  $("progress-text").textContent = `step ${run.step.toLocaleString("en")} ${total}${left}`;
+  $("progress-text").textContent = `decision ${count(run.step)} ${total}${left}`;
   $("progress").hidden = run.percent === null;
   $("progress").value = run.percent ?? 0;
   const options = [["", "no other run"], ["champion", "the champion's training"], ...run.choices.map((name) => [name, name])];
@@ -147,42 +150,53 @@ export function showStages(phases) {
   $("stages").replaceChildren(...parts);
 }
 
-/** Reward terms of the last decision and their sums since the page saw the episode begin. */
+/** Reward terms of the last decision; value × weight is what a term earns, and the earnings add up to the reward. */
 export class Terms {
-  constructor() { this.reset(); this.body = $("terms").tBodies[0]; }
+  constructor() { this.body = $("terms").tBodies[0]; }
 
-  reset() { this.sums = {}; this.last = null; }
+  clear() { this.body.replaceChildren(); $("reward-facts").textContent = ""; }
 
-  clear() { this.reset(); this.body.replaceChildren(); $("reward-facts").textContent = ""; }
-
-  show({ terms, reward, step, collided, weights }) {
-    if (step !== this.last) {
-      for (const [name, value] of Object.entries(terms)) this.sums[name] = (this.sums[name] ?? 0) + (value ?? 0);
-      this.last = step;
-    }
-    const text = reward === null ? "no reward" : `${reward >= 0 ? "+" : ""}${reward.toFixed(3)} this decision`;
-    $("reward-facts").textContent = `${text}${collided ? " · collision" : ""}`;
-    const known = Object.entries(terms).filter(([, value]) => value !== null);
-    const most = Math.max(0.2, ...known.map(([, value]) => Math.abs(value)));
-    const lines = known.map(([name, value]) => {
-      const line = document.createElement("tr");
-      if (weights && !weights[name]) { line.className = "quiet"; line.title = "recorded, not part of the reward"; }
-      const bar = Object.assign(document.createElement("div"), { className: "bar" }), fill = document.createElement("i");
-      const share = (50 * Math.abs(value)) / most;
-      fill.style.width = `${share}%`;
-      fill.style.left = value < 0 ? `${50 - share}%` : "50%";
-      fill.className = value < 0 ? "minus" : "";
-      bar.append(fill);
-      const cells = [name, value.toFixed(3), bar, this.sums[name].toFixed(1)].map((content) => {
-        const cell = document.createElement("td");
-        cell.append(content);
-        return cell;
-      });
-      cells[1].dataset.term = name;
-      line.append(...cells);
-      return line;
+  show({ terms, reward, collided, weights }) {
+    const known = Object.entries(terms).filter(([, value]) => value !== null).map(([name, value]) => {
+      const weight = weights?.[name] ?? 1;
+      return { name, value, weight, earned: value * weight };
     });
+    const rest = reward === null ? 0 : reward - known.reduce((sum, { earned }) => sum + earned, 0);
+    if (Math.abs(rest) > 5e-4) known.push({ name: "others", value: rest, weight: 1, earned: rest });
+    const text = reward === null ? "no reward" : `${signed(reward)} this decision`;
+    $("reward-facts").textContent = `${text}${collided ? " · collision" : ""}`;
+    known.sort((a, b) => Boolean(b.weight) - Boolean(a.weight));
+    const most = Math.max(0.2, ...known.map(({ earned }) => Math.abs(earned)));
+    const lines = known.map((term) => this.line(term, most));
+    if (lines.length && reward !== null) {
+      const total = row(["reward", "", "", "", signed(reward)]);
+      total.className = "total";
+      lines.splice(known.findLastIndex(({ weight }) => weight) + 1, 0, total);
+    }
     this.body.replaceChildren(...lines);
     $("terms").hidden = !lines.length;
   }
+
+  line({ name, value, weight, earned }, most) {
+    const bar = Object.assign(document.createElement("div"), { className: "bar" }), fill = document.createElement("i");
+    const share = (50 * Math.abs(earned)) / most;
+    fill.style.width = `${share}%`;
+    fill.style.left = earned < 0 ? `${50 - share}%` : "50%";
+    fill.className = earned < 0 ? "minus" : "";
+    bar.append(fill);
+    const line = row(weight
+      ? [name, value.toFixed(3), `× ${+weight.toPrecision(3)}`, bar, signed(earned)]
+      : [name, value.toFixed(3), "not paid", "", ""]);
+    line.cells[1].dataset.term = name;
+    if (!weight) { line.className = "quiet"; line.title = "recorded, not part of the reward"; }
+    return line;
+  }
+}
+
+function signed(value) { return `${value < 0 ? "" : "+"}${value.toFixed(3)}`; }
+
+function row(contents) {
+  const line = document.createElement("tr");
+  for (const content of contents) line.insertCell().append(content);
+  return line;
 }

@@ -7,7 +7,7 @@ import { PointCloud, direction, drawPoints } from "./points.js";
 import { Scene3d } from "./scene3d.js";
 import { HOME, MODES, lookAt, multiply, perspective, planesOf } from "./view3d_camera.js";
 import { listen } from "./view3d_input.js";
-import { between, drawOverlay, eighth, nearestOf } from "./view3d_overlay.js";
+import { between, drawOverlay, eighth, nameOf, nearestOf } from "./view3d_overlay.js";
 
 const PATH = [0.84, 0.37, 0, 1], DRONE = [0.04, 0.05, 0.08, 1], GHOST = [0.8, 0.47, 0.65, 0.9], GOAL = [0.1, 0.56, 0.3, 1];
 const WHITE = [1, 1, 1], BLACK = [0.02, 0.03, 0.06], SEEN = [106, 140, 175]; // SEEN: as the engine draws seen floor on maps
@@ -145,8 +145,7 @@ class View3d {
     this.rays(frame);
     if (frame.collided && !this.touching) this.flash();
     this.touching = frame.collided;
-    const now = Date.now();
-    if (now - (this.describedAt ?? 0) > 1000) { this.describedAt = now; this.describe(); }
+    this.describe();
     this.request();
   }
 
@@ -223,7 +222,7 @@ class View3d {
   }
 
   flash() {
-    const near = this.nearest, what = near ? `${this.names[near.id] ?? "a surface"} ${near.side}` : "a surface";
+    const near = this.nearest, what = near ? `${nameOf(this.names, near.id, "a surface")} ${near.side}` : "a surface";
     this.status.textContent = `Touched ${what}`;
     this.host.dataset.hits = Number(this.host.dataset.hits ?? 0) + 1;
     this.stage.classList.remove("hit");
@@ -237,10 +236,14 @@ class View3d {
   describe() {
     if (!this.pose) return;
     const [x, y, z, yaw] = this.pose, parts = [`At ${x.toFixed(1)}, ${y.toFixed(1)}, ${z.toFixed(1)} m, facing ${COMPASS[eighth(yaw)]}`];
-    if (this.nearest) parts.push(`nearest: ${this.names[this.nearest.id] ?? "surface"} ${this.nearest.metres.toFixed(1)} m ${this.nearest.side}`);
+    if (this.nearest) parts.push(`nearest: ${nameOf(this.names, this.nearest.id)} ${this.nearest.metres.toFixed(1)} m ${this.nearest.side}`);
     if (Number.isFinite(this.frame?.seen_share)) parts.push(`${(100 * this.frame.seen_share).toFixed(0)} % of the floor seen`);
     if (this.frame?.slowed < 1) parts.push(this.frame.slowed > 0 ? `slowed to ${Math.round(100 * this.frame.slowed)} % before an obstacle` : "the way is blocked");
     this.sentence.textContent = `${parts.join("; ")}.`;
+    // A screen reader would stumble over a label that changes with every picture.
+    const now = Date.now();
+    if (now - (this.labelledAt ?? 0) < 1000 && this.labelled === this.mode) return;
+    Object.assign(this, { labelledAt: now, labelled: this.mode });
     const keys = this.mode === "first" ? "drag or Page Up and Page Down look up and down" : "drag or arrow keys turn, plus and minus zoom";
     this.canvas.setAttribute("aria-label", `${this.title ?? "The scene"} in 3-D, ${MODES[this.mode]} camera. ${this.sentence.textContent} Keys 1 to 4 choose the camera, ${keys}, Home resets.`);
   }

@@ -6,6 +6,12 @@ const SIDES = ["ahead", "ahead right", "to the right", "behind right", "behind",
 export const eighth = (angle) => ((Math.round(angle / (Math.PI / 4)) % 8) + 8) % 8;
 export const between = (low, value, high) => Math.min(high, Math.max(low, value));
 
+/** Name of what a ray hit; numbers that a modelling program gave (object_037) name nothing. */
+export function nameOf(names, id, unnamed = "surface") {
+  const name = names[id] ?? "";
+  return /^(object|mesh|node|geometry|group|shape|part|primitive|default|unnamed)?[\s_.:-]*\d*$/i.test(name) ? unnamed : name;
+}
+
 /** The nearest ray that hit: metres, angle to the right of the heading [rad], semantic id, and the direction in words. */
 export function nearestOf({ arrays: { depth, semantic, valid } }) {
   const [az, el] = depth.shape;
@@ -39,7 +45,7 @@ export function drawOverlay(view, pose) {
         context.arc(cx, cy, 46, angle - 0.35, angle + 0.35);
         context.stroke();
       }
-      label(context, `${view.names[near.id] ?? "surface"} ${near.metres.toFixed(2)} m ${near.side}`, cx, cy + 74);
+      label(context, `${nameOf(view.names, near.id)} ${near.metres.toFixed(2)} m ${near.side}`, cx, cy + 74);
     }
     if (view.frame?.slowed < 1) label(context, view.frame.slowed > 0 ? `assist: slowed to ${Math.round(100 * view.frame.slowed)} %` : "assist: the way is blocked, turn or go back", cx, cy + 96);
   }
