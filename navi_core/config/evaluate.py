@@ -71,8 +71,8 @@ class EvalConfig(Config):
 
     @property
     def reckoned(self) -> bool:
-        """Whether subjects fly by the body's odometry: it drifts, or late scans cannot correct a pilot's own."""
-        return self.odometry != OdometryConfig() or self.sensor.delayed
+        """Whether subjects fly by the body's odometry: it drifts, or late or narrow scans cannot correct their own."""
+        return self.odometry != OdometryConfig() or self.sensor.oldest > 0 or self.sensor.limited
 
     @model_validator(mode="after")
     def _recovery_of_the_mean(self) -> Self:

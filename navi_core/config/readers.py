@@ -62,12 +62,13 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
         "env.dynamics.limiter_elevation_degrees",
         _REINFORCED,
     ),
+    ("policy.map_cell", {"policy.place_memory": SET}),
     ("env.dynamics.smoothing env.dynamics.radius", (_REINFORCED, {"policy.place_memory": SET})),
     # Flight or a reference task
     (
         "env corpus compile policy.encoder policy.azimuth_bins policy.elevation_bins policy.patch "
         "policy.area_attention policy.separable_refinement policy.depth_shift policy.depth_scale policy.recovery "
-        "policy.privileged_critic",
+        "policy.privileged_critic policy.known_channel",
         {"task": UNSET},
     ),
     ("task_options", {"task": SET}),

@@ -161,8 +161,13 @@ class SpawnConfig(Config):
     do at rest beside a wall. Each keeps its observation in memory."""
 
 
+SensorProfile = Literal["sphere", "lidar", "camera", "two_cameras", "four_cameras"]
+"""Name of a sensor's field of view and range, see `world.sensor.profiles`."""
+_Delay = Annotated[int, Field(ge=0, le=10)]
+
+
 class SensorConfig(Config):
-    """Settings of sensor faults and noise, none by default; rewards and safety always use the true hits."""
+    """Settings of sensor profiles, faults and noise, none by default; rewards and safety always use the true hits."""
 
     depth_additive: float = Field(0.0, ge=0, le=100)
     """Standard deviation of the depth at any range [m]."""
@@ -171,9 +176,39 @@ class SensorConfig(Config):
     depth_quadratic: float = Field(0.0, ge=0, le=1)
     """Standard deviation of the depth per squared metre of it, as a stereo camera's [1/m], added to the others."""
     dropout: float = Field(0.0, ge=0, le=1)
-    """Probability that a ray which hits is reported as a miss."""
+    """Probability that a ray which hits is reported as a miss; with profiles, as unknown."""
     delayed: bool = False
-    """Give each decision the observation of the one before; an episode's first is its own."""
+    """Give each decision the observation of the one before; an episode's first is its own. Short for delay: [1, 1]."""
+    profiles: tuple[SensorProfile, ...] = Field((), exclude_if=lambda profiles: not profiles)
+    """Sensors, of which each episode draws one. What its rays do not measure is unknown: depth 0, not valid. Empty: an
+    ideal sphere, whose missing rays are free to its range."""
+    delay: tuple[_Delay, _Delay] = Field((0, 0), exclude_if=lambda delay: delay == (0, 0))
+    """Least and most age of an observation [decisions]; each episode draws one of them."""
+    period: int = Field(1, ge=1, le=10, exclude_if=lambda period: period == 1)
+    """Decisions from one scan to the next; the last is shown until then."""
+
+    @model_validator(mode="after")
+    def _one_delay(self) -> Self:
+        if self.delay[0] > self.delay[1]:
+            raise ConfigError(f"delay {list(self.delay)}: the least delay is above the most; swap them")
+        if self.delayed and self.delay != (0, 0):
+            raise ConfigError("delayed and delay are both set; leave out delayed, which is delay [1, 1]")
+        return self
+
+    @property
+    def limited(self) -> bool:
+        """Whether observations may hold unknown rays."""
+        return bool(self.profiles)
+
+    @property
+    def delays(self) -> tuple[int, int]:
+        """Least and most delay [decisions]."""
+        return (1, 1) if self.delayed else self.delay
+
+    @property
+    def oldest(self) -> int:
+        """Largest age of an observation [decisions]."""
+        return self.delays[1] + self.period - 1
 
 
 class OdometryConfig(Config):

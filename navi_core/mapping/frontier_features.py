@@ -297,12 +297,13 @@ def _write_bearings(
     k: int,
     where: tuple[float, float, float],
     hoped: bool,
+    stride: int,
     out: Float32,
 ) -> None:
-    """Write the waypoint-bearing features (cosine, sine) of the waypoints `AHEAD` along the path from a cell."""
+    """Write the bearings (cosine, sine) of the waypoints `stride`·`AHEAD` along the path from a cell."""
     px, pz, yaw = where
     for n in range(len(AHEAD)):
-        ni, nk = _along(marks, way, area, i, k, AHEAD[n], hoped)
+        ni, nk = _along(marks, way, area, i, k, stride * AHEAD[n], hoped)
         x, z = ni + 0.5 - px, nk + 0.5 - pz
         if math.hypot(x, z) > 0.0:
             turn = math.atan2(x, -z) + yaw
@@ -322,6 +323,7 @@ def frontier_features(  # its length is the list of arguments
     goal: Floats,
     out: Float32,
     everywhere: bool = False,
+    stride: int = 1,
 ) -> None:
     """Compute the frontier features of some rows of occupancy grids.
 
@@ -344,6 +346,7 @@ def frontier_features(  # its length is the list of arguments
         goal: (R, 2) x and z of goals [m] from the middle of the map; NaN for rows without.
         out: (R, OCCUPANCY_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
             (waypoint, 2), the way from here, whether there is one; written, but for the last `MOVED`.
+        stride: Cells for one of `AHEAD`.
         everywhere: Measure all ways to a goal; slower, with the same features.
     """
     way, queue, fill, factor = scratch
@@ -373,5 +376,5 @@ def frontier_features(  # its length is the list of arguments
         _write_counts(way, area, i, k, where, cell, out[b, counts:bearings])
         out[b, bearings : last + 2] = 0.0
         if reached:
-            _write_bearings(marks[b], way, area, i, k, where, hoped, out[b, bearings:last])
+            _write_bearings(marks[b], way, area, i, k, where, hoped, stride, out[b, bearings:last])
             out[b, last], out[b, last + 1] = math.exp(-own * (cell / FIFTHS) / _HOME), 1.0

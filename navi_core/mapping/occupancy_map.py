@@ -28,6 +28,9 @@ NEAR_RADIUS = 7
 LONGEST = 12.0
 """Largest range drawn into the map [m]; farther ones are drawn too coarsely by neighbouring bins."""
 
+WHOLE = 1.0 - 1e-5
+"""Normalised depth from which a ray that meets nothing reaches the whole range; shorter ones end where the sensor's
+range does, or are unknown (0), see `world.sensor.profiles`."""
 _INTO = 0.05
 """Offset of a wall mark behind its surface [m]; both faces of a thin wall then lie in the same cell more often."""
 _SURE = 8.0
@@ -64,14 +67,15 @@ def nothing_there(valid: npt.NDArray[Any], a: int, e: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def measured_rays(valid: npt.NDArray[Any], first: int, last: int) -> npt.NDArray[np.bool_]:
-    """Mask the rays that did not drop out, (B, Az, last − first + 1), by valid masks (B, Az, El)."""
+def measured_rays(valid: npt.NDArray[Any], depth: npt.NDArray[Any], first: int, last: int) -> npt.NDArray[np.bool_]:
+    """Mask the rays that did not drop out, (B, Az, last − first + 1), by valid masks and depths (B, Az, El)."""
     rows, azimuths, _ = valid.shape
     measured = np.empty((rows, azimuths, last - first + 1), np.bool_)
     for b in range(rows):
         for a in range(azimuths):
             for e in range(first, last + 1):
-                measured[b, a, e - first] = valid[b, a, e] > 0 or nothing_there(valid[b], a, e)
+                surely = valid[b, a, e] > 0 or depth[b, a, e] < WHOLE
+                measured[b, a, e - first] = surely or nothing_there(valid[b], a, e)
     return measured
 
 
@@ -211,7 +215,7 @@ def read_levels(
         ahead: Bins that the speed limiter reads, see `world.dynamics.limiter_bins`.
         flat: Cosine of the level bins' elevation.
         reach: (R, Az) horizontal range of the longer level ray [m], of those that did not drop out; where all did, the
-            shorter of the ranges beside; written.
+            shorter of the ranges beside; 0 where all are unknown; written.
         met: (R, Az) whether all level rays met a surface; written.
         front: (R,) nearest surface ahead [m], infinite without one; written.
         clearance: (R,) nearest surface at all [m], infinite without one; written.
@@ -230,11 +234,11 @@ def read_levels(
                         front_distance = min(front_distance, depth)
             longest, hit = -1.0, True
             for e in range(levels[0], levels[1] + 1):
-                valid = obs[b, 2, a, e] > 0.0
+                valid, depth = obs[b, 2, a, e] > 0.0, obs[b, 0, a, e]
                 hit = hit and valid
-                # A ray that meets nothing is free as far as the sensor reaches; a dropped one marks nothing.
-                if valid or nothing_there(obs[b, 2], a, e):
-                    longest = max(longest, obs[b, 0, a, e] if valid else 1.0)
+                # A ray that meets nothing is free as far as the sensor reaches; a dropped or unknown one marks nothing.
+                if valid or depth < WHOLE or nothing_there(obs[b, 2], a, e):
+                    longest = max(longest, depth if valid or depth < WHOLE else 1.0)
             reach[row, a] = math.expm1(longest * scale) * flat if longest >= 0.0 else -1.0
             met[row, a] = hit
         fill_dropped(reach[row])
@@ -280,6 +284,41 @@ def draw(
             if not before or math.hypot(x1 - x0, z1 - z0) * cell > GAP:
                 x0, z0 = x1, z1
             join(marks[b], x0, z0, x1, z1, WALL, 0)
+
+
+@numba.njit(cache=True)
+def blocked_cells(
+    marks: Bytes, pose: Floats, cell: float, radius: float
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Collect the centres of the cells near each row that are walls, hits or not known to be free.
+
+    Args:
+        marks: (B, G, G) marks, x first.
+        pose: (B, 4) x, y, z [m] from the middle of the map, and yaw [rad].
+        cell: Edge of a cell [m].
+        radius: Distance from the row up to which cells count [m].
+
+    Returns:
+        (B, N, 3) points in the drone's frame at its height [m], and a (B, N) mask of those that are there.
+    """
+    size, around = marks.shape[1], math.ceil(radius / cell)
+    edge = 2 * around + 1
+    points = np.zeros((marks.shape[0], edge * edge, 3), np.float32)
+    there = np.zeros((marks.shape[0], edge * edge), np.bool_)
+    for b in range(marks.shape[0]):
+        px, pz = pose[b, 0] / cell + size / 2.0, pose[b, 2] / cell + size / 2.0
+        sin, cos, count = math.sin(pose[b, 3]), math.cos(pose[b, 3]), 0
+        for i in range(math.floor(px) - around, math.floor(px) + around + 1):
+            for k in range(math.floor(pz) - around, math.floor(pz) + around + 1):
+                inside = 0 <= i < size and 0 <= k < size
+                if inside and marks[b, i, k] & (FREE | WALL | HIT) == FREE:
+                    continue
+                x, z = (i + 0.5 - px) * cell, (k + 0.5 - pz) * cell
+                if x * x + z * z <= radius * radius:
+                    points[b, count, 0], points[b, count, 2] = x * cos - z * sin, x * sin + z * cos
+                    there[b, count] = True
+                    count += 1
+    return points, there
 
 
 @numba.njit(cache=True)

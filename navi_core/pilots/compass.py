@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from navi_core.config.policy import AHEAD, MOVED
-from navi_core.pilots.map_pilot import steer
-from navi_core.pilots.pilot import Pilot, PilotSettings, front_share, moved_scan, read_scan
+from navi_core.pilots.map_pilot import SHIELD, steer
+from navi_core.pilots.pilot import (
+    Pilot,
+    PilotSettings,
+    Trail,
+    front_share,
+    moved_scan,
+    read_scan,
+    with_blocked_cells,
+)
 from navi_core.pilots.reactive import ForwardPlusPilot
 from navi_core.world.occupancy_memory import OccupancyMemory
 
@@ -56,7 +64,7 @@ class CompassPilot(Pilot):
 
     def _allocate(self, batch: int, device: torch.device) -> None:
         self._memory, self._begins = None, torch.ones(batch, dtype=torch.bool, device=device)
-        self._action, self._taken = torch.zeros(batch, 4, device=device), np.zeros((batch, 4))
+        self._action, self._trail = torch.zeros(batch, 4, device=device), Trail(batch, self.oldest)
 
     def _forget(self, rows: Tensor) -> None:
         self._begins = self._begins | rows
@@ -70,12 +78,20 @@ class CompassPilot(Pilot):
         if self._memory is None:
             rows, _, azimuths, elevations = obs.shape
             self._memory = OccupancyMemory(
-                rows, azimuths, elevations, self.dynamics, self.max_distance, late=self.late, cell=self.cell
+                rows,
+                azimuths,
+                elevations,
+                self.dynamics,
+                self.max_distance,
+                oldest=self.oldest,
+                cell=self.cell,
+                stride=1,
             )
         begins, self._begins = self._begins, torch.zeros_like(self._begins)
         if self._odometry is not None:
             self._memory.velocity[:] = 0.0
-            return self._memory.look(obs, torch.from_numpy(self._odometry), begins)
+            age = None if self._scan_age is None else torch.from_numpy(self._scan_age)
+            return self._memory.look(obs, torch.from_numpy(self._odometry), begins, age=age)
         if bool(begins.all()):
             return self._memory.begin(obs)
         features = self._memory.fly(obs, self._action)
@@ -89,10 +105,12 @@ class CompassPilot(Pilot):
         memory, d, scan = self._memory, self.dynamics, read_scan(obs, self.max_distance)
         assert memory is not None
         limiter = memory.limiter()
-        if self.late and self._odometry is not None:
-            taken = np.where((self._step == 0).cpu().numpy()[:, None], self._odometry, self._taken)
-            scan, self._taken = moved_scan(scan, taken, self._odometry), self._odometry
+        if self._scan_age is not None and self._odometry is not None:
+            taken = self._trail.taken(self._odometry, (self._step == 0).cpu().numpy(), self._scan_age)
+            scan = moved_scan(scan, taken, self._odometry)
             limiter = front_share(scan, d)
+        if self.limited:
+            scan = with_blocked_cells(scan, memory.marks, memory.pose, self.cell, SHIELD)
         bearing, there_is_way = features[:, _BEARING : _BEARING + 2], features[:, -MOVED - 1] > 0.0
         active = there_is_way & (np.abs(bearing).sum(axis=1) > 0.0)
         target = _FAR * np.stack([bearing[:, 1], -bearing[:, 0]], axis=1)

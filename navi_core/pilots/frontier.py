@@ -14,8 +14,8 @@ from torch import Tensor
 
 from navi_core.mapping.occupancy_map import FAR, FREE, HIT, SEEN, VOID, WALL, chart
 from navi_core.mapping.search import expand, trace_back
-from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings, follow
-from navi_core.pilots.pilot import Scan
+from navi_core.pilots.map_pilot import CELL, SHIELD, MapPilot, MapSettings, follow
+from navi_core.pilots.pilot import Scan, with_blocked_cells
 from navi_core.world.dynamics import reckon
 
 _BAND = 0.25
@@ -129,6 +129,9 @@ class FrontierPilot(MapPilot):
             self._marks, self._near, self._box, pose, due, CELL, self.unseen, self._hard, self.comfort / CELL,
             self._path, self._length,
         )  # fmt: skip
+
+    def _shielded(self, scan: Scan, pose: Floats) -> Scan:
+        return with_blocked_cells(scan, self._marks, pose, CELL, SHIELD) if self.limited else scan
 
     def _grids(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Floats]:
         rows = len(self._near)

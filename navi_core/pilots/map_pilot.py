@@ -16,12 +16,16 @@ import torch
 from torch import Tensor
 
 from navi_core.mapping.search import visible_rows
-from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, front_share, moved_scan, read_scan
+from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, Trail, front_share, moved_scan, read_scan
 from navi_core.world.dynamics import front_distance, integrate, limiter_bins
 
 _SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
 _DETOURS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.9, -1.9])
 """Deviations from the wanted direction that steering tries [rad]."""
+_LOOK_AROUND = 0.6
+"""Yaw command of a pilot with a limited sensor that knows no way."""
+SHIELD = 1.2
+"""Distance up to which a limited pilot's shield reads its own map [m]."""
 _GIVE_UP = 0.2
 """Speed fraction below which steering tries another direction."""
 Floats = npt.NDArray[np.float64]
@@ -232,7 +236,7 @@ class MapPilot(Pilot):
 
     def _allocate(self, batch: int, device: torch.device) -> None:  # noqa: ARG002 (the interface's arguments)
         self._velocity = np.zeros((batch, 4))
-        self._taken = np.zeros((batch, 4))
+        self._trail = Trail(batch, self.oldest)
         self._plane = np.zeros(batch)
         self._settled = np.zeros(batch, bool)
         self._deadline = np.zeros(batch, np.int64)
@@ -261,13 +265,13 @@ class MapPilot(Pilot):
         step = self._step.cpu().numpy()
         pose = self._locate(scan, step == 0)
         # A late scan is drawn from the pose that it was taken from; the shield needs its points from the present one.
-        taken = np.where((step == 0)[:, None], pose, self._taken) if self.late else pose
-        self._taken = pose.copy()
-        near = moved_scan(scan, taken, pose) if self.late else scan
+        late = self._scan_age is not None
+        taken = pose if self._scan_age is None else self._trail.taken(pose, step == 0, self._scan_age)
+        near = moved_scan(scan, taken, pose) if late else scan
         bins = limiter_bins(obs.shape[2], obs.shape[3], d.limiter_elevation_degrees)
         front = front_distance(torch.from_numpy(scan.depth), torch.from_numpy(scan.valid), obs.shape[2], bins).numpy()
         self._limiter = np.clip(front.astype(np.float64) / d.limiter_distance, d.limiter_floor, 1.0)
-        if self.late:
+        if late:
             self._limiter = front_share(near, d)
         self._find_height(scan, pose, step)
         self._survey(scan, taken, self._plane, self._settled)
@@ -276,12 +280,20 @@ class MapPilot(Pilot):
         self._age = np.where(due, 0, self._age) + 1
         target, flying = self._ahead(pose)
         actions = np.zeros((len(pose), 4), np.float32)
+        near = self._shielded(near, pose)
         steer(
-            target, self._plane - pose[:, 1], flying, self._velocity, near.points, scan.valid, self._limiter,
+            target, self._plane - pose[:, 1], flying, self._velocity, near.points, near.valid, self._limiter,
             self._limits, self.speed, d.radius + self.margin, d.steps_per_decision, d.substep, d.smoothing, actions,
         )  # fmt: skip
+        if self.limited:
+            # Nowhere to fly to, as far as it sees: it looks around.
+            actions[self._settled & ~flying, 3] = _LOOK_AROUND
         self.executed(torch.from_numpy(actions))
         return torch.from_numpy(actions).to(obs.device)
+
+    def _shielded(self, scan: Scan, pose: Floats) -> Scan:  # noqa: ARG002 (the interface's arguments)
+        """Return the scan that the shield keeps its distance from; a map of the flight may add to it."""
+        return scan
 
     def _find_height(self, scan: Scan, pose: Floats, step: npt.NDArray[np.int64]) -> None:
         """Set the cruising height of new rows, and flag the rows that have reached it or run out of time."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
-from navi_core.mapping.occupancy_map import fill_dropped, measured_rays
+from navi_core.mapping.occupancy_map import WHOLE, blocked_cells, fill_dropped, measured_rays
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
 from navi_core.world.sensor.panorama import denormalise_depth, spherical_directions
@@ -45,6 +45,8 @@ class Pose:
     """(B, 3) goal positions [m]; None where the task is to explore."""
     estimate: Tensor | None = None
     """(B, 4) poses x, y, z [m], yaw [rad] by odometry, for subjects that are not privileged; None: the exact ones."""
+    scan_age: Tensor | None = None
+    """(B,) ages of the observations [decisions]; None: they are present ones."""
 
 
 class Pilot(ABC):
@@ -61,8 +63,10 @@ class Pilot(ABC):
     """Whether it needs its pose and its scene."""
     reckons: bool = False
     """Whether it reckons its pose, and takes that of an odometry instead where one is given."""
-    late: bool = False
-    """Whether its observations are of the decision before; set by the flight."""
+    oldest: int = 0
+    """Largest age of its observations [decisions]; set by the flight."""
+    limited: bool = False
+    """Whether its observations may hold unknown rays, so that it flies where its own map is free; set by the flight."""
     inputs: str = "observation"
     """Inputs, as results name them."""
 
@@ -79,6 +83,7 @@ class Pilot(ABC):
         self._step = torch.zeros(0, dtype=torch.int64)
         self._pose: Pose | None = None
         self._odometry: npt.NDArray[np.float64] | None = None
+        self._scan_age: npt.NDArray[np.int64] | None = None
 
     def _require(self, **limits: tuple[float, float, float]) -> None:
         """Validate settings against their limits, given as name=(value, least, most)."""
@@ -112,7 +117,12 @@ class Pilot(ABC):
         """Attach the scenes (`Field`) that a privileged pilot's poses index."""
 
     def act(
-        self, obs: Tensor, reset: Tensor | None = None, pose: Pose | None = None, odometry: Tensor | None = None
+        self,
+        obs: Tensor,
+        reset: Tensor | None = None,
+        pose: Pose | None = None,
+        odometry: Tensor | None = None,
+        scan_age: Tensor | None = None,
     ) -> Tensor:
         """Compute the actions of a batch for one decision.
 
@@ -122,6 +132,7 @@ class Pilot(ABC):
                 (no `reset` before) takes its row index.
             pose: Poses of the rows; a privileged pilot needs it, no other may have it.
             odometry: (B, 4) estimated poses x, y, z [m], yaw [rad], which a pilot that reckons takes for its own.
+            scan_age: (B,) ages of the observations [decisions], at most `oldest`; None for present ones.
 
         Returns:
             float32 (B, 4) in [−1, 1]: forward, vertical, lateral, yaw.
@@ -149,6 +160,7 @@ class Pilot(ABC):
             self._forget(begins)
         self._pose = pose
         self._odometry = None if odometry is None else odometry.cpu().numpy().astype(np.float64)
+        self._scan_age = None if scan_age is None else scan_age.cpu().numpy()
         actions = self._decide(obs)
         self._step = self._step + 1
         return actions
@@ -213,7 +225,7 @@ def azimuths(bins: int, device: torch.device | str = "cpu") -> Tensor:
 def level_profile(obs: Tensor, max_distance: float, band_degrees: float) -> Tensor:
     """Reduce observations to the nearest horizontal distance (B, Az) [m] over a band of elevations around the horizon.
 
-    A missing ray counts as free up to the sensor's range.
+    A missing ray counts as free up to the sensor's range, an unknown one as blocked.
 
     Args:
         obs: Observations (B, 3, Az, El).
@@ -223,8 +235,9 @@ def level_profile(obs: Tensor, max_distance: float, band_degrees: float) -> Tens
     elevation = torch.linspace(math.pi / 2, -math.pi / 2, obs.shape[3], device=obs.device)
     nearest = elevation.abs().min() + 1e-4
     band = elevation.abs() <= max(math.radians(band_degrees), float(nearest))
-    depth = denormalise_depth(obs[:, 0][:, :, band], max_distance)
-    depth = torch.where(obs[:, 2][:, :, band] > 0, depth, max_distance)
+    normalised = obs[:, 0][:, :, band]
+    depth = denormalise_depth(normalised, max_distance)
+    depth = torch.where((obs[:, 2][:, :, band] > 0) | (normalised < WHOLE), depth, max_distance)
     return (depth * torch.cos(elevation[band])).amin(dim=2)
 
 
@@ -237,9 +250,10 @@ class Scan:
     valid: npt.NDArray[np.bool_]
     """(B, R) whether the rays hit."""
     depth: npt.NDArray[np.float32]
-    """(B, R) distances [m]."""
+    """(B, R) distances, of rays that meet nothing how far they are free, of unknown ones 0 [m]."""
     reach: npt.NDArray[np.float64]
-    """(B, Az) horizontal range of the level rays, the longer one of an even split that did not drop out [m]."""
+    """(B, Az) horizontal range of the level rays, the longer one of an even split that did not drop out [m]; 0 where
+    all are unknown."""
     met: npt.NDArray[np.bool_]
     """(B, Az) whether all level rays met a surface."""
     clearance: npt.NDArray[np.float64]
@@ -265,6 +279,48 @@ def moved_scan(scan: Scan, before: npt.NDArray[np.float64], now: npt.NDArray[np.
     return replace(scan, points=points, depth=np.linalg.norm(points, axis=2))
 
 
+class Trail:
+    """Poses of the last decisions of B rows, to find where a late scan was taken from.
+
+    Args:
+        rows: Rows B.
+        oldest: Largest age of a scan [decisions].
+    """
+
+    def __init__(self, rows: int, oldest: int) -> None:
+        self._poses = np.zeros((rows, oldest + 1, 4))
+
+    def taken(
+        self, pose: npt.NDArray[np.float64], fresh: npt.NDArray[np.bool_], age: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Append the present poses (B, 4) and return those (B, 4) at which the scans of that age (B,) were taken.
+
+        Rows that are `fresh` (B,) begin a flight.
+        """
+        before = np.where(fresh[:, None, None], pose[:, None], self._poses[:, :-1])
+        self._poses = np.concatenate([pose[:, None], before], axis=1)
+        found: npt.NDArray[np.float64] = self._poses[np.arange(len(pose)), age]
+        return found
+
+
+def with_blocked_cells(
+    scan: Scan, marks: npt.NDArray[np.uint8], pose: npt.NDArray[np.float64], cell: float, radius: float
+) -> Scan:
+    """Return a scan with a point for each cell nearby that is not known to be free, at the height of the drone.
+
+    Args:
+        scan: The scan.
+        marks: (B, G, G) marks of the rows' maps, see `mapping.occupancy_map`.
+        pose: (B, 4) x, y, z [m] from the middle of the map, and yaw [rad].
+        cell: Edge of a cell [m].
+        radius: Distance up to which cells count [m].
+    """
+    points, valid = blocked_cells(marks, pose, cell, radius)
+    return replace(
+        scan, points=np.concatenate([scan.points, points], axis=1), valid=np.concatenate([scan.valid, valid], axis=1)
+    )
+
+
 def front_share(scan: Scan, dynamics: DynamicsConfig) -> npt.NDArray[np.float64]:
     """Return the share (B,) of the linear speed that the speed limiter leaves, by a scan's points."""
     x, y, z = np.moveaxis(scan.points, 2, 0)
@@ -284,14 +340,16 @@ def read_scan(obs: Tensor, max_distance: float) -> Scan:
     rows, _, bins, levels = obs.shape
     directions = spherical_directions(bins, levels).numpy()
     valid = (obs[:, 2] > 0).reshape(rows, -1).cpu().numpy()
-    depth = denormalise_depth(obs[:, 0], max_distance).reshape(rows, -1).cpu().numpy().astype(np.float32)
-    depth = np.where(valid, depth, np.float32(max_distance))
+    normalised = obs[:, 0].reshape(rows, -1).cpu()
+    depth = denormalise_depth(normalised, max_distance).numpy().astype(np.float32)
+    depth = np.where(valid | (normalised.numpy() < WHOLE), depth, np.float32(max_distance))
     elevation = np.abs(np.linspace(math.pi / 2, -math.pi / 2, levels))
     level = np.flatnonzero(elevation <= elevation.min() + 1e-9)
     # Of two rays at one azimuth the longer counts, as it does for what has been seen.
     first, last = int(level[0]), int(level[-1])
     seen = valid.reshape(rows, bins, levels)
-    cut = np.where(measured_rays(seen, first, last), depth.reshape(rows, bins, levels)[:, :, level], np.float32(-1.0))
+    measured = measured_rays(seen, normalised.numpy().reshape(rows, bins, levels), first, last)
+    cut = np.where(measured, depth.reshape(rows, bins, levels)[:, :, level], np.float32(-1.0))
     reach = cut.max(axis=2).astype(np.float64) * math.cos(float(elevation.min()))
     for row in reach:
         fill_dropped(row)

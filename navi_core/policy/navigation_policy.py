@@ -122,6 +122,8 @@ def _encoder(config: PolicyConfig, spaces: Spaces | None) -> nn.Module:
         "depth_shift": config.depth_shift,
         "depth_scale": config.depth_scale,
     }
+    if config.known_channel:
+        options["known_channel"] = True
     if config.encoder == "rayvit":
         options |= {"patch": config.patch_edge, "area_attention": config.area_attention}
     elif config.encoder == "spherical_cnn":

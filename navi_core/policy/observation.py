@@ -17,19 +17,23 @@ SEMANTIC_SCALE = 255.0
 class ObservationScaling(nn.Module):
     """Fixed channel scaling of observations in front of every encoder; no parameters.
 
-    depth → (depth − shift) / scale, semantic id → min(id, 255) / 255, valid → valid.
+    depth → (depth − shift) / scale, semantic id → min(id, 255) / 255, valid → valid; with `known` a fourth channel is 1
+    for rays that were measured, 0 for unknown ones (`world.sensor.profiles`).
 
     Args:
         azimuth_bins: Azimuth bins Az of the observation.
         elevation_bins: Elevation bins El of the observation.
         shift: Subtracted from the depth channel.
         scale: Divides the shifted depth channel.
+        known: Add the channel of measured rays.
 
     Raises:
         ConfigError: A bin count is below one, or the scale is not above zero.
     """
 
-    def __init__(self, azimuth_bins: int, elevation_bins: int, shift: float = 0.2, scale: float = 0.1) -> None:
+    def __init__(
+        self, azimuth_bins: int, elevation_bins: int, shift: float = 0.2, scale: float = 0.1, *, known: bool = False
+    ) -> None:
         super().__init__()
         if azimuth_bins < 1 or elevation_bins < 1:
             raise ConfigError(f"azimuth_bins {azimuth_bins} and elevation_bins {elevation_bins} must be at least 1")
@@ -39,6 +43,7 @@ class ObservationScaling(nn.Module):
         self.elevation_bins = elevation_bins
         self.shift = float(shift)
         self.scale = float(scale)
+        self.channels = 3 + known
 
     def forward(self, obs: Tensor) -> Tensor:
         """Scale a batch of raw observations, channel by channel, to network inputs.
@@ -47,7 +52,7 @@ class ObservationScaling(nn.Module):
             obs: Raw observations (B, 3, Az, El): depth, semantic id, valid.
 
         Returns:
-            Scaled float32 observations (B, 3, Az, El); `obs` is left as it is.
+            Scaled float32 observations (B, channels, Az, El); `obs` is left as it is.
 
         Raises:
             ConfigError: The shape is not (B, 3, Az, El) of this scaling.
@@ -55,7 +60,8 @@ class ObservationScaling(nn.Module):
         self._check(obs)
         if torch.compiler.is_compiling():
             return self._scaled(obs)
-        out = torch.empty(obs.shape, dtype=torch.float32, device=obs.device)
+        shape = (obs.shape[0], self.channels, *obs.shape[2:])
+        out = torch.empty(shape, dtype=torch.float32, device=obs.device)
         self._write(obs, out)
         return out
 
@@ -68,7 +74,7 @@ class ObservationScaling(nn.Module):
             after: First azimuth bins repeated behind the last.
 
         Returns:
-            (B, before + Az + after, 3·El) float32, channels grouped by sensor channel.
+            (B, before + Az + after, channels·El) float32, channels grouped by sensor channel.
 
         Raises:
             ConfigError: The shape is not (B, 3, Az, El) of this scaling.
@@ -78,7 +84,7 @@ class ObservationScaling(nn.Module):
         if torch.compiler.is_compiling():
             plain = self._scaled(obs).transpose(1, 2).flatten(2)
             return torch.cat((plain[:, azimuth - before :], plain, plain[:, :after]), dim=1)
-        shape = (rows, before + azimuth + after, 3, self.elevation_bins)
+        shape = (rows, before + azimuth + after, self.channels, self.elevation_bins)
         out = torch.empty(shape, dtype=torch.float32, device=obs.device)
         # Scaling, transposing and wrapping in one pass: one read and one write of the batch.
         self._write(obs, out[:, before : before + azimuth].transpose(1, 2))
@@ -96,7 +102,7 @@ class ObservationScaling(nn.Module):
             patch: Patch edge, a divisor of both axes.
 
         Returns:
-            (B, 1 + patches, 3·patch²) float32: row 0 is zero, patch (a, e) is row 1 + a·(El/patch) + e,
+            (B, 1 + patches, channels·patch²) float32: row 0 is zero, patch (a, e) is row 1 + a·(El/patch) + e,
             its numbers ordered as a convolution's weights: channel, azimuth, elevation.
 
         Raises:
@@ -105,12 +111,12 @@ class ObservationScaling(nn.Module):
         self._check(obs)
         across, down = self.azimuth_bins // patch, self.elevation_bins // patch
         if torch.compiler.is_compiling():
-            tiles = self._scaled(obs).view(-1, 3, across, patch, down, patch).permute(0, 2, 4, 1, 3, 5)
+            tiles = self._scaled(obs).view(-1, self.channels, across, patch, down, patch).permute(0, 2, 4, 1, 3, 5)
             return F.pad(tiles.flatten(3).flatten(1, 2), (0, 0, 1, 0))
-        shape = (obs.shape[0], 1 + across * down, 3 * patch * patch)
+        shape = (obs.shape[0], 1 + across * down, self.channels * patch * patch)
         out = torch.empty(shape, dtype=torch.float32, device=obs.device)
         out[:, 0].zero_()
-        tiles = out[:, 1:].unflatten(2, (3, patch, patch)).unflatten(1, (across, down))
+        tiles = out[:, 1:].unflatten(2, (self.channels, patch, patch)).unflatten(1, (across, down))
         self._write(
             obs.unflatten(3, (down, patch)).unflatten(2, (across, patch)),
             tiles.permute(0, 3, 1, 4, 2, 5),
@@ -124,12 +130,17 @@ class ObservationScaling(nn.Module):
         whole tensor for each write.
         """
         semantic = torch.clamp(obs[:, 1], max=SEMANTIC_SCALE).div(SEMANTIC_SCALE)
-        return torch.stack((torch.sub(obs[:, 0], self.shift).div(self.scale), semantic, obs[:, 2]), dim=1)
+        channels = [torch.sub(obs[:, 0], self.shift).div(self.scale), semantic, obs[:, 2]]
+        if self.channels > 3:
+            channels.append(((obs[:, 0] > 0) | (obs[:, 2] > 0)).to(torch.float32))
+        return torch.stack(channels, dim=1)
 
     def _write(self, obs: Tensor, out: Tensor) -> None:
         torch.sub(obs[:, 0], self.shift, out=out[:, 0]).div_(self.scale)
         torch.clamp(obs[:, 1], max=SEMANTIC_SCALE, out=out[:, 1]).div_(SEMANTIC_SCALE)
         out[:, 2].copy_(obs[:, 2])
+        if self.channels > 3:
+            out[:, 3].copy_((obs[:, 0] > 0) | (obs[:, 2] > 0))
 
     def _check(self, obs: Tensor) -> None:
         azimuth, elevation = self.azimuth_bins, self.elevation_bins

@@ -24,6 +24,9 @@ class Purpose(enum.IntEnum):
     GOAL = 10
     SCATTER = 11
     ODOMETRY = 12
+    PROFILE = 13
+    DELAY = 14
+    BODY = 15
 
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64

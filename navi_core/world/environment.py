@@ -160,14 +160,18 @@ class NavigationEnv(Environment):
         slot, here = self._pools.draw_slot(self.seed, self._rows, number, scene), scene[rows]
         start.check_room(here, self.field, self.floors, self.config.dynamics.radius)
         pool = self._pools
-        body, obs, floor = (of[here, slot[rows]] for of in (pool.body, pool.obs, pool.floor))
+        profile = self._sensor_model.profiles(number)[rows]
+        body, obs = (of[here, slot[rows]] for of in (pool.body, pool.obs))
+        floor = pool.floor[profile, here, slot[rows]]
         position, yaw = body[:, :3], body[:, 3]
         if start.position is not None or start.yaw is not None:
             position = position if start.position is None else start.position.to(position)
             yaw = yaw if start.yaw is None else torch.remainder(start.yaw, 2.0 * math.pi).to(yaw)
-            body, obs, floor = initial_state(
-                self.sensor, self.reader, self.rewards, self.view, position.contiguous(), yaw.contiguous(), here
-            )
+            body, obs, floors = initial_state(
+                self.sensor, self.reader, self.rewards, self.view, position.contiguous(), yaw.contiguous(), here,
+                pool.view_limits,
+            )  # fmt: skip
+            floor = floors[profile, torch.arange(len(rows), device=self.device)]
         if self.goals is not None and start.goal is not None:
             self.goals.choose(rows, here, start.goal, position)  # the last thing that may be refused
         begins = torch.zeros_like(number, dtype=torch.bool)
@@ -178,6 +182,7 @@ class NavigationEnv(Environment):
         begun: dict[str, torch.Tensor | int] = {"episode": episode, "scene": here, "age": 0, "length": 0}
         for name, value in begun.items():
             self.counters[name][rows] = value
+        self._sensor_model.take_profiles(self.counters["episode"])
         if self.goals is not None and start.goal is None:
             if start.position is None:
                 self.goals.begin(begins, scene, slot, number, self._drone_state["position"], self.seed)
@@ -233,6 +238,7 @@ class NavigationEnv(Environment):
         after = subset._state()
         for name, value in self._state().items():
             value[rows] = after[name]
+        self._sensor_model.take_profiles(self.counters["episode"])
         return batch
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -260,6 +266,7 @@ class NavigationEnv(Environment):
         for name, value in current.items():
             value.copy_(state[name])
         self.view.forget_unreachable(self.counters["scene"])
+        self._sensor_model.take_profiles(self.counters["episode"])
 
     def observe(self) -> torch.Tensor:
         """Cast the (B, 3, Az, El) observation of the current poses anew, without sensor faults or delay."""
@@ -288,6 +295,13 @@ class NavigationEnv(Environment):
             "yaw": self._drone_state["yaw"].squeeze(1).clone(),
             "scene_index": self.counters["scene"].clone(),
         }
+
+    @property
+    def scan_age(self) -> torch.Tensor | None:
+        """(B,) int64 ages of the latest observations [decisions]; None for a sensor without delay."""
+        if not self.config.sensor.oldest:
+            return None
+        return torch.where(self.counters["length"] > 0, self._sensor_model.age, 0)
 
     def drone_state(self) -> dict[str, torch.Tensor]:
         """Return copies of "position" (B, 3) [m], "yaw" (B,) [rad] and body "velocity" (B, 4) [m/s, rad/s]."""

@@ -42,6 +42,8 @@ class StepInfo(TypedDict):
     """(B,) [rad]."""
     scene_index: NotRequired[torch.Tensor]
     """(B,)."""
+    scan_age: NotRequired[torch.Tensor]
+    """(B,) int64 age of the observation [decisions]; only of a sensor with a delay or a period."""
     success: NotRequired[torch.Tensor]
     """(B,) bool: the goal is reached."""
     goal: NotRequired[torch.Tensor]

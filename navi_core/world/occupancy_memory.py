@@ -55,9 +55,10 @@ class OccupancyMemory:
         elevation_bins: El of the observations.
         dynamics: Dynamics of the drone, for dead reckoning.
         max_distance: Range of the sensor, M [m].
-        late: Observations are of the decision before, as those of a delayed sensor: the map is drawn from the pose that
-            they were taken from. For given poses alone.
-        cell: Edge of a cell [m]; the map's edge stays 64 m, the waypoints of the bearings scale with it.
+        oldest: Largest age of an observation [decisions], of a sensor with a delay: the map is drawn from the pose that
+            it was taken from. For given poses alone.
+        cell: Edge of a cell [m]; the map's edge stays 64 m.
+        stride: Cells for one of `config.policy.AHEAD`; by default the waypoints of the bearings stay in place.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class OccupancyMemory:
         max_distance: float,
         *,
         cell: float = CELL,
-        late: bool = False,
+        stride: int | None = None,
+        oldest: int = 0,
     ) -> None:
         self.rows, self._shape, self._dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
-        self._late = late
-        self._cell, self._size = cell, round(SIZE * CELL / cell)
+        self._oldest = oldest
+        self._cell, self._size, self._stride = cell, round(SIZE * CELL / cell), stride or round(CELL / cell)
+        self._trail = np.zeros((rows, oldest + 1, 4))
         angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
         level = np.flatnonzero(angle <= angle.min() + 1e-9)
         self._levels = (int(level[0]), int(level[-1]))
@@ -104,9 +107,12 @@ class OccupancyMemory:
         self._goal = np.full((rows, 2), np.nan)
 
     @classmethod
-    def of_env(cls, env: EnvConfig, rows: int) -> OccupancyMemory:
+    def of_env(cls, env: EnvConfig, rows: int, cell: float = CELL) -> OccupancyMemory:
         """Build the occupancy memory for the rows of an environment."""
-        return cls(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance, late=env.sensor.delayed)
+        return cls(
+            rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance, oldest=env.sensor.oldest,
+            cell=cell,
+        )  # fmt: skip
 
     def begin(
         self, obs: Tensor, rows: Tensor | None = None, pose: Tensor | None = None, goal: Tensor | None = None
@@ -131,6 +137,7 @@ class OccupancyMemory:
             here = pose.cpu().numpy().astype(np.float64)
             self._origin[chosen] = here[:, :3]
             self.pose[chosen, 3] = here[:, 3]
+            self._trail[chosen] = here[:, None]
         self._look(obs, chosen)
         self._aim(chosen, goal)
         return self._features(chosen, obs.device)
@@ -164,7 +171,9 @@ class OccupancyMemory:
         self._move(self._all, start)
         return self._features(self._all, obs.device)
 
-    def follow(self, obs: Tensor, pose: Tensor, rows: Tensor, goal: Tensor | None = None) -> Tensor:
+    def follow(
+        self, obs: Tensor, pose: Tensor, rows: Tensor, goal: Tensor | None = None, age: Tensor | None = None
+    ) -> Tensor:
         """Update the maps of some rows from given poses and return the features.
 
         Args:
@@ -172,6 +181,7 @@ class OccupancyMemory:
             pose: (n, 4) x, y, z [m] and yaw [rad], in the frame of the pose they began with.
             rows: (n,) which rows they are.
             goal: (n, 4) where their goals lie from them; None without.
+            age: (n,) ages of the observations [decisions], at most `oldest`; None for present ones.
 
         Returns:
             (n, OCCUPANCY_INPUTS).
@@ -179,16 +189,27 @@ class OccupancyMemory:
         chosen, here = rows.cpu().numpy(), pose.cpu().numpy().astype(np.float64)
         start = self.pose[chosen]
         self._look(obs, chosen)
-        if self._late:
+        self._trail[chosen] = np.concatenate([here[:, None], self._trail[chosen, :-1]], axis=1)
+        late = self._oldest > 0 and age is not None
+        if late:
+            assert age is not None
+            self.pose[chosen] = self._trail[chosen, age.cpu().numpy()]
+            self.pose[chosen, :3] -= self._origin[chosen]
             self._draw(chosen)
         self.pose[chosen, :3] = here[:, :3] - self._origin[chosen]
         self.pose[chosen, 3] = here[:, 3]
         self._move(chosen, start)
         self._aim(chosen, goal)
-        return self._features(chosen, obs.device, drawn=self._late)
+        return self._features(chosen, obs.device, drawn=late)
 
     def look(
-        self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None, goal: Tensor | None = None
+        self,
+        obs: Tensor,
+        pose: Tensor,
+        begins: Tensor,
+        rows: Tensor | None = None,
+        goal: Tensor | None = None,
+        age: Tensor | None = None,
     ) -> Tensor:
         """Update the maps of some rows: `begin` where a flight begins, `follow` where it goes on.
 
@@ -198,6 +219,7 @@ class OccupancyMemory:
             begins: (n,) bool.
             rows: (n,) which rows they are; all of them where it is None.
             goal: (n, 4) where their goals lie from them; None without.
+            age: See `follow`.
 
         Returns:
             (n, OCCUPANCY_INPUTS).
@@ -205,13 +227,15 @@ class OccupancyMemory:
         which = torch.arange(self.rows) if rows is None else rows.cpu()
         new = begins.cpu()
         if not bool(new.any()):
-            return self.follow(obs, pose, which, goal)
+            return self.follow(obs, pose, which, goal, age)
         features = torch.empty(len(which), OCCUPANCY_INPUTS, device=obs.device)
         for some, update in ((new, self.begin), (~new, self.follow)):
             if bool(some.any()):
                 there = some.to(obs.device)
-                aims = None if goal is None else goal[some.to(goal.device)]
-                features[there] = update(obs[there], rows=which[some], pose=pose[some.to(pose.device)], goal=aims)
+                given = {"goal": None if goal is None else goal[some.to(goal.device)]}
+                if age is not None and update == self.follow:
+                    given["age"] = age.cpu()[some]
+                features[there] = update(obs[there], rows=which[some], pose=pose[some.to(pose.device)], **given)
         return features
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -225,6 +249,10 @@ class OccupancyMemory:
             ConfigError: The state has another number of rows or another sensor.
         """
         kept = self._kept()
+        if self._oldest and "trail" not in state:
+            # A map of an earlier version: its scans were one decision old, and it stood where that one was taken.
+            here = self.pose + np.pad(self._origin, ((0, 0), (0, 1)))
+            state = state | {"trail": torch.from_numpy(np.repeat(here[:, None], self._oldest + 1, axis=1))}
         for name, array in kept.items():
             there = tuple(state[name].shape) if name in state else None
             if there != array.shape:
@@ -243,7 +271,7 @@ class OccupancyMemory:
             "front": self._front,
             "clearance": self._clearance,
             "box": self._box,
-        }
+        } | ({"trail": self._trail} if self._oldest else {})
 
     def _look(self, obs: Tensor, chosen: npt.NDArray[np.int64]) -> None:
         if tuple(obs.shape) != (len(chosen), *self._shape):
@@ -291,7 +319,7 @@ class OccupancyMemory:
             self._draw(chosen)
         frontier_features(
             self.marks, chosen, self.pose, self._reach, self._box, self._cell, SIGHT, self._scratch, self._goal,
-            self._out,
+            self._out, stride=self._stride,
         )  # fmt: skip
         return torch.from_numpy(self._out[chosen].copy()).to(device)
 

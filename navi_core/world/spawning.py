@@ -19,6 +19,7 @@ from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.rewards import RewardTerms, ahead_sector, band_end, structure_fractions, structure_of
 from navi_core.world.sensor.panorama import PanoramaReader, SphericalSensor
+from navi_core.world.sensor.profiles import floor_limits
 
 SPAWN_CELL = 0.2
 """Voxel edge of the connectivity check [m]."""
@@ -183,7 +184,8 @@ class SpawnPools:
         count: (S,) int64 entries of each scene.
         body: (S, P, 15) float32, by `BODY`.
         obs: (S, P, 3, Az, El) float32 without sensor faults.
-        floor: (S, P, C/8) uint8 footprints, see `FloorView.footprint`.
+        floor: (V, S, P, C/8) uint8 footprints, see `FloorView.footprint`, as each of V sensor profiles sees them.
+        view_limits: (V, Az) bounds of the profiles' floor rays [m].
         verdicts: Verdicts on the scenes.
     """
 
@@ -191,6 +193,7 @@ class SpawnPools:
     body: torch.Tensor
     obs: torch.Tensor
     floor: torch.Tensor
+    view_limits: torch.Tensor
     verdicts: list[Verdict]
 
     def draw(
@@ -219,13 +222,15 @@ def build_pools(
     scenes, device = field.num_scenes, field.device
     body = torch.zeros(scenes, size, sum(BODY.values()), device=device)
     obs = torch.zeros(scenes, size, 3, config.azimuth_bins, config.elevation_bins, device=device)
-    floor = torch.zeros(scenes, size, view.seen.shape[1] // 8, dtype=torch.uint8, device=device)
+    limits = floor_limits(config.sensor, config.azimuth_bins, config.reward.view_radius).to(device)
+    floor = torch.zeros(len(limits), scenes, size, view.seen.shape[1] // 8, dtype=torch.uint8, device=device)
     for i, (position, yaw, _) in enumerate(found):
         n = len(position)
         scene = torch.full((n,), i, device=device)
-        body[i, :n], obs[i, :n], floor[i, :n] = initial_state(sensor, reader, rewards, view, position, yaw, scene)
+        start = initial_state(sensor, reader, rewards, view, position, yaw, scene, limits)
+        body[i, :n], obs[i, :n], floor[:, i, :n] = start
     count = torch.tensor([len(position) for position, _, _ in found], device=device)
-    return SpawnPools(count, body, obs, floor, [verdict for _, _, verdict in found])
+    return SpawnPools(count, body, obs, floor, limits, [verdict for _, _, verdict in found])
 
 
 def drone_state(body: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -241,8 +246,12 @@ def initial_state(
     position: torch.Tensor,
     yaw: torch.Tensor,
     scene: torch.Tensor,
+    limits: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute the entries of a pool for drones at rest at (n, 3) [m], facing (n,) [rad], in scenes (n,)."""
+    """Compute the entries of a pool for drones at rest at (n, 3) [m], facing (n,) [rad], in scenes (n,).
+
+    The footprints (V, n, C/8) are those within each of the bounds `limits` (V, Az) of the floor rays [m].
+    """
     n, device = len(position), position.device
     seen = reader.read(sensor.cast(position, yaw, scene), rewards.band(scene))
     state = {
@@ -255,7 +264,8 @@ def initial_state(
         "return": torch.zeros(n, device=device),
     }
     body = torch.cat([state[name].view(n, width) for name, width in BODY.items()], dim=1)
-    return body, seen.obs, view.footprint(position, yaw, seen.reach, scene)
+    floors = [view.footprint(position, yaw, seen.reach.minimum(bound), scene) for bound in limits]
+    return body, seen.obs, torch.stack(floors)
 
 
 def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, torch.Tensor, Verdict]:

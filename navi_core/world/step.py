@@ -99,7 +99,7 @@ class TensorStep:
             before=body["seen"],
             collided=motion.collided,
             attempted_speed=motion.attempted_speed,
-            view_gain=self.view.mark(motion.position, motion.yaw, seen.reach, scene),
+            view_gain=self.view.mark(motion.position, motion.yaw, self._sensor_model.bounded(seen.reach), scene),
         )
         reward, speed = self.rewards.total(terms), linear_speed(motion.velocity)
         goal_info: dict[str, Any] = {"reward_terms": {}}
@@ -139,7 +139,8 @@ class TensorStep:
         stepped = torch.cat([state[name].view(-1, width) for name, width in BODY.items()], dim=1)
         next_episode = episode + ends
         next_scene, slot = self._pools.draw(seed, self._rows, next_episode, c.episodes_per_scene)
-        self.view.begin(ends, next_scene, slot, self._pools.floor)
+        profile = self._sensor_model.profiles(next_episode)
+        self.view.begin(ends, self._pools.floor[profile, next_scene, slot])
         obs, ended = self._sensor_model.follow(ends, next_scene, slot, seen.obs, next_episode, length)
         self._body.copy_(torch.where(ends[:, None], self._pools.body[next_scene, slot], stepped))
         if self.goals is not None:
@@ -149,6 +150,9 @@ class TensorStep:
         torch.mul(age, going, out=counters["age"])
         torch.mul(length, going, out=counters["length"])
         counters["scene"].copy_(torch.where(ends, next_scene, scene))
+        self._sensor_model.take_profiles(next_episode)
+        if self._sensor_model.oldest:
+            info["scan_age"] = self._sensor_model.age.clone()
         return StepBatch(obs, reward, terminated, truncated, ended, cast(StepInfo, info))
 
 
@@ -204,6 +208,7 @@ class NativeStep:
         self._outputs = [(name, shapes.get(name, (len(rows),)), dtype) for name, dtype in _WRITTEN.items()]
         # The struct holds addresses alone.
         self._kept = (directions, dynamics, rewards, view, pools, rows, body, counters)
+        self._view, self._pools = view, pools
         self._step = Step(
             scenes=tracer.scenes(), rows=len(rows), drone=dynamics.for_kernels(),
             sensor=reader.for_kernels(directions), floors=view.for_kernels(), rewards=rewards.for_kernels(),
@@ -214,6 +219,7 @@ class NativeStep:
             pool_body=data_pointer(pools.body, torch.float32), pool_floor=data_pointer(pools.floor, torch.uint8),
             body=data_pointer(body, torch.float32), seen=data_pointer(view.seen, torch.bool),
             attempted=data_pointer(self._attempted, torch.float32),
+            view_limits=data_pointer(sensor_model.view_limits, torch.float32) if sensor_model.limited else None,
             **{name: data_pointer(counter, torch.int64) for name, counter in counters.items()},
         )  # fmt: skip
 
@@ -243,6 +249,12 @@ class NativeStep:
             shown, last = self._sensor_model.follow(
                 out["truncated"], out["next_scene"], out["slot"], obs, self._episode, out["episode_length"]
             )
+        if ended and self._sensor_model.limited:
+            begun = out["truncated"].nonzero().squeeze(1)
+            profile = self._sensor_model.profiles(self._episode)[begun]
+            floor = self._pools.floor[profile, out["next_scene"][begun], out["slot"][begun]]
+            self._view.seen[begun] = self._view.cells(floor)
+            self._sensor_model.take_profiles(self._episode)
         info: StepInfo = {
             "reward_terms": dict(zip(REWARD_TERMS, out["terms"].unbind())),
             "collision": out["collided"],
@@ -255,5 +267,7 @@ class NativeStep:
             "episode_return": out["episode_return"],
             "episode_length": out["episode_length"],
         }
+        if self._sensor_model.oldest:
+            info["scan_age"] = self._sensor_model.age.clone()
         terminated = out["void"] & self._void_terminates
         return StepBatch(shown, out["reward"], terminated, out["truncated"] & ~terminated, last, info)

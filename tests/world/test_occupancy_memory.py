@@ -114,15 +114,16 @@ def test_passed_poses_give_the_features_of_odometry(free):
 
 def test_late_scans_are_drawn_from_the_pose_that_they_were_taken_from(free):
     seen, where, _ = free
-    prompt, late = remember(), OccupancyMemory(ROWS, AZ, EL, DynamicsConfig(), REACH, late=True)
+    prompt, late = remember(), OccupancyMemory(ROWS, AZ, EL, DynamicsConfig(), REACH, oldest=1)
     first = torch.ones(ROWS, dtype=torch.bool)
     prompt.look(seen[0], where[0], first)
     late.look(seen[0], where[0], first)
     # The observation of the first decision is shown twice.
-    late.look(seen[0], where[1], ~first)
+    age = torch.ones(ROWS, dtype=torch.int64)
+    late.look(seen[0], where[1], ~first, age=age)
     for t in range(1, len(seen) - 1):
         prompt.look(seen[t], where[t], ~first)
-        late.look(seen[t], where[t + 1], ~first)
+        late.look(seen[t], where[t + 1], ~first, age=age)
         assert np.array_equal(prompt.marks, late.marks), t
 
 

@@ -25,7 +25,7 @@ from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field
 from navi_core.world.goals import reached, relative_goal
 from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
-from navi_core.world.sensor.faults import SensorFaults
+from navi_core.world.sensor.faults import SensorClock, SensorFaults
 from navi_core.world.sensor.odometry import Odometry
 from navi_core.world.sensor.panorama import SphericalSensor
 
@@ -132,16 +132,21 @@ def _fly_block(
     goals = [start.goal for start in rows if start.goal is not None]
     goal = torch.tensor(goals, dtype=torch.float32) if goals else None
     ended, success = torch.full((len(rows),), config.max_steps), torch.zeros(len(rows), dtype=torch.bool)
-    delayed, odometry = None, Odometry(config.odometry, config.seed, keys, config.dynamics.decision_seconds)
+    odometry = Odometry(config.odometry, config.seed, keys, config.dynamics.decision_seconds)
+    clock, first, age = SensorClock(config.sensor, config.seed, keys), torch.zeros_like(keys), None
+    late: Tensor | None = None
     for t in range(config.max_steps):
         hits = sensor.cast(position, yaw, scene)
         front = dynamics.front_distance(hits.depth, hits.valid, flyer.azimuth_bins)
-        current = faults.apply(sensor.observation(hits), torch.zeros_like(keys), torch.full_like(keys, t))
-        obs, delayed = (current if delayed is None else delayed, current) if config.sensor.delayed else (current, None)
+        obs = scan = faults.apply(sensor.observation(hits), first, torch.full_like(keys, t))
+        if clock.oldest:
+            late = scan.repeat(1, clock.oldest, 1, 1) if late is None else late
+            age = clock.age(first, torch.full_like(keys, t))
+            obs, late = clock.show(scan, late, age), torch.cat([scan, late[:, :-3]], dim=1)
         estimate = None
         if config.reckoned:
             estimate = pose_rows(*odometry.follow(position, yaw))
-        action = flyer.act(obs, Pose(position, yaw, scene, goal, estimate))
+        action = flyer.act(obs, Pose(position, yaw, scene, goal, estimate, age))
         if not torch.isfinite(action).all():
             row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
             raise EvaluationError(
@@ -187,7 +192,7 @@ class PilotFlyer:
         self.azimuth_bins = config.azimuth_bins
         self.elevation_bins = config.elevation_bins
         self.max_distance = pilot.max_distance
-        pilot.late = config.sensor.delayed
+        pilot.oldest, pilot.limited = config.sensor.oldest, config.sensor.limited
         self._pilot = pilot
 
     def begin(self, keys: Tensor, field: Field) -> None:
@@ -205,7 +210,7 @@ class PilotFlyer:
         if self._pilot.privileged:
             return self._pilot.act(obs, pose=pose)
         if self._pilot.reckons and pose.estimate is not None:
-            return self._pilot.act(obs, odometry=pose.estimate)
+            return self._pilot.act(obs, odometry=pose.estimate, scan_age=pose.scan_age)
         return self._pilot.act(obs)
 
 
@@ -271,7 +276,7 @@ class PolicyFlyer:
         if self._policy.config.place_memory:
             self._places = OccupancyMemory(
                 rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance,
-                late=self._config.sensor.delayed,
+                oldest=self._config.sensor.oldest, cell=self._policy.config.map_cell,
             )  # fmt: skip
         self._recovery, self.recovering = None, None
         recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
@@ -304,7 +309,7 @@ class PolicyFlyer:
         if self._policy.config.goal and pose.goal is not None:
             goal = relative_goal(here[:, :3], here[:, 3], pose.goal)
         if self._places is not None:
-            features = self._places.look(obs, here, self._reset, goal=goal)
+            features = self._places.look(obs, here, self._reset, goal=goal, age=pose.scan_age)
             aux = torch.cat([aux, features.to(self._device)], dim=1)
         if goal is not None:
             aux = torch.cat([aux, goal.to(self._device)], dim=1)

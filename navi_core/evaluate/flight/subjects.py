@@ -107,9 +107,15 @@ def resolve_subject(
 def sensor_text(flyer: Flyer, config: EvalConfig) -> str:
     """Describe the sensor of a flight in a few words: directions, range, faults."""
     faults = config.sensor.model_dump(exclude_defaults=True)
-    late = ["one decision late"] if faults.pop("delayed", False) else []
+    least, most = config.sensor.delays
+    decisions = "one decision" if most == 1 else f"{most} decisions"
+    late = [f"{least} to {decisions} late" if most > least else f"{decisions} late"] if most else []
+    late += [f"a scan every {config.sensor.period} decisions"] if config.sensor.period > 1 else []
+    for name in ("delayed", "delay", "period", "profiles"):
+        faults.pop(name, None)
     noise = [f"{name} {value:g}" for name, value in faults.items()] or ["exact"]
-    shape = f"full sphere {flyer.azimuth_bins}x{flyer.elevation_bins}, depth to {flyer.max_distance:g} m"
+    profiles = " or ".join(config.sensor.profiles).replace("_", " ") or "full sphere"
+    shape = f"{profiles} {flyer.azimuth_bins}x{flyer.elevation_bins}, depth to {flyer.max_distance:g} m"
     return ", ".join([shape, *noise, *late])
 
 
@@ -235,7 +241,7 @@ class Autopilot:
         # An environment has more rows and seeds than a protocol.
         protocol = EvalConfig(
             azimuth_bins=c.azimuth_bins, elevation_bins=c.elevation_bins, task=c.task, deterministic=deterministic,
-            recovery=recovery, dynamics=c.dynamics, goal=c.goal,
+            recovery=recovery, dynamics=c.dynamics, goal=c.goal, sensor=c.sensor,
         ).model_copy(update={"block": env.num_envs, "seed": seed})  # fmt: skip
         subject = _resolve_name(subject)
         if isinstance(subject, str) and subject in PILOTS:
@@ -260,7 +266,9 @@ class Autopilot:
         now = self._env.poses()
         goals = self._env.goals
         goal = None if goals is None else goals.of(now["scene_index"]).to(torch.float32)
-        return self._flyer.act(obs, Pose(now["position"], now["yaw"], now["scene_index"], goal))
+        return self._flyer.act(
+            obs, Pose(now["position"], now["yaw"], now["scene_index"], goal, None, self._env.scan_age)
+        )
 
     def after_step(self, step: StepBatch) -> None:
         """Reset the state of rows whose episode ended; call it after every step."""

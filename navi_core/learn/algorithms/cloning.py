@@ -32,7 +32,7 @@ from navi_core.learn.rollout.execution import carried_out
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.policy.navigation_policy import AUX_INPUTS
 from navi_core.record import StageTimer
-from navi_core.world.occupancy_memory import OccupancyMemory
+from navi_core.world.occupancy_memory import CELL, OccupancyMemory
 
 _FEW_SCENES = 4
 """Least number of scenes at which whole scenes, not episodes, are held out."""
@@ -153,12 +153,13 @@ _ROWS = 32
 """Episodes per batch."""
 
 
-def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float32]:
+def demo_places(data: Dataset, dynamics: DynamicsConfig, cell: float = CELL) -> npt.NDArray[np.float32]:
     """Compute occupancy-memory features of recorded episodes by replaying them: dead reckoning, maps, features.
 
     Args:
         data: The demonstrations; the flown actions are used, not the labels.
         dynamics: Dynamics of the drone that flew them.
+        cell: Edge of the map's cells [m].
 
     Returns:
         (N, OCCUPANCY_INPUTS) features at each decision.
@@ -169,7 +170,8 @@ def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float
     for first in range(0, len(episodes), _ROWS):
         block = episodes[first : first + _ROWS]
         start, length = np.array([e.start for e in block]), np.array([e.steps for e in block])
-        memory = OccupancyMemory(len(block), data.azimuth_bins, data.elevation_bins, dynamics, data.max_distance)
+        bins = data.azimuth_bins, data.elevation_bins
+        memory = OccupancyMemory(len(block), *bins, dynamics, data.max_distance, cell=cell)
         for t in range(int(length.max())):
             at = start + np.minimum(t, length - 1)
             obs = torch.from_numpy(data.observations(at))

@@ -32,7 +32,8 @@ class AuxiliaryInputs:
     ) -> None:
         self.env, self.device = env, device
         self.rows = env.num_envs
-        self.memory = OccupancyMemory.of_env(config.env, self.rows) if config.policy.place_memory else None
+        cell = config.policy.map_cell
+        self.memory = OccupancyMemory.of_env(config.env, self.rows, cell) if config.policy.place_memory else None
         """Occupancy maps of the rows' flights, for a policy with an occupancy memory."""
         step = torch.zeros((self.rows, AUX_INPUTS), device=device)
         features = None if self.memory is None else self._begin_maps(obs, torch.arange(self.rows))
@@ -49,7 +50,8 @@ class AuxiliaryInputs:
         seen = batch.final_obs if bool(done.any()) else batch.obs
         with timer("memory_query"):
             pose = pose_rows(batch.info["position"], batch.info["yaw"])
-            features = self.memory.follow(seen, pose, torch.arange(self.rows), batch.info.get("goal"))
+            goal, age = batch.info.get("goal"), batch.info.get("scan_age")
+            features = self.memory.follow(seen, pose, torch.arange(self.rows), goal, age)
             return features.to(self.device)
 
     def privileged(self, info: StepInfo) -> Tensor | None:

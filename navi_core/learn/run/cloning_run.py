@@ -147,7 +147,9 @@ class _Cloner(RunSession):
         obs = torch.zeros(bc.sequences, 3, data.azimuth_bins, data.elevation_bins, device=self.device)
         torch.set_num_threads(choose_threads(config, self.policy, obs, run.path).update)
         self.data = data
-        self.places = demo_places(data, config.env.dynamics) if config.policy.place_memory else None
+        self.places = None
+        if config.policy.place_memory:
+            self.places = demo_places(data, config.env.dynamics, config.policy.map_cell)
         self.counters = CloningCounters(started_at=now())
         self.best = run.checkpoints / BEST
         scenes = sorted({episode.scene for episode in data.episodes})

@@ -77,6 +77,7 @@ class RingCNN(nn.Module):
         width: Embedding width D.
         depth_shift: See `ObservationScaling`.
         depth_scale: See `ObservationScaling`.
+        known_channel: See `ObservationScaling`.
 
     Raises:
         ConfigError: Az is not a multiple of 8.
@@ -90,12 +91,13 @@ class RingCNN(nn.Module):
         width: int = 128,
         depth_shift: float = 0.2,
         depth_scale: float = 0.1,
+        known_channel: bool = False,
     ) -> None:
         super().__init__()
         if azimuth_bins % 8:
             raise ConfigError(f"azimuth_bins {azimuth_bins} is not a multiple of 8 (encoder ring_cnn)")
-        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
-        self.stem = RingConv(3 * elevation_bins, STEM_CHANNELS, kernel=5, stride=2)
+        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale, known=known_channel)
+        self.stem = RingConv(self.scaling.channels * elevation_bins, STEM_CHANNELS, kernel=5, stride=2)
         stages: list[nn.Module] = []
         ring, channels = azimuth_bins // 2, STEM_CHANNELS
         while ring > RING_BINS and ring % 2 == 0:
@@ -172,6 +174,7 @@ class SphericalCNN(nn.Module):
             about a quarter of the operations.
         depth_shift: See `ObservationScaling`.
         depth_scale: See `ObservationScaling`.
+        known_channel: See `ObservationScaling`.
 
     Raises:
         ConfigError: Az is not a multiple of 8.
@@ -186,16 +189,17 @@ class SphericalCNN(nn.Module):
         separable_refinement: bool = False,
         depth_shift: float = 0.2,
         depth_scale: float = 0.1,
+        known_channel: bool = False,
     ) -> None:
         super().__init__()
         if azimuth_bins % AZIMUTH_STRIDE:
             raise ConfigError(
                 f"azimuth_bins {azimuth_bins} is not a multiple of {AZIMUTH_STRIDE} (encoder spherical_cnn)"
             )
-        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
+        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale, known=known_channel)
         last = _separable(128, 128, (1, 1)) if separable_refinement else Stage(CircularAzimuthConv2d(128, 128))
         self.stages: Callable[[Tensor], Tensor] = nn.Sequential(
-            Stage(CircularAzimuthConv2d(3, 32, stride=(2, 1))),
+            Stage(CircularAzimuthConv2d(self.scaling.channels, 32, stride=(2, 1))),
             _separable(32, 64, (2, 2)),
             _separable(64, 128, (2, 2)),
             last,

@@ -167,6 +167,7 @@ class RayViT(nn.Module):
         heads: Attention heads.
         depth_shift: See `ObservationScaling`.
         depth_scale: See `ObservationScaling`.
+        known_channel: See `ObservationScaling`.
 
     Raises:
         ConfigError: The patch does not divide an axis, or `heads` or 4 the width.
@@ -187,6 +188,7 @@ class RayViT(nn.Module):
         heads: int = 4,
         depth_shift: float = 0.2,
         depth_scale: float = 0.1,
+        known_channel: bool = False,
     ) -> None:
         super().__init__()
         for name, bins in (("azimuth_bins", azimuth_bins), ("elevation_bins", elevation_bins)):
@@ -194,8 +196,8 @@ class RayViT(nn.Module):
                 raise ConfigError(f"{name} {bins} is not a multiple of the patch {patch} (encoder rayvit)")
         if width % heads or width % 4:
             raise ConfigError(f"width {width} is not a multiple of 4 and of {heads} heads (encoder rayvit)")
-        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
-        self.patches = nn.Conv2d(3, width, kernel_size=patch, stride=patch)
+        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale, known=known_channel)
+        self.patches = nn.Conv2d(self.scaling.channels, width, kernel_size=patch, stride=patch)
         self.cls = nn.Parameter(torch.randn(width) * 0.02)
         self.layers: Iterable[Layer] = nn.ModuleList(Layer(width, heads, 2 * width) for _ in range(layers))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(width)

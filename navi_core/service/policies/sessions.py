@@ -110,7 +110,7 @@ class SessionTable:
         self.aux = torch.zeros(capacity, 3)
         self._mapped = torch.zeros(capacity, dtype=torch.bool)
         self._occupancy: OccupancyMemory | None = None
-        self._sensor: tuple[int, int, float] | None = None
+        self._sensor: tuple[int, int, float, float] | None = None
         self.renew(runner, shaper, shaper_state, max_distance=max_distance)
 
     def __len__(self) -> int:
@@ -213,13 +213,16 @@ class SessionTable:
         """
         config = runner.config
         self._shaping, self._goals = (shaper, shaper_state or {}, config.width), config.goal
-        sensor = (config.azimuth_bins, config.elevation_bins, max_distance) if config.place_memory else None
+        cell = config.map_cell
+        sensor = (config.azimuth_bins, config.elevation_bins, max_distance, cell) if config.place_memory else None
         if sensor != self._sensor:
             self._sensor, self._occupancy = sensor, None
             self._mapped.zero_()
             if sensor is not None:
                 # Poses come over the wire: nothing is dead-reckoned, so the dynamics do not matter.
-                self._occupancy = OccupancyMemory(self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance)
+                self._occupancy = OccupancyMemory(
+                    self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance, cell=cell
+                )
         self.aux.zero_()
         for session in self:
             session.shaper = self._shaper()

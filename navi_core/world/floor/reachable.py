@@ -206,16 +206,14 @@ class FloorView:
         self.mark(position, yaw, reach, scene_index, seen)
         return (seen.view(len(seen), -1, 8) * (1 << self._bits)).sum(dim=2).to(torch.uint8)
 
-    def begin(self, begins: torch.Tensor, scene: torch.Tensor, slot: torch.Tensor, pool: torch.Tensor) -> None:
+    def begin(self, begins: torch.Tensor, footprint: torch.Tensor) -> None:
         """Reset the coverage maps of the rows that begin an episode to their spawn's footprint, which earns no reward.
 
         Args:
             begins: (B,) bool.
-            scene: (B,) int64 scene of the new episode.
-            slot: (B,) int64 entry of its pool.
-            pool: (S, P, C/8) uint8 from `footprint`.
+            footprint: (B, C/8) uint8 as `footprint` returns them.
         """
-        self.seen.copy_(torch.where(begins[:, None], self.cells(pool[scene, slot]), self.seen))
+        self.seen.copy_(torch.where(begins[:, None], self.cells(footprint), self.seen))
 
     def forget_unreachable(self, scene: torch.Tensor) -> None:
         """Clear seen cells that are not reachable, left by an earlier version's floor map. `scene` (B,) int64."""

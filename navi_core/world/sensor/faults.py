@@ -1,7 +1,7 @@
-"""Sensor noise model: depth noise, ray dropout and delay, applied to the true observations of an environment.
+"""Sensor model: profiles, depth noise, ray dropout, delay and rate, applied to an environment's true observations.
 
-Noise of the depth and rays that drop out are drawn as functions of (seed, row, episode, decision, ray): a row meets the
-same faults alone, among a thousand others, and when it is replayed.
+Noise of the depth and rays that drop out are drawn as functions of (seed, row, episode, decision, ray); profile and
+delay as functions of (seed, row, episode). A row meets the same alone, among a thousand others, and when replayed.
 """
 
 from __future__ import annotations
@@ -12,29 +12,38 @@ import math
 import torch
 
 from navi_core.config import EnvConfig, SensorConfig
-from navi_core.world.counter_random import Purpose, spread, words
-from navi_core.world.sensor.panorama import denormalise_depth, normalise_depth
+from navi_core.world.counter_random import Purpose, spread, uniform, words
+from navi_core.world.sensor.panorama import denormalise_depth, normalise_depth, spherical_directions
+from navi_core.world.sensor.profiles import PROFILES
 from navi_core.world.spawning import SpawnPools
 
 _LOW = 2**32 - 1
 
 
 class SensorFaults:
-    """Sensor fault model: adds depth noise and ray dropout to observations.
+    """Sensor fault model: adds depth noise and ray dropout to observations, and takes away what a profile cannot see.
 
     Args:
-        config: Kinds and strengths of the faults.
+        config: Profiles, kinds and strengths of the faults.
         seed: Seed of the draws.
         rows: (B,) int64 keys of the rows.
-        max_distance: Range M of the sensor [m].
+        max_distance: Range M of the observations [m].
     """
 
     def __init__(self, config: SensorConfig, seed: int, rows: torch.Tensor, max_distance: float) -> None:
         self._config, self._seed, self._rows, self._max_distance = config, seed, rows, max_distance
         self._noisy = bool(config.depth_additive or config.depth_relative or config.depth_quadratic)
-        self.active = self._noisy or config.dropout > 0.0
+        self.active = self._noisy or config.dropout > 0.0 or config.limited
         """Whether `apply` changes anything."""
         self._ray: torch.Tensor | None = None
+        self._mask: torch.Tensor | None = None
+        chosen = [PROFILES[name] for name in config.profiles]
+        ranges = [[math.log1p(min(d, max_distance)) / math.log1p(max_distance) for d in p.limits] for p in chosen]
+        self._ranges = torch.tensor(ranges, dtype=torch.float32, device=rows.device)
+
+    def profiles(self, rows: torch.Tensor, episode: torch.Tensor) -> torch.Tensor:
+        """Draw the profile of the episodes (N,) of rows with keys (N,): indices (N,) int64; 0 without profiles."""
+        return _drawn(self._seed, Purpose.PROFILE, rows, episode, max(len(self._config.profiles), 1))
 
     def apply(
         self, obs: torch.Tensor, episode: torch.Tensor, step: torch.Tensor, which: torch.Tensor | None = None
@@ -48,26 +57,45 @@ class SensorFaults:
             which: (B,) the rows that they are of; None for all rows.
 
         Returns:
-            (B, 3, Az, El); rays that missed still miss, those that drop out have depth 1, semantic 0, valid 0.
-            Depth leaves neither [0, M] nor its ray.
+            (B, 3, Az, El); rays that missed still miss, those that drop out have depth 1, semantic 0, valid 0; with
+            profiles they are unknown. Depth leaves neither [0, M] nor its ray.
         """
         if not self.active:
             return obs
         c = self._config
         depth, semantic, valid = obs.flatten(2).unbind(1)
+        true = depth
         if self._ray is None:
             self._ray = torch.arange(depth.shape[1], device=obs.device)
         rows = self._rows if which is None else self._rows[which]
         word = spread(words(self._seed, Purpose.SENSOR, rows, episode, step)[:, None], self._ray)
         kept = valid > 0.5
+        measured = torch.ones_like(kept)
         if self._noisy:
             metres = denormalise_depth(depth, self._max_distance)
             sigma = c.depth_additive + c.depth_relative * metres + c.depth_quadratic * metres**2
             depth = normalise_depth(metres + sigma * _normal(word), self._max_distance)
         if c.dropout:
-            kept = kept & ((spread(word, 1) & _LOW) >= round(c.dropout * 2**32))
-        corrupted = [torch.where(kept, depth, 1.0), torch.where(kept, semantic, 0.0), kept.to(obs.dtype)]
+            measured = ~kept | ((spread(word, 1) & _LOW) >= round(c.dropout * 2**32))
+            kept = kept & measured
+        if c.limited:
+            mask = self._masks(obs)
+            profile = self.profiles(rows, episode)
+            nearest, farthest = self._ranges[profile, :, None].unbind(1)
+            measured &= mask[profile] & ~(kept & (true < nearest))
+            kept = kept & measured & (true <= farthest)
+            missing = torch.where(measured, farthest, 0.0)
+        else:
+            missing = torch.ones_like(depth)
+        corrupted = [torch.where(kept, depth, missing), torch.where(kept, semantic, 0.0), kept.to(obs.dtype)]
         return torch.stack(corrupted, dim=1).view(obs.shape)
+
+    def _masks(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return the (P, Az·El) masks of the profiles' fields of view, made once."""
+        if self._mask is None:
+            rays = spherical_directions(obs.shape[2], obs.shape[3])
+            self._mask = torch.stack([PROFILES[name].sees(rays) for name in self._config.profiles]).to(obs.device)
+        return self._mask
 
 
 def _unit(bits: torch.Tensor) -> torch.Tensor:
@@ -81,43 +109,102 @@ def _normal(word: torch.Tensor) -> torch.Tensor:
     return radius * (2.0 * math.pi * _unit(word & _LOW)).cos()
 
 
-class SensorModel:
-    """Sensor model of an environment's rows: corrupts (faults) and delays their true observations.
+def _drawn(seed: int, purpose: Purpose, rows: torch.Tensor, episode: torch.Tensor, count: int) -> torch.Tensor:
+    """Draw one of `count` numbers from 0 for each episode (N,) of rows with keys (N,)."""
+    if count == 1:
+        return torch.zeros_like(rows)
+    return (uniform(seed, purpose, rows, episode) * count).to(torch.int64)
+
+
+class SensorClock:
+    """Age of the scans that a sensor with delay and period shows, and the scans kept for it.
 
     Args:
-        config: Faults and delay of the sensor, its range.
+        config: Delay and period.
+        seed: Seed of the delays.
+        rows: (B,) int64 keys of the rows.
+
+    Attributes:
+        oldest: Largest age K [decisions]; 0 shows every scan at once.
+    """
+
+    def __init__(self, config: SensorConfig, seed: int, rows: torch.Tensor) -> None:
+        self.oldest, self._config, self._seed, self._rows = config.oldest, config, seed, rows
+
+    def age(self, episode: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        """Return the (B,) age of the scan shown before decision `step` (B,) of episode `episode` (B,) [decisions]."""
+        least, most = self._config.delays
+        delay = least + _drawn(self._seed, Purpose.DELAY, self._rows, episode, most - least + 1)
+        taken = (step - delay).clamp_min(0)
+        return step - taken // self._config.period * self._config.period
+
+    def show(self, scan: torch.Tensor, kept: torch.Tensor, age: torch.Tensor) -> torch.Tensor:
+        """Return the scan of each row's age, of the present one (B, 3, …) and those before it (B, 3·K, …)."""
+        every = torch.cat([scan, kept], dim=1).unflatten(1, (self.oldest + 1, 3))
+        return every[torch.arange(len(age), device=age.device), age]
+
+
+class SensorModel:
+    """Sensor model of an environment's rows: limits, corrupts (faults) and delays their true observations.
+
+    Args:
+        config: Faults, profiles and delay of the sensor, its range.
         pools: Spawn pools with the observation at each start pose.
         rows: (B,) int64 keys of the rows.
         seed: Seed of the faults.
         sparse: Spoil spawns only where an episode begins, which the host has to look for; else those of every row.
 
     Attributes:
-        late: (B, 3, Az, El) what a delayed sensor shows next, updated in place; (B, 0) without a delay.
+        late: (B, 3·K, Az, El) scans before the present one, the latest first, updated in place; (B, 0) without a delay.
+        age: (B,) int64 ages of the observations shown last [decisions], those of ended episodes before their reset.
+        view_limits: (B, Az) bounds of the floor rays by each row's profile [m], updated in place; (B, 0) without.
     """
 
     def __init__(self, config: EnvConfig, pools: SpawnPools, rows: torch.Tensor, seed: int, *, sparse: bool) -> None:
         self._config, self._pools, self._rows, self._sparse = config, pools, rows, sparse
-        self._delayed = config.sensor.delayed
-        shape = pools.obs.shape[2:] if self._delayed else (0,)
-        self.late = torch.zeros(len(rows), *shape, device=rows.device)
+        self.oldest = config.sensor.oldest
+        _, az, el = pools.obs.shape[2:]
+        self.late = torch.zeros(len(rows), *((3 * self.oldest, az, el) if self.oldest else (0,)), device=rows.device)
+        self.age = torch.zeros_like(rows)
+        self.view_limits = torch.zeros(len(rows), az if config.sensor.limited else 0, device=rows.device)
         self.draw_by(seed)
 
     @property
     def corrupts(self) -> bool:
-        """Whether the sensor has faults or a delay."""
-        return self._faults.active or self._delayed
+        """Whether the sensor has faults, a profile or a delay."""
+        return self._faults.active or self.oldest > 0
+
+    @property
+    def limited(self) -> bool:
+        """Whether the sensor has profiles."""
+        return self._config.sensor.limited
 
     def draw_by(self, seed: int) -> None:
-        """Reseed the random faults."""
+        """Reseed the random draws."""
         self._seed = seed
         self._faults = SensorFaults(self._config.sensor, seed, self._rows, self._config.max_distance)
+        self._clock = SensorClock(self._config.sensor, seed, self._rows)
 
     def subset(self, rows: torch.Tensor) -> SensorModel:
         """Return a sensor model of a subset of the rows, with copies of their state."""
         subset = copy.copy(self)
-        subset._rows, subset.late = self._rows[rows], self.late[rows]
+        subset._rows = self._rows[rows]
+        subset.late, subset.age, subset.view_limits = self.late[rows], self.age[rows], self.view_limits[rows]
         subset.draw_by(self._seed)
         return subset
+
+    def profiles(self, episode: torch.Tensor) -> torch.Tensor:
+        """Return the (B,) profile of each row in the given episodes (B,), an index of the spawn pools' floors."""
+        return self._faults.profiles(self._rows, episode)
+
+    def take_profiles(self, episode: torch.Tensor) -> None:
+        """Set the limits of the floor rays to those of the episodes (B,)."""
+        if self.limited:
+            self.view_limits.copy_(self._pools.view_limits[self.profiles(episode)])
+
+    def bounded(self, reach: torch.Tensor) -> torch.Tensor:
+        """Return the lengths (B, Az) of the floor rays within the limits of the rows' profiles [m]."""
+        return reach.minimum(self.view_limits) if self.limited else reach
 
     def begin(
         self, obs: torch.Tensor, episode: torch.Tensor, length: torch.Tensor, rows: torch.Tensor | None = None
@@ -131,8 +218,10 @@ class SensorModel:
             rows: (N,) their rows; None for all.
         """
         obs = self._faults.apply(obs, episode, length, rows)
-        if self._delayed:
-            self.late[slice(None) if rows is None else rows] = obs
+        which = slice(None) if rows is None else rows
+        if self.oldest:
+            self.late[which] = obs.repeat(1, self.oldest, 1, 1)
+        self.age[which] = 0
         return obs
 
     def follow(
@@ -154,9 +243,9 @@ class SensorModel:
             episode: (B,) number of the episode that follows the step.
             length: (B,) decisions of the episode that the step belongs to.
         """
-        spawns = self._pools.obs
-        shown = self._faults.apply(obs, episode - begins.to(torch.int64), length)
-        if self._sparse and not self._delayed:
+        spawns, flown = self._pools.obs, episode - begins.to(torch.int64)
+        shown = self._faults.apply(obs, flown, length)
+        if self._sparse and not self.oldest:
             begin = begins.nonzero().squeeze(1)
             if not len(begin):
                 return shown, shown
@@ -168,9 +257,10 @@ class SensorModel:
         ended = shown
         spawn = self._faults.apply(spawns[scene, slot], episode, torch.zeros_like(length))
         mask = begins[:, None, None, None]
-        fresh = torch.where(mask, spawn, ended)
-        if not self._delayed:
-            return fresh, ended
-        ended = self.late.clone()
-        self.late.copy_(fresh)
+        if not self.oldest:
+            return torch.where(mask, spawn, ended), ended
+        self.age.copy_(self._clock.age(flown, length))
+        ended = self._clock.show(shown, self.late, self.age)
+        past = torch.cat([shown, self.late[:, :-3]], dim=1)
+        self.late.copy_(torch.where(mask, spawn.repeat(1, self.oldest, 1, 1), past))
         return torch.where(mask, spawn, ended), ended

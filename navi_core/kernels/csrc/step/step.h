@@ -140,7 +140,8 @@ void step_finish(const Step& s, int64_t row, float* depth) {
     const float front_distance = front_distance_of(s.sensor, seen);
     uint8_t* floor = s.seen + row * s.floors.cells;
     const Reading now = read_panorama(s.scenes, s.sensor, s.floors, s.rewards.band[scene], scene, position, s.yaw[row], seen,
-                                      depth + rays_of(s.sensor), floor);
+                                      depth + rays_of(s.sensor), floor,
+                                      s.view_limits == nullptr ? nullptr : s.view_limits + row * s.sensor.azimuths);
     const float way[3] = {position[0] - body[kPosition], position[1] - body[kPosition + 1], position[2] - body[kPosition + 2]};
     const Outcome outcome{position, now.fractions, body + kSeen, speed_of(way), s.yaw[row], now.clearance, body[kClearance],
                           s.attempted[row], now.gain, s.collided[row] != 0};

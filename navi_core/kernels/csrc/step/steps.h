@@ -43,6 +43,7 @@ struct Step {
     int64_t* scene;
     uint8_t* seen;               // (B, C)
     float* attempted;            // (B) room for the largest speed of a blocked substep [m/s]
+    const float* view_limits;    // (B, Az) bounds of the floor rays by each row's sensor [m]; null: none
     // Of this step.
     const float* action;         // (B, 4)
     // Written.
@@ -90,11 +91,13 @@ struct Reading {
 // Read a panorama from where it was taken, and mark the seen floor. `reach`: room for the sensor's azimuths.
 NAVI_INLINE Reading read_panorama(const Scenes& scenes, const Sensor& sensor, const Floors& floors, float band,
                                   int64_t scene, const float* position, float yaw, const Channels& seen, float* reach,
-                                  uint8_t* floor) {
+                                  uint8_t* floor, const float* limits = nullptr) {
     Reading reading;
     float turn[2];
     fractions_of(sensor, seen, band, reading.fractions);
     reach_of(sensor, seen, reach);
+    if (limits != nullptr)
+        for (int64_t a = 0; a < sensor.azimuths; ++a) reach[a] = least(reach[a], limits[a]);
     cos_sin(yaw, turn);
     const float area = static_cast<float>(floors.cell * floors.cell);
     reading.gain = static_cast<float>(mark_fan(floors, scene, position, turn, reach, floor)) * area;
