@@ -232,6 +232,7 @@ def test_dropped_out_ray_is_not_free_in_either_reading(elevations):
     obs[:, 2] = rng.random(obs[:, 2].shape) < np.array([0.0, 0.05, 0.5, 0.95, 1.0])[:, None, None]
     # A closed surrounding with an opening two bins wide, and far from it one ray that dropped out.
     obs[4, 2, 3:5], obs[4, 2, 10, (elevations - 1) // 2] = 0.0, 0.0
+    obs[:, 0] = np.where(obs[:, 2] > 0, obs[:, 0], 1.0)
     scan = read_scan(torch.from_numpy(obs), 50.0)
     levels = ((elevations - 1) // 2, elevations // 2)
     flat = math.cos(math.pi / 2 - levels[0] * math.pi / (elevations - 1))
@@ -289,6 +290,7 @@ def charted(scene, spoil, pilot=None, reach=100.0):
     zero = torch.zeros(1, dtype=torch.int64)
     obs = sensor.observation(sensor.cast(torch.tensor([[0.0, 1.2, 0.0]]), torch.tensor([0.4]), zero))
     spoil(obs[0, 2])
+    obs[0, 0][obs[0, 2] == 0] = 1.0
     if pilot is None:
         pilot = build_pilot("frontier", max_distance=reach)
         pilot.reset(torch.ones(1, dtype=torch.bool), zero)

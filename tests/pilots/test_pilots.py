@@ -114,7 +114,7 @@ def test_forward_plus_turns_to_the_freer_half_and_holds_until_clear():
 
 def test_forward_plus_takes_a_missing_ray_for_free_space():
     obs = corridor(0.5, 1.0, 1.0)
-    obs[:, 2] = 0
+    obs[:, 0], obs[:, 2] = 1.0, 0.0
     assert build_pilot("forward-plus", drift=0.0).act(obs)[0, 0] > 0
 
 

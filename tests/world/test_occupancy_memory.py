@@ -333,7 +333,8 @@ def test_demonstration_features_follow_flown_actions(tmp_path):
 def test_goal_stays_fixed_while_the_map_scrolls():
     memory, rows = remember(2), torch.arange(2)
     goal = torch.tensor([[25.0, 1.2, -30.0], [-3.0, 1.0, 4.0]])
-    obs = torch.zeros(2, 3, AZ, EL)  # nothing is met anywhere: all is free
+    obs = torch.zeros(2, 3, AZ, EL)
+    obs[:, 0] = 1.0  # nothing is met anywhere: all is free
     for n in range(12):
         position = torch.tensor([[2.0 * n, 1.2, -2.5 * n], [0.4 * n, 1.0, -1.5 * n]])
         yaw = torch.tensor([0.3 * n, -0.2 * n])
