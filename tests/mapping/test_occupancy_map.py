@@ -18,6 +18,7 @@ def test_level_depths_and_clearance_equal_a_slow_twin(elevations, levels):
     rows, azimuths, scale, flat, (sector, low, high) = 6, 16, math.log1p(50.0), 0.97, (2, 2, 6)
     obs = rng.random((rows, 3, azimuths, elevations)).astype(np.float32)
     obs[:, 2] = rng.random(obs[:, 2].shape) < np.array([0.0, 0.02, 0.3, 0.7, 0.8, 1.0])[:, None, None]
+    obs[:, 0] = np.where(obs[:, 2] > 0, obs[:, 0], 1.0)
     reach, met = np.empty((rows, azimuths)), np.empty((rows, azimuths), np.bool_)
     front, clearance = np.empty(rows), np.empty(rows)
     read_levels(obs, np.arange(rows), scale, levels, (sector, low, high), flat, reach, met, front, clearance)

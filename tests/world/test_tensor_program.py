@@ -113,7 +113,7 @@ def test_floor_marking_kernel_matches_tensors(field: Field, azimuths: int) -> No
         gained += gain
     pool = view.footprint(position, yaw, reach, scene).view(2, -1, seen.shape[1] // 8)
     begins = torch.arange(rows) % 3 == 0
-    view.begin(begins, scene, torch.arange(rows) % pool.shape[1], pool)
+    view.begin(begins, pool[scene, torch.arange(rows) % pool.shape[1]])
     assert torch.equal(view.seen[~begins], seen[~begins])
     assert float(gained.max()) > 5.0
 
