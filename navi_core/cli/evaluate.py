@@ -58,6 +58,12 @@ Noisy = Annotated[bool, typer.Option("--noisy", help="Fly with the noisy sensor;
 Drift = Annotated[
     str, typer.Option(help="Drift of the odometry flown by: none; low: 0.5 % and 0.03 °/s; high: 2 % and 0.1 °/s.")
 ]
+Sensor = Annotated[
+    str | None,
+    typer.Option(
+        help="Sensor profile: sphere, lidar, camera, two_cameras or four_cameras; by default the ideal sphere."
+    ),
+]
 Delayed = Annotated[bool, typer.Option("--delayed", help="Fly by observations that are one decision old.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
@@ -121,6 +127,7 @@ def evaluate(
     noisy: Noisy = False,
     delayed: Delayed = False,
     drift: Drift = "none",
+    sensor: Sensor = None,
     task: Task = "explore",
     resolution: Resolution = 512,
     out: Annotated[Path | None, typer.Option(help="Also write rows and summary to this JSON file.")] = None,
@@ -137,7 +144,7 @@ def evaluate(
 
     if rrd is not None:
         require_rerun()
-    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery, delayed, drift)
+    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery, delayed, drift, sensor)
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     result = fly_subject(flown, scenes, config, run_name(subject, flown))
@@ -274,6 +281,7 @@ def eval_config(
     recovery: bool | None = None,
     delayed: bool = False,
     drift: str = "none",
+    profile: str | None = None,
 ) -> EvalConfig:
     """Build the evaluation configuration from a command's options: a named protocol and the settings that override it.
 
@@ -290,8 +298,9 @@ def eval_config(
     settings: dict[str, Any] = PROTOCOLS[protocol] | {"seed": seed, "deterministic": not sampled, "task": task}
     given = {"starts": starts, "max_steps": steps, "recovery": recovery}
     settings |= {name: value for name, value in given.items() if value is not None}
-    sensor = (NOISY_SENSOR if noisy else SensorConfig()).model_copy(update={"delayed": delayed})
-    settings |= {"sensor": sensor.model_dump(), "odometry": DRIFTS[drift].model_dump()}
+    sensor = (NOISY_SENSOR if noisy else SensorConfig()).model_dump() | {"delayed": delayed}
+    sensor["profiles"] = [] if profile is None else [profile.replace("-", "_")]
+    settings |= {"sensor": sensor, "odometry": DRIFTS[drift].model_dump()}
     return parse_config(EvalConfig, settings)
 
 

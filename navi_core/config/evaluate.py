@@ -75,6 +75,12 @@ class EvalConfig(Config):
         return self.odometry != OdometryConfig() or self.sensor.oldest > 0 or self.sensor.limited
 
     @model_validator(mode="after")
+    def _one_sensor(self) -> Self:
+        if len(self.sensor.profiles) > 1:
+            raise ConfigError(f"sensor.profiles {', '.join(self.sensor.profiles)}: evaluate each sensor by itself")
+        return self
+
+    @model_validator(mode="after")
     def _recovery_of_the_mean(self) -> Self:
         if self.recovery and not self.deterministic:
             raise ConfigError("recovery frees flights by the mean; sampled ones come free by themselves: leave it out")

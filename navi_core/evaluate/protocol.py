@@ -38,6 +38,7 @@ from navi_core.policy import NavigationPolicy
 from navi_core.scenes import Scene
 from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.goals import way_lengths, way_to
+from navi_core.world.sensor.profiles import PROFILES
 
 
 def path_weight(geodesic: float, path: float) -> float:
@@ -151,6 +152,8 @@ def evaluate(
                 start.scene_index,
                 flight.positions,
                 view_radius=config.view_radius,
+                yaws=flight.yaws,
+                profile=PROFILES[config.sensor.profiles[0]] if config.sensor.limited else None,
             )
             for start, flight in zip(course.starts, flights, strict=True)
         ]
@@ -212,7 +215,7 @@ def episode_row(
         "start_yaw": start.yaw,
         "seed": config.seed,
         "deterministic": config.deterministic,
-        "sensor": "clean" if config.sensor == SensorConfig() else config_hash(config.sensor),
+        "sensor": _sensor_name(config.sensor),
         "max_steps": config.max_steps,
         "task": config.task,
         "decision_hz": config.dynamics.decision_hz,
@@ -232,6 +235,13 @@ def episode_row(
         "path_length": path,
         "seen_per_metre": covered["c_vis_m2"] / max(path, _SHORTEST_PATH),
     }
+
+
+def _sensor_name(sensor: SensorConfig) -> str:
+    """Name a sensor in a row: clean, its profile where it has no fault, or a hash of its settings."""
+    if sensor == SensorConfig():
+        return "clean"
+    return sensor.profiles[0] if sensor == SensorConfig(profiles=sensor.profiles) else config_hash(sensor)
 
 
 def _surface_metrics(course: Course, start: Start, flight: Flight, max_distance: float) -> dict[str, Any]:

@@ -59,11 +59,11 @@ AVERAGED = (
 _FRACTIONS = frozenset({"c_vis_auc", "c_vis", "c_visit"})
 """Warehouse columns that hold fractions of 1."""
 
-_PERCENTAGE = re.compile(r"(c_vis|c_visit|c_surf)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
+_PERCENTAGE = re.compile(r"(c_vis|c_visit|c_surf|c_seen)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
 """Names whose values are percentages."""
 
 _CURVE_VALUE = re.compile(
-    r"(c_vis|c_visit)_at_\d+|c_surf_(auc|final|m2|at_\d+)|success|spl|soft_spl|goal_distance|height_(mean|max)"
+    r"(c_vis|c_visit)_at_\d+|c_surf_(auc|final|m2|at_\d+)|c_seen_(auc|final)|success|spl|soft_spl|goal_distance|height_(mean|max)"
 )
 """Further metrics that the summary averages where every episode has them."""
 
@@ -83,7 +83,7 @@ _LOWER_IS_BETTER = frozenset(
     | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90, 95)}
     | {"c_vis_metres_to_90", "c_vis_metres_to_95"}
 )
-_COVERAGE = re.compile(r"(c_vis|c_visit|c_surf)(_(auc|final|m2|at_\d+|(steps|metres)_to_\d+))?|seen_per_metre")
+_COVERAGE = re.compile(r"(c_vis|c_visit|c_surf|c_seen)(_(auc|final|m2|at_\d+|(steps|metres)_to_\d+))?|seen_per_metre")
 _HIGHER_IS_BETTER = frozenset({"collision_free", "clearance_p5", "success", "spl", "soft_spl"})
 
 

@@ -241,8 +241,8 @@ class Autopilot:
         # An environment has more rows and seeds than a protocol.
         protocol = EvalConfig(
             azimuth_bins=c.azimuth_bins, elevation_bins=c.elevation_bins, task=c.task, deterministic=deterministic,
-            recovery=recovery, dynamics=c.dynamics, goal=c.goal, sensor=c.sensor,
-        ).model_copy(update={"block": env.num_envs, "seed": seed})  # fmt: skip
+            recovery=recovery, dynamics=c.dynamics, goal=c.goal,
+        ).model_copy(update={"block": env.num_envs, "seed": seed, "sensor": c.sensor})  # fmt: skip
         subject = _resolve_name(subject)
         if isinstance(subject, str) and subject in PILOTS:
             subject = build_pilot(subject, seed=seed, dynamics=c.dynamics, max_distance=c.max_distance)

@@ -3,8 +3,9 @@
 C_vis counts reachable floor within the view radius and in line of sight: a fan of horizontal rays leaves every
 decision's position at the drone's height, and each ray sees the floor cells that it crosses before a surface stops
 it or the radius ends. This is the measure of the exploration literature (Chaplot et al. 2020, 3.2 m), computed on the
-true scene, not on a sensor or a policy's map. C_visit counts coarse cells flown through. Both count the storey that the
-drone is on.
+true scene, not on a sensor or a policy's map. C_visit counts coarse cells flown through. C_seen is C_vis of a limited
+sensor: only the rays within its horizontal sector and range at the drone's true yaw count. All count the storey that
+the drone is on.
 
 Cells are marked by exact grid traversal (Amanatides & Woo 1987) in numba; a cell is crossed when the segment enters it
 before its end. Cells are named (ix, iz); cell (0, 0) has its minimum corner at the grid's origin.
@@ -22,6 +23,7 @@ from numba import njit
 
 from navi_core.world import Field, FloorMap
 from navi_core.world.floor.rooms import storey_of
+from navi_core.world.sensor.profiles import Profile
 
 RAYS_PER_CAST = 1 << 19
 """Rays cast at once before they are marked, to bound memory."""
@@ -193,16 +195,28 @@ class Coverage:
     """C_visit, float64 (T+1,) [%]."""
     seen_cells: np.ndarray
     """Fine cells of each storey seen in the end, bool (S, nx, nz)."""
+    sensed_share: np.ndarray | None = None
+    """C_seen of a limited sensor, float64 (T+1,) [%]; None for the full sphere."""
 
     def metrics(self) -> dict[str, Any]:
-        """Compute the reported metrics of both coverage curves by name."""
-        return curve_metrics("c_vis", self.seen_share, self.seen) | curve_metrics(
-            "c_visit", self.visited_share, self.visited
-        )
+        """Compute the reported metrics of the coverage curves by name."""
+        found = curve_metrics("c_vis", self.seen_share, self.seen)
+        found |= curve_metrics("c_visit", self.visited_share, self.visited)
+        if self.sensed_share is not None:
+            sensed = curve_metrics("c_seen", self.sensed_share, self.sensed_share)
+            found |= {name: sensed[name] for name in ("c_seen_auc", "c_seen_final")}
+        return found
 
 
 def measure_coverage(
-    field: Field, truth: FloorTruth, scene_index: int, positions: np.ndarray, *, view_radius: float
+    field: Field,
+    truth: FloorTruth,
+    scene_index: int,
+    positions: np.ndarray,
+    *,
+    view_radius: float,
+    yaws: np.ndarray | None = None,
+    profile: Profile | None = None,
 ) -> Coverage:
     """Compute the coverage curves of a flown path.
 
@@ -212,6 +226,8 @@ def measure_coverage(
         scene_index: Index of the scene in the field.
         positions: The start and the position after each of T decisions, (T+1, 3) [m].
         view_radius: Distance within which floor counts as seen [m].
+        yaws: Yaw at each position, (T+1,) [rad]; for C_seen.
+        profile: Sensor whose C_seen is measured; None for none.
     """
     angles = 2.0 * math.pi * np.arange(FAN_RAYS) / FAN_RAYS
     fan = np.stack([np.sin(angles), -np.cos(angles)], axis=1)
@@ -219,7 +235,8 @@ def measure_coverage(
     rays[:, 0] = torch.from_numpy(fan[:, 0])
     rays[:, 2] = torch.from_numpy(fan[:, 1])
     marked, entered = np.zeros_like(truth.reachable), np.zeros_like(truth.visitable)
-    new, visits = np.zeros((2, len(positions)), dtype=np.int64)
+    new, visits, fresh = np.zeros((3, len(positions)), dtype=np.int64)
+    sensed = np.zeros_like(truth.reachable)
     flat = np.ascontiguousarray(positions[:, ::2], dtype=np.float64)
     for storey, first, last in _stays(storey_of(positions[:, 1], truth.levels)):
         wanted = truth.visitable[storey]
@@ -231,7 +248,13 @@ def measure_coverage(
             depth = field.cast_rays(origins, rays.to(field.device), index, view_radius).depth
             lengths = depth.clamp(max=view_radius).cpu().numpy().astype(np.float64)
             wanted = truth.reachable[storey]
-            new[begin:end] = mark_rays(flat[begin:end], fan, lengths, *truth.origin, truth.cell, wanted, marked[storey])
+            grid = (*truth.origin, truth.cell, wanted)
+            new[begin:end] = mark_rays(flat[begin:end], fan, lengths, *grid, marked[storey])
+            if profile is not None and yaws is not None:
+                # Azimuths in the drone's frame run clockwise, yaw counter-clockwise.
+                azimuth = torch.from_numpy(angles + yaws[begin:end, None].astype(np.float64))
+                within = np.where(profile.horizon(azimuth).numpy(), np.minimum(lengths, profile.farthest), 0.0)
+                fresh[begin:end] = mark_rays(flat[begin:end], fan, within, *grid, sensed[storey])
     seen, visited = np.cumsum(new), np.cumsum(visits)
     return Coverage(
         seen=seen * truth.cell**2,
@@ -239,6 +262,7 @@ def measure_coverage(
         seen_share=100.0 * seen / truth.reachable.sum(),
         visited_share=100.0 * visited / truth.visitable.sum(),
         seen_cells=marked,
+        sensed_share=None if profile is None else 100.0 * np.cumsum(fresh) / truth.reachable.sum(),
     )
 
 

@@ -1,0 +1,49 @@
+"""Evaluation with limited sensors: C_seen, pilots that look before they fly, names in rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from navi_core.config import EvalConfig, SensorConfig
+from navi_core.errors import ConfigError
+from navi_core.evaluate import FloorTruth, build_course, evaluate, measure_coverage
+from navi_core.world import Field, FloorMap
+from navi_core.world.sensor.profiles import PROFILES
+
+CAMERA = SensorConfig(profiles=("camera",))
+
+
+def test_c_seen_counts_the_sector_ahead(box_scene):
+    """In the middle of the box room a camera sees its 87 of 360 degrees, and after a full turn all."""
+    field = Field([box_scene])
+    truth = FloorTruth.of(FloorMap(field, 0, 0.1, 0.2), 0.5)
+    positions = np.tile(np.array([[0.0, 1.2, 0.0]], np.float32), (9, 1))
+    yaws = np.arange(9, dtype=np.float32) * np.float32(math.pi / 4)
+    flown = measure_coverage(field, truth, 0, positions, view_radius=3.2, yaws=yaws, profile=PROFILES["camera"])
+    assert flown.sensed_share is not None
+    assert flown.sensed_share[0] / flown.seen_share[0] == pytest.approx(87 / 360, abs=0.03)
+    assert flown.sensed_share[-1] == pytest.approx(flown.seen_share[-1], abs=0.5)
+    all_around = measure_coverage(field, truth, 0, positions, view_radius=3.2, yaws=yaws, profile=PROFILES["sphere"])
+    np.testing.assert_array_equal(all_around.sensed_share, all_around.seen_share)
+
+
+@pytest.mark.parametrize("name", ["frontier", "compass"])
+def test_pilots_turn_to_look_with_a_camera(apartments, name):
+    config = EvalConfig(starts=2, max_steps=100, sensor=CAMERA, block=2)
+    result = evaluate(name, build_course(apartments[:1], config))
+    assert sum(row["collisions"] for row in result.episodes) == 0
+    assert min(row["c_seen_auc"] for row in result.episodes) > 35.0
+    assert all(row["c_seen_auc"] < row["c_vis_auc"] and row["sensor"] == "camera" for row in result.episodes)
+    assert "camera 64x16" in result.summary["inputs"] and "c_seen_auc" in result.summary
+
+
+def test_sensors_are_evaluated_one_by_one():
+    with pytest.raises(ConfigError, match="each sensor by itself"):
+        EvalConfig(sensor=SensorConfig(profiles=("camera", "lidar")))
+    with pytest.raises(ConfigError, match="swap them"):
+        SensorConfig(delay=(2, 1))
+    with pytest.raises(ConfigError, match="leave out delayed"):
+        SensorConfig(delayed=True, delay=(0, 1))
