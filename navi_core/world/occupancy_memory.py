@@ -261,7 +261,7 @@ class OccupancyMemory:
             array[...] = state[name].cpu().numpy()
 
     def _kept(self) -> dict[str, npt.NDArray[np.generic]]:
-        return {
+        kept: dict[str, npt.NDArray[np.generic]] = {
             "marks": self.marks,
             "pose": self.pose,
             "velocity": self.velocity,
@@ -271,7 +271,8 @@ class OccupancyMemory:
             "front": self._front,
             "clearance": self._clearance,
             "box": self._box,
-        } | ({"trail": self._trail} if self._oldest else {})
+        }
+        return kept | {"trail": self._trail} if self._oldest else kept
 
     def _look(self, obs: Tensor, chosen: npt.NDArray[np.int64]) -> None:
         if tuple(obs.shape) != (len(chosen), *self._shape):

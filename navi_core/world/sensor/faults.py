@@ -140,7 +140,7 @@ class SensorClock:
 
     def show(self, scan: torch.Tensor, kept: torch.Tensor, age: torch.Tensor) -> torch.Tensor:
         """Return the scan of each row's age, of the present one (B, 3, …) and those before it (B, 3·K, …)."""
-        every = torch.cat([scan, kept], dim=1).unflatten(1, (self.oldest + 1, 3))
+        every = torch.cat([scan, kept], dim=1).view(len(age), self.oldest + 1, *scan.shape[1:])
         return every[torch.arange(len(age), device=age.device), age]
 
 
