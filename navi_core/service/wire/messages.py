@@ -239,7 +239,7 @@ class DistanceMatrix(Message):
     matrix_shape: Annotated[tuple[int, int], size]
     """Azimuth and elevation bins: Az, El."""
     depth: Annotated[np.ndarray, array("float32", "B", "Az", "El", most=10.0)]
-    """(B, Az, El) normalised depth: log1p(metres) / log1p(range); 1 without a hit."""
+    """(B, Az, El) normalised depth: log1p(metres) / log1p(range); 1 without a hit, 0 of a ray that was not measured."""
     delta_depth: Annotated[np.ndarray, array("float32", "B", "Az", "El")]
     """(B, Az, El) change of `depth` since the last decision; zeros at the first of an episode."""
     semantic: Annotated[np.ndarray, array("int32", "B", "Az", "El")]
