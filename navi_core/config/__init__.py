@@ -28,6 +28,7 @@ from navi_core.config.service import (
 from navi_core.config.world import (
     GOAL_TERMS,
     REWARD_TERMS,
+    BodiesConfig,
     CompileConfig,
     CorpusConfig,
     DynamicsConfig,
@@ -50,6 +51,7 @@ __all__ = [
     "ActorConfig",
     "AdaptationConfig",
     "BCConfig",
+    "BodiesConfig",
     "CompileConfig",
     "Config",
     "ContinuousTrainingConfig",

@@ -1,5 +1,6 @@
 """Settings of scenes and the environment: compilation, corpus, sensor, dynamics, rewards, goals, spawns, motions."""
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
@@ -89,6 +90,10 @@ class DynamicsConfig(Config):
     """Limit of the yaw rate [rad/s]."""
     smoothing: float = Field(0.85, gt=0, le=1)
     """Share of the command in the new velocity, per substep."""
+    max_acceleration: float | None = Field(None, gt=0, le=1000, exclude_if=lambda limit: limit is None)
+    """Limit of the acceleration along each axis [m/s²]; None: none."""
+    max_yaw_acceleration: float | None = Field(None, gt=0, le=1000, exclude_if=lambda limit: limit is None)
+    """Limit of the yaw acceleration [rad/s²]; None: none."""
     substep: float = Field(0.02, ge=1e-4, le=1)
     """Physics time step [s]."""
     steps_per_decision: int = Field(5, ge=1, le=50)
@@ -103,6 +108,18 @@ class DynamicsConfig(Config):
     """Half-width of the elevation band the limiter looks at [degrees]."""
 
     @property
+    def changes(self) -> tuple[float, float]:
+        """Largest change of a linear speed [m/s] and of the yaw rate [rad/s] in a substep; infinite without limits."""
+        limits = (self.max_acceleration, self.max_yaw_acceleration)
+        linear, yaw = (math.inf if limit is None else limit * self.substep for limit in limits)
+        return linear, yaw
+
+    @property
+    def response(self) -> tuple[float, float, float]:
+        """Share of the command in the new velocity, and `changes`, as the kernels of dead reckoning take them."""
+        return self.smoothing, *self.changes
+
+    @property
     def decision_seconds(self) -> float:
         """Duration of one decision (environment step) [s]."""
         return self.substep * self.steps_per_decision
@@ -111,6 +128,35 @@ class DynamicsConfig(Config):
     def decision_hz(self) -> float:
         """Decision rate [Hz]."""
         return 1.0 / self.decision_seconds
+
+
+_Radius = Annotated[float, Field(gt=0, le=10)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+_Factor = Annotated[float, Field(ge=0.05, le=20)]
+
+
+class BodiesConfig(Config):
+    """Settings of the drone that change from episode to episode in training (domain randomisation); none by default."""
+
+    speed: tuple[_Factor, _Factor] = (1.0, 1.0)
+    """Least and most factor of the drone's speed limits."""
+    radius: tuple[_Radius, ...] = ()
+    """Radii of which each episode draws one [m]; empty: that of the dynamics."""
+    smoothing: tuple[_Share, _Share] | None = None
+    """Least and most share of the command in the new velocity, per substep; None: that of the dynamics."""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether bodies differ from episode to episode."""
+        return self != BodiesConfig()
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        for name in ("speed", "smoothing"):
+            span = getattr(self, name)
+            if span is not None and span[0] > span[1]:
+                raise ConfigError(f"bodies.{name} {list(span)}: the least is above the most; swap them")
+        return self
 
 
 _NAVI9 = {name: 1.0 for name in REWARD_TERMS[:9]} | {"view_gain": 0.0}
@@ -246,6 +292,8 @@ class EnvConfig(Config):
     """Faults of the sensor."""
     dynamics: DynamicsConfig = DynamicsConfig()
     """Drone dynamics."""
+    bodies: BodiesConfig = Field(BodiesConfig(), exclude_if=lambda bodies: not bodies.drawn)
+    """Bodies that episodes draw."""
     reward: RewardConfig = RewardConfig()
     """Reward weights."""
     spawn: SpawnConfig = SpawnConfig()
@@ -258,7 +306,7 @@ class EnvConfig(Config):
     @property
     def floor_clearance(self) -> float:
         """Minimum clearance of reachable floor and spawns [m]."""
-        return self.dynamics.radius + FLOOR_CLEARANCE_MARGIN
+        return max(self.dynamics.radius, *self.bodies.radius, 0.0) + FLOOR_CLEARANCE_MARGIN
 
 
 # Bounds far beyond use keep a slip of the keyboard from becoming an hour of allocation.

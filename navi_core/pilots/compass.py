@@ -121,7 +121,7 @@ class CompassPilot(Pilot):
         actions = np.zeros((len(features), 4), np.float32)
         steer(
             target, np.zeros(len(features)), active | (wander[:, 0] > 0.0), memory.velocity, scan.points, scan.valid,
-            limiter, self._limits, 1.0, d.radius + self.margin, d.steps_per_decision, d.substep, d.smoothing,
+            limiter, self._limits, 1.0, d.radius + self.margin, d.steps_per_decision, d.substep, d.response,
             actions,
         )  # fmt: skip
         actions[:, 3] = np.where(active, actions[:, 3], wander[:, 3])

@@ -16,7 +16,7 @@ from navi_core.mapping.occupancy_map import FAR, FREE, HIT, SEEN, VOID, WALL, ch
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, SHIELD, MapPilot, MapSettings, follow
 from navi_core.pilots.pilot import Scan, with_blocked_cells
-from navi_core.world.dynamics import reckon
+from navi_core.world.reckoning import reckon
 
 _BAND = 0.25
 """Surfaces closer than this to the height of flight are in the way [m]."""
@@ -105,7 +105,7 @@ class FrontierPilot(MapPilot):
             here = self._odometry - self._corner
             follow(
                 self._here, here, self._velocity, self._command, ~fresh, _SLIP, d.steps_per_decision, d.substep,
-                d.smoothing,
+                d.response,
             )  # fmt: skip
             self._here = here
         elif self._scan is not None:
@@ -113,7 +113,7 @@ class FrontierPilot(MapPilot):
             reckon(
                 self._here, self._velocity, self._command, np.where(before.met, before.reach, 0.0),
                 np.where(scan.met, scan.reach, 0.0), before.clearance, ~fresh, d.radius, d.steps_per_decision,
-                d.substep, d.smoothing,
+                d.substep, d.response,
             )  # fmt: skip
         self._scan = scan
         return self._here

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from navi_core.mapping.search import visible_rows
 from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, Trail, front_share, moved_scan, read_scan
-from navi_core.world.dynamics import front_distance, integrate, limiter_bins
+from navi_core.world.dynamics import front_distance, limiter_bins
+from navi_core.world.reckoning import integrate, respond
 
 _SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
 _DETOURS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.9, -1.9])
@@ -39,18 +40,15 @@ def _least_gap(
     count: int,
     substeps: int,
     dt: float,
-    smoothing: float,
+    response: tuple[float, float, float],
 ) -> float:
     """Forward-simulate a velocity command over one decision; return the least clearance to the scan's points [m]."""
     x = y = z = yaw = 0.0
     f, v, s, w = velocity[0], velocity[1], velocity[2], velocity[3]
-    keep = 1.0 - smoothing
     least = 1e30
     for _ in range(substeps):
-        f = smoothing * command[0] + keep * f
-        v = smoothing * command[1] + keep * v
-        s = smoothing * command[2] + keep * s
-        w = smoothing * command[3] + keep * w
+        f, v = respond(f, command[0], response, 1), respond(v, command[1], response, 1)
+        s, w = respond(s, command[2], response, 1), respond(w, command[3], response, 2)
         yaw += w * dt
         sin, cos = math.sin(yaw), math.cos(yaw)
         x += (s * cos - f * sin) * dt
@@ -77,7 +75,7 @@ def steer(
     keep_out: float,
     substeps: int,
     dt: float,
-    smoothing: float,
+    response: tuple[float, float, float],
     actions: npt.NDArray[np.float32],
 ) -> None:
     """Compute each row's action: steer to a waypoint, with collision avoidance.
@@ -95,7 +93,7 @@ def steer(
         keep_out: Distance kept from points [m].
         substeps: Substeps of a decision.
         dt: Their duration [s].
-        smoothing: Share of the command in the new velocity.
+        response: See `DynamicsConfig.response`.
         actions: (B, 4) written, in [−1, 1].
     """
     period = substeps * dt
@@ -137,7 +135,7 @@ def steer(
                 command[1] = up * share * speeds[1] * limit[b]
                 command[2] = s * share * speeds[2] * limit[b]
                 command[3] = turn * speeds[3]
-                gap = _least_gap(command, velocity[b], cloud, count, substeps, dt, smoothing) if count > 0 else 1e30
+                gap = _least_gap(command, velocity[b], cloud, count, substeps, dt, response) if count > 0 else 1e30
                 if gap >= least_allowed:
                     best_share, best_gap = share, gap
                     af, av, al = f * share, up * share, s * share
@@ -150,13 +148,13 @@ def steer(
 @numba.njit(cache=True)
 def follow(
     before: Floats, now: Floats, velocity: Floats, command: Floats, moving: npt.NDArray[np.bool_], tolerance: float,
-    substeps: int, dt: float, smoothing: float,
+    substeps: int, dt: float, response: tuple[float, float, float],
 ) -> None:  # fmt: skip
     """Update velocity estimates (B, 4) by the dynamics model; 0 where the pose shows a collision, off by more [m]."""
     for b in range(before.shape[0]):
         if moving[b]:
             pose, speed = np.empty(4), np.empty(4)
-            integrate(before[b], velocity[b], command[b], 0, substeps, dt, smoothing, pose, speed)
+            integrate(before[b], velocity[b], command[b], 0, substeps, dt, response, pose, speed)
             off = abs(pose[0] - now[b, 0]) + abs(pose[1] - now[b, 1]) + abs(pose[2] - now[b, 2])
             velocity[b] = speed if off < tolerance else np.zeros(4)
 
@@ -283,7 +281,7 @@ class MapPilot(Pilot):
         near = self._shielded(near, pose)
         steer(
             target, self._plane - pose[:, 1], flying, self._velocity, near.points, near.valid, self._limiter,
-            self._limits, self.speed, d.radius + self.margin, d.steps_per_decision, d.substep, d.smoothing, actions,
+            self._limits, self.speed, d.radius + self.margin, d.steps_per_decision, d.substep, d.response, actions,
         )  # fmt: skip
         if self.limited:
             # Nowhere to fly to, as far as it sees: it looks around.

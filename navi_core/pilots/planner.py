@@ -195,7 +195,7 @@ class PlannerPilot(MapPilot):
         pose = np.concatenate([self._pose.position.numpy(), self._pose.yaw.numpy()[:, None]], axis=1).astype(np.float64)
         follow(
             self._here, pose, self._velocity, self._command, ~fresh, _MOVED, d.steps_per_decision, d.substep,
-            d.smoothing,
+            d.response,
         )  # fmt: skip
         self._here = pose
         return pose

@@ -21,7 +21,7 @@ from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.world.arguments import shaped_actions, whole_number
 from navi_core.world.counter_random import Purpose, uniform
-from navi_core.world.dynamics import Dynamics
+from navi_core.world.dynamics import Bodies, Dynamics
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.goals import Goals, relative_goal
@@ -100,6 +100,8 @@ class NavigationEnv(Environment):
         self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)
         self.verdicts = self._pools.verdicts
         self._rows = torch.arange(first_row, first_row + num_envs, device=device)
+        self._bodies = Bodies(c, self._rows)
+        self.dynamics.radii = tuple(self._bodies.radii.tolist())
         self._sensor_model = SensorModel(c, self._pools, self._rows, seed, sparse=self._kernels)
         # Updated in place, never rebound: a captured program finds them where they were.
         self._body = torch.zeros(num_envs, sum(BODY.values()), device=device)
@@ -158,7 +160,7 @@ class NavigationEnv(Environment):
         if start.scene is not None:
             scene[rows] = start.scene
         slot, here = self._pools.draw_slot(self.seed, self._rows, number, scene), scene[rows]
-        start.check_room(here, self.field, self.floors, self.config.dynamics.radius)
+        start.check_room(here, self.field, self.floors, max(self.config.dynamics.radius, *self.dynamics.radii))
         pool = self._pools
         profile = self._sensor_model.profiles(number)[rows]
         body, obs = (of[here, slot[rows]] for of in (pool.body, pool.obs))
@@ -182,7 +184,7 @@ class NavigationEnv(Environment):
         begun: dict[str, torch.Tensor | int] = {"episode": episode, "scene": here, "age": 0, "length": 0}
         for name, value in begun.items():
             self.counters[name][rows] = value
-        self._sensor_model.take_profiles(self.counters["episode"])
+        self._take_episodes()
         if self.goals is not None and start.goal is None:
             if start.position is None:
                 self.goals.begin(begins, scene, slot, number, self._drone_state["position"], self.seed)
@@ -238,7 +240,7 @@ class NavigationEnv(Environment):
         after = subset._state()
         for name, value in self._state().items():
             value[rows] = after[name]
-        self._sensor_model.take_profiles(self.counters["episode"])
+        self._take_episodes()
         return batch
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -266,7 +268,7 @@ class NavigationEnv(Environment):
         for name, value in current.items():
             value.copy_(state[name])
         self.view.forget_unreachable(self.counters["scene"])
-        self._sensor_model.take_profiles(self.counters["episode"])
+        self._take_episodes()
 
     def observe(self) -> torch.Tensor:
         """Cast the (B, 3, Az, El) observation of the current poses anew, without sensor faults or delay."""
@@ -337,6 +339,11 @@ class NavigationEnv(Environment):
         self.load_state_dict(state["flights"])
         self.__dict__ |= state["added"]
 
+    def _take_episodes(self) -> None:
+        """Set sensors and bodies to those of the current episodes."""
+        self._sensor_model.take_profiles(self.counters["episode"])
+        self._bodies.take(self.seed, self.counters["episode"])
+
     def _added(self) -> dict[str, Any]:
         """Return the instance attributes added by a subclass or a caller, by name, for copies and pickles."""
         return {name: value for name, value in vars(self).items() if name not in self._parts}
@@ -359,7 +366,7 @@ class NavigationEnv(Environment):
         subset._body = self._body[rows]
         subset._drone_state = drone_state(subset._body)
         subset.counters = {name: counter[rows] for name, counter in self.counters.items()}
-        subset._sensor_model = self._sensor_model.subset(rows)
+        subset._sensor_model, subset._bodies = self._sensor_model.subset(rows), self._bodies.subset(rows)
         subset.rewards, subset.view = copy.copy(self.rewards), copy.copy(self.view)
         subset.rewards.visits, subset.view.seen = self.rewards.visits[rows], self.view.seen[rows]
         subset.goals = None if self.goals is None else self.goals.subset(rows)
@@ -373,11 +380,13 @@ class NavigationEnv(Environment):
             self._stepper: NativeStep | TensorStep = NativeStep(
                 self.field.native, self.config, self.sensor.directions, self.dynamics, self.reader, self.rewards,
                 self.view, self._pools, self._rows, self._body, self.counters, self._sensor_model,
+                self._bodies,
             )  # fmt: skip
         else:
             self._stepper = TensorStep(
                 self.config, self.sensor, self.dynamics, self.reader, self.rewards, self.view, self._pools,
-                self._rows, self._body, self.counters, self._sensor_model, self.goals, refuse=self._kernels,
+                self._rows, self._body, self.counters, self._sensor_model, self._bodies, self.goals,
+                refuse=self._kernels,
             )  # fmt: skip
 
     def _draw_spawn(self, episode: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 Every row keeps a map of its flight, drawn from its own observations (`mapping.occupancy_map`). Its features are
 direction and distance of free floor that it has not seen; with a goal, of the way there, through unknown cells where
 needed. Nothing privileged is read: the pose is reckoned from the actions and observations, collisions included
-(`world.dynamics.reckon`), or given by the caller. A recurrent state of 128 numbers cannot hold a floor plan; this can.
+(`world.reckoning.reckon`), or given by the caller. A recurrent state of 128 numbers cannot hold a floor plan; this can.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from navi_core.config.policy import MOVED, OCCUPANCY_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.mapping.frontier_features import frontier_features
 from navi_core.mapping.occupancy_map import draw, read_levels
-from navi_core.world.dynamics import limiter_bins, reckon
+from navi_core.world.dynamics import limiter_bins
+from navi_core.world.reckoning import reckon
 
 CELL = 0.4
 """Edge of a cell [m]."""
@@ -166,7 +167,7 @@ class OccupancyMemory:
         start = self.pose.copy()
         reckon(
             self.pose, self.velocity, command, before, np.where(self._met, self._reach, -1.0), clearance,
-            np.ones(self.rows, np.bool_), d.radius, d.steps_per_decision, d.substep, d.smoothing,
+            np.ones(self.rows, np.bool_), d.radius, d.steps_per_decision, d.substep, d.response,
         )  # fmt: skip
         self._move(self._all, start)
         return self._features(self._all, obs.device)

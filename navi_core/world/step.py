@@ -14,7 +14,7 @@ from navi_core.kernels.native.library import Step, data_pointer
 from navi_core.kernels.rays.tracer import NativeTracer
 from navi_core.world.arguments import bad_action, finite_actions
 from navi_core.world.counter_random import Purpose, stream_key
-from navi_core.world.dynamics import Dynamics, linear_speed
+from navi_core.world.dynamics import Bodies, Dynamics, linear_speed
 from navi_core.world.field import RayHits
 from navi_core.world.floor.reachable import FloorView
 from navi_core.world.goals import Goals
@@ -40,6 +40,7 @@ class TensorStep:
         body: (B, 15) by `BODY`, updated.
         counters: "episode", "age", "length", "scene", each (B,) int64, updated.
         sensor_model: Faults and delay of the sensor.
+        bodies: Bodies of the rows.
         goals: Goals of point-goal flight, else None.
         refuse: Raise on actions that are not finite; else they are flown as zero and flagged.
     """
@@ -57,6 +58,7 @@ class TensorStep:
         body: torch.Tensor,
         counters: dict[str, torch.Tensor],
         sensor_model: SensorModel,
+        bodies: Bodies,
         goals: Goals | None,
         *,
         refuse: bool,
@@ -64,7 +66,7 @@ class TensorStep:
         self.config, self.sensor, self.dynamics, self.reader = config, sensor, dynamics, reader
         self.rewards, self.view, self.goals, self.counters = rewards, view, goals, counters
         self._pools, self._rows, self._sensor_model, self._refuse = pools, rows, sensor_model, refuse
-        self._body, self._drone_state = body, drone_state(body)
+        self._body, self._drone_state, self._bodies = body, drone_state(body), bodies
         self._void_terminates = config.void_ends == "terminated"
         self._hits = RayHits.empty(len(rows), len(sensor.directions), body.device)
 
@@ -83,7 +85,9 @@ class TensorStep:
         body = {name: value.squeeze(1) for name, value in self._drone_state.items()}
         scene, episode = counters["scene"].clone(), counters["episode"]
         scene_i32 = scene.to(torch.int32)  # as the field's kernels take it
-        motion = self.dynamics.step(body["position"], body["yaw"], body["velocity"], action, body["front"], scene_i32)
+        motion = self.dynamics.step(
+            body["position"], body["yaw"], body["velocity"], action, body["front"], scene_i32, self._bodies.current
+        )
         hits = self.sensor.cast(motion.position, motion.yaw, scene_i32, out=self._hits)
         seen = self.reader.read(hits, self.rewards.band(scene))
         clearance = self.sensor.field.distance(motion.position, scene_i32)
@@ -151,6 +155,7 @@ class TensorStep:
         torch.mul(length, going, out=counters["length"])
         counters["scene"].copy_(torch.where(ends, next_scene, scene))
         self._sensor_model.take_profiles(next_episode)
+        self._bodies.take(seed, next_episode)
         if self._sensor_model.oldest:
             info["scan_age"] = self._sensor_model.age.clone()
         return StepBatch(obs, reward, terminated, truncated, ended, cast(StepInfo, info))
@@ -179,6 +184,7 @@ class NativeStep:
         body: (B, 15) by `pools.BODY`, updated.
         counters: "episode", "age", "length", "scene", each (B,) int64, updated.
         sensor_model: Faults and delay of the sensor.
+        bodies: Bodies of the rows.
     """
 
     def __init__(
@@ -195,6 +201,7 @@ class NativeStep:
         body: torch.Tensor,
         counters: dict[str, torch.Tensor],
         sensor_model: SensorModel,
+        bodies: Bodies,
     ) -> None:
         self._tracer, self._reader, self._sensor_model, self._episode = (
             tracer,
@@ -208,6 +215,7 @@ class NativeStep:
         self._outputs = [(name, shapes.get(name, (len(rows),)), dtype) for name, dtype in _WRITTEN.items()]
         # The struct holds addresses alone.
         self._kept = (directions, dynamics, rewards, view, pools, rows, body, counters)
+        self._bodies = bodies
         self._view, self._pools = view, pools
         self._step = Step(
             scenes=tracer.scenes(), rows=len(rows), drone=dynamics.for_kernels(),
@@ -219,6 +227,7 @@ class NativeStep:
             pool_body=data_pointer(pools.body, torch.float32), pool_floor=data_pointer(pools.floor, torch.uint8),
             body=data_pointer(body, torch.float32), seen=data_pointer(view.seen, torch.bool),
             attempted=data_pointer(self._attempted, torch.float32),
+            bodies=None if bodies.current is None else data_pointer(bodies.current, torch.float32),
             view_limits=data_pointer(sensor_model.view_limits, torch.float32) if sensor_model.limited else None,
             **{name: data_pointer(counter, torch.int64) for name, counter in counters.items()},
         )  # fmt: skip
@@ -249,6 +258,8 @@ class NativeStep:
             shown, last = self._sensor_model.follow(
                 out["truncated"], out["next_scene"], out["slot"], obs, self._episode, out["episode_length"]
             )
+        if ended:
+            self._bodies.take(seed, self._episode)
         if ended and self._sensor_model.limited:
             begun = out["truncated"].nonzero().squeeze(1)
             profile = self._sensor_model.profiles(self._episode)[begun]

@@ -17,7 +17,7 @@ from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.pilot import draw_normal, read_scan
 from navi_core.scenes import compile_mesh
 from navi_core.world import Dynamics, Field, FloorMap, SphericalSensor
-from navi_core.world.dynamics import integrate
+from navi_core.world.reckoning import integrate
 from tests.conftest import box_triangles, mesh_of
 
 AZ, EL = 64, 16
@@ -79,7 +79,7 @@ def test_odometry_equals_dynamics_in_free_flight(box_scene):
         assert not motion.collided.any()
         position, yaw, velocity = motion.position, motion.yaw, motion.velocity
         command = action[0].double().numpy() * np.array([5.0, 2.0, 3.0, 3.0])
-        integrate(pose.copy(), speed.copy(), command, 0, 5, 0.02, 0.85, pose, speed)
+        integrate(pose.copy(), speed.copy(), command, 0, 5, 0.02, (0.85, math.inf, math.inf), pose, speed)
     np.testing.assert_allclose(pose[:3], position[0].numpy(), atol=1e-5)
     assert pose[3] == pytest.approx(float(yaw), abs=1e-5)
     np.testing.assert_allclose(speed, velocity[0].numpy(), atol=1e-5)

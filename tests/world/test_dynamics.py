@@ -123,3 +123,14 @@ def test_limiter_scales_vertical_and_lateral_speed(field: Field) -> None:
     assert free.tolist() == pytest.approx([0.85 * v for v in (5.0, 2.0, 3.0, 3.0)])
     near = fly(field, [1, 1, 1, 1], front=torch.tensor([0.2])).velocity[0]
     assert near.tolist() == pytest.approx([0.85 * v for v in (1.25, 0.5, 0.75, 3.0)])
+
+
+def test_acceleration_limits_bound_each_substep(field):
+    """4 m/s² for 0.02 s are 0.08 m/s; 10 rad/s² are 0.2 rad/s."""
+    config = DynamicsConfig(max_acceleration=4.0, max_yaw_acceleration=10.0)
+    for kernels in (True, False):
+        motion = Dynamics(field, config, kernels=kernels).step(
+            torch.tensor([[0.0, 1.2, 0.0]]), torch.zeros(1), torch.zeros(1, 4), torch.tensor([[1.0, 0.0, -1.0, 1.0]]),
+            torch.tensor([torch.inf]), torch.zeros(1, dtype=torch.int64),
+        )  # fmt: skip
+        assert motion.velocity[0].tolist() == pytest.approx([0.4, 0.0, -0.4, 1.0], abs=1e-5)

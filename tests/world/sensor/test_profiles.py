@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from navi_core.config import EnvConfig, SensorConfig
+from navi_core.config import BodiesConfig, DynamicsConfig, EnvConfig, SensorConfig
 from navi_core.world import Field, NavigationEnv, spherical_directions
 from navi_core.world.sensor.faults import SensorClock, SensorFaults
 from navi_core.world.sensor.panorama import normalise_depth
@@ -17,9 +17,12 @@ AZ, EL, REACH = 64, 16, 100.0
 MIXED = SensorConfig(profiles=("sphere", "lidar", "camera", "four_cameras"), delay=(0, 2), period=2, dropout=0.1)
 
 
-def env(field, sensor, rows=6, *, tensor_only=False):
+DRAWN = BodiesConfig(speed=(0.5, 2.0), radius=(0.15, 0.2, 0.3), smoothing=(0.3, 0.9))
+
+
+def env(field, sensor, rows=6, *, tensor_only=False, **settings):
     config = EnvConfig(
-        azimuth_bins=AZ, elevation_bins=EL, max_steps=9, episodes_per_scene=2, stagger=False, sensor=sensor
+        azimuth_bins=AZ, elevation_bins=EL, max_steps=9, episodes_per_scene=2, stagger=False, sensor=sensor, **settings
     )
     return NavigationEnv(field, rows, config, 3, tensor_only=tensor_only)
 
@@ -83,9 +86,15 @@ def test_a_full_sphere_flies_as_the_ideal_sensor(field):
         assert torch.equal(a.final_obs, b.final_obs)
 
 
-@pytest.mark.parametrize("sensor", [SensorConfig(profiles=("camera",)), MIXED])
-def test_both_steps_agree_with_profiles_and_delays(field, sensor):
-    native, tensor = env(field, sensor), env(field, sensor, tensor_only=True)
+@pytest.mark.parametrize(
+    ("sensor", "settings"),
+    [
+        (SensorConfig(profiles=("camera",)), {}),
+        (MIXED, {"bodies": DRAWN, "dynamics": DynamicsConfig(max_acceleration=8.0, max_yaw_acceleration=10.0)}),
+    ],
+)
+def test_both_steps_agree_with_profiles_delays_and_bodies(field, sensor, settings):
+    native, tensor = env(field, sensor, **settings), env(field, sensor, tensor_only=True, **settings)
     generator, gains = torch.Generator().manual_seed(2), 0.0
     for t in range(24):
         action = torch.rand(6, 4, generator=generator) * 2 - 1
@@ -97,6 +106,10 @@ def test_both_steps_agree_with_profiles_and_delays(field, sensor):
         assert torch.equal(native.view.seen, tensor.view.seen)
         gains += float(a.info["reward_terms"]["view_gain"].sum())
     assert gains > 0
+    if settings:
+        bodies = native._bodies.current
+        assert torch.equal(bodies, tensor._bodies.current) and len(bodies.unique(dim=0)) == 6
+        assert set(bodies[:, 1].tolist()) <= set(torch.tensor(DRAWN.radius).tolist())
 
 
 def test_a_camera_earns_what_lies_in_its_sector(field):

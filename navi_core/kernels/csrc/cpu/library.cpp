@@ -205,7 +205,9 @@ void navi_read_panoramas(const Sensor* sensor, const Panoramas* panoramas, int t
 void navi_fly(const Hierarchies* all, const Drone* drone, const Flights* flights, int threads) {
     const Flights& f = *flights;
     share_out(f.rows, threads, 4, [&](int64_t row) {
-        fly(*drone, box_tree(*all, f.scene[row]), f.action + 4 * row, f.front_distance[row], f.position + 3 * row,
+        Drone own;
+        float limits[4];
+        fly(drone_of(*drone, f.bodies, row, own, limits), box_tree(*all, f.scene[row]), f.action + 4 * row, f.front_distance[row], f.position + 3 * row,
                   f.yaw[row], f.velocity + 4 * row, f.collided[row], f.attempted[row]);
     });
 }

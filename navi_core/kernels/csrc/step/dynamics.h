@@ -18,6 +18,8 @@ struct Drone {
     double limiter_floor;     // least share that the limiter leaves
     double smoothing;         // share of the command in the new velocity
     double keep;              // share of the velocity that is kept
+    double linear_change;     // largest change of a linear speed in a substep [m/s]; infinite without a limit
+    double yaw_change;        // the same of the yaw rate [rad/s]
     double substep;           // [s]
     double radius;            // a surface nearer than this stops the drone [m]
     int64_t substeps;
@@ -33,8 +35,22 @@ struct Flights {
     float* velocity;       // (B, 4), updated
     uint8_t* collided;     // (B), written
     float* attempted;      // (B) largest linear speed of a blocked substep [m/s], written
+    const float* bodies;   // (B, 3) factor of the limits, radius [m], smoothing; null: the drone's own
     int64_t rows;
 };
+
+// The drone of a row: the common one, or `own` with the row's body and `limits` (4).
+NAVI_INLINE const Drone& drone_of(const Drone& common, const float* bodies, int64_t row, Drone& own, float* limits) {
+    if (bodies == nullptr) return common;
+    const float* body = bodies + 3 * row;
+    own = common;
+    for (int axis = 0; axis < 4; ++axis) limits[axis] = common.limits[axis] * body[0];
+    own.limits = limits;
+    own.radius = static_cast<double>(body[1]);
+    own.smoothing = static_cast<double>(body[2]);
+    own.keep = 1.0 - own.smoothing;
+    return own;
+}
 
 NAVI_INLINE float speed_of(const float* v) {
     return ::sqrtf(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
@@ -52,6 +68,7 @@ NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* actio
     const float dt = static_cast<float>(drone.substep), kept = static_cast<float>(drone.keep);
     const float share = static_cast<float>(drone.smoothing), floor = static_cast<float>(drone.limiter_floor);
     const float limit = least(greatest(front_distance / static_cast<float>(drone.limiter_distance), floor), 1.0f);
+    const float bend = static_cast<float>(drone.linear_change), turn_bend = static_cast<float>(drone.yaw_change);
     const double reach = drone.radius * drone.radius;
     float push[4];
     for (int axis = 0; axis < 4; ++axis) {
@@ -62,7 +79,10 @@ NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* actio
     collided = 0;
     attempted = 0.0f;
     for (int64_t n = 0; n < drone.substeps; ++n) {
-        for (int axis = 0; axis < 4; ++axis) velocity[axis] = push[axis] + kept * velocity[axis];
+        for (int axis = 0; axis < 4; ++axis) {
+            const float before = velocity[axis], change = axis < 3 ? bend : turn_bend;
+            velocity[axis] = least(greatest(push[axis] + kept * before, before - change), before + change);
+        }
         float turned = ::fmodf(yaw + velocity[3] * dt, kTurn);
         if (turned < 0.0f) turned += kTurn;
         const float forward = velocity[0], vertical = velocity[1], lateral = velocity[2];

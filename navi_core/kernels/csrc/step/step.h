@@ -90,7 +90,9 @@ void step_begin(const Step& s, int64_t row) {
     float* position = s.position + 3 * row;
     for (int a = 0; a < 3; ++a) position[a] = body[kPosition + a];
     s.yaw[row] = body[kYaw];
-    fly(s.drone, tree, s.action + 4 * row, body[kFrontDistance], position, s.yaw[row], body + kVelocity, s.collided[row],
+    Drone own;
+    float limits[4];
+    fly(drone_of(s.drone, s.bodies, row, own, limits), tree, s.action + 4 * row, body[kFrontDistance], position, s.yaw[row], body + kVelocity, s.collided[row],
         s.attempted[row]);
 }
 

@@ -43,6 +43,7 @@ struct Step {
     int64_t* scene;
     uint8_t* seen;               // (B, C)
     float* attempted;            // (B) room for the largest speed of a blocked substep [m/s]
+    const float* bodies;         // (B, 3) see `Flights`; null: none
     const float* view_limits;    // (B, Az) bounds of the floor rays by each row's sensor [m]; null: none
     // Of this step.
     const float* action;         // (B, 4)
