@@ -57,8 +57,8 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
     ("dqn replay kernel_smoothing adaptation policy.q_hidden policy.dueling", {"algorithm": ("dqn",)}),
     (
         "actors total_steps storage profile shaper task task_options corpus compile early_stopping env.max_steps "
-        "env.episodes_per_scene env.void_starvation env.void_grace env.void_ends env.stagger env.sensor env.bodies env.reward "
-        "env.spawn env.task env.goal env.dynamics.limiter_distance env.dynamics.limiter_floor "
+        "env.episodes_per_scene env.void_starvation env.void_grace env.void_ends env.stagger env.sensor env.bodies "
+        "env.reward env.spawn env.task env.goal env.dynamics.limiter_distance env.dynamics.limiter_floor "
         "env.dynamics.limiter_elevation_degrees",
         _REINFORCED,
     ),

@@ -1,7 +1,7 @@
 """Dynamics of the 4-DOF drone (forward, vertical, lateral, yaw): first-order response, limits, collisions, bodies.
 
-A collision is checked at every physics substep; it reverts the substep and stops the drone. `world.reckoning` integrates
-a pose without a map.
+A collision is checked at every physics substep; it reverts the substep and stops the drone. A pose without a map:
+`world.reckoning`.
 """
 
 from __future__ import annotations
@@ -199,10 +199,12 @@ class Dynamics:
     ) -> Motion:
         c = self.config
         limit = (front_distance / c.limiter_distance).clamp(c.limiter_floor, 1.0)
-        limits, share, keep = self._limits, c.smoothing, 1.0 - c.smoothing
+        limits = self._limits
+        share: float | torch.Tensor = c.smoothing
+        keep: float | torch.Tensor = 1.0 - c.smoothing
         if bodies is not None:
             limits, share = limits * bodies[:, :1], bodies[:, 2:]
-            keep = (1.0 - share.to(torch.float64)).to(torch.float32)
+            keep = (1.0 - bodies[:, 2:].to(torch.float64)).to(torch.float32)
         command = action.clamp(-1.0, 1.0) * limits
         command = torch.cat([command[:, :3] * limit[:, None], command[:, 3:]], dim=1)
         collided = torch.zeros_like(yaw, dtype=torch.bool)

@@ -1,7 +1,7 @@
 """Dead reckoning: integrates a pose from the drone's own commands, without a map.
 
-The dynamics are known, so the only surprise is a collision, which reverts a substep and stops the drone. A decision of n
-substeps has 2ⁿ ways to be blocked. The drone finds out which one happened by matching scans: surfaces that it saw
+The dynamics are known, so the only surprise is a collision, which reverts a substep and stops the drone. A decision of
+n substeps has 2ⁿ ways to be blocked. The drone finds out which one happened by matching scans: surfaces that it saw
 before must lie where it sees them now.
 """
 
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 @numba.njit(cache=True, inline="always")
 def respond(before: float, command: float, response: tuple[float, float, float], limit: int) -> float:
-    """Compute an axis' speed after a substep: first-order response to a command, its change at most `response[limit]`."""
+    """Compute an axis' speed after a substep: first-order response, its change at most `response[limit]`."""
     after = response[0] * command + (1.0 - response[0]) * before
     return min(max(after, before - response[limit]), before + response[limit])
 
