@@ -455,6 +455,7 @@ def test_settings_that_act_later_have_a_test_of_their_own():
     assert all(f"def {test}(" in sources for test in ACTS_LATER.values())
 
 
+@pytest.mark.slow
 def test_metrics_of_the_page_are_recorded(trained, monkeypatch):
     asked = "select algorithm, name from metrics join runs using (run_id) where isfinite(value) group by all"
     printed = Home(trained.folder, monkeypatch).run(f'navi query "{asked}" --json')

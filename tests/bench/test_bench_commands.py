@@ -38,6 +38,7 @@ def test_benchmark_prints_a_table_or_one_json_document(name: str, tmp_path, monk
     assert document["rows"] and document["hardware"] and "torch" in document["versions"]
 
 
+@pytest.mark.slow
 def test_cart_pole_is_measured_in_processes_of_its_own() -> None:
     small = "--samples 0 --seeds 1 --set total_steps=4096 --set ppo.epochs=1 --json"
     answer = CliRunner().invoke(build_app(plugins=False), ["bench", "cartpole", *small.split()])
@@ -47,6 +48,7 @@ def test_cart_pole_is_measured_in_processes_of_its_own() -> None:
         build_app(plugins=False)(["bench", "cartpole", "--against", "rllib"], standalone_mode=False)
 
 
+@pytest.mark.slow
 def test_the_device_table_takes_the_same_flags(capfd: pytest.CaptureFixture[str]) -> None:
     small = "--device cpu --drones 1 --scene rooms:1 --resolution 64 --size 16x8 --repeats 1 --json"
     done = CliRunner().invoke(build_app(plugins=False), ["bench", "device", *small.split()])

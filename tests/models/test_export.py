@@ -51,6 +51,7 @@ def test_an_onnx_program_flies_as_the_policy_does(tmp_path, encoder, core, layer
     assert sorted(file.name for file in tmp_path.iterdir()) == ["p.onnx"]
 
 
+@pytest.mark.slow
 def test_a_beta_policy_exports_without_its_log_density(tmp_path):
     """No program has it, and ONNX has no logarithm of the gamma function in double precision."""
     policy = small_policy(encoder="ring_cnn", core="gru", distribution="beta")
@@ -152,6 +153,7 @@ def test_metadata_that_contradicts_the_program_is_refused(tmp_path):
             load_exported(file)
 
 
+@pytest.mark.slow
 def test_interrupted_export_leaves_no_files(tmp_path, monkeypatch):
     def killed(*_, **__):
         assert list(tmp_path.iterdir()) == []
@@ -203,6 +205,7 @@ def test_broken_or_forged_package_is_refused(fault, tmp_path):
     assert "--rows ROWS --out" in str(caught.value) and "\x1b" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_program_too_new_for_this_runtime_is_refused_with_a_remedy(tmp_path):
     import onnx
 
@@ -258,6 +261,7 @@ def test_export_command_reports_parity_and_stores_provenance(make_checkpoint, tm
     assert plain.exit_code == 0 and "M multiply-accumulates" in plain.output
 
 
+@pytest.mark.slow
 def test_export_command_supports_place_memory(make_checkpoint, tmp_path):
     from navi_core.cli.main import build_app
 

@@ -52,6 +52,7 @@ def test_guide_program_matches_the_policy(kind, make_checkpoint, config, tmp_pat
     assert np.allclose(flown, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_guide_program_refuses_a_policy_with_other_inputs(make_checkpoint, tmp_path):
     """Zeros in place of curiosity, a map or a goal would change its behaviour."""
     pytest.importorskip("onnxruntime")

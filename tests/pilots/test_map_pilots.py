@@ -124,6 +124,7 @@ def test_a_reset_row_begins_a_new_map(field, name):
         assert torch.equal(again.step(), action)
 
 
+@pytest.mark.slow
 def test_pilots_rank_by_coverage(apartments):
     course = build_course(apartments, EvalConfig(starts=2, max_steps=120, block=4))
     mapped = ("frontier", "compass", "planner")

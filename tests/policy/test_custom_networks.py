@@ -299,6 +299,7 @@ def test_registration_check_keeps_initial_weights():
     assert own.keys() == same.keys() and all(torch.equal(own[name], same[name]) for name in own)
 
 
+@pytest.mark.slow
 def test_exported_program_needs_no_plugin_module(beside, monkeypatch, tmp_path):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")

@@ -65,6 +65,7 @@ def test_plain_recurrences_equal_hand_written_ones(name, resets, monkeypatch):
         assert_near(ours, theirs, 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("core", "encoder"),
     [

@@ -266,6 +266,7 @@ def test_lost_answer_is_requested_again_and_flown_once(stage, at: int) -> None:
     assert server.steps == actor.decisions
 
 
+@pytest.mark.slow
 def test_server_answers_ten_thousand_broken_frames(stage) -> None:
     import zmq
 

@@ -336,6 +336,7 @@ def test_common_goal_is_refused_by_a_policy_without_goals(make_checkpoint) -> No
             _position(text)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
     reason="ONNX is not installed (pip install -e '.[export]')",

@@ -87,6 +87,7 @@ def test_stopped_and_resumed_cloning_equals_straight_run(tmp_path, data):
     assert again.resumed_from == again.steps == straight.steps, "a finished run makes no further epoch"
 
 
+@pytest.mark.slow
 def test_clones_depend_on_the_seed(tmp_path, data):
     hashes = [
         load_checkpoint(
@@ -242,6 +243,7 @@ def navi(*arguments: str):
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_ppo_continues_from_a_registered_clone(tmp_path, folder, monkeypatch):
     home = tmp_path / "home"
     monkeypatch.setenv("NAVI_HOME", str(home))

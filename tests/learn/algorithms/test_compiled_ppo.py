@@ -208,6 +208,7 @@ def test_configuration_selects_the_compiled_path(changes, compiled):
     assert runs_compiled(config, build_policy(config.policy, 0, env.spaces), env, CPU) is compiled
 
 
+@pytest.mark.slow
 def test_cart_pole_is_learned(tmp_path):
     config = make(
         actors=64, total_steps=120_000, checkpoint_every=50_000, policy={"width": 64},

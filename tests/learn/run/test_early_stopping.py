@@ -275,6 +275,7 @@ def test_adaptation_counts_turns_of_the_smoothed_return(monkeypatch):
     assert RunWatch(config, EventBus()).state_dict()["rewards"] == [] and watch.state_dict()["rewards"] == averages
 
 
+@pytest.mark.slow
 def test_updates_without_a_gradient_step_resume_bit_for_bit(tmp_path):
     """An update without a gradient step has no minibatch whose structure the controller could see, resumed or not."""
     config = make_config(

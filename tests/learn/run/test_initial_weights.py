@@ -110,6 +110,7 @@ def test_checkpoint_lists_scenes_of_all_its_ancestors(tmp_path):
     assert len(seen) == 4
 
 
+@pytest.mark.slow
 def test_the_ray_kernels_do_not_change_the_threads_of_training(tmp_path):
     """In a process whose first kernel call is made by the run: it would leave torch with every core."""
     code = """
@@ -144,6 +145,7 @@ def test_run_without_field_or_with_open_directory_is_refused(tmp_path):
             RunDirectory.open(tmp_path, asset="toy", partition="p", config=config)
 
 
+@pytest.mark.slow
 def test_ppo_learns_to_remember(tmp_path):
     """A sign shown once must be acted on for five decisions: impossible without memory."""
     config = make_config(

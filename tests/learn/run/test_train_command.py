@@ -280,6 +280,7 @@ def test_bad_input_is_refused_before_anything_is_written(home, arguments, error,
     assert not (home / "runs").exists() and not (home / "models").exists() and not (home / "outbox").exists()
 
 
+@pytest.mark.slow
 def test_killed_trainer_resumes_and_no_acknowledged_row_is_lost(home):
     steps = 16 * ROWS * ROLLOUT
     command = [sys.executable, "-c", "from navi_core.cli.main import navi_actor; navi_actor()"]

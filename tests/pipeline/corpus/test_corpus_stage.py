@@ -134,6 +134,7 @@ def test_each_scene_is_reported_once_and_unchanged_ones_are_not(passes):
     assert version(first["corpus"]) == version(second["corpus"])
 
 
+@pytest.mark.slow
 def test_a_run_over_a_range_reports_what_it_compiled(passes, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     with dg.DagsterInstance.ephemeral() as instance:
@@ -240,6 +241,7 @@ def test_scene_card_of_older_code_is_due_and_recomputed(tmp_path, monkeypatch):
     assert row["skipped"] and row["floor_area_m2"] == area and unchanged(planned, config)
 
 
+@pytest.mark.slow
 def test_non_ascii_scene_names_survive_partitions_files_and_sql(tmp_path, monkeypatch):
     (tmp_path / "meshes").mkdir()
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "meshes"))

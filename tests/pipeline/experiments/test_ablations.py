@@ -357,6 +357,7 @@ def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
     assert any("among 21 variants it may be chance (Holm): " in verdict.sentence for verdict in together.values())
 
 
+@pytest.mark.slow
 def test_earlier_looks_multiply_the_p_value(monkeypatch, tmp_path):
     """A pair with p = 0.03: shown at the first look, not at the second, and not before all cells are measured."""
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))

@@ -145,6 +145,7 @@ def test_fault_of_disk_or_gpu_counts_only_in_the_final_error(reported, found):
     assert fault(1, reported.splitlines()) == found and fault(0, reported.splitlines()) is None
 
 
+@pytest.mark.slow
 def test_sweep_whose_cells_all_failed_fails_with_the_reasons_and_measures_them_again(children, monkeypatch):
     cells = [scripted("late", seed) for seed in range(2)]
     monkeypatch.setattr(perform, "sweep_cells", lambda *_: cells)

@@ -46,6 +46,7 @@ def test_existing_scene_plan_is_never_replaced(corpus):
     assert plan_path().read_bytes() == before
 
 
+@pytest.mark.slow
 def test_night_interrupted_while_compiling_leaves_no_plan(monkeypatch):
     def interrupted(source, config):
         raise KeyboardInterrupt

@@ -157,6 +157,7 @@ def test_run_is_tagged_with_its_night(works, instance):
     assert "night" not in instance.get_run_by_id(refused.run_id).tags
 
 
+@pytest.mark.slow
 def test_failed_gate_fails_its_stage_and_writes_the_summary(works, instance):
     works.not_holding = "training"
     result = launch(instance)
@@ -190,6 +191,7 @@ def test_stage_that_raises_writes_the_summary_and_is_repeated(works, instance):
     assert again(instance, parent).success and works.done == ["evaluation", "benchmarks", "promotion"]
 
 
+@pytest.mark.slow
 def test_night_reports_renewed_assets_to_dagster(works, instance, monkeypatch):
     monkeypatch.setattr("navi_pipeline.defs.evaluation.ranking", lambda: [])
     result = launch(instance)

@@ -142,6 +142,7 @@ def test_unproven_night_of_an_earlier_navi_is_refused(train):
             Night(config, "bare", report=lambda line: None)
 
 
+@pytest.mark.slow
 def test_summary_compacts_many_segments_and_logs_a_failure(monkeypatch, caplog):
     tonight = night("a", compact_segments=1)
     tonight.run("preflight", holds())

@@ -80,6 +80,7 @@ def test_a_run_takes_a_selection_of_assets_and_a_partition(instance):
         require_success(failed)
 
 
+@pytest.mark.slow
 def test_the_next_command_marks_a_killed_run_as_failed(instance):
     code = """if True:
         import os, time, dagster as dg

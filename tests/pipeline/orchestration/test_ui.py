@@ -179,6 +179,7 @@ def wait_until(condition, seconds=900):
         time.sleep(0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ui_terminates_a_night_and_materializes_an_asset(small_night, ui, page, tmp_path):
     from playwright.sync_api import expect

@@ -66,6 +66,7 @@ def test_metric_that_is_minimised_is_better_below_zero(trained):
     assert "is better than the defaults in reward_ema: difference -" in sentence
 
 
+@pytest.mark.slow
 def test_proof_that_was_interrupted_goes_on_and_gives_no_verdict_before(trained):
     study()
     result = prove(5, cells=4)
@@ -74,6 +75,7 @@ def test_proof_that_was_interrupted_goes_on_and_gives_no_verdict_before(trained)
     assert not prove(5).waiting and len(trained) == 10
 
 
+@pytest.mark.slow
 def test_two_seeds_show_nothing(trained):
     study()
     assert "not shown to be better than the defaults in reward_ema (5 seeds are needed" in prove(2).summary.sentences[0]

@@ -74,6 +74,7 @@ def test_a_journal_that_is_one_torn_line_becomes_empty(tmp_path):
     assert repair_journal(file) == 0 and repair_journal(tmp_path / "missing.log") == 0
 
 
+@pytest.mark.slow
 def test_killed_workers_lose_and_duplicate_no_trial():
     """Three kills among two workers, at arbitrary points."""
     config = small_study(trials=8, workers=2)
@@ -147,6 +148,7 @@ def test_trial_fails_after_its_attempts_lost_their_workers():
         assert (last.state.name, last.user_attrs["outcome"], len(queue.trials())) == ("FAIL", "crash", 1)
 
 
+@pytest.mark.slow
 def test_proposals_of_one_worker_are_the_same_after_a_resume():
     def proposals(name, sittings):
         for trials in sittings:
@@ -190,6 +192,7 @@ def test_killed_study_ends_like_an_uninterrupted_one(monkeypatch):
         assert ended(f"killed{entries}", entries)[0] == straight, f"killed after {entries} entries"
 
 
+@pytest.mark.slow
 def test_pruning_is_the_same_after_a_lost_attempt(tmp_path, monkeypatch):
     config = small_study(trials=6, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
 
@@ -271,6 +274,7 @@ def test_two_machines_that_claim_at_once_get_different_slots(tmp_path, monkeypat
         queue.close()
 
 
+@pytest.mark.slow
 def test_command_waits_for_trials_of_another_command(monkeypatch):
     from navi_pipeline.lib.studies import perform
 
@@ -315,6 +319,7 @@ def test_trials_that_lag_behind_are_pruned_while_they_train():
     assert best.value == max(row["value"] for row in rows if row["state"] == "complete")
 
 
+@pytest.mark.slow
 def test_an_infeasible_trial_is_never_the_best():
     config = small_study(trials=8, constraints=[{"metric": "memory_gib", "at_most": 0.25}])
     with TrialQueue(config) as queue:
@@ -328,6 +333,7 @@ def test_an_infeasible_trial_is_never_the_best():
     )
 
 
+@pytest.mark.slow
 def test_two_objectives_give_a_pareto_front_without_pruning():
     objectives = [{"metric": "reward_ema"}, {"metric": "sps", "summary": "median"}]
     with TrialQueue(small_study(objectives=objectives, sampler="nsga2")) as queue:
@@ -399,6 +405,7 @@ def test_full_disk_stops_the_worker_and_requeues_the_trial():
         assert [trial.state.name for trial in queue.latest().values()] == ["COMPLETE", "COMPLETE"]
 
 
+@pytest.mark.slow
 def test_run_older_than_its_study_keeps_its_metric_rows():
     """The study's folder was removed: the trainer finds a finished run and reports no metrics again."""
     answers = {}
@@ -418,6 +425,7 @@ def test_run_older_than_its_study_keeps_its_metric_rows():
     assert values() == first and None not in first
 
 
+@pytest.mark.slow
 def test_timeout_is_an_outcome_and_interruption_requeues():
     with TrialQueue(small_study("late", trials=1, timeout=1e-6)) as queue:
         complete_by(queue)
@@ -442,6 +450,7 @@ def test_trial_with_an_externally_ended_trainer_is_requeued():
     assert [(row["state"], row["attempt"], row["step"], row["reason"]) for row in rows] == [("complete", 2, 90, None)]
 
 
+@pytest.mark.slow
 def test_trial_fails_after_its_trainer_was_ended_in_every_attempt():
     with TrialQueue(small_study(trials=1, attempts=3)) as queue:
         work(

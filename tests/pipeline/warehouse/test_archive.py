@@ -128,6 +128,7 @@ def test_ingest_during_compaction_does_not_wait_or_lose_rows(warehouse, monkeypa
     assert rows(warehouse) == after
 
 
+@pytest.mark.slow
 def test_compaction_ignores_leftovers_of_a_killed_one(warehouse):
     before = rows(warehouse)
     copy = warehouse.folder / "navi.duckdb.old"
@@ -158,6 +159,7 @@ def test_compaction_checks_free_space_before_copying(warehouse, monkeypatch):
     assert rows(warehouse) == before
 
 
+@pytest.mark.slow
 def test_compaction_adopts_the_archive_under_the_ingest_lock(warehouse, monkeypatch):
     held, adopt = [], Archive.adopt
 
@@ -170,6 +172,7 @@ def test_compaction_adopts_the_archive_under_the_ingest_lock(warehouse, monkeypa
     assert held == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", [pytest.param(Archive, marks=pytest.mark.slow), Warehouse])
 def test_compaction_that_fails_late_keeps_a_valid_archive(warehouse, monkeypatch, owner):
     before = rows(warehouse)
@@ -189,6 +192,7 @@ def test_compaction_that_fails_late_keeps_a_valid_archive(warehouse, monkeypatch
     assert rows(warehouse) == before
 
 
+@pytest.mark.slow
 def test_compaction_keeps_views_changed_meanwhile(warehouse, monkeypatch, tmp_path):
     shutil.copytree(sql_folder(), tmp_path / "sql")
     monkeypatch.setenv("NAVI_SQL", str(tmp_path / "sql"))
@@ -313,6 +317,7 @@ def test_failed_compaction_keeps_an_archive_whose_manifest_is_missing(warehouse,
     assert kept and {file: file.read_bytes() for file in warehouse.archive.folder.rglob("*.parquet")} == kept
 
 
+@pytest.mark.slow
 def test_young_runs_are_not_thinned(warehouse):
     assert warehouse.compact(keep_days=36500, points=5)["thinned"] == 0
 

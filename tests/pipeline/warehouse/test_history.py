@@ -57,6 +57,7 @@ def published(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_one_select_counts_every_row_of_twenty_writers_once(published):
     history = History(published / "history")
     rows = history.query(f"select host, count(*) as n, {KEYS} as keys from metrics group by 1")
@@ -65,6 +66,7 @@ def test_one_select_counts_every_row_of_twenty_writers_once(published):
     assert history.query("select count(*) as n from runs")["n"][0] == WRITERS
 
 
+@pytest.mark.slow
 def test_ids_of_two_homes_stay_apart_in_views(published):
     history = History(published / "history")
     summary = history.query("select run_id, last_step, mean_sps from run_summary")
@@ -138,6 +140,7 @@ def test_history_of_nothing_names_the_command(tmp_path):
         History(tmp_path).query("select 1")
 
 
+@pytest.mark.slow
 def test_migrations_keep_their_dates_when_the_database_is_made_anew(tmp_path):
     write(tmp_path, "alpha", 0)
     warehouse = Warehouse(tmp_path)

@@ -122,6 +122,7 @@ def test_query_without_rows_returns_an_empty_list(navi):
     assert answer.exit_code == 0 and json.loads(answer.stdout) == []
 
 
+@pytest.mark.slow
 def test_query_after_rebuild_returns_the_same_rows(navi):
     before = navi("query", "select * exclude (segment) from metrics order by name", "--json").stdout
     after = navi("query", "select * exclude (segment) from metrics order by name", "--rebuild", "--json").stdout

@@ -152,6 +152,7 @@ def test_the_database_can_be_rebuilt_from_done(home):
     assert after == [*before, [9, 9.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fresh", "between"),
     [
@@ -206,6 +207,7 @@ def test_rebuild_replays_segments_in_ingest_order(home, change, broken):
     assert warehouse.query("select value from metrics")["value"].tolist() == [2.0]
 
 
+@pytest.mark.slow
 def test_rebuild_replays_unknown_segments_by_file_name(home):
     warehouse = Warehouse(home)
     for value in (1.0, 2.0):
@@ -379,6 +381,7 @@ def check_storm(home, storm, rows):
     assert answer.values.tolist() == expected
 
 
+@pytest.mark.slow
 def test_kill_9_loses_and_duplicates_no_acknowledged_row(home):
     storm = run_storm(home, producers=2, rows=300, kills=3, seed=5)
     assert sum(storm.kills.values()) == 3 and len(storm.acknowledged) == 2

@@ -160,6 +160,7 @@ def write_both(folder: str) -> list[bytes]:
     return [scene.save(Path(folder) / f"{version}.gmdag", version).read_bytes() for version in (2, 1)]
 
 
+@pytest.mark.slow
 def test_another_process_with_other_threads_writes_the_same_bytes(tmp_path):
     mine = write_both(str(tmp_path / "mine"))
     environment = os.environ | {"NUMBA_NUM_THREADS": "2", "PYTHONHASHSEED": "5"}

@@ -336,6 +336,7 @@ def test_a_leaf_without_neighbours_is_hit_where_the_ray_is_next_to_its_corner():
     np.testing.assert_allclose(depth, 7.0 * voxel, atol=0.51 * voxel)  # a cube of one voxel stands around it
 
 
+@pytest.mark.slow
 def test_the_independent_house_loads_with_its_infinite_leaf_counted(real_scenes: Path):
     with pytest.warns(UserWarning, match="1 near-surface leaves"):
         house = load_gmdag(real_scenes / "small_house_256_v1.gmdag")
@@ -343,6 +344,7 @@ def test_the_independent_house_loads_with_its_infinite_leaf_counted(real_scenes:
     assert house.semantic_names == {1: "surface"}
 
 
+@pytest.mark.slow
 def test_writing_twice_gives_the_same_bytes_and_shares_equal_subtrees(tmp_path):
     scene = compile_mesh(generate_scene("maze", 3), CompileConfig(resolution=128))
     first, second = scene.save(tmp_path / "a.gmdag", 1), scene.save(tmp_path / "b.gmdag", 1)

@@ -72,6 +72,7 @@ def test_page_receives_published_messages(env, dashboard):
         assert page.until("frame", lambda m: m["drone"] == 2)["step"] == watched.decisions
 
 
+@pytest.mark.slow
 def test_dashboard_follows_a_restarted_run(env, dashboard):
     with page_client(dashboard) as page:
         for attempt in range(2):
@@ -81,6 +82,7 @@ def test_dashboard_follows_a_restarted_run(env, dashboard):
                 assert page.until("sources", lambda m: m["chosen"].startswith("run@")) and len(frame["depth"]) > 0
 
 
+@pytest.mark.slow
 def test_run_with_fewer_drones_is_shown_after_a_larger_one(apartments, env, dashboard, monkeypatch):
     monkeypatch.setattr("navi_core.service.web.live._LOOK_SECONDS", 0.1)
     with page_client(dashboard) as page:

@@ -93,6 +93,7 @@ def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
     assert not demo.actions[:, 1:3].any()
 
 
+@pytest.mark.slow
 def test_released_keys_stop_and_focused_controls_keep_keys(apartments, tmp_path):
     """A key released under Ctrl stops its motion; Enter and Space press the control that has the focus."""
     from playwright.sync_api import expect
@@ -170,6 +171,7 @@ def test_page_reconnects_after_a_dead_connection(apartments, tmp_path):
         page.wait_for_function(flown, arg=shown)
 
 
+@pytest.mark.slow
 def test_open_page_reloads_after_a_server_upgrade(apartments, tmp_path, monkeypatch):
     flying = "() => document.getElementById('phase').textContent === 'flying'"
     with explorer_page(apartments[:1], tmp_path) as (session, page, _):

@@ -101,6 +101,7 @@ def small(path, count):
         return writer
 
 
+@pytest.mark.slow
 def test_long_recording_uses_little_memory_per_message(tmp_path):
     path, count = tmp_path / "long.navi", 20_000
     small(path, count)
@@ -236,6 +237,7 @@ def test_damaged_length_does_not_truncate_later_messages(tmp_path, packed, monke
         assert len(recording.frames) == 4 and f"byte {second.offset}" in recording.damage
 
 
+@pytest.mark.slow
 def test_damaged_head_changes_no_other_message(tmp_path):
     path = tmp_path / "a.navi"
     small(path, 5)

@@ -183,6 +183,7 @@ CONTRAST = """
 """
 
 
+@pytest.mark.slow
 def test_texts_have_contrast_in_both_schemes(home):
     one = stored(home, 1, [0.0, 0.25, 0.5])
     with served_page(LiveShow()) as address, headless_browser() as browser:

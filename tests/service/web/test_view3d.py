@@ -173,6 +173,7 @@ def changed(page, before):
     return found[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_view_is_first_person_and_turns_by_mouse_and_keys(apartments, tmp_path):
     """WebGL2 shows the mesh at once; a page weighs little; undo shows a ghost, a collision flashes."""
