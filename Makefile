@@ -25,10 +25,10 @@ demo: $(READY)  ## scenes -> training -> evaluation -> promotion through Dagster
 	$(BIN)/navi demo $(ARGS)
 
 test: $(READY)  ## the default test suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(READY)  ## the inner loop: the default suite without its long files
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not gpu and not integration' $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow and not gpu and not integration' $(ARGS)
 
 test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
 	$(BIN)/python -m pytest -m 'slow and not gpu' --timeout 3600 $(ARGS)

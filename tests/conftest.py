@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -26,11 +28,12 @@ INTEGRATION = frozenset((Path(__file__).parent / "integration.txt").read_text().
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the files in `integration.txt`."""
+    """Mark the tests of the files in `integration.txt`, and run them first: workers end together on short files."""
     root = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(root) and item.path.relative_to(root).as_posix() in INTEGRATION:
             item.add_marker(pytest.mark.integration)
+    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
 
 
 @pytest.fixture(scope="session")
@@ -48,10 +51,18 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the paths of new folders, without the search among all earlier ones that `mktemp` makes."""
+    parent = tmp_path_factory.mktemp("homes")
+    return (parent / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep every test out of the user's $NAVI_HOME, $NAVI_SCENES and $DAGSTER_HOME; commands have no Dagster home."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(_homes)
+    home.mkdir()
     monkeypatch.setenv("NAVI_HOME", str(home))
     monkeypatch.setenv("DAGSTER_HOME", str(home / "no-dagster-home"))
     monkeypatch.delenv("NAVI_SCENES", raising=False)

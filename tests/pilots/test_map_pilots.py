@@ -103,7 +103,7 @@ def test_odometry_stays_close_through_collisions(field):
     assert error.median() < 0.05 and error.max() < 0.4, error
 
 
-@pytest.mark.parametrize("name", ["frontier", "compass", "planner"])
+@pytest.mark.parametrize("name", ["frontier", "compass", pytest.param("planner", marks=pytest.mark.slow)])
 def test_map_pilot_is_independent_of_batch(field, name):
     together = Flight(field, build_pilot(name, seed=4), [5, 6, 7], [1, 0, 1])
     alone = Flight(field, build_pilot(name, seed=4), [7], [1])
@@ -135,7 +135,7 @@ def test_pilots_rank_by_coverage(apartments):
         assert result[name]["collisions_per_minute"] < 5
 
 
-@pytest.mark.parametrize("name", ["frontier", "compass"])
+@pytest.mark.parametrize("name", [pytest.param("frontier", marks=pytest.mark.slow), "compass"])
 def test_late_scans_and_drift_cost_pilots_with_a_map_little(apartments, name):
     common = {"starts": 2, "max_steps": 120, "block": 4}
     faults = {"sensor": SensorConfig(delayed=True), "odometry": DRIFTS["high"]}

@@ -12,6 +12,7 @@ from navi_pipeline.lib.corpus.demonstrations import take_recordings
 from navi_pipeline.lib.corpus.scenes import as_rows, compile_source, corpus_rows, plan_path, plan_scenes, write_corpus
 from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.run_launcher import run_job
+from tests.pipeline.empty_warehouse import start_warehouse
 
 FLIGHT = {"starts": 2, "max_steps": 20}
 TINY = {
@@ -53,7 +54,7 @@ def run_twice(root, assets, settings, seed=3):
         seed: Seed of the policies.
     """
     with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.ephemeral() as instance:
-        patch.setenv("NAVI_HOME", str(root))
+        patch.setenv("NAVI_HOME", str(start_warehouse(root)))
         patch.delenv("NAVI_SCENES", raising=False)
         # A tiny run: 4 rows × 32 decisions, two updates. The environment is one of the sources of settings.
         for name, value in TINY.items():

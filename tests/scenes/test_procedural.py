@@ -57,7 +57,7 @@ def test_a_drone_reaches_every_room_and_never_escapes(family, seed):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scenes_are_small_valid_and_named(family):
-    for seed in range(12):
+    for seed in range(5):
         mesh = generate_scene(family, seed)
         assert mesh.name == f"{family}_{seed:04d}"
         assert 100 <= len(mesh.faces) <= (8000 if family in CLOSED else 40_000)
@@ -86,11 +86,11 @@ def test_furniture_has_separate_classes():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_seeds_differ_in_layout_and_size(family):
-    meshes = [generate_scene(family, seed) for seed in range(10)]
+    meshes = [generate_scene(family, seed) for seed in range(6)]
     extents = np.array([m.bounds[1, [0, 2]] - m.bounds[0, [0, 2]] for m in meshes])
     assert extents.std(axis=0).min() > 0.5
-    assert len({m.source_hash for m in meshes}) == 10
-    assert len({len(m.faces) for m in meshes}) >= 6
+    assert len({m.source_hash for m in meshes}) == 6
+    assert len({len(m.faces) for m in meshes}) >= 4
 
 
 def test_rooms_cover_the_specified_floor_sizes():

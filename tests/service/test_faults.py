@@ -54,7 +54,7 @@ def test_flight_continues_after_an_environment_restart(stage, tmp_path) -> None:
     assert learning.trainer.metrics.errors == 0
 
 
-@pytest.mark.parametrize("asked", ["before the kill", "after it"])
+@pytest.mark.parametrize("asked", [pytest.param("before the kill", marks=pytest.mark.slow), "after it"])
 def test_request_for_a_killed_environment_is_not_flown_by_the_next(stage, asked: str) -> None:
     """Its drones are elsewhere: a gate that let the motion pass looked at another place."""
     server = stage.environment(sessions=2)

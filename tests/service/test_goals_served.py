@@ -105,7 +105,7 @@ def test_a_service_learns_on_flights_to_goals(stage, tmp_path) -> None:
     assert learning.status()["training"]["errors"] == 0
 
 
-@pytest.mark.parametrize("mode", ["step", "stream"])
+@pytest.mark.parametrize("mode", ["step", pytest.param("stream", marks=pytest.mark.slow)])
 def test_drone_without_goal_waits_with_one_warning(stage, caplog, mode: str) -> None:
     with caplog.at_level(logging.WARNING, logger="navi.service"):
         server = stage.environment(sessions=2, mode=mode, actions=("tcp://127.0.0.1:1",))

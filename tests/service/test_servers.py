@@ -314,7 +314,15 @@ def test_viewers_of_a_service_receive_the_overhead_picture(stage) -> None:
     assert digest.scene["rows"] == 2 and digest.scene["corner_x"] <= low[0]
 
 
-@pytest.mark.parametrize(("trained", "asked"), [(True, None), (False, None), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("trained", "asked"),
+    [
+        pytest.param(True, None, marks=pytest.mark.slow),
+        pytest.param(False, None, marks=pytest.mark.slow),
+        (True, False),
+        (False, True),
+    ],
+)
 def test_stuck_drone_is_freed_by_policy_or_service_setting(stage, trained, asked) -> None:
     """A policy that always flies ahead comes to a wall; only with recovery does it leave it."""
     recovery = trained if asked is None else asked

@@ -57,7 +57,7 @@ def test_field_results_stay_on_its_device(apartments) -> None:
         assert near.tolist() == on_cpu.within(origins, rows, 1.0).tolist()
 
 
-@pytest.mark.parametrize("sensor", [{}, FAULTS])
+@pytest.mark.parametrize("sensor", [pytest.param({}, marks=pytest.mark.slow), FAULTS])
 def test_environment_on_the_device_matches_the_cpu(apartments, sensor: dict) -> None:
     config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=5, episodes_per_scene=2, sensor=sensor)
     here = NavigationEnv(Field(apartments, tracer="cuda"), 4, config, seed=1, tensor_only=True)
@@ -83,7 +83,7 @@ def test_environment_on_the_device_matches_the_cpu(apartments, sensor: dict) -> 
         assert torch.equal(env.step(flown[0]).obs.cpu(), here.step(actions(0, 4)).obs)
 
 
-@pytest.mark.parametrize("sensor", [{}, FAULTS])
+@pytest.mark.parametrize("sensor", [pytest.param({}, marks=pytest.mark.slow), FAULTS])
 def test_captured_step_equals_plain_step(apartments, sensor: dict) -> None:
     config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=4, episodes_per_scene=2, sensor=sensor)
     with emulated_cuda():

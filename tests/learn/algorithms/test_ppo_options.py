@@ -199,7 +199,7 @@ def test_large_advantage_sequences_are_drawn_more_often():
 
 
 @pytest.mark.parametrize("order", ["shuffled", "sequential", "advantage"])
-@pytest.mark.parametrize("microbatch", [1, 4])
+@pytest.mark.parametrize("microbatch", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_accumulated_gradients_equal_those_of_the_whole_minibatch(order, microbatch):
     made = []
     for size in (None, microbatch):
@@ -256,7 +256,14 @@ def test_rewards_are_scaled_by_discounted_return_deviation():
     assert torch.equal(more, other)
 
 
-@pytest.mark.parametrize("options", [{"normalise_rewards": True}, {"normalise_returns": False}, {"value_clip": 0.2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalise_rewards": True},
+        pytest.param({"normalise_returns": False}, marks=pytest.mark.slow),
+        pytest.param({"value_clip": 0.2}, marks=pytest.mark.slow),
+    ],
+)
 def test_options_of_scale_resume_exactly(options):
     config = small_config(ppo=options)
     collector, learner = small_parts(config)

@@ -18,6 +18,7 @@ from navi_pipeline.lib.corpus.scenes import (
 from navi_pipeline.lib.records import write_document
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.pipeline.corpus.test_corpus_stage import BOX, COUNTS, compile_scenes, materializations, run
+from tests.pipeline.empty_warehouse import start_warehouse
 
 CONFIG = CompileConfig(resolution=64)
 JUNK = b"glTF\x02\0\0\0"
@@ -28,7 +29,7 @@ def meshes(tmp_path, monkeypatch):
     folder = tmp_path / "meshes"
     folder.mkdir()
     monkeypatch.setenv("NAVI_SCENES", str(folder))
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path / "home")))
     return folder
 
 

@@ -23,6 +23,7 @@ from navi_pipeline.lib.corpus.scenes import (
 )
 from navi_pipeline.lib.records import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.empty_warehouse import start_warehouse
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 COUNTS = {"train": 1, "validation": 1, "test": 1}
@@ -77,7 +78,7 @@ def stage(tmp_path_factory):
     (root / "meshes").mkdir()
     (root / "meshes" / "my box.obj").write_text(BOX)
     with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.ephemeral() as instance:
-        patch.setenv("NAVI_HOME", str(root / "home"))
+        patch.setenv("NAVI_HOME", str(start_warehouse(root / "home")))
         patch.setenv("NAVI_SCENES", str(root / "meshes"))
         passes = []
         for _ in range(2):
@@ -136,7 +137,7 @@ def test_each_scene_is_reported_once_and_unchanged_ones_are_not(passes):
 
 @pytest.mark.slow
 def test_a_run_over_a_range_reports_what_it_compiled(passes, tmp_path, monkeypatch):
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path)))
     with dg.DagsterInstance.ephemeral() as instance:
         assert run("sources_job", instance, ops={"scene_sources": {"config": COUNTS}}).success
         first, *_, last = instance.get_dynamic_partitions("scene")
@@ -199,7 +200,7 @@ def test_meshes_with_the_same_file_name_are_separate_scenes(tmp_path, monkeypatc
         (tmp_path / "scans" / room).mkdir(parents=True)
         (tmp_path / "scans" / room / "scan.obj").write_text(BOX.replace("6", str(size)))
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "scans"))
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path / "home")))
     config = CompileConfig(resolution=64)
     planned = plan_scenes("apartment", {})
     rows = [compile_source(source, config) for source in planned]
@@ -213,7 +214,7 @@ def one_scan(folder, monkeypatch):
     """Plan one mesh of the user's; return it with how to compile it."""
     (folder / "scan.obj").write_text(BOX)
     monkeypatch.setenv("NAVI_SCENES", str(folder))
-    monkeypatch.setenv("NAVI_HOME", str(folder / "home"))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(folder / "home")))
     (planned,) = plan_scenes("apartment", {})
     return planned, CompileConfig(resolution=64)
 
@@ -245,7 +246,7 @@ def test_scene_card_of_older_code_is_due_and_recomputed(tmp_path, monkeypatch):
 def test_non_ascii_scene_names_survive_partitions_files_and_sql(tmp_path, monkeypatch):
     (tmp_path / "meshes").mkdir()
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "meshes"))
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path / "home")))
     config = {"compiled_scene": {"config": {"resolution": 64}}}
     with dg.DagsterInstance.ephemeral() as instance:
         for number, name in enumerate(("寝室", "台所", "Büro O'Brien 1"), start=6):

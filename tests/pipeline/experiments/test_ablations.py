@@ -31,6 +31,7 @@ from navi_pipeline.lib.training.supervised import run_supervised, runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import AblationConfig
 from tests.evaluate.conftest import made_result
+from tests.pipeline.empty_warehouse import start_warehouse
 
 TINY = AblationConfig(
     steps=256,
@@ -338,7 +339,7 @@ def test_cell_with_a_stopped_trainer_has_no_outcome():
 
 def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
     """20 variants without effect and one with: by Holm's rule only that one is significant."""
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path)))
     draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
 
     def seeds(name, gain=0.0):
@@ -360,7 +361,7 @@ def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_earlier_looks_multiply_the_p_value(monkeypatch, tmp_path):
     """A pair with p = 0.03: shown at the first look, not at the second, and not before all cells are measured."""
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path)))
     draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
     tables = {name: draws.normal(size=(7, 1)) + draws.normal(size=(7, 8)) for name in ("base", "more")}
 
@@ -392,5 +393,5 @@ def test_earlier_looks_multiply_the_p_value(monkeypatch, tmp_path):
         "select seeds, looks from comparisons join comparison_looks using (comparison_id, metric)"
     )
     assert sorted(looks.values.tolist()) == [[4, 1], [5, 1], [7, 2]]
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "another"))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path / "another")))
     assert verdict(7, slightly).better

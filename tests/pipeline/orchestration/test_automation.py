@@ -225,7 +225,7 @@ def command_makes(event, instance, tags):
     dg.GraphDefinition("command", node_defs=[making]).to_job().execute_in_process(instance=instance, tags=tags)
 
 
-@pytest.mark.parametrize("changed", [True, False])
+@pytest.mark.parametrize("changed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_renewals_compile_new_scenes_and_gather_the_corpus_once(instance, changed):
     instance.add_dynamic_partitions("scene", ["house", "old"])
     ticks = Ticks(instance)

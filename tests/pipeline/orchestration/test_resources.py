@@ -43,7 +43,8 @@ def contents(home):
     return sorted(path.name for path in (home / "scenes").glob("*.gmdag")), set(found)
 
 
-@pytest.mark.parametrize("threads", [pytest.param(False, marks=pytest.mark.slow), True], ids=["in turn", "in threads"])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [False, True], ids=["in turn", "in threads"])
 def test_two_homes_in_one_process_do_not_mix(tmp_path, threads):
     before, outside = dict(os.environ), navi_home()
     homes, runs = [tmp_path / "one", tmp_path / "two"], {}

@@ -40,6 +40,7 @@ from navi_pipeline.lib.studies.worker import ASSET, partition_of, run_trial, wor
 from navi_pipeline.lib.training.trainer_client import algorithm_of
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from navi_pipeline.settings import StudyConfig
+from tests.pipeline.empty_warehouse import start_warehouse
 from tests.pipeline.studies.small_studies import (
     SPACE,
     STEPS,
@@ -197,7 +198,7 @@ def test_pruning_is_the_same_after_a_lost_attempt(tmp_path, monkeypatch):
     config = small_study(trials=6, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
 
     def ended(place, lost):
-        monkeypatch.setenv("NAVI_HOME", str(tmp_path / place))
+        monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path / place)))
 
         def train(settings, *, partition, **given):
             answer = analytic_trainer(settings, partition=partition, **given)
@@ -257,7 +258,7 @@ def test_two_machines_that_claim_at_once_get_different_slots(tmp_path, monkeypat
     ask, between = optuna.Study.ask, []
     books = []
     for place in ("one", "other"):
-        monkeypatch.setenv("NAVI_HOME", str(tmp_path / place))
+        monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path / place)))
         books.append(TrialQueue(config))
 
     def asked(self, *given):
@@ -379,7 +380,7 @@ def test_study_whose_trials_all_failed_fails_with_the_reasons_and_tries_them_aga
         assert queue.left() == 0
 
 
-@pytest.mark.parametrize("missing", ["GPU", "Ray"])
+@pytest.mark.parametrize("missing", [pytest.param("GPU", marks=pytest.mark.slow), "Ray"])
 def test_missing_infrastructure_ends_the_study_and_consumes_no_trial(monkeypatch, missing):
     if missing == "Ray":
         monkeypatch.setenv("NAVI_TRAINER", "ray")

@@ -13,6 +13,7 @@ from navi_pipeline.lib.training import policies
 from navi_pipeline.lib.training.policies import read_policy, training_config
 from navi_pipeline.lib.training.trainer_client import algorithm_of, ended_of_itself, training_command
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.empty_warehouse import start_warehouse
 from tests.pipeline.policy_runs import FLIGHT, checks, made
 
 pytestmark = pytest.mark.usefixtures("results")
@@ -77,7 +78,7 @@ def test_second_run_reuses_training_and_flights(results):
 def test_a_policy_is_found_by_its_seed_and_in_older_homes_too(tmp_path, monkeypatch):
     assert read_policy("quick", seed=3) == read_policy("quick") and read_verdict("quick", 3) == read_verdict("quick")
     older = {"algorithm": "ppo", "profile": "quick", "seed": 1, "checkpoint": "x"}
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path)))
     write_document(pipeline_folder() / "policies" / "ppo-quick.json", older)
     assert read_policy("quick", seed=1) == older and policies.known_policies("quick", 1) == [older]
     policies._keep(older | {"seed": 2})
@@ -85,7 +86,7 @@ def test_a_policy_is_found_by_its_seed_and_in_older_homes_too(tmp_path, monkeypa
 
 
 def test_seeds_that_disagree_fail_the_check_from_five_on(tmp_path, monkeypatch):
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path)))
     for seed in range(5):
         row = {"better": seed != 2, "difference": 2.0 if seed != 2 else -3.0}
         verdict = {"policy": {"seed": seed}, "test": {"comparisons": {"forward-plus": {"c_vis_auc": row}}}}

@@ -21,6 +21,7 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.training.supervised import SUPERVISOR, orphaned_trainers, runs_in_use, sweep
 from navi_pipeline.lib.training.trainer_client import train_in_child
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.empty_warehouse import start_warehouse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -52,7 +53,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def config(box_scene, tmp_path, monkeypatch, request):
     """A training run of some seconds, or of `param` steps, in a small box, of a Navi home of its own."""
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path / "home")))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     scene = box_scene.save(tmp_path / "box.gmdag")
     preset = load_preset("quick", {"actors": 4, "threads": 1, "checkpoint_every": 512,

@@ -20,6 +20,7 @@ from navi_pipeline.lib.warehouse.archive import Archive
 from navi_pipeline.lib.warehouse.database import sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
+from tests.pipeline.empty_warehouse import start_warehouse
 from tests.pipeline.warehouse.kill_storm import die_after
 
 ROWS = "select run_id, step, name, value, segment from metrics order by all"
@@ -28,7 +29,7 @@ ROWS = "select run_id, step, name, value, segment from metrics order by all"
 @pytest.fixture
 def warehouse(tmp_path):
     """Two runs of 20 steps in several segments, step 3 written twice, folded in."""
-    warehouse = Warehouse(tmp_path / "home")
+    warehouse = Warehouse(start_warehouse(tmp_path / "home"))
     for value, steps in ((0.0, range(4)), (1.0, range(3, 20))):
         write(warehouse, "old", steps, value)
         write(warehouse, "kept", steps, value)
@@ -86,7 +87,7 @@ def test_segment_repeated_after_compaction_is_skipped(warehouse):
     ("owner", "name"),
     [
         pytest.param(Archive, "write", marks=pytest.mark.slow),
-        (Archive, "adopt"),
+        pytest.param(Archive, "adopt", marks=pytest.mark.slow),
         pytest.param(Warehouse, "_restored", marks=pytest.mark.slow),
         (Warehouse, "_exchange"),
         pytest.param(warehouse_module, "publish", marks=pytest.mark.slow),
@@ -173,7 +174,7 @@ def test_compaction_adopts_the_archive_under_the_ingest_lock(warehouse, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("owner", [pytest.param(Archive, marks=pytest.mark.slow), Warehouse])
+@pytest.mark.parametrize("owner", [Archive, Warehouse])
 def test_compaction_that_fails_late_keeps_a_valid_archive(warehouse, monkeypatch, owner):
     before = rows(warehouse)
     warehouse.compact()
@@ -267,7 +268,7 @@ def test_compaction_drops_old_service_experiences(warehouse):
     ("owner", "name", "kind"),
     [
         pytest.param(Archive, "write", OSError, marks=pytest.mark.slow),
-        (Archive, "write", duckdb.Error),
+        pytest.param(Archive, "write", duckdb.Error, marks=pytest.mark.slow),
         pytest.param(Warehouse, "_restored", OSError, marks=pytest.mark.slow),
         pytest.param(Warehouse, "_restored", duckdb.Error, marks=pytest.mark.slow),
         (Archive, "adopt", OSError),
@@ -299,7 +300,7 @@ def test_compaction_without_disk_space_raises_and_leaves_no_files(warehouse, mon
     assert rows(warehouse) == before
 
 
-@pytest.mark.parametrize("name", ["write", "restore"])
+@pytest.mark.parametrize("name", [pytest.param("write", marks=pytest.mark.slow), "restore"])
 def test_failed_compaction_keeps_an_archive_whose_manifest_is_missing(warehouse, monkeypatch, name):
     warehouse.compact()
     (warehouse.archive.folder / "manifest.json").unlink()

@@ -13,6 +13,7 @@ from navi_core.record import MetricLog
 from navi_pipeline.lib.warehouse import warehouse as module
 from navi_pipeline.lib.warehouse.database import remedy
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.empty_warehouse import start_warehouse
 
 WRITER = """
 import sys, duckdb
@@ -25,7 +26,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def warehouse(tmp_path):
-    made = Warehouse(tmp_path / "home")
+    made = Warehouse(start_warehouse(tmp_path / "home"))
     log_a_row(made, 0)
     made.ingest()
     return made

@@ -12,6 +12,7 @@ from navi_core.record import MetricLog
 from navi_pipeline.lib.warehouse.database import apply_sql, sql_folder
 from navi_pipeline.lib.warehouse.reader import saved_queries
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.empty_warehouse import start_warehouse
 
 AT = "timestamp '2026-01-01' + to_days({})"
 CELL = """insert into benchmarks
@@ -358,7 +359,7 @@ def test_warehouse_guide_query_compares_versions_by_scene(tmp_path):
                     flown = auc - worse * (scene == "b") * start
                     log.row("episodes", {"evaluation_id": version, "scene": scene, "scene_hash": scene,
                                          "start": start, "c_vis_auc": flown})  # fmt: skip
-    warehouse = Warehouse(tmp_path)
+    warehouse = Warehouse(start_warehouse(tmp_path))
     assert warehouse.ingest().quarantined == {}
     rows = warehouse.query(sql)[["scene", "starts", "change_points", "standard_error"]]
     assert rows.values.tolist() == [["b", 3, -10.0, 5.8], ["a", 3, 0.0, 0.0]]

@@ -14,6 +14,7 @@ from navi_core.record.metric_log import UNINDEXED_TABLES
 from navi_pipeline.cli.query import run_query
 from navi_pipeline.lib.warehouse.outbox import Outbox
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.empty_warehouse import start_warehouse
 from tests.pipeline.warehouse.kill_storm import die_after, run_storm
 
 CONTEXT = {"seed": 3, "hardware": "a machine", "versions": {"numpy": "2"}, "revision": "r", "config_hash": "abcd"}
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def home(tmp_path):
-    return tmp_path / "home"
+    return start_warehouse(tmp_path / "home")
 
 
 def log_of(home, run="run", **context):
@@ -156,10 +157,10 @@ def test_the_database_can_be_rebuilt_from_done(home):
 @pytest.mark.parametrize(
     ("fresh", "between"),
     [
-        pytest.param(False, False, marks=pytest.mark.slow),
+        (False, False),
         (False, True),
-        pytest.param(True, False, marks=pytest.mark.slow),
-        pytest.param(True, True, marks=pytest.mark.slow),
+        (True, False),
+        (True, True),
     ],
 )
 def test_a_later_row_wins_after_the_clock_is_set_back(home, monkeypatch, between, fresh):
@@ -185,7 +186,7 @@ def test_a_later_row_wins_after_the_clock_is_set_back(home, monkeypatch, between
     ("change", "broken"),
     [
         pytest.param(Warehouse.rebuild, False, marks=pytest.mark.slow),
-        (Warehouse.rebuild, True),
+        pytest.param(Warehouse.rebuild, True, marks=pytest.mark.slow),
         (Warehouse.compact, False),
         pytest.param(Warehouse.compact, True, marks=pytest.mark.slow),
     ],

@@ -76,7 +76,7 @@ def test_a_lower_bound_stays_one_in_fp16(values):
     assert (half >= np.minimum(exact, 65504) * (1 - 2**-10) - 6e-8).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     resolution=st.sampled_from([16, 32, 64, 2048]),
     lower=st.tuples(*[st.floats(-1e4, 1e4, width=32)] * 3),
@@ -376,10 +376,10 @@ def test_header_layout_is_the_documented_one():
 
 
 def test_long_chain_is_refused_in_linear_time():
-    """A walk that scans its whole path at every step would take minutes for 200,000 nodes."""
+    """A walk that scans its whole path at every step would take half a minute for 100,000 nodes."""
     began = time.process_time()
     with pytest.raises(GmdagError, match="deep"):
-        read_gmdag(v1_bytes(chain(200_000)), "chain.gmdag")
+        read_gmdag(v1_bytes(chain(100_000)), "chain.gmdag")
     assert time.process_time() - began < 5
 
 

@@ -16,6 +16,8 @@ from navi_core.world import Field
 from tests.kernels.octree.octree_walk import walk_rays
 from tests.scenes.gmdag.v1_oracle import v1_distance_at
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def houses(real_scenes: Path, tmp_path_factory):
@@ -98,7 +100,7 @@ def test_triangles_of_either_file_lie_on_the_mesh(houses, rays):
     assert np.quantile(np.abs(one - two)[one_valid & two_valid], 0.99) < 1.0
 
 
-@pytest.mark.parametrize("which", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", [1, 2])
 def test_triangles_agree_with_the_walk_through_the_octree(houses, rays, which):
     scene = houses[which]
     depth, _, hit = walk_rays(scene, *rays, 40.0)

@@ -292,7 +292,7 @@ def test_damage_with_a_valid_hash_is_refused_or_flyable(v2):
     rays = torch.nn.functional.normalize(torch.randn(32, 3, generator=torch.Generator().manual_seed(0)), dim=1)
     start = 64 + struct.unpack_from("<I", v2, 28)[0]
     valid = 0
-    for _ in range(250):
+    for _ in range(120):
         data = bytearray(v2)
         for place in rng.integers(start // 4, len(v2) // 4, rng.integers(1, 5)) * 4:
             data[place : place + 4] = struct.pack("<I", int(rng.choice([0, 1, 2**31, 2**32 - 1, rng.integers(2**32)])))
@@ -304,7 +304,7 @@ def test_damage_with_a_valid_hash_is_refused_or_flyable(v2):
         origin = torch.from_numpy(scene.mesh_bounds.mean(axis=0)).float()[None]
         depth = Field([scene], threads=1).cast_rays(origin, rays, torch.zeros(1, dtype=torch.int32), 50.0).depth
         assert torch.isfinite(depth).all()
-    assert valid > 10
+    assert valid > 5
 
 
 @pytest.mark.parametrize("uri", ["/etc/passwd", "file:///etc/passwd", "https://example.org/a.bin", "%2Fetc%2Fpasswd"])

@@ -129,7 +129,7 @@ def test_page_keeps_showing_the_named_drone_of_a_service(stage):
         assert page.until("sources", lambda m: m["drones"] == [0, 2])["row"] == 0
 
 
-@pytest.mark.parametrize("who", ["page", "recording"])
+@pytest.mark.parametrize("who", ["page", pytest.param("recording", marks=pytest.mark.slow)])
 def test_selected_drone_stays_after_a_service_restart(stage, tmp_path, who):
     """A restarted server has no selection: the viewer or the recording sends its drone again."""
     server = stage.environment(sessions=3)

@@ -68,8 +68,9 @@ def training(home):
     process.wait()
 
 
-# Three ends take their time; the fourth is checked among the slow tests.
-@pytest.mark.parametrize("end", ["finished", pytest.param("stopped", marks=pytest.mark.slow), "crashed", "stale"])
+@pytest.mark.parametrize(
+    "end", ["finished", *(pytest.param(end, marks=pytest.mark.slow) for end in ("stopped", "crashed", "stale"))]
+)
 def test_history_and_progress_are_shown_on_attach_and_ends_are_told_apart(training, end):
     from playwright.sync_api import expect
 

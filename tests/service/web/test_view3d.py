@@ -124,6 +124,7 @@ def test_mesh_is_served_compressed_and_kept_by_browsers(apartments):
             assert client.until("map")["floor"] == pytest.approx(0.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_watched_training_announces_a_stored_mesh(apartments):
     env = NavigationEnv(Field(apartments), 1, EnvConfig(azimuth_bins=16, elevation_bins=8, stagger=False), seed=1)
     with TrainingBroadcast("run", "ppo") as broadcast, served_page(LiveShow()) as address, page_client(address) as page:
