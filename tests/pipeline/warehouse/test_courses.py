@@ -144,6 +144,7 @@ def test_comparison_reports_training_scenes_of_each_side(flights):
 @pytest.fixture
 def older(flights, tmp_path, monkeypatch):
     """Warehouse of the SQL before evaluations recorded their protocol and training scenes."""
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
     old = tmp_path / "sql"
     shutil.copytree(sql_folder() / "migrations", old / "migrations", ignore=shutil.ignore_patterns("00[7-9]_*", "01*"))
     monkeypatch.setenv("NAVI_SQL", str(old))
