@@ -75,7 +75,7 @@ def status_of(page, ui, run_id):
 
 def outcome_of(page, ui, run_id):
     """Wait for the end of a run."""
-    deadline = time.monotonic() + 3000
+    deadline = time.monotonic() + 3400
     while time.monotonic() < deadline:
         if (status := status_of(page, ui, run_id)) in ("SUCCESS", "FAILURE", "CANCELED"):
             return status
@@ -126,6 +126,31 @@ def test_one_click_materializes_the_whole_graph(ui, page, tmp_path):
     others = ("ablation", "evaluated_subject", "challenged_version", "study_proof", "night_")
     missing = [name for name in made if not made[name] and not name.startswith(others)]
     assert len(made) > 20 and not missing
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_after_the_demo_timeline_and_graph_are_green_and_a_run_is_executed_again(ui, page, tmp_path):
+    """The demo of a terminal, seen in the UI of the same homes (minutes)."""
+    from playwright.sync_api import expect
+
+    homes = os.environ | {"DAGSTER_HOME": str(tmp_path / "dagster_home"), "NAVI_HOME": str(tmp_path / "navi")}
+    navi = str(Path(sys.executable).with_name("navi"))
+    done = subprocess.run([navi, "demo"], env=homes, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    page.goto(f"{ui}/overview/activity/timeline", wait_until="domcontentloaded")
+    for job in ("sources_job", "corpus_job", "main_job", "summary_job"):
+        expect(page.get_by_role("link", name=job).first).to_be_visible(timeout=120_000)
+    query = "{ runsOrError { ... on Runs { results { runId jobName status } } } }"
+    runs = asked(page, ui, query)["runsOrError"]["results"]
+    assert len(runs) <= 6 and {run["status"] for run in runs} == {"SUCCESS"}
+    page.goto(f"{ui}/locations/navi/asset-groups/corpus", wait_until="domcontentloaded")
+    for shown in ("44 partitions", "100% filled", "1 / 1 Passed", "Materialized"):
+        expect(page.get_by_text(shown).first).to_be_visible(timeout=120_000)
+    assert not page.get_by_text("Never materialized").count()
+    (summary,) = (run["runId"] for run in runs if run["jobName"] == "summary_job")
+    again = launch(page, f"{ui}/runs/{summary}", "Re-execute all")
+    assert again != summary and outcome_of(page, ui, again) == "SUCCESS", (tmp_path / "dev.log").read_text()[-4000:]
 
 
 @pytest.fixture
