@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY := passive
 # Without compiled files every process that a test starts would compile the tests and Navi anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow ui check docs format clean
+.PHONY: help demo test test-fast test-slow torture fuzz ui check docs format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -32,6 +32,12 @@ test-fast: $(READY)  ## the inner loop: the default suite without its long files
 
 test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
 	$(BIN)/python -m pytest -m 'slow and not gpu' --timeout 3600 $(ARGS)
+
+torture: $(READY)  ## kills, failing writes, full disks, odd machines: an hour, or SECONDS=
+	$(BIN)/navi bench torture --seconds $(or $(SECONDS),3600)
+
+fuzz: $(READY)  ## coverage-guided fuzzing of all formats: RUNS= inputs each
+	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),100000)
 
 ui: $(READY)  ## the Dagster UI on http://127.0.0.1:3000
 	$(BIN)/navi ui --port $(or $(PORT),3000)

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
+import threading
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -128,6 +129,14 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
     typer.echo(f"warning: {printable(str(message))}", err=True)
 
 
+def _print_thread_fault(fault: threading.ExceptHookArgs) -> None:
+    """Thread error handler: a fault of the system is one line (of a full disk in TensorBoard's thread)."""
+    if isinstance(fault.exc_value, OSError):
+        _print_error(str(fault.exc_value))
+    else:
+        threading.__excepthook__(fault)
+
+
 _UsageError: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
 """Base class of typer's errors of command lines, which it keeps private."""
 
@@ -165,6 +174,7 @@ def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = _warn
+    threading.excepthook = _print_thread_fault
     try:
         code = app(
             args=list(arguments) if arguments is not None else None, standalone_mode=False, prog_name=app.info.name

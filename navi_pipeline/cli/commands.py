@@ -10,6 +10,7 @@ from navi_core.cli import pages
 from navi_core.cli.settings import add_settings
 from navi_pipeline.cli import comparison as comparison  # adds to the engine's group `runs`
 from navi_pipeline.cli import experiments, flights, study, warehouse
+from navi_pipeline.cli import proof as proof  # adds to the engine's group `bench`
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +44,9 @@ def query(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Rebuild the database from archive and segments first.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare all rows of database and snapshot with archive and segments.")
+    ] = False,
     home: Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")] = None,
     history: Annotated[
         Path | None, typer.Option(help="Folder of `navi warehouse publish`: query several homes.")
@@ -64,6 +68,7 @@ def query(
         as_json=as_json,
         as_csv=as_csv,
         rebuild=rebuild,
+        verify=verify,
         home=home,
         history=history,
         course=course,

@@ -38,6 +38,7 @@ def run_query(
     as_json: bool = False,
     as_csv: bool = False,
     rebuild: bool = False,
+    verify: bool = False,
     home: Path | None = None,
     history: Path | None = None,
     course: str | None = None,
@@ -51,6 +52,7 @@ def run_query(
         as_json: Print JSON only.
         as_csv: Print the answer as CSV: missing and non-finite numbers empty.
         rebuild: Make the database anew from `outbox/done` first.
+        verify: Compare database, snapshot, archive and segments, and print the counts in place of an answer.
         home: Navi home; by default `navi_home()`.
         history: Folder of a published history to read in place of a home.
         course: Course that rankings are about, by name or hash; by default the pinned one.
@@ -62,14 +64,21 @@ def run_query(
     """
     if as_json and as_csv:
         raise ConfigError("--json and --csv are two ways to print one answer; give one of them")
-    if history is not None and (rebuild or home is not None):
-        raise ConfigError("--history reads what several homes have published; give it without --home and --rebuild")
+    if history is not None and (rebuild or verify or home is not None):
+        raise ConfigError(
+            "--history reads what several homes have published; give it without --home, --rebuild and --verify"
+        )
+    if verify and sql is not None:
+        raise ConfigError("--verify compares the whole warehouse; give it without a query")
     source: Reader = Warehouse(home) if history is None else History(history)
     if isinstance(source, Warehouse):
         report = source.rebuild() if rebuild else source.refresh()
         notes = [f"nothing is folded in: {report.not_folded}"] * bool(report.not_folded)
         for note in notes + [f"quarantined {name}: {reason}" for name, reason in report.quarantined.items()]:
             print(note, file=sys.stderr)  # noqa: T201
+    if verify:
+        _print_verified(Warehouse(home), as_json)
+        return
     if sql is None:
         _print_overview(source, as_json, as_csv)
         return
@@ -90,6 +99,27 @@ def _parameters(saved: SavedQuery | None, words: Sequence[str]) -> dict[str, str
         allowed = allowed_parameters(saved) if saved else "SQL takes key=value, read as getvariable('key')"
         raise RecordError(f"{plain[len(names)]!r} belongs to no parameter; {allowed}")
     return values | dict(zip(names, plain, strict=False))
+
+
+def _print_verified(warehouse: Warehouse, as_json: bool) -> None:
+    """Compare the warehouse with its archive and segments, print the counts, and raise where they differ."""
+    found = warehouse.verify()
+    differ = {
+        table: {name: count for name, count in counts.items() if name != "rows" and count}
+        for table, counts in found.items()
+    }
+    if as_json:
+        print(json.dumps(found))  # noqa: T201
+    else:
+        rows = [[table, f"{counts['rows']:,}", _differences(differ[table])] for table, counts in found.items()]
+        print_table(str(warehouse.folder), ["table", "rows of archive and segments", "database, snapshot"], rows)
+    if wrong := {table: counts for table, counts in differ.items() if counts}:
+        reasons = "; ".join(f"{table}: {_differences(counts)}" for table, counts in wrong.items())
+        raise RecordError(f"the warehouse differs from its archive and segments: {reasons}; next: navi query --rebuild")
+
+
+def _differences(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.replace(' ', ' in the ', 1)}" for name, count in counts.items()) or "the same"
 
 
 def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:

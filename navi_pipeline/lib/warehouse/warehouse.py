@@ -45,6 +45,7 @@ from navi_pipeline.lib.warehouse.database import (
 from navi_pipeline.lib.warehouse.history import publish_history
 from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox
 from navi_pipeline.lib.warehouse.reader import Reader
+from navi_pipeline.lib.warehouse.verification import compare, fold_anew
 
 if TYPE_CHECKING:
     import duckdb
@@ -117,6 +118,31 @@ class Warehouse(Reader):
             fresh, views = self.folder / "navi.duckdb.new", sql_hash(sql_folder())
             self._restored(fresh, None)
             return self._exchange(fresh, views)
+
+    def verify(self) -> dict[str, dict[str, int]]:
+        """Compare database and snapshot with a database folded anew from archive and `done/`: all rows and columns.
+
+        Returns:
+            As `verification.compare`, for `database` and `snapshot`.
+
+        Raises:
+            RecordError: The archive or a segment was changed, or as `ingest`.
+        """
+        import duckdb
+
+        fresh = self.folder / "navi.duckdb.verify"
+        with self._locked("compact.lock"), self._locked():
+            self._ingest(IngestReport())
+            try:
+                self._restored(fresh, None)
+                with open_database(fresh) as connection:
+                    fold_anew(connection, self._in_order())
+                    return compare(connection, {"database": self.database, "snapshot": self.snapshot})
+            except duckdb.Error as error:
+                raise RecordError(f"{self.folder} was not verified: {error}; {remedy(error, _REBUILD)}") from error
+            finally:
+                for file in (fresh, write_ahead_log(fresh)):
+                    file.unlink(missing_ok=True)
 
     def compact(
         self, *, keep_days: float | None = None, points: int = 500, keep_model_days: float | None = None
@@ -315,9 +341,7 @@ class Warehouse(Reader):
         import duckdb
 
         report, archived = IngestReport(), set(replaced)
-        # Rows of this table are only ever appended.
-        order = [name for (name,) in rows_of_first(self._both, "select name from segments order by rowid")]
-        files = [file for file in self._segments.folded(order) if file not in archived]
+        files = [file for file in self._in_order() if file not in archived]
         try:
             with open_database(fresh) as connection:
                 self._segments.fold(connection, files, report)
@@ -332,6 +356,12 @@ class Warehouse(Reader):
         for file in replaced:
             file.unlink(missing_ok=True)
         return self._ingest(report)
+
+    def _in_order(self) -> list[Path]:
+        """List the ingested segments in the order of their ingest."""
+        # Rows of this table are only ever appended.
+        order = [name for (name,) in rows_of_first(self._both, "select name from segments order by rowid")]
+        return self._segments.folded(order)
 
     def _restored(self, file: Path, manifest: dict[str, Any] | None) -> None:
         """Build a new database from an archive generation, by default the current one."""

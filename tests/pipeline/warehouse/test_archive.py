@@ -370,3 +370,25 @@ def test_compact_command_keeps_runs_of_registered_models(warehouse, make_checkpo
     # The registry's v001 replaces the recorded one, so no model refers to that run any more.
     assert rows(warehouse, "select version, run_id from models") == [["v001", "old"]]
     assert rows(warehouse, "select count(*) from metrics where run_id = 'old'") == [[20]]
+
+
+def test_verify_counts_lost_doubled_and_changed_rows(warehouse):
+    write(warehouse, "old", [40], 0.0)
+    warehouse.compact()
+    write(warehouse, "kept", [3, 41], 9.0)
+    assert warehouse.verify()["metrics"] == {"rows": 42} | dict.fromkeys(
+        ("missing database", "extra database", "missing snapshot", "extra snapshot"), 0
+    )
+    assert not list(warehouse.folder.glob("*.verify*"))
+    with duckdb.connect(str(warehouse.database)) as connection:
+        connection.execute("update metrics set value = -1 where run_id = 'old' and step = 5")
+        connection.execute("insert into metrics select * from metrics where run_id = 'old' and step = 6")
+    found = warehouse.verify()["metrics"]
+    assert (found["missing database"], found["extra database"]) == (1, 2)
+    command = ["query", "--verify", "--home", str(warehouse.folder.parent)]
+    error = CliRunner().invoke(build_app(groups=()), command).exception
+    assert isinstance(error, RecordError) and "metrics: 1 missing in the database, 2 extra in the database" in str(
+        error
+    )
+    warehouse.rebuild()
+    assert not any(count for name, count in warehouse.verify()["metrics"].items() if name != "rows")

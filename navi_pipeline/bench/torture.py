@@ -1,0 +1,345 @@
+"""Torture campaign: commands under kills, I/O errors, full disks and odd machines; nothing may be lost or doubled.
+
+FOLDER/campaign.jsonl    finished cases, a line each; an interrupted campaign goes on behind them
+FOLDER/homes             a home per command, as it is before and after an undisturbed run
+
+The campaign's process runs in the shim, and every command in a fork of it, which has the imports already.
+"""
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import RunError
+from navi_pipeline.bench.shim import Shim
+from navi_pipeline.bench.torture_cases import (
+    COMMANDS,
+    TORTURED,
+    Case,
+    become_nobody,
+    cases,
+    limit_memory,
+    state_of,
+)
+
+Row = dict[str, Any]
+_PATIENCE = 300.0
+"""Time after which a command counts as hanging [s]."""
+_KILLS = 8
+"""Kills of one case, one after the other, before the command may end."""
+_DAY = 86_400.0
+
+
+def run_torture(
+    folder: Path,
+    *,
+    seconds: float,
+    seed: int = 0,
+    commands: Sequence[str] = TORTURED,
+    most: int | None = None,
+    progress: Callable[[str, float, float], None] = lambda *_: None,
+) -> list[Row]:
+    """Go on with a campaign for a time; return all its finished cases.
+
+    Args:
+        folder: Folder of the campaign.
+        seconds: Time after which no further case begins [s].
+        seed: Seed of a new campaign; an old one keeps its own order.
+        commands: Names of the commands.
+        most: Most cases in all; None: as many as there is time for.
+        progress: Called as progress(label, done, total) with seconds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "shim.page"
+    if os.environ.get("SHIM_PAGE") != str(page):
+        shim = Shim(page, folder / "home")
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **shim.variables})
+    _import_all()
+    campaign = _Campaign(folder, Shim(page, folder / "home"))
+    began = time.monotonic()
+    for case in islice(cases(seed, tuple(commands)), len(campaign.rows), most):
+        spent = time.monotonic() - began
+        if spent >= seconds:
+            break
+        progress(f"{case.command}, {case.fault}; {campaign.kills:,} kills", spent, seconds)
+        campaign.add(case)
+    return campaign.rows
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Sum finished cases by command: cases, kills, injected (failed calls), faults (cases with one), seconds."""
+    return [
+        {
+            "command": command,
+            "cases": len(mine),
+            "kills": sum(row["kills"] for row in mine),
+            "injected": sum(row["fired"] - row["kills"] for row in mine),
+            "faults": sum(bool(row["faults"]) for row in mine),
+            "seconds": round(sum(row["seconds"] for row in mine), 1),
+        }
+        for command in dict.fromkeys(row["command"] for row in rows)
+        if (mine := [row for row in rows if row["command"] == command])
+    ]
+
+
+def _import_all() -> None:
+    """Import what commands import, so that a fork has it."""
+    rooms = ("cli.main", "learn.run", "demos", "models", "evaluate", "world")
+    for name in (*(f"navi_core.{room}" for room in rooms), "torch", "duckdb", "pandas", "dagster", "navi_pipeline.cli"):
+        importlib.import_module(name)
+
+
+class _Campaign:
+    """Campaign in a folder, with the homes of its commands.
+
+    Args:
+        folder: As of `run_torture`.
+        shim: Shim that this process runs in.
+    """
+
+    def __init__(self, folder: Path, shim: Shim) -> None:
+        self._folder, self._shim, self._home = folder, shim, folder / "home"
+        self._file = folder / "campaign.jsonl"
+        self._log = folder / "output.txt"
+        self.rows: list[Row] = []
+        with suppress(FileNotFoundError):
+            text = self._file.read_text()
+            whole = text[: text.rfind("\n") + 1]
+            os.truncate(self._file, len(whole.encode()))  # half a line of a killed campaign
+            self.rows = [json.loads(line) for line in whole.splitlines()]
+
+    @property
+    def kills(self) -> int:
+        """Number of kills so far."""
+        return sum(row["kills"] for row in self.rows)
+
+    def add(self, case: Case) -> None:
+        """Run a case and append its row to the campaign's file."""
+        began = time.monotonic()
+        row = vars(case) | {"kills": 0, "faults": [], "fired": 0}
+        undisturbed = self._undisturbed(case.command)
+        self._reset(case.command)
+        self._meet(case, undisturbed["changes"], row)
+        faults: list[str] = row["faults"]
+        self._shim.count()
+        self._shim.shift_clock(0)
+        faults += self._finished(case.command, undisturbed["state"])
+        faults += [f"orphan {pid}" for pid in _orphans(self._shim.variables["SHIM_PAGE"])]
+        row["seconds"] = round(time.monotonic() - began, 1)
+        if faults:
+            shutil.rmtree(self._folder / f"failed-{case.seed}", ignore_errors=True)
+            self._home.rename(self._folder / f"failed-{case.seed}")
+        with self._file.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        self.rows.append(row)
+
+    def _meet(self, case: Case, changes: int, row: Row) -> None:
+        """Run the command of a case against its fault."""
+        place = 1 + int(case.place * changes)
+        setup: Callable[[], None] = lambda: None  # noqa: E731
+        turns = 1
+        if case.fault == "kill":
+            turns = _KILLS
+        elif case.fault in ("EIO", "ENOSPC", "full"):
+            self._shim.fail(place, case.error, lasting=case.fault == "full")
+        elif case.fault == "clock":
+            turns = 2
+        elif case.fault == "memory":
+            setup = lambda: limit_memory(int(1000 * case.place))  # noqa: E731
+        elif case.fault == "locks":
+            self._shim.deny_locks(True)
+        else:
+            if case.fault == "readonly":
+                _chmod(self._home, 0o555, 0o444)
+            setup = become_nobody
+        for turn in range(turns):
+            if case.fault in ("kill", "clock"):
+                # Later kills come behind the first ones, or the command would never get on.
+                self._shim.kill(1 + int((case.place * (turn + 1) * 0.61803) % 1 * changes))
+                self._shim.shift_clock((-1) ** turn * _DAY if case.fault == "clock" else 0)
+            code, text = self._navi(case.command, setup)
+            row["kills"] += self._shim.fired if case.fault in ("kill", "clock") else 0
+            row["fired"] += self._shim.fired
+            row["faults"] += _faults_of(code, text)
+        self._shim.deny_locks(False)
+        if case.fault == "readonly":
+            _chmod(self._home, 0o755, 0o644)
+
+    def _finished(self, command: str, expected: Row) -> list[str]:
+        """Give the command again, undisturbed; return what is wrong with what it leaves."""
+        code, text = self._navi(command)
+        if code != 0 and not (code == 1 and expected["code"] == 1):
+            return [f"the next command ended with {code}: {text[-500:]}"]
+        found = self._ask("state")
+        faults = [
+            f"{name} is {str(found.get(name))[:200]}, not {str(expected.get(name))[:200]}"
+            for name in expected.keys() | found.keys()
+            if name not in ("rows", "code") and found.get(name) != expected.get(name)
+        ]
+        lost, more = (set(a["rows"]) - set(b["rows"]) for a, b in ((expected, found), (found, expected)))
+        if "rows" in found and (lost or more):
+            faults.append(f"{len(lost)} rows lost, {len(more)} too many: {sorted(lost | more)[:3]}")
+        verified = self._ask("verify")
+        return faults + [f"{table}: {counts}" for table, counts in verified.items() if counts]
+
+    def _undisturbed(self, command: str) -> Row:
+        """Return changes of files and final state of an undisturbed run, from the folder of homes or made now."""
+        document = self._folder / "homes" / f"{command}.json"
+        if document.exists():
+            return dict(json.loads(document.read_text()))
+        given = COMMANDS[command]
+        for name in given.before:
+            self._undisturbed(name)
+        before, after = (self._folder / "homes" / f"{word}-{command}" for word in ("before", "after"))
+        shutil.rmtree(before, ignore_errors=True)
+        if given.before:
+            shutil.copytree(self._folder / "homes" / f"after-{given.before[-1]}", before)
+        else:
+            before.mkdir(parents=True)
+        if given.prepare:
+            given.prepare(before)
+        self._reset(command)
+        self._shim.count()
+        code, text = self._navi(command)
+        changes = self._shim.changes
+        if code != 0:
+            raise RunError(f"{command} ends with {code} when nothing disturbs it: {text[-2000:]}")
+        state = self._ask("state") | {"code": code}
+        shutil.rmtree(after, ignore_errors=True)
+        shutil.copytree(self._home, after)
+        row = {"changes": changes, "state": state}
+        document.write_text(json.dumps(row))
+        return row
+
+    def _reset(self, command: str) -> None:
+        """Lay down the home as it is before the command."""
+        self._shim.count()
+        self._shim.shift_clock(0)
+        shutil.rmtree(self._home, ignore_errors=True)
+        shutil.copytree(self._folder / "homes" / f"before-{command}", self._home)
+
+    def _navi(self, command: str, setup: Callable[[], None] = lambda: None) -> tuple[int, str]:
+        words = [word.replace("{home}", str(self._home)).replace("+", " ") for word in COMMANDS[command].words.split()]
+
+        def call() -> None:
+            from navi_core.cli.main import main
+
+            main(words)
+
+        return self._forked(call, setup)
+
+    def _ask(self, what: str) -> Row:
+        """Return the state of the home, or the differences of its warehouse by table; computed in a fork."""
+        answer = self._folder / "answer.json"
+        answer.unlink(missing_ok=True)
+
+        def call() -> None:
+            from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+            found: Row = state_of(self._home) if what == "state" else Warehouse(self._home).verify()
+            if what == "verify":
+                found = {
+                    table: {name: count for name, count in counts.items() if name != "rows" and count}
+                    for table, counts in found.items()
+                }
+            answer.write_text(json.dumps(found))
+
+        code, text = self._forked(call)
+        if code != 0 or not answer.exists():
+            return {f"{what} cannot be read": [text[-500:]]}
+        return dict(json.loads(answer.read_text()))
+
+    def _forked(self, call: Callable[[], None], setup: Callable[[], None] = lambda: None) -> tuple[int, str]:
+        """Run a function in a fork; return its exit code (negative: the signal) and what it printed to stderr."""
+        sys.stdout.flush()
+        with self._log.open("w+b") as log:
+            child = os.fork()
+            if child == 0:
+                _live(call, setup, log.fileno(), self._home)
+            deadline, status = time.monotonic() + _PATIENCE, None
+            while status is None:
+                done, found = os.waitpid(child, os.WNOHANG)
+                if done:
+                    status = found
+                elif time.monotonic() > deadline:
+                    os.killpg(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                    return -signal.SIGALRM, "it hangs"
+                else:
+                    time.sleep(0.02)
+            log.seek(0)
+            return os.waitstatus_to_exitcode(status), log.read().decode(errors="replace")
+
+
+def _live(call: Callable[[], None], setup: Callable[[], None], output: int, home: Path) -> None:
+    """Run a function as a process of its own, and end."""
+    code = 70
+    try:
+        os.setsid()
+        os.environ |= {"NAVI_HOME": str(home), "DAGSTER_HOME": str(home / "dagster"), "COLUMNS": "200"}
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(output, 2)
+        os.chdir(home)
+        setup()
+        try:
+            call()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+    finally:
+        os._exit(code)
+
+
+def _faults_of(code: int, text: str) -> list[str]:
+    """Return what is wrong with how a disturbed command ended."""
+    if code == -signal.SIGALRM:
+        return ["it hangs"]
+    if "Traceback" in text:
+        return [f"traceback: {text[text.index('Traceback') :][:2500]}"]
+    if code < 0 and code != -signal.SIGKILL:
+        return [f"it ended by signal {-code}: {text[-300:]}"]
+    if code > 1 and "error:" not in text:
+        return [f"exit code {code} without a message: {text[-300:]}"]
+    return []
+
+
+def _orphans(page: str) -> list[int]:
+    """Return processes of the last commands that still live after ten seconds."""
+    deadline = time.monotonic() + 10
+    while True:
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if page.encode() in (place / "environ").read_bytes() and int(place.name) != os.getpid():
+                    found.append(int(place.name))
+        if not found or time.monotonic() > deadline:
+            for pid in found:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            return found
+        time.sleep(0.2)
+
+
+def _chmod(home: Path, folder: int, file: int) -> None:
+    for place, _, names in os.walk(home):
+        os.chmod(place, folder)
+        for name in names:
+            with suppress(FileNotFoundError):
+                os.chmod(Path(place) / name, file)

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of everything that Navi reads from outside."""
