@@ -39,6 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "page", [page for page in TUTORIALS if page.stem != "first-policy"], ids=lambda page: page.stem
 )

@@ -27,6 +27,7 @@ def test_every_picture_is_shown_on_a_page() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_readme_runs_and_its_picture_is_drawn_again(tmp_path: Path) -> None:
     """The demo and one comparison, 4 minutes on two quiet cores. Paths may differ between processors, places do not."""
     from PIL import Image, ImageChops
