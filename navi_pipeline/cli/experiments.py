@@ -232,6 +232,7 @@ def schedules(
 ) -> None:
     """Show the schedules of the nights and when each runs next, or switch them on or off."""
     from navi_pipeline.defs.automation.nights import training_schedule, validation_schedule
+    from navi_pipeline.defs.automation.torture import torture_schedule
     from navi_pipeline.lib.orchestration import dagster_home, open_instance
     from navi_pipeline.lib.run_launcher import switch_schedules
 
@@ -239,7 +240,7 @@ def schedules(
         raise ConfigError(f"schedules {switch!r}; allowed: on, off")
     on = None if switch is None else switch == "on"
     with open_instance(dagster_home()) as instance:
-        rows = switch_schedules(instance, (training_schedule, validation_schedule), on)
+        rows = switch_schedules(instance, (training_schedule, validation_schedule, torture_schedule), on)
     if as_json:
         print_json(rows)
         return
