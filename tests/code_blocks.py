@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r'((?:^<!-- run: .*? -->\n+)*)^```(\w*)(?: title="([^"]+)")?\n(.*?)^```', re.S | re.M)
-_COMMENT = re.compile(r"<!-- run: (.*?) -->")
+_COMMENT = re.compile(r"<!-- run: (.*?) -->", re.S)
 _SNIPPET = re.compile(r'^--8<-- "(.+)"$', re.M)
 
 
@@ -53,7 +54,7 @@ def blocks(page: Path) -> list[Block]:
     for comments, language, title, text in _BLOCK.findall(page.read_text("utf-8")):
         block = Block(language, title, _SNIPPET.sub(lambda match: (ROOT / match[1]).read_text("utf-8").rstrip(), text))
         for comment in _COMMENT.findall(comments):
-            kind, _, rest = comment.partition(" ")
+            kind, _, rest = " ".join(comment.split()).partition(" ")
             if kind == "not:":
                 block.left_out = rest
                 continue
@@ -92,6 +93,9 @@ def run(page: Path, folder: Path) -> str:
 
 def _environment(folder: Path) -> dict[str, str]:
     """Return variables with a home and Dagster's storage in the folder."""
+    dagster = folder / "dagster"
+    dagster.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "dagster_home" / "dagster.yaml", dagster)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NAVI_", "DAGSTER_"))}
     scripts = folder / "bin"
     scripts.mkdir(exist_ok=True)
@@ -99,7 +103,7 @@ def _environment(folder: Path) -> dict[str, str]:
     (scripts / "navi").chmod(0o755)
     return kept | {
         "NAVI_HOME": str(folder / ".navi"),
-        "DAGSTER_HOME": str(folder / ".navi" / "dagster"),
+        "DAGSTER_HOME": str(dagster),
         "PYTHONPATH": str(ROOT),
         "PATH": f"{scripts}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
