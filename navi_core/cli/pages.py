@@ -12,7 +12,7 @@ import typer
 
 from navi_core.cli import completion
 from navi_core.cli.parsing import StrictCommand
-from navi_core.errors import RecordError, as_argument
+from navi_core.errors import ConfigError, RecordError, as_argument
 from navi_core.terminal import print_facts, print_json, print_records, progress_bar
 
 if TYPE_CHECKING:
@@ -22,35 +22,47 @@ if TYPE_CHECKING:
 app = typer.Typer()
 Host = Annotated[str, typer.Option(help="Address to serve at; any other than 127.0.0.1 admits other machines.")]
 Port = Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)]
+NoToken = Annotated[
+    bool, typer.Option("--no-token", help="Ask nobody for a token: all users of this machine may look.")
+]
+NewToken = Annotated[bool, typer.Option("--new-token", help="Make a new token; pages opened with the old one end.")]
 Browser = Annotated[bool, typer.Option("--browser", help="Also open the page in the browser of this machine.")]
 
 
-def open_page(show: Show, host: str, port: int, browser: bool) -> None:
-    """Serve a web page over HTTP until interrupted, and print its address.
+def open_page(show: Show, host: str, port: int, browser: bool, no_token: bool = False, new_token: bool = False) -> None:
+    """Serve a web page over HTTP until interrupted, and print the link that opens it.
 
     Raises:
         ServiceError: The port is taken, or there is no such address.
     """
     import torch
 
+    from navi_core.service.web.access import AccessToken
     from navi_core.service.web.app import listen, serve_page
 
     # One drone: waiting for a second thread costs more than it brings.
     torch.set_num_threads(1)
+    if no_token and new_token:
+        raise ConfigError("--no-token and --new-token exclude each other; give one of them")
+    access = None if no_token else AccessToken.of_home(renew=new_token)
 
     def ready(address: str) -> None:
-        typer.echo(f"{address} (Ctrl-C ends it)")
+        link = address if access is None else f"{address}/#token={access.text}"
+        typer.echo(f"{link} (Ctrl-C ends it)")
+        if access is not None and not access.kept:
+            typer.echo("warning: the home takes no token file, so this link ends with this command", err=True)
         if "SSH_CONNECTION" in os.environ and host in ("127.0.0.1", "localhost"):
             own = address.rsplit(":", 1)[1]
             typer.echo(f"over SSH, on your machine: ssh -L {own}:127.0.0.1:{own} {socket.gethostname()}")
         if host not in ("127.0.0.1", "localhost", "::1"):
-            typer.echo(f"warning: everybody who reaches {host} sees this page and may use it", err=True)
+            who = "everybody who reaches it" if access is None else "everybody who has or overhears its link (no TLS)"
+            typer.echo(f"warning: {who} may use the page at {host}", err=True)
         if browser:
             import webbrowser
 
-            webbrowser.open(address)
+            webbrowser.open(link)
 
-    serve_page(show, listen(host, port), host, ready)
+    serve_page(show, listen(host, port), host, ready, access)
 
 
 Scenes = Annotated[
@@ -101,6 +113,8 @@ def explore(
     host: Host = "127.0.0.1",
     port: Port = 8765,
     browser: Browser = False,
+    no_token: NoToken = False,
+    new_token: NewToken = False,
 ) -> None:
     """Fly a drone manually through scenes in the browser, by keyboard, gamepad or touch; see its observation.
 
@@ -119,7 +133,7 @@ def explore(
     session = ExplorerSession(choices, config, record)
     for path in session.recovered:
         typer.echo(f"{path}: a flight that an explorer was recording when it was killed")
-    open_page(ExploreShow(session), host, port, browser)
+    open_page(ExploreShow(session), host, port, browser, no_token, new_token)
     if record is not None and session.saved:
         clone = f"navi train bc --demos {as_argument(record)}"
         typer.echo(f"{len(session.saved)} flights saved in {record}; clone them: {clone}")
@@ -136,9 +150,13 @@ def record_by_hand(
     host: Host = "127.0.0.1",
     port: Port = 8765,
     browser: Browser = False,
+    no_token: NoToken = False,
+    new_token: NewToken = False,
 ) -> None:
     """Record demonstrations flown manually in the browser; the same as `navi explore SCENE --record DIR`."""
-    explore(scene, gmdag_file, out, seed, azimuth_bins, elevation_bins, resolution, host, port, browser)
+    explore(
+        scene, gmdag_file, out, seed, azimuth_bins, elevation_bins, resolution, host, port, browser, no_token, new_token
+    )
 
 
 comparison: Callable[[Sequence[str]], str] | None = None
@@ -163,6 +181,8 @@ def dashboard(
     host: Host = "127.0.0.1",
     port: Port = 8764,
     browser: Browser = False,
+    no_token: NoToken = False,
+    new_token: NewToken = False,
 ) -> None:
     """Open a live dashboard of a training or a service in the browser; with no page open, nothing is published.
 
@@ -170,7 +190,8 @@ def dashboard(
     """
     from navi_core.service.web.live import LiveShow
 
-    open_page(LiveShow(sub or (), status or (), comparison=comparison), host, port, browser)
+    show = LiveShow(sub or (), status or (), comparison=comparison)
+    open_page(show, host, port, browser, no_token, new_token)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -238,6 +259,8 @@ def replay(
     host: Host = "127.0.0.1",
     port: Port = 8766,
     browser: Browser = False,
+    no_token: NoToken = False,
+    new_token: NewToken = False,
     as_json: Json = False,
 ) -> None:
     """Replay a recorded session in the browser, list its episodes, or export one as a Rerun `.rrd` file."""
@@ -255,7 +278,7 @@ def replay(
             return
         from navi_core.service.web.replay import ReplayShow
 
-        open_page(ReplayShow(recording, file.name), host, port, browser)
+        open_page(ReplayShow(recording, file.name), host, port, browser, no_token, new_token)
 
 
 def _episodes(recording: Recording, rrd: Path | None, wanted: int | None, as_json: bool) -> None:

@@ -39,13 +39,14 @@ class Closing(abc.ABC):
 
 
 @contextlib.contextmanager
-def durable_file(path: Path) -> Iterator[BinaryIO]:
+def durable_file(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Context manager of an atomic, durable write: at its end fsync, rename to `path`, fsync of the directory.
 
     Content goes to the disk at once, so that large content need not be in memory twice.
 
     Args:
         path: Final name; an existing file is replaced in one step.
+        mode: Who may read and write it.
 
     Raises:
         OSError: It cannot be written. Nothing is left behind under the final or the temporary name, whatever ends it.
@@ -53,7 +54,7 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # Some containers run without a umask.
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o644)) as stream:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -65,13 +66,13 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
     fsync_directory(path.parent)
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write `data` to `path` atomically and durably, by `durable_file`.
 
     Raises:
         OSError: Nothing was left behind under the final or the temporary name.
     """
-    with durable_file(path) as stream:
+    with durable_file(path, mode) as stream:
         stream.write(data)
 
 

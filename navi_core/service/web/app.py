@@ -6,7 +6,6 @@ A port in use has a clear error, and Ctrl-C stops in order.
 import asyncio
 import gzip
 import hashlib
-import ipaddress
 import json
 import logging
 import signal
@@ -14,9 +13,9 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol
-from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI, Query, Request, Response, WebSocket, WebSocketDisconnect
@@ -26,6 +25,7 @@ from fastapi.staticfiles import StaticFiles
 from navi_core.errors import ConfigError, NaviError, ServiceError
 from navi_core.service.viewing.meshes import stored_mesh
 from navi_core.service.viewing.page_message import pack_message
+from navi_core.service.web.access import AccessToken, Admission
 from navi_core.service.web.connections import BoundedProtocol, shorten_log
 from navi_core.service.web.hub import Hub, Viewer
 
@@ -37,6 +37,7 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
     "frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
 _DOCUMENT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
@@ -45,6 +46,10 @@ _BEAT_SECONDS = 2.0
 """Heartbeat interval of a WebSocket connection [s]: the page detects a dead one by it."""
 _PATIENCE_SECONDS = 30.0
 """Timeout after which a page that receives nothing is disconnected [s]: its machine sleeps."""
+NO_TOKEN_CODE = 4401
+"""Close code of a WebSocket without the token, or whose token was renewed: the page asks for it."""
+MAX_VIEWERS = 64
+"""Open pages at once; a later one is refused, and tries again by itself."""
 _LOG = logging.getLogger("navi.web")
 
 
@@ -65,13 +70,17 @@ class Show(Protocol):
         """
 
 
-def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
+def build_app(show: Show, host: str = "127.0.0.1", access: AccessToken | None = None) -> FastAPI:
     """Build the FastAPI application that serves a page.
+
+    Scripts and styles are public; what they show, and orders, need the token.
 
     Args:
         show: Content of the page.
         host: Name or address of the server.
+        access: Token that is asked for; None asks for none.
     """
+    admission = Admission(host, access)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -86,10 +95,8 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
 
     @app.middleware("http")
     async def headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        if not _is_local_name(request.headers.get("host", ""), host):
-            # Against DNS rebinding: a site whose name resolves to this machine could read the page and fly the drone.
-            text = "this page answers to addresses, to localhost and to the name of its machine"
-            return Response(f"{text}; another name is given with --host\n", 400, media_type="text/plain")
+        if (refusal := admission.refusal(request)) is not None:
+            return refusal
         response: Response = await call_next(request)
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
@@ -97,17 +104,23 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/healthz")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "viewers": show.hub.viewers}
+        return {"status": "ok"}
 
     app.get("/scene/{key}.mesh")(_mesh)
     page = pack_message("page", {"version": _page_version()})
 
     @app.websocket("/ws")
     async def viewer(connection: WebSocket) -> None:
-        if _same_site(connection) and _is_local_name(connection.headers.get("host", ""), host):
-            await _serve_viewer(show, connection, page)
-        else:
+        if admission.is_foreign(connection) or show.hub.viewers >= MAX_VIEWERS:
             await connection.close(code=1008)
+            return
+        allowed = partial(admission.accepts, connection.query_params.get("token"))
+        await connection.accept()
+        if allowed():
+            await _serve_viewer(show, connection, page, allowed)
+        else:
+            # Accepted before: of a refused connection a browser learns no reason.
+            await connection.close(code=NO_TOKEN_CODE)
 
     @app.get("/compare")
     def compare(run: Annotated[list[str], Query()]) -> Response:
@@ -122,7 +135,7 @@ def _mesh(key: str, request: Request) -> Response:
     data = stored_mesh(key)
     if data is None:
         return Response("no such mesh\n", 404, media_type="text/plain")
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    headers = {"Cache-Control": "private, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
     else:
@@ -141,16 +154,15 @@ def _comparison(show: Show, runs: list[str]) -> Response:
         return Response(f"{error}\n", 404, media_type="text/plain; charset=utf-8")
 
 
-async def _serve_viewer(show: Show, connection: WebSocket, page: bytes) -> None:
-    """Serve one WebSocket connection: send messages and execute commands until the page disconnects."""
-    await connection.accept()
+async def _serve_viewer(show: Show, connection: WebSocket, page: bytes, allowed: Callable[[], bool]) -> None:
+    """Serve one WebSocket connection until the page disconnects or its token is renewed: messages out, orders in."""
     viewer = show.hub.join()
     # First of all: a page of an earlier server may not understand the rest, and reloads itself.
     with suppress(WebSocketDisconnect, RuntimeError):
         await connection.send_bytes(page)
-    sending = asyncio.create_task(_send(connection, viewer, show.hub))
+    sending = asyncio.create_task(_send(connection, viewer, show.hub, allowed))
     try:
-        while (received := await connection.receive())["type"] != "websocket.disconnect":
+        while (received := await connection.receive())["type"] != "websocket.disconnect" and allowed():
             await _execute(show, connection, received.get("text") or "")
     except (WebSocketDisconnect, RuntimeError):
         pass
@@ -159,13 +171,16 @@ async def _serve_viewer(show: Show, connection: WebSocket, page: bytes) -> None:
         sending.cancel()
 
 
-async def _send(connection: WebSocket, viewer: Viewer, hub: Hub) -> None:
+async def _send(connection: WebSocket, viewer: Viewer, hub: Hub, allowed: Callable[[], bool]) -> None:
     with suppress(WebSocketDisconnect, RuntimeError):
         while True:
             try:
                 message = await asyncio.wait_for(viewer.take(), _BEAT_SECONDS)
             except TimeoutError:
                 message = pack_message("beat", {})
+            if not allowed():
+                await connection.close(code=NO_TOKEN_CODE)
+                return
             try:
                 await asyncio.wait_for(connection.send_bytes(message), _PATIENCE_SECONDS)
             except TimeoutError:
@@ -192,27 +207,6 @@ def _page_version() -> str:
     for file in sorted(STATIC.iterdir()):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]
-
-
-def _same_site(connection: WebSocket) -> bool:
-    """Return whether a WebSocket's Origin is this server: other sites in the same browser must not fly the drone."""
-    origin = connection.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
-
-
-def _is_local_name(requested: str, host: str) -> bool:
-    """Return whether a request's Host header is an address or a name of this machine."""
-    try:
-        # A trailing dot marks a complete name.
-        name = (urlsplit(f"//{requested}").hostname or "").removesuffix(".")
-    except ValueError:
-        return False
-    with suppress(ValueError):
-        ipaddress.ip_address(name)
-        return True
-    machine = socket.gethostname().lower()
-    names = {"localhost", host.lower().removesuffix("."), machine, f"{machine}.local", machine.partition(".")[0]}
-    return name in names or name.endswith(".localhost")
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
@@ -242,7 +236,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve_page(
-    show: Show, listener: socket.socket, host: str = "127.0.0.1", ready: Callable[[str], None] | None = None
+    show: Show,
+    listener: socket.socket,
+    host: str = "127.0.0.1",
+    ready: Callable[[str], None] | None = None,
+    access: AccessToken | None = None,
 ) -> None:
     """Run the web server until interrupted.
 
@@ -251,8 +249,9 @@ def serve_page(
         listener: From `listen`; closed at the end.
         host: As given to `listen`; a valid Host of requests.
         ready: Called with the page's address once it can be opened.
+        access: As in `build_app`.
     """
-    server = _server(show, host)
+    server = _server(show, host, access)
     # A terminal that is closed ends the page as Ctrl-C does, and what is being recorded is saved; not under nohup.
     ends = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     if ends:
@@ -268,10 +267,10 @@ def serve_page(
 
 
 @contextmanager
-def served_page(show: Show, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Context manager that serves a page from a background thread; yields its address."""
+def served_page(show: Show, host: str = "127.0.0.1", port: int = 0, access: AccessToken | None = None) -> Iterator[str]:
+    """Context manager that serves a page from a background thread; yields its address, without the token."""
     listener = listen(host, port)
-    server = _server(show, host)
+    server = _server(show, host, access)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), name="navi-page", daemon=True)
     thread.start()
     try:
@@ -282,9 +281,9 @@ def served_page(show: Show, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         listener.close()
 
 
-def _server(show: Show, host: str) -> uvicorn.Server:
+def _server(show: Show, host: str, access: AccessToken | None) -> uvicorn.Server:
     config = uvicorn.Config(
-        build_app(show, host),
+        build_app(show, host, access),
         log_level="warning",
         access_log=False,
         http=BoundedProtocol,

@@ -3,7 +3,7 @@
 import { numberText } from "./charts.js";
 import { Flight, follow } from "./flight.js";
 import { FlightMap } from "./map.js";
-import { Connection } from "./net.js";
+import { Connection, token } from "./net.js";
 import { Panorama } from "./panorama.js";
 import { showService } from "./service.js";
 import { Metrics, Terms, showRun, showStages } from "./training.js";
@@ -90,7 +90,7 @@ const show = {
     showRun(message);
     const names = [message.run, message.other].filter(Boolean);
     $("comparison").hidden = !compares || names.length < 2;
-    $("comparison").href = `compare?${names.map((name) => `run=${encodeURIComponent(name)}`).join("&")}`;
+    $("comparison").href = `compare?${[...names.map((name) => ["run", name]), ["token", token()]].map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&")}`;
   },
   other(message) { metrics.compare(message); },
   status(message) { phase(message.phase, message.text); },
@@ -122,9 +122,16 @@ const show = {
 
 const connection = new Connection(
   (message) => { show[message.kind]?.(message); view?.take(message); },
-  (open) => { if (open) phase("waiting", "no data yet"); else phase("lost", "server gone, trying again"); },
+  (state) => {
+    $("token-card").hidden = state !== "token";
+    phase(...{ open: ["waiting", "no data yet"], lost: ["lost", "server gone, trying again"], token: ["lost", "token needed"] }[state]);
+  },
 );
 flight = new Flight((order) => connection.send(order));
+$("token-form").onsubmit = (event) => {
+  event.preventDefault();
+  location.hash = `token=${encodeURIComponent($("token").value.trim().split("token=").at(-1))}`;
+};
 $("source").onchange = (event) => connection.send({ do: "source", key: event.target.value });
 $("other").onchange = (event) => connection.send({ do: "other", key: event.target.value || null });
 $("drone").onchange = (event) => connection.send({ do: "drone", row: Number(event.target.value) });

@@ -4,6 +4,21 @@ const SILENT = 6000; // longest silence [ms]: the server sends a beat every two 
 
 const TYPES = { float32: Float32Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array };
 
+const KEY = "navi-token", NO_TOKEN = 4401;
+let known = "";
+
+/** The token of this page: from the part of its link behind #, which is not sent to servers, else as kept before. */
+export function token() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  try {
+    if (given) localStorage.setItem(KEY, given);
+    known = given ?? known ?? "";
+    known ||= localStorage.getItem(KEY) ?? "";
+  } catch { known = given ?? known; } // a browser may keep nothing
+  if (given) history.replaceState(null, "", location.pathname + location.search);
+  return known;
+}
+
 /** Take a message apart: header fields, and arrays by name with their shapes. */
 export function unpack(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
@@ -23,21 +38,24 @@ export class Connection {
     this.onState = onState;
     this.waiting = new Map();
     this.wait = 250;
+    addEventListener("hashchange", () => { token(); this.socket.close(); });
     this.open();
     setInterval(() => this.watch(), 1000);
   }
 
   open() {
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-    const socket = this.socket = new WebSocket(`${scheme}//${location.host}/ws`);
+    const socket = this.socket = new WebSocket(`${scheme}//${location.host}/ws?token=${encodeURIComponent(token())}`);
     this.heard = Date.now();
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => { this.wait = 250; this.onState(true); };
+    socket.onopen = () => { this.wait = 250; };
     socket.onmessage = ({ data }) => {
       this.heard = Date.now();
+      if (!this.isOpen) this.onState("open");
+      this.isOpen = true;
       this.take(typeof data === "string" ? { ...JSON.parse(data), arrays: {} } : unpack(data));
     };
-    socket.onclose = () => this.again();
+    socket.onclose = ({ code }) => this.again(code === NO_TOKEN ? "token" : "lost");
   }
 
   take(message) {
@@ -54,9 +72,10 @@ export class Connection {
     if (at !== undefined) this.send({ do: "seen", at });
   }
 
-  again() {
+  again(state = "lost") {
     this.waiting.clear();
-    this.onState(false);
+    this.isOpen = false;
+    this.onState(state);
     setTimeout(() => this.open(), this.wait);
     this.wait = Math.min(2 * this.wait, 4000);
   }

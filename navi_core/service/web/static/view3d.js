@@ -2,7 +2,7 @@
 // One call makes it: `const view = createView3d(host, { mode })`; then `view.take(message)` for each page message.
 
 import { fitted } from "./colour.js";
-import { unpack } from "./net.js";
+import { token, unpack } from "./net.js";
 import { PointCloud, direction, drawPoints } from "./points.js";
 import { Scene3d } from "./scene3d.js";
 import { HOME, MODES, lookAt, multiply, perspective, planesOf } from "./view3d_camera.js";
@@ -110,7 +110,7 @@ class View3d {
 
   async load(key) {
     if (!this.scene) return;
-    const answer = await fetch(`scene/${key}.mesh`);
+    const answer = await fetch(`scene/${key}.mesh`, { headers: { Authorization: `Bearer ${token()}` } });
     if (!answer.ok) { this.note.textContent = "The mesh of this scene is not stored here, so the points seen so far are shown."; return; }
     const message = unpack(await answer.arrayBuffer());
     if (key === this.shown) this.mesh(message);
