@@ -32,9 +32,15 @@ def doctor(
     semantics: Annotated[str, typer.Option(help="Source of names, as in `navi scenes compile`.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder of compiled scenes; by default as when compiling.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every file whole, however large.")] = False,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Ask the package index for known faults of the dependencies (network).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
     """Check a folder of scans or meshes: contents, missing parts, next step; exit code 3 where it is broken."""
+    if faults:
+        _print_faults(as_json)
+        return
     if folder is None:
         rows = check_machine()
         print_json({"machine": rows}) if as_json else _print_machine(rows)
@@ -59,6 +65,23 @@ def doctor(
     else:
         _print_folder(report)
     if any(row["state"] == "broken" for row in report["files"]):
+        raise typer.Exit(3)
+
+
+def _print_faults(as_json: bool) -> None:
+    """Print the known faults of the dependencies; exit code 3 where there are some."""
+    from navi_core.cli.audit import audit_dependencies
+
+    found = audit_dependencies()
+    if as_json:
+        print_json(found)
+    else:
+        names = ("package", "version", "fault", "fixed_in")
+        if found["faults"]:
+            print_table("known faults", names, [[printable(row[name]) for name in names] for row in found["faults"]])
+        skipped = f"; the index does not know {printable(', '.join(found['skipped']))}" if found["skipped"] else ""
+        console().print(f"{len(found['faults'])} known faults in {found['audited']} packages{skipped}")
+    if found["faults"]:
         raise typer.Exit(3)
 
 

@@ -126,9 +126,15 @@ def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:
     if as_json:
         print(json.dumps(records(frame)))  # noqa: T201
     elif as_csv:
-        csv.writer(sys.stdout).writerows([frame.columns, *(row.values() for row in records(frame))])
+        rows = ([_plain(value) for value in row.values()] for row in records(frame))
+        csv.writer(sys.stdout).writerows([map(_plain, frame.columns), *rows])
     else:
         print_frame(frame)
+
+
+def _plain(value: object) -> object:
+    """Return a value of a CSV file, texts without characters that steer a terminal: names come from other people."""
+    return printable(value, "\n\t") if isinstance(value, str) else value
 
 
 def print_frame(frame: pandas.DataFrame) -> None:

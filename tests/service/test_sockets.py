@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import zmq
@@ -11,8 +19,9 @@ import zmq
 from navi_core.config import WireConfig
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.service.observations import ObservationPublisher, distance_matrix, observation_of
-from navi_core.service.wire import DistanceMatrix
+from navi_core.service.wire import DistanceMatrix, TelemetryEvent
 from navi_core.service.wire.sockets import Publisher, Subscriber, is_loopback
+from tests.service.conftest import until
 from tests.service.wire_samples import action, matrix
 
 ANY = "tcp://127.0.0.1:0"
@@ -163,3 +172,44 @@ def test_long_subscription_ends_its_connection_alone(publisher: Publisher) -> No
     assert publisher.watched(TOPIC) and publisher._strange == 0
     long.close(linger=0)
     reader.close()
+
+
+def test_ipc_endpoint_opens_for_its_user_alone(tmp_path) -> None:
+    path = tmp_path / "socket"
+    before = os.umask(0)
+    try:
+        publisher = Publisher(f"ipc://{path}")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        publisher.socket.rebind(publisher.endpoint)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert os.umask(0) == 0, "the mask of the process is as before"
+    finally:
+        os.umask(before)
+    subscriber = Subscriber([f"ipc://{path}"], ["telemetry_event_v2"])
+    try:
+        event = TelemetryEvent("x", 0, 0, 0, np.zeros(1, np.float32), 0.0)
+        until(lambda: publisher.publish(event))
+        assert subscriber.receive(5.0) is not None
+    finally:
+        subscriber.close()
+        publisher.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
+def test_ipc_endpoint_refuses_another_user(tmp_path) -> None:
+    tmp_path.chmod(0o755)
+    path = Path(tempfile.mkdtemp(dir="/tmp")) / "socket"
+    path.parent.chmod(0o755)
+    publisher = Publisher(f"ipc://{path}")
+    code = "import socket,sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+    try:
+        done = subprocess.run([sys.executable, "-c", code, path], user=65534, capture_output=True, text=True, cwd="/")
+    finally:
+        publisher.close()
+        shutil.rmtree(path.parent)
+    assert "PermissionError" in done.stderr, done.stderr
+
+
+def test_abstract_ipc_endpoint_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no endpoint"):
+        Publisher("ipc://@navi")

@@ -54,6 +54,8 @@ class ExploreShow:
         """Mutex of the thread that changes the session: a cancelled task leaves its thread running."""
         names = ", ".join(path.name for path in session.recovered)
         self._notice = f"saved {names}: an explorer was killed while it recorded" if names else ""
+        self._exported: tuple[list[str], Path] | None = None
+        """Content of the flights of the last export, and its folder."""
         self._sent_trajectory = -1
         self._watched = asyncio.Event()
         self._sent_at = time.monotonic()
@@ -282,16 +284,22 @@ class ExploreShow:
         self.session.open(number % len(self.session.choices))
 
     def _export(self) -> None:
-        """Export the folder's flights as a Minari dataset beside it."""
+        """Export the folder's flights as a Minari dataset beside it, unless they are exported already."""
         folder = self.session.folder
         if folder is None or not (folder / "index.json").exists():
             raise DemoError("no flight was saved yet; record one first", path=folder or Path("."))
+        rows = read_index(folder)["files"]
+        flights = [row["content_hash"] for row in rows]
+        if self._exported is not None and self._exported[0] == flights and self._exported[1].exists():
+            self._notice = f"these {len(rows)} flights are exported already: {self._exported[1]}"
+            return
         number, target = 0, folder.with_name(f"{folder.name}-minari")
         while target.exists():
             number += 1
             target = folder.with_name(f"{folder.name}-minari-{number}")
-        files = [folder / row["file"] for row in read_index(folder)["files"]]
+        files = [folder / row["file"] for row in rows]
         export_minari(target, map(load_demonstration, files), dataset_id="navi/explorer-v0")
+        self._exported = flights, target
         self._notice = f"Minari dataset of {len(files)} flights: {target}"
 
     def _viewers_changed(self, viewers: int) -> None:

@@ -5,6 +5,7 @@ empties its short queue (`Subscriber.waiting`) and keeps the last.
 """
 
 import logging
+import os
 import re
 import time
 from collections import deque
@@ -43,7 +44,8 @@ _REBIND_SECONDS = 2.0
 """How long an endpoint that was unbound is waited for [s]."""
 _LISTEN_SECONDS = 0.001
 """Shortest interval of reading subscriptions [s]: every published message checks them."""
-_ENDPOINT = re.compile(r"tcp://[^\s/:]+:(?P<port>\d{1,5})|(ipc|inproc)://\S+")
+# `ipc://@name` is open to every user of the machine.
+_ENDPOINT = re.compile(r"tcp://[^\s/:]+:(?P<port>\d{1,5})|(ipc|inproc)://[^\s@]\S*")
 
 
 def is_loopback(endpoint: str) -> bool:
@@ -82,7 +84,7 @@ class Socket:
         """
         self._check(endpoint)
         try:
-            self.raw.bind(endpoint.replace(":0", ":*") if endpoint.endswith(":0") else endpoint)
+            self._bind(endpoint.replace(":0", ":*") if endpoint.endswith(":0") else endpoint)
         except zmq.ZMQError as error:
             self.close()
             if error.errno == zmq.EADDRINUSE:
@@ -94,6 +96,16 @@ class Socket:
         last = self.raw.getsockopt(zmq.LAST_ENDPOINT)
         return (last.decode() if isinstance(last, bytes) else str(last)).rstrip("\0")
 
+    def _bind(self, endpoint: str) -> None:
+        """Bind; the file of an `ipc://` endpoint may be opened by its user alone."""
+        # Of the process: files that other threads create in this moment are private, too.
+        mask = os.umask(0o177) if endpoint.startswith("ipc://") else None
+        try:
+            self.raw.bind(endpoint)
+        finally:
+            if mask is not None:
+                os.umask(mask)
+
     def rebind(self, endpoint: str) -> None:
         """End all connections of a bound endpoint and bind it again.
 
@@ -104,7 +116,7 @@ class Socket:
         until = time.monotonic() + _REBIND_SECONDS
         while True:
             try:
-                self.raw.bind(endpoint)
+                self._bind(endpoint)
             except zmq.ZMQError as error:
                 # ZeroMQ frees the port in another thread.
                 if time.monotonic() > until:
@@ -152,7 +164,8 @@ class Socket:
         if found is None or int(found["port"] or 0) > _LAST_PORT:
             self.close()
             raise ConfigError(
-                f"{endpoint[:80]!r} ({self._purpose}) is no endpoint; write for instance tcp://127.0.0.1:5557"
+                f"{endpoint[:80]!r} ({self._purpose}) is no endpoint; write for instance tcp://127.0.0.1:5557 "
+                "or ipc:///run/user/1000/navi"
             )
 
 

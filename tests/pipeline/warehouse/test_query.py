@@ -85,6 +85,11 @@ def test_csv_option_covers_explanations_and_listings(navi):
     assert "give one of them" in str(navi("query", "metrics", "--csv", "--json").exception)
 
 
+def test_csv_of_names_with_control_codes_is_plain(navi):
+    answer = navi("query", "select 'a' || chr(27) || '[2Jb' as name, 'x' || chr(10) || 'y' as lines", "--csv")
+    assert answer.stdout == 'name,lines\r\na?[2Jb,"x\ny"\r\n'
+
+
 @pytest.mark.parametrize("columns", ["24", "200"])
 def test_print_frame_wraps_long_values_and_escapes_control_codes(monkeypatch, capsys, columns):
     monkeypatch.setenv("COLUMNS", columns)

@@ -44,6 +44,10 @@ def test_a_flight_is_recorded_saved_and_exported_as_minari(page, tmp_path):
     assert "saved" in page.until("flight", lambda m: not m["recording"])["notice"]
     page.order(do="export")
     page.until("flight", lambda m: "Minari" in m["notice"])
+    # The order may be given again and again: equal flights are written once.
+    page.order(do="export")
+    page.until("flight", lambda m: "exported already" in m["notice"])
+    assert [path.name for path in tmp_path.glob("*-minari*")] == ["flights-minari"]
     (episode,) = import_minari(tmp_path / "flights-minari")
     demo = load_demonstration(page.session.saved[0])
     np.testing.assert_array_equal(episode.observations, demo.observations)
