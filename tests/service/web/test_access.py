@@ -89,9 +89,10 @@ def test_token_file_is_private_and_a_shared_one_is_replaced(tmp_path):
     first = AccessToken(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and len(first.text) == 32
     assert AccessToken(path).text == first.text
+    old = first.text
     path.chmod(0o644)
     second = AccessToken(path)
-    assert second.text != first.text and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert second.text != old and stat.S_IMODE(path.stat().st_mode) == 0o600
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_text("planted")
