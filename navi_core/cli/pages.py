@@ -53,7 +53,7 @@ def open_page(show: Show, host: str, port: int, browser: bool, no_token: bool = 
             typer.echo("warning: the home takes no token file, so this link ends with this command", err=True)
         if "SSH_CONNECTION" in os.environ and host in ("127.0.0.1", "localhost"):
             own = address.rsplit(":", 1)[1]
-            typer.echo(f"over SSH, on your machine: ssh -L {own}:127.0.0.1:{own} {socket.gethostname()}")
+            typer.echo(f"over SSH, on your machine: ssh -N -L {own}:127.0.0.1:{own} {socket.gethostname()}")
         if host not in ("127.0.0.1", "localhost", "::1"):
             who = "everybody who reaches it" if access is None else "everybody who has or overhears its link (no TLS)"
             typer.echo(f"warning: {who} may use the page at {host}", err=True)
