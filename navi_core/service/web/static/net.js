@@ -38,7 +38,13 @@ export class Connection {
     this.onState = onState;
     this.waiting = new Map();
     this.wait = 250;
-    addEventListener("hashchange", () => { token(); this.socket.close(); });
+    addEventListener("hashchange", () => {
+      token();
+      this.wait = 250;
+      if (this.socket.readyState <= WebSocket.OPEN) { this.socket.close(); return; }
+      clearTimeout(this.timer);
+      this.open();
+    });
     this.open();
     setInterval(() => this.watch(), 1000);
   }
@@ -76,7 +82,7 @@ export class Connection {
     this.waiting.clear();
     this.isOpen = false;
     this.onState(state);
-    setTimeout(() => this.open(), this.wait);
+    this.timer = setTimeout(() => this.open(), this.wait);
     this.wait = Math.min(2 * this.wait, 4000);
   }
 
