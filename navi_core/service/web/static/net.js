@@ -54,11 +54,13 @@ export class Connection {
     const socket = this.socket = new WebSocket(`${scheme}//${location.host}/ws?token=${encodeURIComponent(token())}`);
     this.heard = Date.now();
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => { this.wait = 250; };
     socket.onmessage = ({ data }) => {
       this.heard = Date.now();
-      if (!this.isOpen) this.onState("open");
-      this.isOpen = true;
+      if (!this.isOpen) {
+        this.isOpen = true;
+        this.wait = 250;
+        this.onState("open");
+      }
       this.take(typeof data === "string" ? { ...JSON.parse(data), arrays: {} } : unpack(data));
     };
     socket.onclose = ({ code }) => this.again(code === NO_TOKEN ? "token" : "lost");
@@ -89,7 +91,7 @@ export class Connection {
   /** After sleep or a network change a connection is dead without a close event. */
   watch() {
     if (this.socket.readyState > WebSocket.OPEN || Date.now() - this.heard < SILENT) return;
-    this.socket.onopen = this.socket.onmessage = this.socket.onclose = null;
+    this.socket.onmessage = this.socket.onclose = null;
     this.socket.close();
     this.again();
   }
