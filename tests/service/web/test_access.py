@@ -102,7 +102,9 @@ def test_token_file_is_private_and_a_shared_one_is_replaced(tmp_path):
     assert not fresh.kept and fresh.accepts(fresh.text) and not fresh.accepts(None) and not fresh.accepts("")
 
 
+@pytest.mark.slow
 def test_command_prints_a_link_that_opens_the_page(tmp_path):
+    """Four starts of the command; about 15 s."""
     command = [sys.executable, "-c", "from navi_core.cli.main import main; main()", "dashboard", "--port", "0"]
     environment = os.environ | {"NAVI_HOME": str(tmp_path)}
     links = []
