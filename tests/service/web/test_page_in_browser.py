@@ -156,7 +156,7 @@ def test_page_reconnects_after_a_dead_connection(apartments, tmp_path):
 
             server.on_message(pass_on)
 
-        page.route_web_socket("**/ws", pipe)
+        page.route_web_socket("**/ws*", pipe)
         page.clock.install()
         page.goto(address)
         expect(page.locator("#phase")).to_have_text("flying")
