@@ -249,7 +249,10 @@ def test_every_file_and_test_of_a_document_exists(name: str) -> None:
     text = re.sub(r"\s+", " ", DOCUMENTS[name])
     for place in re.findall(r"(?:navi_core|navi_pipeline|tests|sql|dagster_home|docs)/[\w/.-]*\w", text):
         assert (ROOT / place).exists() or (ROOT / f"{place}.py").exists() or "mine" in place or "NNN" in place, place
-    tests = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    files = [*(ROOT / "tests").rglob("*.py")]
+    tests = {path.stem for path in files} | {
+        test for path in files for test in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
     assert set(re.findall(r"\b(?<!/)test_[a-z0-9_]+", text)) - tests == set()
     for file, chosen in re.findall(r"(tests/[\w/.]+) -k \"?([\w ]+)", text):
         sources = [ROOT / file] if file.endswith(".py") else list((ROOT / file).rglob("*.py"))
