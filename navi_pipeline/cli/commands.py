@@ -9,7 +9,7 @@ import typer
 from navi_core.cli import pages
 from navi_core.cli.settings import add_settings
 from navi_pipeline.cli import comparison as comparison  # adds to the engine's group `runs`
-from navi_pipeline.cli import experiments, flights, study, warehouse
+from navi_pipeline.cli import experiments, flights, results, study, warehouse
 from navi_pipeline.cli import proof as proof  # adds to the engine's group `bench`
 
 
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
     """Register the pipeline's commands with the Typer app; heavy modules are imported when a command runs."""
     app.command("query")(query)
     app.command("report")(warehouse.report_page)
-    for group in (experiments.group, study.group, warehouse.group):
+    for group in (experiments.group, results.group, results.verify_group, study.group, warehouse.group):
         app.add_typer(group)
     add_settings("nightly", experiments.night_settings)
     flights.register(app)

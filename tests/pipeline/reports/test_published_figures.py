@@ -1,0 +1,74 @@
+"""Published figures: measured by their command, exported, drawn by the commit, verified within their interval."""
+
+import csv
+
+import pytest
+
+from navi_core.errors import ConfigError, RunError
+from navi_pipeline.lib.reports import published
+from navi_pipeline.lib.reports.published import Measured, declared_tables, drawn, export, figures_of, publish, verify
+
+DECLARED = """
+- id: advantages
+  title: Advantages
+  text: A kernel beside a loop.
+  command: bench gae --size 16x4 --repeats 1 --json
+  minutes: 0.1
+  label: [way, steps]
+  columns:
+    - {key: times_python, title: Speed, unit: ×, tolerance: 1.9, n: rows}
+    - {key: error, title: Error, unit: "", tolerance: 2}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "figures.yaml").write_text(DECLARED)
+    monkeypatch.setattr(published, "_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def test_figures_are_measured_recorded_exported_and_verified(folder):
+    found = publish([], lambda _: None)
+    assert found["advantages/python loop, 16/times_python"] == Measured(value=1.0, n=4)
+    assert export() == len(found) == 4
+    with (folder / "figures.csv").open() as lines:
+        rows = {row["figure"]: row for row in csv.DictReader(lines)}
+    loop = rows["advantages/python loop, 16/times_python"]
+    assert loop["command"] == "navi bench gae --size 16x4 --repeats 1 --json"
+    assert loop["n"] == "4" and loop["unit"] == "×" and loop["revision"] and loop["machine"] and loop["date"]
+    before = (folder / "figures.csv").read_bytes()
+    assert export() == 4 and (folder / "figures.csv").read_bytes() == before, "an export without news has no diff"
+    rows = verify(10, lambda _: None)
+    assert len(rows) == 4 and all(row["holds"] for row in rows if "python loop" in row["figure"])
+    text = before.decode().replace(",1,", ",900,", 1)
+    (folder / "figures.csv").write_text(text)
+    assert not all(row["holds"] for row in verify(10, lambda _: None))
+
+
+def test_figure_holds_if_intervals_overlap_or_values_are_near():
+    wide, near, far = (Measured(value=v, low=v - 1, high=v + 1) for v in (10, 11.5, 13))
+    assert wide.holds(near, 0) and not wide.holds(far, 0)
+    assert Measured(value=1.0).holds(Measured(value=1.05), 0.1) and not Measured(value=1.0).holds(
+        Measured(value=1.2), 0.1
+    )
+
+
+def test_sample_depends_on_the_revision_alone():
+    names = [f"t/{number}/v" for number in range(50)]
+    assert drawn(names, 10, "abc") == drawn(names[::-1], 10, "abc") != drawn(names, 10, "abd")
+
+
+def test_bad_declarations_and_outputs_name_the_fault(folder):
+    with pytest.raises(ConfigError, match="did you mean 'advantages'"):
+        publish(["advantage"], lambda _: None)
+    (table,) = declared_tables().values()
+    with pytest.raises(RunError, match="has no 'way' for table advantages"):
+        figures_of(table, {"rows": [{"steps": 1}]})
+    (folder / "figures.yaml").write_text(DECLARED * 2)
+    with pytest.raises(ConfigError, match="declares a table twice"):
+        declared_tables()
+
+
+def test_shipped_declarations_are_sound():
+    assert set(declared_tables()) >= {"rays", "environment", "intervals"}
