@@ -395,7 +395,7 @@ def test_training_and_benchmark_assets_use_the_gpu_pool(repository):
     pools = {key.to_user_string(): graph.get(key).pools for key in graph.get_all_asset_keys()}
     for name, pool in pools.items():
         ends = ("_sweep", "_policy", "_scaling", "_benchmark", "study", "ablation", "_proof")
-        heavy = name.endswith(ends) or name in ("night_training", "night_benchmarks")
+        heavy = name.endswith(ends) or name in ("night_training", "night_benchmarks", "torture")
         assert (pool == {"gpu"}) == heavy, (name, pool)
 
 

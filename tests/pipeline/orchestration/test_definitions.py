@@ -52,6 +52,7 @@ def test_asset_graph_has_the_expected_dependencies(graph):
         "challenged_version": set(),
         "cell": {"ablation", "study_proof", *SWEEPS},
         "study": {"corpus"},
+        "torture": set(),
         "trial": {"study"},
         "night_preflight": set(),
         "night_training": {"night_preflight"},
@@ -69,7 +70,7 @@ def test_whole_graph_jobs_cover_every_asset_once(graph):
             "study_job", "summary_job")  # fmt: skip
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
     # Trials and cells are reported by the assets that run them; the others answer a question that somebody asks.
-    asked = ("ablation", "study_proof", "evaluated_subject", "challenged_version")
+    asked = ("ablation", "study_proof", "evaluated_subject", "challenged_version", "torture")
     nights = defs().resolve_job_def("nightly_training").graph.node_names()
     assert sorted([*made, "trial", "cell", *asked, *nights]) == sorted(edges_of(graph))
 
