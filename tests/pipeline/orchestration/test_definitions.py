@@ -175,7 +175,7 @@ def test_the_workspace_names_the_code_location():
 @pytest.mark.parametrize(
     ("given", "reported"),
     [
-        ({"profile": "quik"}, r"no profile 'quik'; allowed: demo, generalist, quick, rooms, rooms_standard, scans, standard"),
+        ({"profile": "quik"}, r"no profile 'quik'; allowed: demo, generalist, quick, rooms"),
         ({"profile": "quick", "size": "huge"}, r"no size 'huge'; allowed: quick, full"),
     ],
 )
