@@ -235,7 +235,7 @@ def _agree(then: dict[str, Any], now: Config) -> bool:
         if name not in then and field.exclude_if is None:
             continue
         inner = getattr(now, name)
-        if isinstance(inner, Config):
+        if isinstance(inner, Config) and name in then:
             if not _agree(then[name], inner):
                 return False
         elif then.get(name) != settings.get(name):

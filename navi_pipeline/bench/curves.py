@@ -197,6 +197,9 @@ def machine_limits(curves: Sequence[Curve]) -> list[str]:
             continue
         (size, cost), (last_size, last_cost) = curve.points[-2:]
         each = (last_cost - cost) * _MIB / (last_size - size)
+        if each <= 0:
+            lines.append(f"{curve.name}: no growth measured from {size:,.0f} to {last_size:,.0f} {curve.size}")
+            continue
         lines.append(
             f"{curve.name}: {each:,.0f} bytes for one more of {curve.size}; the {memory / 2**30:.0f} GiB here "
             f"end at about {memory / each:,.0f}"

@@ -10,7 +10,7 @@ from pydantic import Field
 from navi_core.errors import RunError
 from navi_pipeline.defs.corpus import OWNERS
 from navi_pipeline.lib.commands import reporting
-from navi_pipeline.lib.orchestration import POOL
+from navi_pipeline.lib.orchestration import POOL, record_check, worked_as
 from navi_pipeline.lib.training.supervised import run_supervised
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -18,7 +18,7 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 class TortureSettings(dg.Config):
     """Run config of the torture campaign."""
 
-    seconds: float = Field(default=3600.0, gt=0, description="Time after which no further case begins [s].")
+    seconds: float = Field(default=3600.0, gt=0, description="Time after which no further case begins (s).")
 
 
 @dg.asset(
@@ -27,14 +27,16 @@ class TortureSettings(dg.Config):
     owners=OWNERS,
     code_version="1",
     pool=POOL,
+    required_resource_keys={"home"},
     check_specs=[dg.AssetCheckSpec("nothing_lost", asset="torture")],
-    description="Does Navi survive? Kills, failing writes, full disks and odd machines, an hour a night, in homes of "
-    "its own; the campaign goes on each night, and its sums are rows of the table benchmarks.",
+    description="Faults injected into Navi's commands for an hour a night, in separate homes: kills, failing "
+    "writes, full disks, clock jumps. The campaign resumes each night. Its sums are rows of the table benchmarks.",
 )
 def torture(context: dg.AssetExecutionContext, config: TortureSettings) -> Iterator[dg.MaterializeResult[None]]:
-    """Go on with the torture campaign for a time."""
+    """Resume the torture campaign for a time."""
     command = [sys.executable, "-m", "navi_core.cli.main", "bench", "torture", "--json", "--seconds"]
-    code, output, last = run_supervised([*command, str(config.seconds)], on_line=reporting(context.log.info))
+    with worked_as("torture"):
+        code, output, last = run_supervised([*command, str(config.seconds)], on_line=reporting(context.log.info))
     if code:
         raise RunError(f"the campaign ended with exit code {code}: {' '.join(last[-3:])}")
     Warehouse().ingest()
@@ -45,6 +47,7 @@ def torture(context: dg.AssetExecutionContext, config: TortureSettings) -> Itera
         passed=not sums["faults"],
         description="; ".join(found["faults"][:5]) or f"{sums['cases']} cases, {sums['kills']} kills: nothing lost",
     )
+    record_check(check)
     yield dg.MaterializeResult(metadata=sums, check_results=[check])
 
 

@@ -89,7 +89,6 @@ def promotions():
     return warehouse.query("select * from promotions order by decided_at")
 
 
-@pytest.mark.slow
 def test_untrained_policy_is_not_promoted(home):
     first = challenge(policy(home, 0), CONFIG)
     assert not first["promoted"] and first["champion"] is None and first["opponent"] == "random"

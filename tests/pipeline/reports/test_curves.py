@@ -15,6 +15,15 @@ def test_exponent_is_that_of_a_power_law_and_of_its_end():
     assert fixed.exponent() < fixed.exponent(end=True) < 1.0
 
 
+def test_limit_of_the_machine_needs_growth():
+    grows, flat = (
+        curves.Curve("triangles", "triangles", curves._RESIDENT, ((1.0, 1.0), (3.0, end))) for end in (5.0, 1.0)
+    )
+    grown, still = curves.machine_limits([grows, flat])
+    assert "2,097,152 bytes for one more of triangles" in grown
+    assert still == "triangles: no growth measured from 1 to 3 triangles"
+
+
 def test_groups_measure_their_sizes_and_draw_a_chart_each(tmp_path):
     measured = [
         *curves.over_drones((1, 2)),
@@ -33,6 +42,7 @@ def test_groups_measure_their_sizes_and_draw_a_chart_each(tmp_path):
     files = curves.write_charts(measured, tmp_path)
     assert len({file.name for file in files}) == len(measured)
     assert all(ElementTree.parse(file).getroot().tag.endswith("svg") for file in files)
-    assert all("bytes for one more" in line for line in curves.machine_limits(measured))
+    limits = curves.machine_limits(measured)
+    assert limits and all("bytes for one more" in line or "no growth measured" in line for line in limits)
     with pytest.raises(KeyError):
         list(curves.measure_curves(["nothing"], lambda _: None))
