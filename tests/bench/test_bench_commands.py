@@ -57,6 +57,7 @@ def test_the_device_table_takes_the_same_flags(capfd: pytest.CaptureFixture[str]
     assert sum(row["passed"] is True for row in rows) >= 8
 
 
+@pytest.mark.slow
 def test_training_is_measured_stage_by_stage(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     small = "--preset demo --scene maze:0 --actors 2 --rollout 32 --updates 1 --set compile.resolution=32"
@@ -67,6 +68,7 @@ def test_training_is_measured_stage_by_stage(tmp_path, monkeypatch: pytest.Monke
     assert document["steps_per_second"] > 0 and document["stages"] and document["hardware"]
 
 
+@pytest.mark.slow
 def test_memory_bench_prints_one_row_per_case(monkeypatch: pytest.MonkeyPatch) -> None:
     case = MemoryCase("repeat_previous", "gru", 300_000, 0.9, "carried")
     monkeypatch.setattr(memory, "memory_cases", lambda *_: [case])

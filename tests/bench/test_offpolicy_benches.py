@@ -23,6 +23,7 @@ def curve(returns, variance=1.0, interval=25_000, structure=0.0):
             "total_steps": interval * count, "smoothed_share": 0.0, "mean_step": 0.0, "clipped_share": 0.0}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_finished_cell_is_not_run_again(tmp_path, monkeypatch):
     cells = smoothing.smoothing_cells(["cart_pole"], [0])
     assert [c.variant for c in cells] == ["baseline", "smoothing"] * 2

@@ -22,7 +22,7 @@ SNIPPET = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), r
 KINDS = {"onnx": (".onnx", PROGRAM), "aoti": (".pt2", COMPILED)}
 
 
-@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("kind", ["onnx", pytest.param("aoti", marks=pytest.mark.slow)])
 def test_guide_program_matches_the_policy(kind, make_checkpoint, config, tmp_path):
     pytest.importorskip("onnxruntime")
     suffix, program = KINDS[kind]

@@ -117,7 +117,7 @@ def test_flight_continues_after_an_actor_restart(stage) -> None:
     before = server.steps
     second = stage.actor(server)
     until(lambda: second.decisions > 20)
-    assert server.steps >= before + 20
+    until(lambda: server.steps >= before + 20)  # the last decision may still be on its way
 
 
 def test_a_kill_loses_no_completed_experience(tmp_path) -> None:

@@ -83,6 +83,7 @@ def test_a_refused_promotion_keeps_its_exit_code_and_is_a_partition(instance, tm
     assert instance.get_materialized_partitions(dg.AssetKey("challenged_version")) == {"v002"}
 
 
+@pytest.mark.slow
 def test_a_failed_night_is_a_failed_run_and_reported_as_without_one(instance):
     words = ["nightly", "--minutes", "1", "--set", "free_disk_gib=1000000", "--json", "--name", "full"]
     done = CliRunner().invoke(build_app(), words)
@@ -101,6 +102,7 @@ def test_an_error_of_the_work_keeps_its_kind_and_the_run_has_failed(instance):
     assert (run.job_name, run.status) == ("benchmark_job", dg.DagsterRunStatus.FAILURE)
 
 
+@pytest.mark.slow
 def test_a_command_waits_for_a_slot_of_the_pool(instance, capsys):
     other = subprocess.Popen(["sleep", "100"])
     holder = instance.create_run_for_job(

@@ -24,6 +24,7 @@ def test_limit_of_the_machine_needs_growth():
     assert still == "triangles: no growth measured from 1 to 3 triangles"
 
 
+@pytest.mark.slow
 def test_groups_measure_their_sizes_and_draw_a_chart_each(tmp_path):
     measured = [
         *curves.over_drones((1, 2)),

@@ -93,6 +93,7 @@ def test_casual_flights_change_no_headline(filled):
     assert columns(html) == before and ">Other courses</h2>" in html
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_no_table_scrolls_sideways_on_a_screen_or_a_phone(filled):
     file = run_report()

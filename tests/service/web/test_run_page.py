@@ -117,6 +117,7 @@ def stored(home, seed, values):
     return run.run_id
 
 
+@pytest.mark.slow
 def test_charts_are_read_by_keys_and_another_run_is_overlaid(home):
     from playwright.sync_api import expect
 

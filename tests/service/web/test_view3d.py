@@ -264,6 +264,7 @@ def test_panorama_and_map_are_read_by_keys_and_every_canvas_has_words(apartments
         assert silent == []
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_page_without_webgl2_shows_points_and_says_why(apartments):
     from playwright.sync_api import expect
