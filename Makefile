@@ -17,7 +17,7 @@ help:  ## list the targets
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	-$(BIN)/python -m pip uninstall --quiet --yes navi  # the name of an earlier checkout
+	-$(BIN)/python -m pip uninstall --quiet --yes navi 2>/dev/null  # the name of an earlier checkout
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 

@@ -257,7 +257,7 @@ class OccupancyMemory:
         for name, array in kept.items():
             there = tuple(state[name].shape) if name in state else None
             if there != array.shape:
-                raise ConfigError(f"place memory: {name} has shape {there}, here it is {array.shape}")
+                raise ConfigError(f"occupancy memory: {name} has shape {there}, here it is {array.shape}")
         for name, array in kept.items():
             array[...] = state[name].cpu().numpy()
 

@@ -1,4 +1,4 @@
-"""CLI commands `navi results list`, `measure`, `export`, `verify`, and `navi verify results`."""
+"""CLI commands `navi results list`, `measure`, `export`, and `navi verify results`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ import typer
 from navi_core.errors import RunError
 from navi_core.terminal import print_json, print_next, print_records
 
-group = typer.Typer(name="results", help="Published figures: list, measure, export, verify.", no_args_is_help=True)
+group = typer.Typer(name="results", help="Published figures: list, measure, export.", no_args_is_help=True)
 verify_group = typer.Typer(name="verify", help="Check what is published: results.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -67,6 +67,5 @@ def verify_results(
         raise RunError(f"{len(failed)} of {len(rows)} figures do not hold: {', '.join(failed)}")
 
 
-group.command("verify")(verify_results)
 verify_group.command("results")(verify_results)
-verify_group.callback()(lambda: None)
+verify_group.callback()(lambda: None)  # a group of one command would else be that command

@@ -184,7 +184,7 @@ def test_restored_memory_continues_bit_for_bit(free):
     for obs, action in zip(seen[11:], actions[10:], strict=True):
         assert torch.equal(memory.fly(obs, action), again.fly(obs, action))
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in memory.state_dict().items())
-    with pytest.raises(ConfigError, match=r"place memory: .* shape"):
+    with pytest.raises(ConfigError, match=r"occupancy memory: .* shape"):
         remember(ROWS - 1).load_state_dict(state)
     with pytest.raises(ConfigError, match="reach"):
         OccupancyMemory(ROWS, AZ // 2, EL, DynamicsConfig(), REACH).load_state_dict(state)

@@ -140,7 +140,7 @@ def policy_inputs(policy: NavigationPolicy, flyer: Flyer, config: EvalConfig) ->
     c, pose = policy.config, pose_text(config, "exact pose")
     recovers = (c.recovery if config.recovery is None else config.recovery) and config.deterministic
     parts = {
-        "frontier features of its place memory": c.place_memory,
+        "frontier features of its occupancy memory": c.place_memory,
         "relative goal": c.goal,
         pose: c.place_memory or c.goal,
         f"{pose} for recovery": recovers and not (c.place_memory or c.goal),
